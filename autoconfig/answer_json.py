@@ -1,0 +1,191 @@
+"""Answers as JSON. Names are Megatron's long ones; sizes GiB, times seconds. Schemas: `autoconfig/schemas/`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib import resources
+from typing import Any
+
+from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
+from autoconfig.service import IncludedPlan, SearchAnswer
+from autoconfig.question import Question
+from autoconfig.search import Funnel
+from autoconfig.verdict import what_would_fit
+from memory_model.overhead import ALLOCATOR_SHARE, CUDA_CONTEXT_BYTES
+from specs.parameters import total_parameters
+from specs.plan import TrainPlan
+from specs.units import GIB
+
+SCHEMA_VERSION = 1
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The published JSON Schema of an answer: `search` or `explain`."""
+    text = (resources.files("autoconfig") / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def plan_json(plan: TrainPlan, global_batch_size: int) -> dict[str, Any]:
+    """A plan under Megatron's long names; recompute fields are null where they do not apply."""
+    recompute = plan.recompute
+    full = recompute.granularity == "full"
+    return {
+        "tensor_model_parallel_size": plan.tp,
+        "pipeline_model_parallel_size": plan.pp,
+        "virtual_pipeline_model_parallel_size": plan.vpp,
+        "context_parallel_size": plan.cp,
+        "expert_model_parallel_size": plan.ep,
+        "expert_tensor_parallel_size": plan.etp,
+        "data_parallel_size": plan.dp,
+        "sequence_parallel": plan.sp,
+        "micro_batch_size": plan.mbs,
+        "global_batch_size": global_batch_size,
+        "recompute_granularity": None if recompute.granularity == "none" else recompute.granularity,
+        "recompute_method": recompute.method if full else None,
+        "recompute_num_layers": recompute.num_layers if full else None,
+        "recompute_modules": list(recompute.modules),
+        "decoder_first_pipeline_num_layers": plan.first,
+        "decoder_last_pipeline_num_layers": plan.last,
+        "use_distributed_optimizer": plan.dist_opt,
+        "fsdp": plan.fsdp,
+        "optimizer_offload_fraction": plan.offload,
+    }
+
+
+def report_json(report: PlanReport, question: Question) -> dict[str, Any]:
+    """Everything predicted for a plan."""
+    worst = report.worst_stage
+    device = question.setting.cluster.memory_bytes
+    return {
+        "plan": plan_json(report.plan, question.setting.workload.global_batch_size),
+        "short": str(report.plan),
+        "step_seconds": report.step_seconds,
+        "tokens_per_second_per_gpu": report.tokens_per_second_per_gpu,
+        "model_tflops_per_gpu": report.model_flops_per_second_per_gpu / 1e12,
+        "mfu": report.mfu,
+        "flops_convention": FLOPS_CONVENTION,
+        "memory": {
+            "peak_gib": report.peak_bytes / GIB,
+            "limit_gib": report.limit_bytes / GIB,
+            "worst_stage": worst.stage,
+            "moment": worst.moment,
+            "per_stage_gib": [stage.peak_bytes / GIB for stage in report.stages],
+            "breakdown_gib": {name: value / GIB for name, value in worst.parts.items()},
+            "outside_tensors_gib": {
+                "cuda_context": CUDA_CONTEXT_BYTES / GIB,
+                "nccl_bytes": report.nccl_bytes / GIB,
+                "allocator_bytes": report.peak_bytes * ALLOCATOR_SHARE / GIB,
+            },
+            "device_gib": device / GIB,
+        },
+        "time": {"breakdown_seconds": report.time_parts},
+        "days_to_train": report.days_to_train,
+        "cost": report.cost,
+        "origin": report.origin,
+        "confidence": asdict(report.confidence),
+    }
+
+
+def included_json(included: IncludedPlan, question: Question) -> dict[str, Any]:
+    """A plan that the caller named: as a ranked plan, plus what became of it."""
+    base = (
+        report_json(included.report, question)
+        if included.report
+        else {"plan": plan_json(included.plan, question.setting.workload.global_batch_size), "short": str(included.plan)}
+    )
+    return {
+        **base,
+        "legal": included.legal,
+        "fits": bool(included.report and included.report.fits),
+        "rejected_by": [{"rule": v.rule, "text": v.text} for v in included.violations],
+        "shortfall_gib": included.shortfall_gib,
+        "layout_rank": included.layout_rank,
+        "layout_percentile": included.layout_percentile,
+        "step_ratio_to_first": included.step_ratio_to_first,
+    }
+
+
+def setting_json(question: Question) -> dict[str, Any]:
+    """The question as understood."""
+    setting = question.setting
+    model, cluster = setting.model, setting.cluster
+    return {
+        "model": {
+            "name": model.name,
+            "num_layers": model.num_layers,
+            "hidden_size": model.hidden_size,
+            "ffn_hidden_size": model.ffn_hidden_size,
+            "num_attention_heads": model.num_attention_heads,
+            "num_query_groups": model.num_query_groups,
+            "vocab_size": model.vocab_size,
+            "num_moe_experts": model.num_moe_experts,
+            "parameters": total_parameters(model),
+        },
+        "cluster": {
+            "gpu": cluster.gpu.id,
+            "num_gpus": cluster.num_gpus,
+            "gpus_per_node": cluster.gpus_per_node,
+            "link_domain_size": cluster.link_domain_size,
+            "link_bytes_per_s": cluster.link_bytes_per_s,
+            "nic_bytes_per_s": cluster.nic_bytes_per_s,
+            "memory_gib": cluster.memory_bytes / GIB,
+        },
+        "workload": asdict(setting.workload),
+        "numerics": asdict(setting.numerics),
+        "software": setting.stack.name,
+        "assumed": list(question.assumed),
+    }
+
+
+def funnel_json(funnel: Funnel) -> dict[str, Any]:
+    """The funnel; seconds by phase and in all."""
+    return {**asdict(funnel), "seconds": sum(funnel.seconds.values()), "seconds_by_phase": funnel.seconds}
+
+
+def search_json(answer: SearchAnswer) -> dict[str, Any]:
+    """The whole answer of `search`."""
+    question = answer.question
+    body: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        **setting_json(question),
+        "funnel": funnel_json(answer.ranking.funnel),
+    }
+    body["plans"] = [
+        {"rank": p.rank, "tie_group": p.tie_group, **report_json(p.report, question), "why": p.why} for p in answer.plans
+    ]
+    body["pareto"] = [report_json(report, question) for report in answer.pareto]
+    body["included"] = [included_json(included, question) for included in answer.included]
+    miss = answer.nearest_miss
+    body["nearest_miss"] = (
+        None
+        if miss is None
+        else {
+            **report_json(miss, question),
+            "shortfall_gib": (miss.peak_bytes - miss.limit_bytes) / GIB,
+            "try": what_would_fit(miss, question),
+        }
+    )
+    body["gpus_tried"] = [{"num_gpus": gpus, "step_seconds": step} for gpus, step in answer.gpus_tried]
+    return body
+
+
+def explain_json(question: Question, included: IncludedPlan) -> dict[str, Any]:
+    """The whole answer of `explain`: every stage with its parts."""
+    body = {"schema_version": SCHEMA_VERSION, **setting_json(question), **included_json(included, question)}
+    report = included.report
+    body["stages"] = (
+        []
+        if report is None
+        else [
+            {
+                "stage": s.stage,
+                "peak_gib": s.peak_bytes / GIB,
+                "moment": s.moment,
+                "breakdown_gib": {name: value / GIB for name, value in s.parts.items()},
+            }
+            for s in report.stages
+        ]
+    )
+    return body

@@ -1,0 +1,168 @@
+"""The command line: parse, call one function of `autoconfig.service`, render. Exit codes: 0 answered, 2 bad input, 3 nothing fits."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autoconfig.cli_options import question_options, request_of, search_options
+from specs.errors import AutoconfigError, InputError
+
+EXIT_BAD_INPUT = 2
+EXIT_NOTHING_FITS = 3
+EXIT_INTERRUPTED = 130
+WIDTH_WHEN_PIPED = 180
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+
+
+class _Group(click.Group):
+    """Turns our errors into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; InputError ends with exit code 2, other errors of ours with 1."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(EXIT_BAD_INPUT)
+        except AutoconfigError as error:
+            click.echo(f"internal error: {error}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="megatron-autoconfig")
+def cli() -> None:
+    """The best way to run a model on a cluster: parallelism, micro-batch, recomputation, memory and time, in about a second."""
+
+
+@cli.command("search")
+@question_options
+@search_options
+@_json_option
+@click.pass_context
+def search_command(ctx: click.Context, /, as_json: bool, output: str | None, **options: Any) -> None:
+    """Rank the plans that fit, fastest first.
+
+    autoconfig search --model 175b --gpus 1024
+    """
+    from autoconfig.files import check_table_path, write_table
+    from autoconfig.service import search
+
+    if output is not None:
+        check_table_path(Path(output))
+    answer = search(request_of(options), _progress(options))
+    if output is not None:
+        write_table(answer.ranking, Path(output))
+    if as_json:
+        from autoconfig.answer_json import search_json
+
+        _print_json(search_json(answer))
+    else:
+        from autoconfig.report import show_search
+
+        show_search(_console(), answer)
+    if not answer.plans:
+        ctx.exit(EXIT_NOTHING_FITS)
+
+
+@cli.command("explain")
+@click.argument("plan")
+@question_options
+@_json_option
+@click.pass_context
+def explain_command(ctx: click.Context, /, plan: str, as_json: bool, **options: Any) -> None:
+    """Memory per stage and part, time per part, of one PLAN.
+
+    autoconfig explain --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
+    """
+    from autoconfig.service import explain
+
+    question, included = explain(request_of(options), plan)
+    if as_json:
+        from autoconfig.answer_json import explain_json
+
+        _print_json(explain_json(question, included))
+    else:
+        from autoconfig.report import show_explain
+
+        show_explain(_console(), question, included)
+    if not included.legal:
+        ctx.exit(EXIT_BAD_INPUT)
+    if included.report is not None and not included.report.fits:
+        ctx.exit(EXIT_NOTHING_FITS)
+
+
+@cli.command("models")
+@_json_option
+def models_command(as_json: bool) -> None:
+    """List the models of the catalogue."""
+    from autoconfig.listings import model_rows
+
+    _show_rows("models", model_rows(), as_json)
+
+
+@cli.command("gpus")
+@_json_option
+def gpus_command(as_json: bool) -> None:
+    """List the GPU types of the catalogue."""
+    from autoconfig.listings import gpu_rows
+
+    _show_rows("gpus", gpu_rows(), as_json)
+
+
+@cli.command("software")
+@_json_option
+def software_command(as_json: bool) -> None:
+    """List the software stacks: what each saves, fuses and overlaps."""
+    from autoconfig.listings import software_rows
+
+    _show_rows("software", software_rows(), as_json)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WHEN_PIPED)
+
+
+def _print_json(body: dict[str, Any]) -> None:
+    click.echo(json.dumps(body, indent=2, allow_nan=False))
+
+
+def _show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        _print_json({"schema_version": 1, name: rows})
+        return
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for column, value in rows[0].items():
+        table.add_column(
+            column.replace("_", " "), justify="right" if isinstance(value, int | float) else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(f"{v:,}" if isinstance(v, int | float) and not isinstance(v, bool) else str(v) for v in row.values()))
+    _console().print(table)
+
+
+def _progress(options: dict[str, Any]) -> Any:
+    """Say on a terminal which cluster size is being tried; silent otherwise."""
+    if options.get("gpus_at_most") is None or not sys.stderr.isatty():
+        return None
+    return lambda text: click.echo(f"\rtrying {text} ...   ", nl=False, err=True)
+
+
+def main() -> None:
+    """Entry point of the `autoconfig` command."""
+    try:
+        cli(standalone_mode=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,156 @@
+"""One plan in full: legal or not and why, memory of every stage and part, time of every part, throughput, cost, confidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoconfig.confidence import Confidence, confidence_of
+from autoconfig.rules import RULE_TEXT, RULES, Setting, recompute_rule
+from memory_model import overhead
+from memory_model.predict import MOMENTS, estimate_memory
+from specs.errors import PlanError
+from specs.layouts import layouts_of, stage_layers
+from specs.parameters import model_flops_per_token
+from specs.plan import TrainPlan
+from specs.units import SECONDS_PER_DAY
+from time_model.predict import estimate_step_time
+
+FLOPS_CONVENTION = "causal"
+"""Model FLOPs count half of the attention matrix and no recomputation; said beside every TFLOPS and MFU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMemory:
+    """One pipeline stage at its largest moment; bytes."""
+
+    stage: int
+    peak_bytes: float
+    moment: str
+    parts: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReport:
+    """Everything predicted for one legal plan."""
+
+    plan: TrainPlan
+    step_seconds: float
+    time_parts: dict[str, float]
+    stages: tuple[StageMemory, ...]
+    limit_bytes: float
+    nccl_bytes: float
+    tokens_per_second_per_gpu: float
+    model_flops_per_second_per_gpu: float
+    mfu: float
+    days_to_train: float | None
+    cost: float | None
+    confidence: Confidence
+    origin: str = "formula"
+
+    @property
+    def worst_stage(self) -> StageMemory:
+        return max(self.stages, key=lambda stage: stage.peak_bytes)
+
+    @property
+    def peak_bytes(self) -> float:
+        return self.worst_stage.peak_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_bytes <= self.limit_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A rule that a plan breaks."""
+
+    rule: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Money:
+    """What turns step time into days and cost."""
+
+    tokens: float | None = None
+    price_per_gpu_hour: float | None = None
+
+
+def violations(setting: Setting, plan: TrainPlan) -> list[Violation]:
+    """Every rule that the plan breaks, in the order of the rules; empty when legal."""
+    found: list[str] = []
+    if plan.world_size != setting.cluster.num_gpus:
+        found.append("AC005")
+    try:
+        layers = stage_layers(setting.model, plan)
+    except PlanError:
+        layers = ()
+        found.append("NV024")
+    values: dict[str, object] = {
+        key: getattr(plan, key)
+        for key in ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "dist_opt", "fsdp", "offload")
+    }
+    if layers:
+        values |= {"first": layers[0], "last": layers[-1]}
+    columns = {key: np.array([value]) for key, value in values.items()}
+    for rule in RULES:
+        if set(rule.needs) <= set(columns) and not bool(rule.legal(setting, columns)[0]):
+            found.append(rule.id)
+    broken = recompute_rule(setting, plan.recompute)
+    if broken:
+        found.append(broken)
+    if layers and plan.recompute.granularity == "full":
+        most = max(layers) // plan.vpp if plan.recompute.method == "block" else max(layers)
+        if plan.recompute.num_layers > most:
+            found.append("NV111")
+    return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in dict.fromkeys(found)]
+
+
+def report_plan(setting: Setting, plan: TrainPlan, money: Money | None = None, margin: float = 0.0) -> PlanReport:
+    """Predict one legal plan in full. Raises PlanError when its stages or micro-batches are not whole numbers."""
+    money = money or Money()
+    layouts = layouts_of([plan], setting.model, setting.workload.global_batch_size)
+    arguments = {
+        "model": setting.model,
+        "cluster": setting.cluster,
+        "numerics": setting.numerics,
+        "stack": setting.stack,
+        "workload": setting.workload,
+        "layouts": layouts,
+        "recomputes": [plan.recompute],
+        "detail": True,
+    }
+    memory = estimate_memory(**arguments, margin=margin)  # type: ignore[arg-type]
+    time = estimate_step_time(**arguments)  # type: ignore[arg-type]
+    assert memory.per_stage_bytes is not None and memory.moment is not None
+    stages = tuple(
+        StageMemory(
+            stage=r,
+            peak_bytes=float(memory.per_stage_bytes[0, 0, r]),
+            moment=MOMENTS[int(memory.moment[0, 0, r])],
+            parts={name: float(value[0, 0, r]) for name, value in memory.parts.items() if value[0, 0, r] != 0},
+        )
+        for r in range(plan.pp)
+    )
+    step = float(time.step_seconds[0, 0])
+    gpus, workload = setting.cluster.num_gpus, setting.workload
+    tokens_rate = workload.tokens_per_step / step
+    flops_rate = model_flops_per_token(setting.model, workload.seq_length, FLOPS_CONVENTION) * tokens_rate / gpus
+    days = money.tokens / tokens_rate / SECONDS_PER_DAY if money.tokens else None
+    cost = days * 24 * gpus * money.price_per_gpu_hour if days is not None and money.price_per_gpu_hour else None
+    return PlanReport(
+        plan=plan,
+        step_seconds=step,
+        time_parts={name: float(value[0, 0]) for name, value in time.parts.items()},
+        stages=stages,
+        limit_bytes=float(memory.limit_bytes[0]),
+        tokens_per_second_per_gpu=tokens_rate / gpus,
+        nccl_bytes=float(overhead.nccl_bytes(plan.tp, plan.pp, plan.cp, plan.ep, plan.dp)),
+        model_flops_per_second_per_gpu=flops_rate,
+        mfu=flops_rate / setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision),
+        days_to_train=days,
+        cost=cost,
+        confidence=confidence_of(setting, step, float(memory.fit_probability[0, 0]), time.level),
+    )

@@ -1,0 +1,91 @@
+"""Rows of the catalogues, as `autoconfig models`, `gpus` and `software` print them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specs.gpu_catalogue import gpu_ids, load_gpu
+from specs.model_catalogue import load_model, model_names
+from specs.parameters import active_matmul_parameters, total_parameters
+from specs.software_catalogue import load_stack, software_names
+from specs.units import GIB
+
+
+def model_rows() -> list[dict[str, Any]]:
+    """One row per catalogue model."""
+    rows = []
+    for name in model_names():
+        model = load_model(name)
+        experts = f"{model.num_moe_experts} top {model.moe_router_topk}" if model.num_moe_experts else "-"
+        rows.append(
+            {
+                "name": name,
+                "parameters": total_parameters(model),
+                "active": active_matmul_parameters(model),
+                "layers": model.num_layers,
+                "hidden": model.hidden_size,
+                "heads": model.num_attention_heads,
+                "kv_heads": model.num_query_groups,
+                "ffn": model.moe_ffn_hidden_size or model.ffn_hidden_size,
+                "experts": experts,
+                "vocabulary": model.vocab_size,
+                "sequence": model.default_seq_length or "-",
+                "global_batch": model.default_global_batch_size or "-",
+            }
+        )
+    return rows
+
+
+def gpu_rows() -> list[dict[str, Any]]:
+    """One row per GPU type: dense peaks in TFLOPS, bandwidths in GB/s per direction."""
+    rows = []
+    for name in gpu_ids():
+        gpu = load_gpu(name)
+        peak = {key: round(value / 1e12) for key, value in gpu.flops_per_s.items()}
+        rows.append(
+            {
+                "id": name,
+                "memory_gib": round(gpu.memory_bytes / GIB, 1),
+                "memory_gb_per_s": round(gpu.hbm_bytes_per_s / 1e9),
+                "bf16_tflops": peak.get("bf16", "-"),
+                "fp8_tflops": peak.get("fp8", "-"),
+                "link": gpu.link,
+                "link_gb_per_s": round(gpu.link_bytes_per_s / 1e9),
+                "link_domain": gpu.link_domain_size,
+                "gpus_per_node": gpu.gpus_per_node,
+                "network_gbit_per_s": round(gpu.nic_bytes_per_s * 8 / 1e9),
+            }
+        )
+    return rows
+
+
+def software_rows() -> list[dict[str, Any]]:
+    """One row per software stack: what it saves, fuses and overlaps."""
+    rows = []
+    for name in software_names():
+        stack = load_stack(name)
+        memory, time = stack.memory, stack.time
+        overlaps = [
+            word
+            for word, on in (
+                ("gradient reduction", time.overlap_grad_reduce),
+                ("parameter gather", time.overlap_param_gather),
+                (f"TP {time.tp_overlap_share:.0%}", time.tp_overlap_share > 0),
+                (f"p2p {time.p2p_overlap_share:.0%}", time.p2p_overlap_share > 0),
+            )
+            if on
+        ]
+        saves = (
+            f"{memory.attention_kernel} attention, {memory.loss_bytes_per_logit:g} B/logit, norms {memory.norm_input_bytes:g} B"
+        )
+        rows.append(
+            {
+                "name": name,
+                "year": stack.year,
+                "saves": saves,
+                "overlaps": ", ".join(overlaps) or "nothing",
+                "also_called": ", ".join(stack.aliases) or "-",
+                "description": stack.description,
+            }
+        )
+    return rows

@@ -1,0 +1,200 @@
+"""From what a person or program asked to a Setting: names resolved, defaults filled in and said.
+
+`Request` holds the command line's long options with underscores; the HTTP API takes the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoconfig.rules import Setting
+from autoconfig.space import Wish
+from specs.cluster import ClusterSpec, cluster_of
+from specs.cluster_file import load_cluster
+from specs.errors import InputError
+from specs.gpu import GpuSpec
+from specs.gpu_catalogue import detect_local_gpu, load_gpu
+from specs.model import ModelSpec
+from specs.model_catalogue import resolve_model
+from specs.numerics import Numerics, Workload
+from specs.overrides import apply_overrides
+from specs.plan import SHORT_TO_LONG, parse_keys
+from specs.software import SoftwareStack
+from specs.software_catalogue import DEFAULT_STACK, load_stack
+
+DEFAULT_GPU = "h100-sxm-80gb"
+DEFAULT_SEQ_LENGTH = 4096
+DEFAULT_TOKENS_PER_STEP = 4_194_304
+"""About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
+SORTS = ("step", "memory", "cost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One question, as asked. None means not given."""
+
+    model: str
+    gpus: int | None = None
+    gpu: str | None = None
+    cluster: str | None = None
+    gpus_per_node: int | None = None
+    software: str = DEFAULT_STACK
+    seq_length: int | None = None
+    global_batch_size: int | None = None
+    architecture: Mapping[str, object] = field(default_factory=dict)
+    """ModelSpec fields to change: {"num_layers": 12}."""
+    numerics: Mapping[str, object] = field(default_factory=dict)
+    """Numerics fields that were given; None counts as not given."""
+    fix: tuple[str, ...] = ()
+    max: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    memory_margin: float = 0.0
+    gpus_at_most: int | None = None
+    sort_by: str = "step"
+    top: int = 20
+    tokens: float | None = None
+    price: float | None = None
+    """Money per GPU and hour."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A Request that could be understood."""
+
+    setting: Setting
+    wish: Wish
+    assumed: tuple[str, ...]
+    request: Request
+
+
+def understand(request: Request) -> Question:
+    """Resolve every name and default. Raises InputError (and its kinds) with what to change."""
+    _check(request)
+    assumed: list[str] = []
+    model, notes = resolve_model(request.model)
+    assumed += notes
+    model = apply_overrides(model, request.architecture)
+    cluster = _cluster(request, assumed)
+    stack = load_stack(request.software)
+    workload = _workload(request, model, assumed)
+    if workload.seq_length > model.max_position_embeddings:
+        assumed.append(
+            f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {workload.seq_length}"
+        )
+        model = model.replace(max_position_embeddings=workload.seq_length)
+    numerics = _numerics(request, model, cluster.gpu, stack, assumed)
+    cluster.gpu.peak_flops_per_s(numerics.gemm_precision)
+    setting = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
+    wish = Wish(
+        fixed=_sets(request.fix, "--fix", workload),
+        at_most=_caps(request.max),
+        excluded=_sets(request.exclude, "--exclude", workload),
+    )
+    return Question(setting=setting, wish=wish, assumed=tuple(assumed), request=request)
+
+
+def _check(request: Request) -> None:
+    if not 0.0 <= request.memory_margin < 1.0:
+        raise InputError(
+            f"memory margin {request.memory_margin!r}: give the share of GPU memory to keep free, from 0 to below 1"
+        )
+    if request.sort_by not in SORTS:
+        raise InputError(f"sort by {request.sort_by!r}: use {', '.join(SORTS)}")
+    if not 1 <= request.top <= 100_000:
+        raise InputError(f"top {request.top}: give a number of plans from 1 to 100,000")
+    if request.price is not None and not 0 < request.price < 1e6:
+        raise InputError(f"price {request.price!r}: give money per GPU and hour, above 0 and below 1,000,000")
+    if request.gpus is not None and request.gpus_at_most is not None:
+        raise InputError("give either --gpus N (exactly N) or --gpus-at-most N (N or fewer), not both")
+
+
+def _cluster(request: Request, assumed: list[str]) -> ClusterSpec:
+    gpus = request.gpus if request.gpus is not None else request.gpus_at_most
+    if gpus is not None and gpus < 1:
+        raise InputError(f"{gpus} GPUs: give a whole number of at least 1")
+    if request.cluster is not None:
+        if request.gpu is not None or request.gpus_per_node is not None:
+            raise InputError("give either --cluster FILE or --gpu and --gpus-per-node, not both")
+        return load_cluster(request.cluster, gpus)
+    if gpus is None:
+        raise InputError("how many GPUs? say --gpus N, for example --gpus 64 (or --gpus-at-most N)")
+    if request.gpu is None:
+        gpu = load_gpu(DEFAULT_GPU)
+        assumed.append(f"GPU {gpu.id} (say --gpu to name another)")
+    else:
+        gpu = detect_local_gpu() if request.gpu.strip().lower() == "local" else load_gpu(request.gpu)
+    return cluster_of(gpu, gpus, gpus_per_node=request.gpus_per_node)
+
+
+def _workload(request: Request, model: ModelSpec, assumed: list[str]) -> Workload:
+    seq = request.seq_length
+    if seq is None:
+        seq = model.default_seq_length or min(model.max_position_embeddings, DEFAULT_SEQ_LENGTH)
+        source = "the model's published training" if model.default_seq_length else "a usual length"
+        assumed.append(f"sequence length {seq}, {source} (--seq-length)")
+    batch = request.global_batch_size
+    if batch is None:
+        same = model.default_global_batch_size and seq == (model.default_seq_length or seq)
+        batch = model.default_global_batch_size if same else None
+        source = "the model's published training"
+        if batch is None:
+            batch = max(1, DEFAULT_TOKENS_PER_STEP // max(seq, 1))
+            source = f"about {DEFAULT_TOKENS_PER_STEP / 1e6:.0f} million tokens a step"
+        assumed.append(f"global batch {batch}, {source} (--global-batch-size)")
+    return Workload(seq_length=seq, global_batch_size=batch)
+
+
+def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareStack, assumed: list[str]) -> Numerics:
+    given = {key: value for key, value in request.numerics.items() if value is not None}
+    if "precision" not in given:
+        given["precision"] = "bf16" if "bf16" in gpu.flops_per_s else "fp16"
+        assumed.append(f"precision {given['precision']} (--precision)")
+    if "grad_reduce_dtype" not in given:
+        given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
+        assumed.append(f"gradients reduced in {given['grad_reduce_dtype']} (--grad-reduce-dtype)")
+    default = 0.1 if model.position_embedding_type == "learned_absolute" else 0.0
+    missing = [key for key in ("attention_dropout", "hidden_dropout") if key not in given]
+    for key in missing:
+        given[key] = default
+    if missing:
+        why = "Megatron's default" if default else "as models of this kind are trained"
+        assumed.append(f"{' and '.join(missing)} {default:g}, {why} (--{missing[0].replace('_', '-')})")
+    return Numerics(**given)  # type: ignore[arg-type]
+
+
+def _sets(texts: Iterable[str], option: str, workload: Workload) -> dict[str, frozenset[Any]]:
+    """`tp=8` twice with other values means either."""
+    values: dict[str, set[Any]] = {}
+    for text in texts:
+        for key, value in _read(text, option).items():
+            values.setdefault(key, set()).add(value)
+    return {key: frozenset(found) for key, found in values.items()}
+
+
+def _caps(texts: Iterable[str]) -> dict[str, int]:
+    caps: dict[str, int] = {}
+    for text in texts:
+        for key, value in _read(text, "--max").items():
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(
+                    f"--max {text}: {key} has no size; cap one of {', '.join(k for k in SHORT_TO_LONG if k not in _UNSIZED)}"
+                )
+            caps[key] = min(value, caps.get(key, value))
+    return caps
+
+
+_UNSIZED = ("sp", "recompute", "dist_opt", "fsdp", "offload", "first", "last")
+
+
+def _read(text: str, option: str) -> dict[str, object]:
+    try:
+        return parse_keys(text)
+    except InputError as error:
+        raise InputError(f"{option} {text}: {error}") from None
+
+
+Progress = Callable[[str], None]
+"""Told in a few words what is being worked on."""

@@ -1,0 +1,219 @@
+"""Answers on the screen: rich tables, no arithmetic beyond units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
+from autoconfig.question import Question
+from autoconfig.rules import RULE_TEXT
+from autoconfig.service import IncludedPlan, SearchAnswer
+from autoconfig.verdict import RESOLUTION, what_would_fit
+from specs.parameters import total_parameters
+from specs.units import GIB
+
+RULES_SHOWN = 4
+
+
+def seconds_text(value: float) -> str:
+    """Three significant digits, with the unit."""
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.2f} s"
+
+
+def show_search(console: Console, answer: SearchAnswer) -> None:
+    """The whole answer of `search`."""
+    show_question(console, answer.question)
+    funnel = answer.ranking.funnel
+    console.print(
+        f"{funnel.enumerated:,} layouts enumerated -> {funnel.legal:,} legal -> {funnel.fit:,} fit -> "
+        f"{funnel.priced:,} plans ranked in {sum(funnel.seconds.values()):.2f} s"
+    )
+    shown = list(funnel.rejected_by_rule.items())[:RULES_SHOWN]
+    for rule, count in shown:
+        console.print(f"  [dim]{count:>12,} rejected: {escape(_rule_text(rule))}[/dim]")
+    if len(funnel.rejected_by_rule) > len(shown):
+        console.print(
+            f"  [dim]{sum(funnel.rejected_by_rule.values()) - sum(c for _, c in shown):>12,} by other rules (--json lists them)[/dim]"
+        )
+    if not answer.plans:
+        show_nothing_fits(console, answer)
+    else:
+        show_plans(console, answer)
+    for included in answer.included:
+        show_included(console, included, answer)
+    if answer.gpus_tried:
+        console.print(
+            f"Tried {len(answer.gpus_tried)} GPU counts: the best plan uses {answer.question.setting.cluster.num_gpus}."
+        )
+
+
+def _rule_text(rule: str) -> str:
+    return f"{rule}: {RULE_TEXT[rule]}" if rule in RULE_TEXT else ("by --fix, --max or --exclude" if rule == "wish" else rule)
+
+
+def show_question(console: Console, question: Question) -> None:
+    """Model, cluster, workload, and everything that was assumed."""
+    setting = question.setting
+    model, cluster, numerics = setting.model, setting.cluster, setting.numerics
+    network = f"{cluster.link_bytes_per_s / 1e9:g} GB/s {cluster.gpu.link} in groups of {cluster.link_domain_size}"
+    console.print(
+        f"[bold]{escape(model.name)}[/bold] ({total_parameters(model) / 1e9:,.1f} B parameters) on "
+        f"[bold]{cluster.num_gpus:,} x {cluster.gpu.id}[/bold] ({network}, {cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network "
+        f"per GPU); {numerics.precision}, sequence {setting.workload.seq_length:,}, "
+        f"global batch {setting.workload.global_batch_size:,}; software {setting.stack.name}"
+    )
+    if question.assumed:
+        console.print("[dim]Assumed: " + escape("; ".join(question.assumed)) + "[/dim]")
+
+
+def show_plans(console: Console, answer: SearchAnswer) -> None:
+    """The ranked table, why the first is first, ties, and the Pareto set."""
+    reports = [p.report for p in answer.plans]
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("#", justify="right")
+    table.add_column("plan", no_wrap=True)
+    for name in ("step", "tokens/s/GPU", f"TFLOPS ({FLOPS_CONVENTION})", "MFU", "peak / limit GiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    with_days, with_cost = reports[0].days_to_train is not None, reports[0].cost is not None
+    if with_days:
+        table.add_column("days", justify="right")
+    if with_cost:
+        table.add_column("cost", justify="right")
+    for ranked in answer.plans:
+        tie = "=" if ranked.tie_group == 1 and ranked.rank > 1 else ""
+        cells = [f"{ranked.rank}{tie}", str(ranked.report.plan), *_figures(ranked.report)]
+        cells += [f"{ranked.report.days_to_train:,.1f}"] if with_days else []
+        cells += [f"{ranked.report.cost:,.0f}"] if with_cost else []
+        table.add_row(*cells)
+    console.print(table)
+    ties = sum(1 for p in answer.plans if p.tie_group == 1)
+    console.print(f"[bold]Why the first:[/bold] {escape(answer.plans[0].why)}.")
+    if len(answer.plans) > 1:
+        console.print(
+            f"[bold]The next one[/bold] ({escape(str(answer.plans[1].report.plan))}) is {escape(answer.plans[1].why)}."
+        )
+    if ties > 1:
+        console.print(
+            f"[dim]= marks a tie: {ties} plans within {RESOLUTION:.0%} of the first, closer than the model can tell apart; "
+            f"peak is torch's allocated memory on the worst stage. 90 % band of the first: "
+            f"{seconds_text(reports[0].confidence.step_seconds_p5)} to {seconds_text(reports[0].confidence.step_seconds_p95)} "
+            f"({reports[0].confidence.level}).[/dim]"
+        )
+    less = [r for r in answer.pareto if r.peak_bytes < reports[0].peak_bytes][:3]
+    if less:
+        console.print(
+            "Less memory: "
+            + "; ".join(f"{escape(str(r.plan))} {r.peak_bytes / GIB:.1f} GiB at {seconds_text(r.step_seconds)}" for r in less)
+        )
+    console.print(f"[dim]Every number: autoconfig explain ... {escape(str(reports[0].plan))}[/dim]")
+
+
+def _figures(report: PlanReport) -> list[str]:
+    return [
+        seconds_text(report.step_seconds),
+        f"{report.tokens_per_second_per_gpu:,.0f}",
+        f"{report.model_flops_per_second_per_gpu / 1e12:,.0f}",
+        f"{report.mfu:.1%}",
+        f"{report.peak_bytes / GIB:.1f} / {report.limit_bytes / GIB:.1f}",
+    ]
+
+
+def show_nothing_fits(console: Console, answer: SearchAnswer) -> None:
+    """The nearest miss, by how much, and what would make it fit."""
+    miss = answer.nearest_miss
+    if miss is None:
+        return
+    short = (miss.peak_bytes - miss.limit_bytes) / GIB
+    console.print(
+        f"[bold red]Nothing fits.[/bold red] The nearest miss is {escape(str(miss.plan))}: stage {miss.worst_stage.stage} needs "
+        f"{miss.peak_bytes / GIB:.1f} GiB of {miss.limit_bytes / GIB:.1f}, {short:.1f} GiB too much."
+    )
+    console.print("What would make it fit:")
+    for hint in what_would_fit(miss, answer.question):
+        console.print(f"  - {escape(hint)}")
+
+
+def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer) -> None:
+    """Rank, percentile and ratio of a plan that the caller named, or what speaks against it."""
+    name = f"[bold]Included[/bold] {escape(str(included.plan))}: "
+    if not included.legal:
+        console.print(name + "not legal: " + escape("; ".join(f"{v.rule} {v.text}" for v in included.violations)))
+        return
+    assert included.report is not None
+    figures = ", ".join(escape(x) for x in _figures(included.report))
+    if not included.report.fits:
+        console.print(f"{name}does not fit, {included.shortfall_gib:.1f} GiB too much ({figures})")
+    elif included.layout_rank is None:
+        console.print(f"{name}fits ({figures})")
+    else:
+        console.print(
+            f"{name}layout {included.layout_rank:,} of {answer.ranking.funnel.fit:,} (first {included.layout_percentile:.1f} %), "
+            f"{included.step_ratio_to_first:.3f} x the first ({figures})"
+        )
+
+
+def show_explain(console: Console, question: Question, included: IncludedPlan) -> None:
+    """Memory per stage and part and time per part of one plan, as tables."""
+    show_question(console, question)
+    console.print(f"Plan [bold]{escape(str(included.plan))}[/bold]")
+    if not included.legal:
+        console.print("[bold red]Not legal:[/bold red]")
+        for violation in included.violations:
+            console.print(f"  {violation.rule}: {escape(violation.text)}")
+        return
+    report = included.report
+    assert report is not None
+    verdict = "fits" if report.fits else f"does not fit: {included.shortfall_gib:.1f} GiB too much"
+    console.print(
+        f"Step {seconds_text(report.step_seconds)} (90 % band {seconds_text(report.confidence.step_seconds_p5)} to "
+        f"{seconds_text(report.confidence.step_seconds_p95)}; {report.confidence.level}), {report.tokens_per_second_per_gpu:,.0f} "
+        f"tokens/s/GPU, {report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
+    )
+    console.print(
+        f"Memory: {verdict}; chance to fit {report.confidence.fit_probability:.0%}; limit {report.limit_bytes / GIB:.1f} GiB of "
+        f"{question.setting.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
+    )
+    console.print(_time_table(report))
+    console.print(_memory_table(report))
+    console.print(
+        "[dim]Each part is the name of a function and has its line in docs/memory_model.md or docs/time_model.md.[/dim]"
+    )
+
+
+def _time_table(report: PlanReport) -> Table:
+    table = Table(title="Time of one step", box=None, padding=(0, 1), header_style="bold", title_justify="left")
+    table.add_column("part")
+    table.add_column("seconds", justify="right")
+    table.add_column("share", justify="right")
+    for name, seconds in sorted(report.time_parts.items(), key=lambda item: -item[1]):
+        if seconds > 0:
+            table.add_row(name, f"{seconds:.4f}", f"{seconds / report.step_seconds:.1%}")
+    table.add_row("[bold]step[/bold]", f"[bold]{report.step_seconds:.4f}[/bold]", "")
+    return table
+
+
+def _shown_stages(report: PlanReport) -> Sequence[int]:
+    """All stages up to eight; else the first three, the worst and the last."""
+    if len(report.stages) <= 8:
+        return range(len(report.stages))
+    return sorted({0, 1, 2, report.worst_stage.stage, len(report.stages) - 1})
+
+
+def _memory_table(report: PlanReport) -> Table:
+    chosen = _shown_stages(report)
+    table = Table(title="Memory by pipeline stage, GiB", box=None, padding=(0, 1), header_style="bold", title_justify="left")
+    table.add_column("part")
+    for stage in chosen:
+        table.add_column(f"stage {stage}", justify="right")
+    names = {name for stage in chosen for name in report.stages[stage].parts}
+    for name in sorted(names, key=lambda n: -max(report.stages[s].parts.get(n, 0.0) for s in chosen)):
+        table.add_row(name, *(f"{report.stages[s].parts.get(name, 0.0) / GIB:.3f}" for s in chosen))
+    table.add_row("[bold]peak[/bold]", *(f"[bold]{report.stages[s].peak_bytes / GIB:.3f}[/bold]" for s in chosen))
+    table.add_row("largest moment", *(report.stages[s].moment for s in chosen))
+    if len(chosen) < len(report.stages):
+        table.caption = f"{len(report.stages) - len(chosen)} stages between are not shown (--json has all)"
+    return table

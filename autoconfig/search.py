@@ -1,0 +1,237 @@
+"""Enumerate, prune by memory, price, rank. The engine below `service.search`; no printing, no files.
+
+Every legal layout is combined with every legal recomputation. Memory decides which plans fit, the time model prices those that
+do. A layout's rank is that of its best plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.recompute_options import legal_mask, recompute_options
+from autoconfig.rules import Setting
+from autoconfig.space import Space, Wish, enumerate_space
+from memory_model.predict import MemoryEstimate, estimate_memory
+from specs.layouts import Layouts, middle_layers
+from specs.plan import TrainPlan
+from specs.recompute import Recompute
+from time_model.predict import TimeEstimate, estimate_step_time
+
+ROWS_PER_BLOCK = 16_384
+"""Layouts priced at once; bounds memory, not results."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Funnel:
+    """What became of the space. Counts are layouts, `priced` plans."""
+
+    enumerated: int
+    legal: int
+    legal_even: int
+    fit: int
+    fit_even: int
+    priced: int
+    rejected_by_rule: dict[str, int]
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestMiss:
+    """The plan that comes closest to fitting."""
+
+    row: int
+    option: int
+    peak_bytes: float
+    limit_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """Every plan that fits, fastest first; parallel columns."""
+
+    setting: Setting
+    space: Space
+    options: list[Recompute]
+    row: Ints
+    """Index into space.layouts."""
+    option: Ints
+    """Index into options."""
+    step_seconds: Floats
+    peak_bytes: Floats
+    limit_bytes: Floats
+    best: Ints
+    """Positions of the best plan of each layout, fastest first: the layouts' ranking."""
+    funnel: Funnel
+    nearest_miss: NearestMiss | None
+    level: str
+    """Whether the time model's constants for this GPU were measured on it (`calibrated`) or inherited (`default`)."""
+
+    def plan(self, position: int) -> TrainPlan:
+        """The plan at a position of the columns."""
+        return self.space.layouts.plan(int(self.row[position]), self.options[int(self.option[position])], self.setting.model)
+
+
+@dataclass
+class _Block:
+    row: Ints
+    option: Ints
+    step: Floats
+    peak: Floats
+    limit: Floats
+
+
+def rank_plans(setting: Setting, wish: Wish | None = None, margin: float = 0.0) -> Ranking:
+    """The whole ranking for one question. An empty ranking carries the nearest miss."""
+    wish, clock = wish or Wish(), _Clock()
+    space = enumerate_space(setting, wish, setting.stack.memory.default_optimizer_shard)
+    layouts = space.layouts
+    largest = int(_largest_stage(setting, layouts).max(initial=1))
+    options = recompute_options(setting, wish, largest)
+    clock.lap("enumeration")
+    blocks: list[_Block] = []
+    miss: NearestMiss | None = None
+    level = "default"
+    for start in range(0, len(layouts), ROWS_PER_BLOCK):
+        part = layouts.take(slice(start, start + ROWS_PER_BLOCK))
+        legal = legal_mask(options, part, setting)
+        memory = _memory(setting, part, options, margin)
+        fits = legal & memory.fits
+        clock.lap("memory")
+        miss = _nearer(miss, memory, legal, start)
+        rows = np.flatnonzero(fits.any(axis=1))
+        if len(rows):
+            estimate = _time(setting, part.take(rows), options)
+            level = estimate.level
+            blocks.append(_collect(rows, fits[rows], estimate.step_seconds, memory, start))
+        clock.lap("time")
+    ranking = _rank(setting, space, options, blocks, level, miss, clock)
+    return ranking
+
+
+def _memory(setting: Setting, layouts: Layouts, options: Sequence[Recompute], margin: float) -> MemoryEstimate:
+    return estimate_memory(
+        model=setting.model,
+        cluster=setting.cluster,
+        numerics=setting.numerics,
+        stack=setting.stack,
+        workload=setting.workload,
+        layouts=layouts,
+        recomputes=options,
+        margin=margin,
+    )
+
+
+def _time(setting: Setting, layouts: Layouts, options: Sequence[Recompute]) -> TimeEstimate:
+    return estimate_step_time(
+        model=setting.model,
+        cluster=setting.cluster,
+        numerics=setting.numerics,
+        stack=setting.stack,
+        workload=setting.workload,
+        layouts=layouts,
+        recomputes=options,
+    )
+
+
+def _largest_stage(setting: Setting, layouts: Layouts) -> Ints:
+    return np.maximum(np.maximum(layouts.first, layouts.last), middle_layers(setting.model, layouts))
+
+
+def _nearer(miss: NearestMiss | None, memory: MemoryEstimate, legal: npt.NDArray[np.bool_], start: int) -> NearestMiss | None:
+    """The plan with the smallest excess over its limit so far (negative excess once anything fits)."""
+    excess = np.where(legal, memory.peak_bytes - memory.limit_bytes[:, None], np.inf)
+    flat = int(np.argmin(excess))
+    row, option = divmod(flat, excess.shape[1])
+    if not np.isfinite(excess[row, option]):
+        return miss
+    if miss is not None and miss.peak_bytes - miss.limit_bytes <= excess[row, option]:
+        return miss
+    return NearestMiss(
+        row=start + row,
+        option=option,
+        peak_bytes=float(memory.peak_bytes[row, option]),
+        limit_bytes=float(memory.limit_bytes[row]),
+    )
+
+
+def _collect(rows: Ints, fits: npt.NDArray[np.bool_], step: Floats, memory: MemoryEstimate, start: int) -> _Block:
+    index, option = np.nonzero(fits)
+    row = rows[index]
+    return _Block(
+        row=row + start,
+        option=option,
+        step=step[index, option],
+        peak=memory.peak_bytes[row, option],
+        limit=memory.limit_bytes[row],
+    )
+
+
+def _rank(
+    setting: Setting,
+    space: Space,
+    options: list[Recompute],
+    blocks: list[_Block],
+    level: str,
+    miss: NearestMiss | None,
+    clock: _Clock,
+) -> Ranking:
+    def column(name: str, kind: type) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(b, name) for b in blocks]) if blocks else np.zeros(0, kind)
+
+    row, option = column("row", np.int64), column("option", np.int64)
+    step, peak, limit = (column(name, np.float64) for name in ("step", "peak", "limit"))
+    order = np.lexsort((peak, step))
+    row, option, step, peak, limit = row[order], option[order], step[order], peak[order], limit[order]
+    layout = space.layout_id[row]
+    _, first = np.unique(layout, return_index=True)
+    best = np.sort(first)
+    clock.lap("ranking")
+    layouts = space.layouts
+    even = layouts.first * layouts.pp == setting.model.num_layers
+    even &= (layouts.pp == 1) | (layouts.last == layouts.first)
+    funnel = Funnel(
+        enumerated=space.enumerated,
+        legal=space.legal,
+        legal_even=space.legal_even,
+        fit=len(best),
+        fit_even=int(even[row[best]].sum()),
+        priced=len(step),
+        rejected_by_rule=space.rejected_by_rule,
+        seconds=clock.laps,
+    )
+    return Ranking(
+        setting=setting,
+        space=space,
+        options=options,
+        row=row,
+        option=option,
+        step_seconds=step,
+        peak_bytes=peak,
+        limit_bytes=limit,
+        best=best,
+        funnel=funnel,
+        level=level,
+        nearest_miss=None if len(best) else miss,
+    )
+
+
+class _Clock:
+    """Seconds by phase, added up over blocks."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
+        self._last = now

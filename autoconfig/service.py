@@ -1,0 +1,207 @@
+"""The application: one function per command, shared by the command line and (later) the HTTP API. They parse, call, render."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.evaluate import Money, PlanReport, Violation, report_plan, violations
+from autoconfig.question import Question, Request, understand
+from autoconfig.search import Ranking, rank_plans
+from autoconfig.verdict import RESOLUTION, nothing_legal, reason_for, tie_groups
+from specs.plan import TrainPlan, parse_plan
+from specs.units import GIB
+
+PARETO_POINTS = 12
+PARETO_SLOWEST = 2.0
+"""The Pareto set ends at plans this many times slower than the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedPlan:
+    """A row of the answer's table: the best plan of one layout."""
+
+    rank: int
+    tie_group: int
+    report: PlanReport
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncludedPlan:
+    """What became of a plan that the caller named."""
+
+    plan: TrainPlan
+    legal: bool
+    violations: tuple[Violation, ...] = ()
+    report: PlanReport | None = None
+    layout_rank: int | None = None
+    layout_percentile: float | None = None
+    step_ratio_to_first: float | None = None
+    shortfall_gib: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchAnswer:
+    """The answer to one search."""
+
+    question: Question
+    ranking: Ranking
+    plans: tuple[RankedPlan, ...]
+    pareto: tuple[PlanReport, ...]
+    included: tuple[IncludedPlan, ...]
+    nearest_miss: PlanReport | None
+    gpus_tried: tuple[tuple[int, float | None], ...] = ()
+    """With gpus_at_most: GPU counts tried and the best step seconds of each."""
+
+
+def search(request: Request, progress: Callable[[str], None] | None = None) -> SearchAnswer:
+    """Rank the plans for one question. Raises InputError; nothing fitting is an answer with no plans."""
+    question = understand(request)
+    tried: tuple[tuple[int, float | None], ...] = ()
+    if request.gpus_at_most is not None:
+        question, ranking, tried = _search_at_most(question, progress)
+    else:
+        ranking = rank_plans(question.setting, question.wish, request.memory_margin)
+    if ranking.funnel.legal == 0:
+        raise nothing_legal(question, ranking.space)
+    money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
+    setting = question.setting
+
+    def report(position: int) -> PlanReport:
+        return report_plan(setting, ranking.plan(position), money, request.memory_margin)
+
+    order = _sorted(ranking, request.sort_by)[: request.top]
+    groups = tie_groups(ranking.step_seconds[ranking.best])
+    ranks = {int(position): rank for rank, position in enumerate(ranking.best)}
+    reports = [report(int(position)) for position in order]
+    first = report(int(ranking.best[0])) if len(ranking.best) else None
+    plans = tuple(
+        RankedPlan(
+            rank=ranks[int(p)] + 1,
+            tie_group=int(groups[ranks[int(p)]]),
+            report=r,
+            why=reason_for(r, first, ranking, ranks[int(p)]),
+        )
+        for p, r in zip(order, reports, strict=True)
+    )
+    miss = None
+    if ranking.nearest_miss is not None:
+        near = ranking.nearest_miss
+        miss = report_plan(
+            setting,
+            ranking.space.layouts.plan(near.row, ranking.options[near.option], setting.model),
+            money,
+            request.memory_margin,
+        )
+    return SearchAnswer(
+        question=question,
+        ranking=ranking,
+        plans=plans,
+        nearest_miss=miss,
+        gpus_tried=tried,
+        pareto=tuple(report(p) for p in pareto_positions(ranking)),
+        included=tuple(_include(text, question, ranking, money) for text in request.include),
+    )
+
+
+def explain(request: Request, plan_text: str) -> tuple[Question, IncludedPlan]:
+    """One plan in full, without a search. Raises InputError when the plan's text cannot be read."""
+    question = understand(request)
+    money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
+    return question, _include(plan_text, question, None, money)
+
+
+def pareto_positions(ranking: Ranking) -> list[int]:
+    """Positions of plans that no other plan beats in both step time and peak memory; at most PARETO_POINTS, spread out,
+    none slower than PARETO_SLOWEST times the first."""
+    if not len(ranking.row):
+        return []
+    within = int(np.searchsorted(ranking.step_seconds, PARETO_SLOWEST * ranking.step_seconds[0], side="right"))
+    peaks = ranking.peak_bytes[:within]
+    front = np.flatnonzero(np.concatenate([[True], peaks[1:] < np.minimum.accumulate(peaks)[:-1]]))
+    if len(front) > PARETO_POINTS:
+        wanted = np.geomspace(ranking.step_seconds[front[0]], ranking.step_seconds[front[-1]], PARETO_POINTS)
+        nearest = np.abs(ranking.step_seconds[front][None, :] - wanted[:, None]).argmin(axis=1)
+        front = front[np.unique(nearest)]
+    return [int(position) for position in front]
+
+
+def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
+    """Positions of the layouts' best plans; by memory: least peak first. Cost follows step time, the GPUs being the same."""
+    if sort_by == "memory":
+        return ranking.best[np.argsort(ranking.peak_bytes[ranking.best], kind="stable")]
+    return ranking.best
+
+
+def _include(text: str, question: Question, ranking: Ranking | None, money: Money) -> IncludedPlan:
+    setting = question.setting
+    plan = parse_plan(text, setting.cluster.num_gpus)
+    broken = violations(setting, plan)
+    if broken:
+        return IncludedPlan(plan=plan, legal=False, violations=tuple(broken))
+    report = report_plan(setting, plan, money, question.request.memory_margin)
+    rank = percentile = ratio = None
+    if ranking is not None and len(ranking.best) and report.fits:
+        rank = _layout_rank(plan, report.step_seconds, ranking)
+        percentile = 100.0 * rank / max(len(ranking.best), rank)
+        ratio = report.step_seconds / float(ranking.step_seconds[0])
+    return IncludedPlan(
+        plan=plan,
+        legal=True,
+        report=report,
+        layout_rank=rank,
+        layout_percentile=percentile,
+        step_ratio_to_first=ratio,
+        shortfall_gib=max(0.0, (report.peak_bytes - report.limit_bytes) / GIB),
+    )
+
+
+def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
+    """Rank of the plan's layout among the ranked layouts, or the rank that the plan would take if it was not searched."""
+    rows = ranking.space.layouts
+    mask = np.ones(len(rows), bool)
+    for key in ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs"):
+        mask &= getattr(rows, key) == getattr(plan, key)
+    middle = ranking.setting.model.num_layers // plan.pp
+    mask &= (rows.first == (plan.first or middle)) & (rows.last == (plan.last or middle))
+    ids = np.unique(ranking.space.layout_id[mask])
+    best_ids = ranking.space.layout_id[ranking.row[ranking.best]]
+    position = np.flatnonzero(np.isin(best_ids, ids))
+    if len(position):
+        return int(position[0]) + 1
+    return int(np.searchsorted(ranking.step_seconds[ranking.best], step_seconds)) + 1
+
+
+def _search_at_most(
+    question: Question, progress: Callable[[str], None] | None
+) -> tuple[Question, Ranking, tuple[tuple[int, float | None], ...]]:
+    """The fastest plan on at most the given GPUs: whole nodes, from the most downwards, until fewer GPUs cannot win.
+
+    A smaller cluster is tried as long as it would win at the best tokens/s/GPU seen so far, plus the model's resolution.
+    """
+    cluster = question.setting.cluster
+    per_node = cluster.gpus_per_node
+    most = cluster.num_gpus // per_node * per_node or cluster.num_gpus
+    tried: list[tuple[int, float | None]] = []
+    winner: tuple[Question, Ranking] | None = None
+    fastest, cheapest_gpu_seconds = float("inf"), float("inf")
+    for gpus in range(most, 0, -per_node):
+        if cheapest_gpu_seconds / (1 + RESOLUTION) / gpus > fastest:
+            break
+        if progress is not None:
+            progress(f"{gpus} GPUs")
+        setting = replace(question.setting, cluster=replace(cluster, num_gpus=gpus))
+        ranking = rank_plans(setting, question.wish, question.request.memory_margin)
+        step = float(ranking.step_seconds[0]) if len(ranking.best) else None
+        tried.append((gpus, step))
+        if step is not None:
+            cheapest_gpu_seconds = min(cheapest_gpu_seconds, step * gpus)
+        if winner is None or (step is not None and step < fastest):
+            winner = (replace(question, setting=setting), ranking)
+            fastest = step if step is not None else fastest
+    assert winner is not None
+    return winner[0], winner[1], tuple(tried)

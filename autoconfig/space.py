@@ -1,0 +1,292 @@
+"""The legal space: every layout that divisibility and the rules allow, as columns. Nothing comes from size tables.
+
+The grid is the product of the axes below. It is walked level by level; a combination that a rule forbids is counted under
+that rule times the combinations that would have hung below it, so `enumerated = legal + sum(rejected)` holds exactly while
+only the legal part is ever written out.
+
+    level 1  tp, pp, cp         divisors of the number of GPUs
+    level 2  sp                 off, on
+    level 3  ep, etp            divisors of the number of experts; divisors of the number of GPUs (1, 1 for dense models)
+    level 4  vpp, first, last   divisors of the layers per stage; even stages, and stages with fewer first and last layers
+    level 5  mbs                divisors of the global batch
+    level 6  sharding           the choices of `sharding_choices` (not a part of a layout, so not counted)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.rules import RULES, Rule, Setting
+from specs.layouts import Layouts
+from specs.units import divisors
+
+Ints = npt.NDArray[np.int64]
+LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", "first", "last"), ("mbs",))
+ATTENTION_TILE_TOKENS = 128
+"""Queries of one tile of the flash-attention kernels (Dao 2023, section 3.3): a context-parallel chunk below it wastes the tile."""
+USUAL_NODE_SIZE = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What the caller fixes, caps or excludes, by short key: {"tp": {8}}, {"tp": 8}, {"pp": {16}}."""
+
+    fixed: Mapping[str, frozenset[Any]] = field(default_factory=dict)
+    at_most: Mapping[str, int] = field(default_factory=dict)
+    excluded: Mapping[str, frozenset[Any]] = field(default_factory=dict)
+
+    def allows(self, key: str, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Mask of the values that the wishes for this key leave."""
+        ok = np.ones(len(values), bool)
+        if key in self.fixed:
+            ok &= np.isin(values, list(self.fixed[key]))
+        if key in self.at_most:
+            ok &= values <= self.at_most[key]
+        if key in self.excluded:
+            ok &= ~np.isin(values, list(self.excluded[key]))
+        return ok
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The legal layouts and the count of everything else."""
+
+    layouts: Layouts
+    """One row per (layout, sharding choice)."""
+    layout_id: Ints
+    """Which rows are the same layout with another sharding."""
+    enumerated: int
+    legal: int
+    legal_even: int
+    rejected_by_rule: dict[str, int]
+    """Rule id (or `wish`: fixed, capped or excluded by the caller; or a search bound) -> layouts."""
+
+
+@dataclass
+class _Level:
+    columns: dict[str, npt.NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.columns["tp"])
+
+
+def stage_splits(num_layers: int, pp: int) -> list[tuple[int, int, int]]:
+    """(vpp, first, last) candidates of one pp: every divisor of the stages' layers, even stages and uneven ones.
+
+    Uneven: the middle stages hold M layers each, first and last at most M and the rest between them; M is the even share
+    rounded up, or one more where the layers divide. With two stages, the first takes up to two layers more or less than half.
+    """
+    if pp == 1:
+        return [(1, num_layers, num_layers)]
+    ends: list[tuple[int, int, int]] = []
+    even = num_layers // pp
+    if num_layers % pp == 0:
+        ends.append((even, even, even))
+    if pp == 2:
+        ends += [
+            (first, first, num_layers - first)
+            for first in range(max(1, even - 2), min(num_layers - 1, even + 2) + 1)
+            if 2 * first != num_layers
+        ]
+    else:
+        middle = even + 1
+        both = num_layers - middle * (pp - 2)
+        ends += [(middle, first, both - first) for first in range(max(1, both - middle), min(middle, both - 1) + 1)]
+    splits = []
+    for middle, first, last in ends:
+        shared = np.gcd.reduce([first, last, middle])
+        splits += [(vpp, first, last) for vpp in divisors(int(shared))]
+    return splits
+
+
+def axes(setting: Setting) -> dict[str, list[Any]]:
+    """Values of every axis but the stage splits."""
+    gpus, model = setting.cluster.num_gpus, setting.model
+    return {
+        "tp": divisors(gpus),
+        "pp": divisors(gpus),
+        "cp": divisors(gpus),
+        "sp": [False, True],
+        "ep": divisors(model.num_moe_experts) if model.num_moe_experts else [1],
+        "etp": divisors(gpus) if model.is_moe else [1],
+        "mbs": divisors(setting.workload.global_batch_size),
+    }
+
+
+def search_bounds(setting: Setting, wish: Wish) -> dict[str, int]:
+    """Largest tp, etp and cp that are searched; none for a key that the caller fixes or caps.
+
+    Tensor parallelism stays inside a node or link domain; a rank's two context-parallel chunks hold an attention tile each.
+    Beyond, plans are legal and can be named with --include or --fix, but are never worth searching.
+    """
+    inside = max(setting.cluster.link_domain_size, setting.cluster.gpus_per_node, USUAL_NODE_SIZE)
+    bounds = {"tp": inside, "etp": inside, "cp": max(1, setting.workload.seq_length // (2 * ATTENTION_TILE_TOKENS))}
+    return {key: most for key, most in bounds.items() if key not in wish.fixed and key not in wish.at_most}
+
+
+def sharding_choices(wish: Wish, default_dist_opt: bool) -> list[tuple[bool, int, float]]:
+    """(dist_opt, fsdp, offload) to combine with every layout: the stack's usual optimizer and FSDP, or what is fixed.
+
+    Unsharded optimizer state beside the distributed optimizer is never faster and never smaller, so it is priced only
+    where the stack has nothing else or the caller fixes dist_opt=0.
+    """
+    offload = sorted(wish.fixed.get("offload", {0.0}))
+    stages = [f for f in sorted(wish.fixed.get("fsdp", {0, 3})) if f not in wish.excluded.get("fsdp", ())]
+    choices: list[tuple[bool, int, float]] = []
+    for level in stages:
+        dist_opts = {False} if level else wish.fixed.get("dist_opt", {default_dist_opt})
+        if level and True in wish.fixed.get("dist_opt", ()):
+            continue
+        choices += [(bool(d), int(level), float(o)) for d in sorted(dist_opts) for o in offload]
+    return choices
+
+
+def enumerate_space(setting: Setting, wish: Wish | None = None, default_dist_opt: bool = True) -> Space:
+    """Walk the grid. Raises nothing: an empty space is a Space with legal = 0."""
+    wish = wish or Wish()
+    values = axes(setting)
+    splits = {
+        pp: stage_splits(setting.model.num_layers, pp) if pp <= setting.model.num_layers else [(1, 1, 1)] for pp in values["pp"]
+    }
+    below = _sizes_below(values)
+    bounds = search_bounds(setting, wish)
+    rejected: dict[str, int] = {}
+    level = _Level(columns={})
+    done: set[str] = set()
+    for number, keys in enumerate(LEVELS):
+        level = _expand(level, keys, values, splits)
+        done |= set(keys)
+        if "mbs" in keys:
+            level = _derive_dp(level, setting, wish, rejected)
+        rules = [rule for rule in RULES if set(rule.needs) <= done | {"dp"} and set(rule.needs) & set(keys)]
+        for rule in rules:
+            level = _filter(
+                level,
+                below[number] * _split_counts(level, splits, number),
+                [(rule.id, rule.legal(setting, level.columns))],
+                rejected,
+            )
+        checks = [("wish", wish.allows(k, level.columns[k])) for k in keys]
+        checks += [(f"{k} beyond search bounds", level.columns[k] <= bounds[k]) for k in keys if k in bounds]
+        level = _filter(level, below[number] * _split_counts(level, splits, number), checks, rejected)
+    enumerated = sum(len(splits[pp]) for pp in values["pp"]) * len(values["tp"]) * len(values["cp"]) * below[0]
+    return _with_sharding(level, setting, sharding_choices(wish, default_dist_opt), enumerated, rejected)
+
+
+def _sizes_below(values: Mapping[str, Sequence[Any]]) -> list[int]:
+    """Combinations below one row of each level, the stage splits not counted (they depend on pp)."""
+    sizes = [1] * len(LEVELS)
+    for number in range(len(LEVELS) - 2, -1, -1):
+        extra = 1
+        for key in LEVELS[number + 1]:
+            extra *= len(values[key]) if key in values else 1
+        sizes[number] = sizes[number + 1] * extra
+    return sizes
+
+
+def _split_counts(level: _Level, splits: Mapping[int, Sequence[Any]], number: int) -> Ints:
+    if number >= 3:
+        return np.ones(len(level), np.int64)
+    table = np.zeros(max(splits) + 1, np.int64)
+    for pp, found in splits.items():
+        table[pp] = len(found)
+    return table[level.columns["pp"]]
+
+
+def _expand(
+    level: _Level,
+    keys: tuple[str, ...],
+    values: Mapping[str, Sequence[Any]],
+    splits: Mapping[int, Sequence[tuple[int, int, int]]],
+) -> _Level:
+    """The level's rows times the values of the next keys."""
+    if keys == ("vpp", "first", "last"):
+        return _expand_splits(level, splits)
+    grids = np.meshgrid(*[np.array(values[key]) for key in keys], indexing="ij")
+    new = {key: grid.ravel() for key, grid in zip(keys, grids, strict=True)}
+    if not level.columns:
+        return _Level(new)
+    size, rows = len(next(iter(new.values()))), len(level)
+    columns = {key: np.repeat(column, size) for key, column in level.columns.items()}
+    return _Level({**columns, **{key: np.tile(column, rows) for key, column in new.items()}})
+
+
+def _expand_splits(level: _Level, splits: Mapping[int, Sequence[tuple[int, int, int]]]) -> _Level:
+    counts = _split_counts(level, splits, 0)
+    rows = np.repeat(np.arange(len(level)), counts)
+    start = np.repeat(np.cumsum(counts) - counts, counts)
+    position = np.arange(len(rows)) - start
+    offsets: dict[int, int] = {}
+    flat: list[tuple[int, int, int]] = []
+    for pp, found in splits.items():
+        offsets[pp] = len(flat)
+        flat += list(found)
+    table = np.zeros(max(splits) + 1, np.int64)
+    table[list(offsets)] = list(offsets.values())
+    chosen = (
+        np.array(flat, dtype=np.int64)[table[level.columns["pp"][rows]] + position] if len(rows) else np.zeros((0, 3), np.int64)
+    )
+    columns = {key: column[rows] for key, column in level.columns.items()}
+    return _Level({**columns, "vpp": chosen[:, 0], "first": chosen[:, 1], "last": chosen[:, 2]})
+
+
+def _filter(
+    level: _Level, weights: Ints, checks: Sequence[tuple[str, npt.NDArray[np.bool_]]], rejected: dict[str, int]
+) -> _Level:
+    """Keep rows that pass; count the others, each under the first check that it fails."""
+    keep = np.ones(len(level), bool)
+    for name, ok in checks:
+        lost = keep & ~ok
+        if lost.any():
+            rejected[name] = rejected.get(name, 0) + int(weights[lost].sum())
+            keep &= ok
+    return level if keep.all() else _Level({key: column[keep] for key, column in level.columns.items()})
+
+
+def _derive_dp(level: _Level, setting: Setting, wish: Wish, rejected: dict[str, int]) -> _Level:
+    columns = level.columns
+    dp = setting.cluster.num_gpus // (columns["tp"] * columns["pp"] * columns["cp"])
+    level = _Level({**columns, "dp": dp})
+    return _filter(level, np.ones(len(level), np.int64), [("wish", wish.allows("dp", dp))], rejected)
+
+
+def _with_sharding(
+    level: _Level, setting: Setting, choices: Sequence[tuple[bool, int, float]], enumerated: int, rejected: dict[str, int]
+) -> Space:
+    rules: list[Rule] = [rule for rule in RULES if set(rule.needs) & {"fsdp", "dist_opt", "offload"}]
+    rows, ids, columns_list = len(level), [], []
+    for dist_opt, fsdp, offload in choices:
+        extra = {"dist_opt": np.full(rows, dist_opt), "fsdp": np.full(rows, fsdp), "offload": np.full(rows, offload)}
+        columns = {**level.columns, **extra}
+        ok = np.ones(rows, bool)
+        for rule in rules:
+            ok &= rule.legal(setting, columns)
+        ids.append(np.flatnonzero(ok))
+        columns_list.append({key: column[ok] for key, column in columns.items()})
+    merged = {key: np.concatenate([c[key] for c in columns_list]) for key in columns_list[0]} if columns_list else {}
+    layout_id = np.concatenate(ids) if ids else np.zeros(0, np.int64)
+    if not merged:
+        merged = {**level.columns, "dist_opt": np.zeros(0, bool), "fsdp": np.zeros(0, np.int64), "offload": np.zeros(0)}
+        merged = {key: column[:0] for key, column in merged.items()}
+    legal_ids = np.unique(layout_id)
+    dropped = rows - len(legal_ids)
+    if dropped:
+        rejected["NV100"] = rejected.get("NV100", 0) + dropped
+    batch = setting.workload.global_batch_size
+    layouts = Layouts(**merged, num_microbatches=batch // (merged["mbs"] * merged["dp"]))
+    even = (level.columns["first"] * level.columns["pp"] == setting.model.num_layers) & (
+        level.columns["last"] == level.columns["first"]
+    )
+    return Space(
+        layouts=layouts,
+        layout_id=layout_id,
+        enumerated=enumerated,
+        legal=len(legal_ids),
+        legal_even=int(even[legal_ids].sum()),
+        rejected_by_rule=dict(sorted(rejected.items(), key=lambda x: -x[1])),
+    )

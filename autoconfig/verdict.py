@@ -1,0 +1,110 @@
+"""The words of an answer: ties, why a plan is where it is, what to try when nothing is legal or nothing fits."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.evaluate import PlanReport
+from autoconfig.question import Question
+from autoconfig.rules import RULE_TEXT
+from autoconfig.search import Ranking
+from autoconfig.space import Space
+from specs.errors import InputError
+from specs.units import GIB
+
+RESOLUTION = 0.06
+"""Plans closer than this in predicted step time are a tie: the spread within groups of measured runs that differ only in
+their plan is 6 to 9 % (findings on public measurements, section 7)."""
+PARTS_NAMED = 2
+
+
+def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Group number (from 1) of every plan of a ranking: a group is all plans within RESOLUTION of its first."""
+    groups = np.zeros(len(step_seconds), np.int64)
+    start, group = 0, 0
+    while start < len(step_seconds):
+        group += 1
+        end = int(np.searchsorted(step_seconds, step_seconds[start] * (1 + RESOLUTION), side="right"))
+        groups[start:end] = group
+        start = max(end, start + 1)
+    return groups
+
+
+def reason_for(report: PlanReport, first: PlanReport | None, ranking: Ranking, index: int) -> str:
+    """Why the plan is at this place: for the first its largest parts and what it beat, for others what they trade."""
+    if first is None or index == 0 or report is first:
+        return _why_first(report, ranking)
+    ratio = report.step_seconds / first.step_seconds - 1
+    slower = f"{ratio:.1%} slower than the first" if ratio > 0.0005 else "as fast as the first"
+    return f"{slower}{_trade(report, first)}"
+
+
+def _why_first(report: PlanReport, ranking: Ranking) -> str:
+    parts = sorted(report.time_parts.items(), key=lambda item: -item[1])
+    total = report.step_seconds
+    named = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in parts[: PARTS_NAMED + 1] if seconds > 0)
+    free = (report.limit_bytes - report.peak_bytes) / GIB
+    return (
+        f"fastest of {ranking.funnel.priced:,} plans that fit ({named} of the step), "
+        f"{free:.1f} GiB below the limit on stage {report.worst_stage.stage}"
+    )
+
+
+def _trade(report: PlanReport, first: PlanReport) -> str:
+    """The parts in which a plan loses and gains most against the first, and the memory that it saves or takes."""
+    names = set(report.time_parts) | set(first.time_parts)
+    delta = sorted(
+        ((report.time_parts.get(n, 0.0) - first.time_parts.get(n, 0.0), n) for n in names), key=lambda item: -item[0]
+    )
+    small = 0.002 * first.step_seconds
+    losses = [f"{name} {seconds:+.2f} s" for seconds, name in delta[:PARTS_NAMED] if seconds > small]
+    gains = [f"{name} {seconds:+.2f} s" for seconds, name in delta[::-1][:PARTS_NAMED] if seconds < -small]
+    memory = (report.peak_bytes - first.peak_bytes) / GIB
+    text = "; ".join(losses + gains)
+    return (f": {text}" if text else "") + (f"; {memory:+.1f} GiB" if abs(memory) >= 0.05 else "")
+
+
+def nothing_legal(question: Question, space: Space) -> InputError:
+    """The error for an empty space: what stopped the most layouts, and what to change."""
+    setting = question.setting
+    rejected = {rule: count for rule, count in space.rejected_by_rule.items()}
+    asked = f"{setting.model.name} on {setting.cluster.num_gpus} GPUs with global batch {setting.workload.global_batch_size}"
+    if question.wish.fixed or question.wish.at_most or question.wish.excluded:
+        hint = "loosen --fix, --max or --exclude"
+    elif "NV007" in rejected:
+        hint = f"try --global-batch-size {nearest_batch(setting.cluster.num_gpus, setting.workload.global_batch_size)}"
+    else:
+        hint = "try another number of GPUs with more divisors, or --gpus-at-most"
+    worst = next(iter(rejected), "")
+    reason = (
+        f"most are stopped by {worst}: {RULE_TEXT[worst]}"
+        if worst in RULE_TEXT
+        else f"most are stopped by {worst or 'nothing'}"
+    )
+    return InputError(f"no legal plan for {asked}: {reason}; {hint}")
+
+
+def nearest_batch(num_gpus: int, batch: int) -> int:
+    """The multiple of the number of GPUs nearest to a batch, at least one per GPU."""
+    return max(1, round(batch / num_gpus)) * num_gpus
+
+
+def what_would_fit(report: PlanReport, question: Question) -> list[str]:
+    """Things to try when nothing fits, most effective first."""
+    setting, numerics = question.setting, question.setting.numerics
+    state = sum(report.worst_stage.parts.get(name, 0.0) for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"))
+    hints = []
+    factor = report.peak_bytes / report.limit_bytes
+    more = int(np.ceil(setting.cluster.num_gpus * factor / setting.cluster.gpus_per_node)) * setting.cluster.gpus_per_node
+    hints.append(f"more GPUs: about {max(more, setting.cluster.num_gpus + setting.cluster.gpus_per_node)} of the same kind")
+    if state > 0.5 * report.peak_bytes:
+        hints.append("a share of the optimizer state on the CPU: --fix offload=1")
+        if numerics.grad_reduce_dtype == "fp32":
+            hints.append("gradients in bf16: --grad-reduce-dtype bf16")
+        if numerics.exp_avg_dtype == "fp32":
+            hints.append("optimizer moments in bf16: --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16")
+    if setting.workload.seq_length > 8192:
+        hints.append("a shorter sequence: --seq-length")
+    hints.append("GPUs with more memory: see `autoconfig gpus`")
+    return hints

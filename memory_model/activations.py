@@ -1,0 +1,185 @@
+"""Tensors that autograd saves in forward, per layer and micro-batch on one rank, in bytes, by part.
+
+Parts are named after the module that saves them; the same names are used by recomputation and in `docs/memory_model.md`.
+With 16-bit types, unfused attention, dropout and no tensor parallelism the parts of a GPT layer add up to
+s b h (34 + 5 a s / h), Korthikanti et al. 2022, equation 1 (they ignore the norm statistics, which are a part of their own).
+Symbols: specs.model, T, u, t, R: memory_model.shapes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from memory_model.shapes import Number, Shape, routed_rows
+from specs.gpu import GpuSpec
+from specs.model import ModelSpec
+from specs.numerics import Numerics
+from specs.parameters import kv_heads_per_rank
+from specs.software import StackMemory
+
+MXFP8_BYTES = 1 + 1 / 32
+"""One byte and a shared scale per 32 elements (OCP Microscaling specification 1.0, section 5.2)."""
+
+
+def gemm_input_bytes(numerics: Numerics, stack: StackMemory) -> float:
+    """Bytes per element of a saved GEMM input: 1 where the stack saves it quantised to fp8, else the activation type's."""
+    if numerics.precision == "fp8" and stack.fp8_gemm_inputs:
+        return MXFP8_BYTES if numerics.fp8_recipe == "mxfp8" else 1.0
+    return float(numerics.activation_bytes)
+
+
+def norm_inputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Inputs of the layer's norms: 2 T h / u each (the residual stream; counted once where both norms read the same)."""
+    count = 1 if model.parallel_attention else 2
+    scale = numerics.activation_bytes / 2
+    return count * stack.norm_input_bytes * scale * shape.tokens * model.hidden_size / shape.sp
+
+
+def norm_outputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Inputs of qkv and fc1: 2 T h / u each; with sequence parallelism the local part is saved and gathered again."""
+    count = model.num_layernorms_per_layer
+    return count * gemm_input_bytes(numerics, stack) * shape.tokens * model.hidden_size / shape.sp
+
+
+def norm_statistics(model: ModelSpec, stack: StackMemory, shape: Shape) -> Number:
+    """fp32 mean and inverse deviation (LayerNorm) or inverse rms (RMSNorm) per norm and token: 4 or 8 T / u each."""
+    per_norm = 2 if model.normalization == "LayerNorm" else 1
+    return 2 * per_norm * stack.norm_statistics_bytes * shape.tokens / shape.sp
+
+
+def dropout_masks(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """One byte per element of the two residual dropouts; nothing without dropout."""
+    return (2.0 if numerics.hidden_dropout > 0 else 0.0) * shape.tokens * model.hidden_size / shape.sp
+
+
+def query_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """q, k and v as attention reads them: 2 T (q + 2 kv) / t; the packed qkv is not kept beside them.
+
+    MLA: k is built by concatenation, so q and k have a (d_n + d_r) channels each and v a d_v.
+    """
+    wide = numerics.activation_bytes
+    if model.multi_latent_attention:
+        channels = model.num_attention_heads * (2 * model.query_head_dim + model.v_head_dim)
+        return wide * shape.tokens * channels / shape.tp
+    heads = model.num_attention_heads / shape.tp
+    kv = heads if stack.expands_kv else kv_heads_per_rank(model, shape.tp)
+    saved = wide * shape.tokens * model.kv_channels * (heads + 2 * kv)
+    if model.position_embedding_type in ("rope", "yarn"):
+        saved = saved + stack.rope_copy_bytes * shape.tokens * model.kv_channels * (heads + kv_heads_per_rank(model, shape.tp))
+    return saved
+
+
+def latents(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """MLA: compressed queries and keys/values before and after their norms, and the rotary key: 2 T (2 (q_r + kv_r) / u + d_r)."""
+    if not model.multi_latent_attention:
+        return 0.0 * shape.tokens
+    ranks = 2 * ((model.q_lora_rank or 0) + model.kv_lora_rank)
+    return numerics.activation_bytes * shape.tokens * (ranks / shape.sp + model.qk_pos_emb_head_dim)
+
+
+def attention_output(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape, gpu: GpuSpec) -> Number:
+    """Output of attention, which is the input of its projection: 2 T q / t once; once more where context parallelism is by
+    all-to-all (before and after the second exchange) and where the flash-attention package transposes it
+    (`flash_package_runs`, micro-batch above 1); plus the quantised copy under fp8."""
+    channels = model.num_attention_heads * model.value_head_dim / shape.tp
+    copies = 1 + np.where(np.greater(shape.cp, 1), 1.0 if stack.cp_comm_type == "a2a" else 0.0, 0.0)
+    if stack.flash_copies_output and stack.attention_kernel == "flash" and flash_package_runs(gpu, numerics):
+        copies = copies + np.where(np.greater(shape.batch, 1), 1.0, 0.0)
+    per_element = copies * numerics.activation_bytes
+    if numerics.precision == "fp8" and stack.fp8_gemm_inputs:
+        per_element = per_element + gemm_input_bytes(numerics, stack)
+    return per_element * shape.tokens * channels
+
+
+def flash_package_runs(gpu: GpuSpec, numerics: Numerics) -> bool:
+    """Transformer Engine prefers the flash-attention package over cuDNN below compute capability 9.0, and with deterministic
+    algorithms from 10.0 on (transformer_engine/pytorch/attention/dot_product_attention/utils.py get_attention_backend).
+
+    Its batch-first output is copied to sequence-first: exactly 2 T q / t a layer more on A100 than on H100 in the golden
+    values of Megatron-LM's 15B and 7B release tests, and nothing at micro-batch 1, where the transpose is a view.
+    """
+    capability = gpu.compute_capability or 0.0
+    return capability < 9.0 or (numerics.deterministic and capability >= 10.0)
+
+
+def attention_scores(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """What only core attention saves. Flash: fp32 logsumexp 4 T a / t. Unfused: softmax 2, dropout mask 1 and dropped
+    scores 2 bytes per score, 5 a s^2 b / t (Korthikanti et al. 2022, section 4.1), plus a mask where the stack keeps one."""
+    heads = model.num_attention_heads / shape.tp
+    if stack.attention_kernel == "flash":
+        return 4.0 * shape.tokens * heads
+    per_score = stack.score_bytes + (stack.score_dropout_bytes if numerics.attention_dropout > 0 else 0.0)
+    scale = numerics.activation_bytes / 2
+    pairs = shape.tokens * shape.sequence
+    return scale * per_score * pairs * heads + stack.attention_mask_bytes * pairs
+
+
+def mlp_inside(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Inside of a dense MLP or of the shared experts: fc1 output 2 T G f / t (fused activations save their input only) and
+    fc2 input 2 T f / t."""
+    return shape.tokens / shape.tp * ffn * _channel_bytes(model, numerics, stack)
+
+
+def mlp_activation(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Output of the MLP's activation, the input of fc2: 2 T f / t."""
+    return shape.tokens / shape.tp * ffn * gemm_input_bytes(numerics, stack)
+
+
+def _channel_bytes(model: ModelSpec, numerics: Numerics, stack: StackMemory) -> float:
+    extra = stack.gated_activation_extra_bytes if model.gated_linear_unit else 0.0
+    return numerics.activation_bytes * model.gate_factor + extra + gemm_input_bytes(numerics, stack)
+
+
+def router(model: ModelSpec, shape: Shape) -> Number:
+    """fp32 logits 4, fp32 probabilities 4 and map 1 byte per token and expert; index maps 4 bytes per routed token."""
+    tokens = shape.tokens / shape.sp
+    return tokens * (9.0 * (model.num_moe_experts or 0) + 4.0 * model.moe_router_topk)
+
+
+def expert_input(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Input of the grouped fc1 after dispatch: 2 R h."""
+    return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.hidden_size
+
+
+def expert_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Grouped fc1 output 2 R G f_e / etp and the routing weights of the fused activation, 4 R."""
+    width = model.gate_factor * model.moe_ffn_hidden_size
+    extra = stack.gated_activation_extra_bytes * model.moe_ffn_hidden_size if model.gated_linear_unit else 0.0
+    return routed_rows(model, numerics, shape) * ((numerics.activation_bytes * width + extra) / shape.etp + 4.0)
+
+
+def expert_activation(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Input of the grouped fc2: 2 R f_e / etp; what recomputing `moe_act` frees."""
+    return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.moe_ffn_hidden_size / shape.etp
+
+
+def layer_activations(
+    model: ModelSpec, moe: bool, numerics: Numerics, stack: StackMemory, shape: Shape, gpu: GpuSpec
+) -> dict[str, Number]:
+    """All saved tensors of one layer by part; `sum(...values())` is the layer without recomputation."""
+    parts = {
+        "norm_inputs": norm_inputs(model, numerics, stack, shape),
+        "norm_outputs": norm_outputs(model, numerics, stack, shape),
+        "norm_statistics": norm_statistics(model, stack, shape),
+        "dropout_masks": dropout_masks(model, numerics, shape),
+        "latents": latents(model, numerics, shape),
+        "query_key_value": query_key_value(model, numerics, stack, shape),
+        "attention_scores": attention_scores(model, numerics, stack, shape),
+        "attention_output": attention_output(model, numerics, stack, shape, gpu),
+    }
+    if not moe:
+        return {**parts, "mlp_inside": mlp_inside(model, model.ffn_hidden_size, numerics, stack, shape)}
+    parts |= {
+        "router": router(model, shape),
+        "expert_input": expert_input(model, numerics, stack, shape),
+        "expert_inside": expert_inside(model, numerics, stack, shape),
+        "expert_activation": expert_activation(model, numerics, stack, shape),
+    }
+    if model.moe_shared_expert_intermediate_size:
+        parts["shared_experts_inside"] = mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape)
+    return parts
+
+
+def layer_input(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """What a checkpointed layer keeps: its input, 2 T h / u (2 s b h without sequence parallelism, Table 2 `full`)."""
+    return numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp

@@ -1,0 +1,39 @@
+"""From bytes that tensors take to bytes that the device loses: CUDA context, NCCL, the allocator; and the chance to fit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from memory_model.shapes import Number
+from specs.units import GIB
+
+CUDA_CONTEXT_BYTES = int(0.5 * GIB)
+"""Driver context and loaded libraries, 0.4 to 0.6 GiB (findings; nvidia-smi of an idle torch process)."""
+NCCL_BYTES_PER_GROUP = int(0.25 * GIB)
+"""Channels and buffers of one communicator in use, 0.1 to 0.5 GiB (findings; an assumption, seen only in the OOM threshold)."""
+ALLOCATOR_SHARE = 0.03
+"""Reserved over allocated: 2.8 to 3.0 % on SimuMax B200 for tp 2 to 8 and short sequences."""
+FIT_WIDTH_SHARE = 0.025
+"""Width of the logistic in (limit - predicted) over device memory: 2 GiB on 80 GB (findings: Aleph Alpha, Brier 0.027)."""
+
+
+def nccl_bytes(tp: Number, pp: Number, cp: Number, ep: Number, dp: Number) -> Number:
+    """One communicator per kind of parallelism in use (pipeline: two neighbours)."""
+    groups = sum(np.greater(degree, 1).astype(float) for degree in (tp, cp, ep, dp)) + 2.0 * np.greater(pp, 1)
+    return NCCL_BYTES_PER_GROUP * groups
+
+
+def allocator_bytes(allocated: Number, transient: Number) -> Number:
+    """Reserved but not allocated: 3 % of the peak (fragmentation grows with the largest block, findings section 5)."""
+    return ALLOCATOR_SHARE * np.asarray(allocated) + 0.0 * np.asarray(transient)
+
+
+def allocatable_bytes(device_bytes: Number, nccl: Number, margin: float = 0.0) -> Number:
+    """The most that tensors may take: what the driver reports less context, NCCL and the allocator's share, less the margin."""
+    return (np.asarray(device_bytes) * (1.0 - margin) - CUDA_CONTEXT_BYTES - nccl) / (1.0 + ALLOCATOR_SHARE)
+
+
+def fit_probability(predicted: Number, limit: Number, device_bytes: Number) -> Number:
+    """Logistic in (limit - predicted): one half at the limit."""
+    x = (np.asarray(limit) - predicted) / (FIT_WIDTH_SHARE * device_bytes)
+    return 1.0 / (1.0 + np.exp(-np.clip(x, -40, 40)))

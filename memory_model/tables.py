@@ -1,0 +1,302 @@
+"""The factored tables behind `predict`: layers priced once per unique shape, stages once per row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_model import activations, moments, state
+from memory_model.in_flight import chunk_counts, chunks_in_flight
+from memory_model.recomputation import MLP_PARTS, kept_under_selective
+from memory_model.shapes import Shape
+from specs.cluster import ClusterSpec
+from specs.gpu import GpuSpec
+from specs.layouts import Layouts, StageTable, stage_table
+from specs.model import ModelSpec
+from specs.numerics import Numerics, Workload
+from specs.parameters import (
+    attention_gemms,
+    dense_gemm_weights,
+    embedding_parameters,
+    final_norm_parameters,
+    layer_parameters,
+    mtp_layer_parameters,
+    output_layer_parameters,
+    padded_vocab_size,
+)
+from specs.recompute import Recompute
+from specs.software import SoftwareStack, StackMemory
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindTable:
+    """One kind of layer (dense or moe): bytes per layer and micro-batch, [n] or [n, R]."""
+
+    kept: Floats
+    """[n, R] saved from forward to backward (full recomputation: of a layer that is left alone)."""
+    whole: Floats
+    """[n] without recomputation."""
+    mlp_kept: Floats
+    """[n, R] the MLP's part of `kept`."""
+    mlp_whole: Floats
+    """[n] the MLP's part of `whole`."""
+    back_in_mlp: Floats
+    back_in_attention: Floats
+    mlp_backward: Floats
+    """[n] temporaries of the MLP's backward."""
+    parts_kept: tuple[dict[str, Floats], ...]
+    """Per recompute option: part -> [n]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTable:
+    """Per-row columns, gathered from the unique shapes."""
+
+    kinds: dict[str, KindTable]
+    layer_input: Floats
+    attention_backward: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTerms:
+    """What does not depend on recomputation: [n, S]."""
+
+    state: Floats
+    """Weights, gradients, optimizer state, permanent buffers, embedding and final norm activations."""
+    state_parts: dict[str, Floats]
+    layers_in_flight: dict[str, Floats]
+    """Kind -> layers x micro-batches held."""
+    chunks_in_flight: Floats
+    chunk_layers: Floats
+    loss: Floats
+    output_layer_backward: Floats
+    optimizer_step: Floats
+
+
+def unique_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """First row of each distinct combination, and for every row the number of its combination."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values = np.asarray(column, dtype=np.int64)
+        key = key * (int(values.max(initial=0)) + 1) + values
+    _, index, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return index, inverse
+
+
+def kinds_of(model: ModelSpec) -> dict[str, bool]:
+    """Kinds of layer that the model has: name -> is mixture of experts."""
+    return {name: moe for name, moe in (("dense", False), ("moe", True)) if int(moe) in model.moe_pattern}
+
+
+def layer_tables(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    numerics: Numerics,
+    stack: SoftwareStack,
+    workload: Workload,
+    layouts: Layouts,
+    recomputes: Sequence[Recompute],
+) -> LayerTable:
+    """Layer bytes for every row: formulas run once per unique (tp, sp, cp, ep, etp, micro-batch)."""
+    first, inverse = unique_rows([layouts.tp, layouts.sp, layouts.cp, layouts.ep, layouts.etp, layouts.mbs])
+    rows = layouts.take(first)
+    shape = Shape.of(seq_length=workload.seq_length, tp=rows.tp, sp=rows.sp, cp=rows.cp, ep=rows.ep, etp=rows.etp, mbs=rows.mbs)
+    memory = stack.memory
+    kinds = {}
+    for name, moe in kinds_of(model).items():
+        table = _kind_table(model, moe, gpu, numerics, memory, shape, recomputes)
+        kinds[name] = _gathered(table, inverse)
+    return LayerTable(
+        kinds=kinds,
+        layer_input=activations.layer_input(model, numerics, shape)[inverse],
+        attention_backward=moments.attention_backward(model, numerics, memory, shape)[inverse],
+    )
+
+
+def _gathered(table: KindTable, inverse: npt.NDArray[np.int64]) -> KindTable:
+    """The rows' columns from those of the unique shapes."""
+    columns = {f.name: getattr(table, f.name)[inverse] for f in dataclasses.fields(KindTable) if f.name != "parts_kept"}
+    parts = tuple({name: column[inverse] for name, column in kept.items()} for kept in table.parts_kept)
+    return KindTable(parts_kept=parts, **columns)
+
+
+def _kind_table(
+    model: ModelSpec,
+    moe: bool,
+    gpu: GpuSpec,
+    numerics: Numerics,
+    memory: StackMemory,
+    shape: Shape,
+    recomputes: Sequence[Recompute],
+) -> KindTable:
+    zeros = np.zeros_like(shape.tokens)
+    parts = {
+        name: np.asarray(size) + zeros
+        for name, size in activations.layer_activations(model, moe, numerics, memory, shape, gpu).items()
+    }
+    kept = [kept_under_selective(parts, r.modules, memory) for r in recomputes]
+    if moe:
+        backward = moments.expert_backward(model, numerics, shape)
+    else:
+        backward = moments.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape)
+
+    def mlp(sizes: dict[str, Floats]) -> Floats:
+        return sum((sizes[name] for name in MLP_PARTS if name in sizes), zeros)
+
+    def columns(values: Sequence[Floats]) -> Floats:
+        return np.stack([v + zeros for v in values], axis=1)
+
+    return KindTable(
+        kept=columns([sum(k.kept.values(), zeros) for k in kept]),
+        whole=sum(parts.values(), zeros),
+        mlp_kept=columns([mlp(k.kept) for k in kept]),
+        mlp_whole=mlp(parts),
+        back_in_mlp=columns([k.back_in_mlp for k in kept]),
+        back_in_attention=columns([k.back_in_attention for k in kept]),
+        mlp_backward=backward + zeros,
+        parts_kept=tuple(k.kept for k in kept),
+    )
+
+
+def stage_terms(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    numerics: Numerics,
+    stack: SoftwareStack,
+    workload: Workload,
+    layouts: Layouts,
+    *,
+    every: bool,
+) -> StageTerms:
+    """State, micro-batches in flight and last-stage temporaries per row and priced stage."""
+    memory = stack.memory if numerics.peft == "none" else dataclasses.replace(stack.memory, dummy_wgrads=False)
+    stages = stage_table(model, layouts, every=every)
+    shape = Shape.of(
+        seq_length=workload.seq_length,
+        tp=layouts.tp,
+        sp=layouts.sp,
+        cp=layouts.cp,
+        ep=layouts.ep,
+        etp=layouts.etp,
+        mbs=layouts.mbs,
+    )
+    pp, vpp, m = layouts.pp[:, None], layouts.vpp[:, None], layouts.num_microbatches[:, None]
+    chunks = chunks_in_flight(pp, vpp, stages.index, m)
+    in_flight = _layers_in_flight(layouts, stages, chunks)
+    groups = _parameter_groups(model, numerics, layouts, stages)
+    parts = _state_parts(model, cluster, numerics, memory, layouts, groups)
+    embedding = moments.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
+    parts["embedding_dropout"] = embedding * -(-chunks // vpp)
+    parts["final_norm"] = moments.final_norm(model, numerics, shape)[:, None] * stages.is_last
+    vocab = padded_vocab_size(model, layouts.tp)
+    loss = moments.loss(memory, vocab, shape) + moments.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
+    head = moments.output_layer_backward(model, numerics, memory, vocab, shape, layouts.pp) + moments.mtp_loss(
+        memory, vocab, shape, model.mtp_num_layers
+    )
+    return StageTerms(
+        state=sum(parts.values(), np.zeros(stages.index.shape)),
+        state_parts=parts,
+        layers_in_flight=in_flight,
+        chunks_in_flight=chunks.astype(float),
+        chunk_layers=stages.layers / vpp,
+        loss=np.where(stages.is_last, loss[:, None], -np.inf),
+        output_layer_backward=np.where(stages.is_last, head[:, None], -np.inf),
+        optimizer_step=sum((state.optimizer_step_bytes(g, numerics) for g in groups), np.zeros(stages.index.shape)),
+    )
+
+
+def _layers_in_flight(layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:
+    """Layers x micro-batches held per kind: chunk by chunk, because chunks of a stage may hold different kinds."""
+    pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
+    everything = stages.layers / vpp * chunks
+    if not stages.moe_by_chunk:
+        return {"dense": everything}
+    moe = sum(
+        (chunk_counts(pp, vpp, chunks, c) * held for c, held in enumerate(stages.moe_by_chunk)), np.zeros(everything.shape)
+    )
+    return {"dense": everything - moe, "moe": moe}
+
+
+def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, stages: StageTable) -> list[state.ParameterGroup]:
+    """Parameters of every priced stage: one group sharded over dp x cp, and with experts one over their own ranks."""
+    tp, etp, ep = layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None]
+    dense, experts, gemms, expert_gemms, adapters = (np.zeros(stages.index.shape) for _ in range(5))
+    for name, moe in kinds_of(model).items():
+        count = stages.moe_layers if name == "moe" else stages.layers - stages.moe_layers
+        layer = layer_parameters(model, moe, tp, etp, ep)
+        dense = dense + count * layer.dense
+        experts = experts + count * layer.experts
+        gemms = gemms + count * dense_gemm_weights(model, moe, tp)
+        expert_gemms = expert_gemms + count * layer.experts
+        if numerics.peft == "lora":
+            adapters = adapters + count * state.lora_parameters(model, numerics, moe, tp)
+    if model.mtp_num_layers:
+        depth = mtp_layer_parameters(model, tp, etp, ep)
+        dense = dense + stages.is_last * model.mtp_num_layers * depth.dense
+        experts = experts + stages.is_last * model.mtp_num_layers * depth.experts
+    dense = dense + _end_parameters(model, layouts, stages)
+    frozen = numerics.peft != "none"
+    shard = (layouts.dp * layouts.cp)[:, None].astype(float)
+    groups = [
+        state.ParameterGroup(
+            parameters=dense + adapters, gemm_weights=gemms, trainable=adapters if frozen else dense, shard=shard
+        )
+    ]
+    if model.is_moe:
+        expert_shard = np.maximum(shard * tp / (etp * ep), 1.0)
+        groups.append(
+            state.ParameterGroup(
+                parameters=experts,
+                gemm_weights=expert_gemms,
+                trainable=0.0 * experts if frozen else experts,
+                shard=expert_shard,
+            )
+        )
+    return groups
+
+
+def _end_parameters(model: ModelSpec, layouts: Layouts, stages: StageTable) -> Floats:
+    """Embedding on the first stage; final norm and output layer on the last. A tied output layer is a copy of its own where
+    pp > 1, and MTP depths need a copy of the embedding there (megatron-core models/gpt/gpt_model.py)."""
+    tp, pp = layouts.tp[:, None], layouts.pp[:, None]
+    head = output_layer_parameters(model, tp)
+    copies = np.where(np.logical_or(model.untie_embeddings_and_output_weights, pp > 1), 1, 0)
+    copies = copies + np.where(
+        np.logical_and(model.mtp_num_layers > 0, pp > 1), int(model.untie_embeddings_and_output_weights), 0
+    )
+    last = copies * head + final_norm_parameters(model)
+    return np.asarray(stages.is_first * embedding_parameters(model, tp) + stages.is_last * last)
+
+
+def _state_parts(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    numerics: Numerics,
+    memory: StackMemory,
+    layouts: Layouts,
+    groups: list[state.ParameterGroup],
+) -> dict[str, Floats]:
+    fsdp, dist_opt, offload = layouts.fsdp[:, None], layouts.dist_opt[:, None], layouts.offload[:, None]
+    zeros = np.zeros(groups[0].parameters.shape)
+    shapes: tuple[Floats, ...] = ()
+    largest = np.zeros((len(layouts), 1))
+    for moe in kinds_of(model).values():
+        layer = layer_parameters(model, moe, layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None])
+        shapes += layer.gemm_shapes if not shapes else layer.gemm_shapes[len(attention_gemms(model, 1)) :]
+        largest = np.maximum(largest, layer.dense + layer.experts)
+    dummies = moments.dummy_weight_gradients(memory, shapes)
+    return {
+        "weight_bytes": sum((state.weight_bytes(g, numerics, cluster.gpu, fsdp) for g in groups), zeros),
+        "gradient_bytes": sum((state.gradient_bytes(g, numerics, fsdp) for g in groups), zeros),
+        "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
+        "dummy_weight_gradients": dummies + zeros,
+        "workspace_bytes": memory.workspace_bytes + zeros,
+        "fsdp_unit_bytes": state.fsdp_unit_bytes(largest, numerics, fsdp) + zeros,
+    }

@@ -1,0 +1,119 @@
+"""Reads values out of a model's JSON file with a check and a message for each; nothing here knows an architecture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specs.errors import FileError, InputError
+from specs.model import MAX_DIMENSION
+
+MAX_BYTES = 2**20
+_MISSING: Any = object()
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in the file. Raises FileError for a file that cannot be read, InputError for one that is not JSON."""
+    try:
+        if not path.is_file():
+            raise FileError(f"{path}: no such file; give the path of a Hugging Face config.json or of the folder that holds it")
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path}: cannot be read ({error}); give the path of a readable config.json") from error
+    if len(raw) > MAX_BYTES:
+        raise FileError(f"{path}: more than {MAX_BYTES} bytes; a config.json has a few thousand (is this a weights file?)")
+    try:
+        data = json.loads(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); give a config.json") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: nested too deeply to be a model's config.json") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({_short(error)}); is the file complete?") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: holds a JSON {_kind(data)}; a config.json is a JSON object {{...}}")
+    return data
+
+
+class ConfigReader:
+    """A JSON object whose values are asked for by key and type. Every wrong value is an InputError that names key and file."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        """`where` opens every message: the file, or the file and a key."""
+        self._values = values
+        self.where = where
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def has_key(self, key: str) -> bool:
+        """Whether the key is there at all, be it null."""
+        return key in self._values
+
+    def fail(self, text: str) -> InputError:
+        """An InputError about this file, to raise."""
+        return InputError(f"{self.where}: {text}")
+
+    def integer(self, key: str, default: int | None = _MISSING, *, low: int = 1, high: int = MAX_DIMENSION - 1) -> int:
+        """A whole number from `low` to `high`; absent or null gives `default`, and without a default it is required."""
+        value = self._get(key, default, "a whole number")
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.fail(f"{key}={_short(value)} must be a whole number from {low} to {high}")
+        return value
+
+    def optional_integer(self, key: str, *, low: int = 1) -> int | None:
+        """Like `integer`, or None where the key is absent or null."""
+        return self.integer(key, low=low) if key in self else None
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """true or false."""
+        value = self._get(key, default, "true or false")
+        if not isinstance(value, bool):
+            raise self.fail(f"{key}={_short(value)} must be true or false")
+        return value
+
+    def text(self, key: str, default: str = _MISSING) -> str:
+        """A string."""
+        value = self._get(key, default, "a string")
+        if not isinstance(value, str):
+            raise self.fail(f"{key}={_short(value)} must be a string")
+        return value
+
+    def items(self, key: str, kind: type) -> list[Any] | None:
+        """A list whose items are all of `kind` (booleans are no integers), or None where absent or null."""
+        if key not in self:
+            return None
+        value = self._values[key]
+        if not isinstance(value, list) or any(not isinstance(v, kind) or isinstance(v, bool) for v in value):
+            raise self.fail(f"{key}={_short(value)} must be a list of {kind.__name__} values")
+        return value
+
+    def section(self, key: str) -> ConfigReader:
+        """A nested object, empty where absent or null."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise self.fail(f"{key}={_short(value)} must be an object")
+        return ConfigReader(value or {}, f"{self.where}: {key}")
+
+    def _get(self, key: str, default: Any, what: str) -> Any:
+        value = self._values.get(key)
+        if value is not None:
+            return value
+        if default is _MISSING:
+            raise self.fail(f"{key} is missing; it must be {what} (is this the config.json of the whole model?)")
+        return default
+
+
+def _kind(value: object) -> str:
+    return {list: "array", str: "string", bool: "boolean", type(None): "null"}.get(type(value), "number")
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value) if not isinstance(value, Exception) else str(value)
+    except (ValueError, RecursionError):
+        return "a huge value"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,62 @@
+"""The error tree. Every message says what was given, what is allowed and what to try.
+
+    AutoconfigError
+    |-- InputError            the person or program asking gave something that cannot be used   (exit code 2, HTTP 4xx)
+    |   |-- UnknownNameError  a model, GPU, software stack, rule or key that no catalogue holds
+    |   |-- PlanError         a plan's short form or its values cannot be read
+    |   |-- UnsupportedError  understood, and refused with the reason (T5, BERT, RLHF, ...)
+    |   `-- FileError         a file cannot be read or written
+    `-- CatalogueError        a data file of ours is wrong: our bug, never the user's           (exit code 1)
+
+A plan that does not fit is a result, not an error; "nothing fits" is exit code 3, decided by the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AutoconfigError(Exception):
+    """Base of everything this project raises on purpose."""
+
+
+class InputError(AutoconfigError):
+    """The input cannot be used; the message says what to change."""
+
+
+class PlanError(InputError):
+    """A plan's short form or one of its values cannot be read."""
+
+
+class UnsupportedError(InputError):
+    """Understood, and refused for a stated reason."""
+
+
+class FileError(InputError):
+    """A file cannot be read or written."""
+
+
+class UnknownNameError(InputError):
+    """No catalogue entry has this name; carries the nearest names that exist."""
+
+    def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "") -> None:
+        """`kind` is what was looked for ("model"), `given` the user's word, `known` all names, `hint` where to see them."""
+        self.given = given
+        self.nearest = nearest(given, known)
+        text = f"unknown {kind} {given!r}"
+        if self.nearest:
+            text += f"; did you mean {' or '.join(self.nearest)}?"
+        super().__init__(text + (f" ({hint})" if hint else ""))
+
+
+class CatalogueError(AutoconfigError):
+    """A data file that ships with the project is malformed."""
+
+
+def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The `count` known names most like `given`, best first; empty when nothing is alike."""
+    by_lower = {name.lower(): name for name in known}
+    hits = difflib.get_close_matches(given.lower(), by_lower, n=count, cutoff=0.5)
+    starts = [low for low in by_lower if low.startswith(given.lower())][:count] if given else []
+    return [by_lower[low] for low in dict.fromkeys(starts + hits)][:count]

@@ -1,0 +1,46 @@
+"""GpuSpec: facts about one GPU type. Every number in a catalogue file has a source beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specs.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSpec:
+    """One GPU type. Rates are per GPU, dense (no sparsity) and per direction."""
+
+    id: str
+    """Canonical id, for example `h100-sxm-80gb`."""
+    name: str
+    vendor: str
+    architecture: str
+    """volta, ampere, ada, hopper, blackwell, cdna3 or cdna4."""
+    compute_capability: float | None
+    """CUDA compute capability; None for other vendors."""
+    memory_bytes: int
+    """Total device memory as the driver reports it to a process (`torch.cuda.get_device_properties().total_memory`)."""
+    hbm_bytes_per_s: float
+    flops_per_s: dict[str, float] = field(hash=False)
+    """Dense peak by precision: fp32, tf32, bf16, fp16, fp8, fp4, int8 (those that the GPU has)."""
+    num_sms: int
+    """Streaming multiprocessors (compute units on AMD)."""
+    link: str
+    """nvlink, xgmi or pcie: how GPUs of one node talk."""
+    link_bytes_per_s: float
+    """All links of one GPU together, one direction."""
+    link_domain_size: int
+    """GPUs that reach each other over `link` in the usual server (8 in a DGX H100, 72 in an NVL72 rack)."""
+    gpus_per_node: int
+    """GPUs under one operating system in the usual server."""
+    nic_bytes_per_s: float
+    """Network bandwidth per GPU of the usual server, one direction."""
+    aliases: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    def peak_flops_per_s(self, precision: str) -> float:
+        """Dense peak for a training precision. Raises InputError naming what the GPU has."""
+        if precision not in self.flops_per_s:
+            raise InputError(f"{self.id} has no {precision} matrix unit; it has {', '.join(sorted(self.flops_per_s))}")
+        return self.flops_per_s[precision]

@@ -1,0 +1,96 @@
+"""ModelSpec from a Hugging Face `config.json` on disk. Nothing is downloaded and no code of the file is run.
+
+Families and their defaults for absent keys follow `transformers` 4.57, models/*/configuration_*.py and modeling_*.py. What a
+family has and ModelSpec cannot say is refused with the reason, never approximated.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from specs.config_reader import ConfigReader, read_json_object
+from specs.errors import FileError, UnsupportedError
+from specs.huggingface_families import FAMILIES
+from specs.model import ModelSpec
+
+_REASONS = {
+    "an encoder-decoder model":
+        "t5 mt5 umt5 longt5 switch_transformers bart mbart pegasus pegasus_x led marian m2m_100 nllb-moe whisper speecht5 "
+        "blenderbot prophetnet encoder-decoder fsmt bigbird_pegasus",
+    "an encoder-only model":
+        "bert roberta xlm-roberta distilbert albert electra deberta deberta-v2 modernbert camembert ernie nomic_bert xlm mpnet "
+        "longformer big_bird wav2vec2 hubert esm",
+    "a vision or multi-modal model":
+        "vit clip siglip llava llava_next llava_onevision qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe mllama gemma3 gemma3n "
+        "paligemma idefics idefics2 idefics3 blip blip-2 phi3_v phi4_multimodal pixtral mistral3 llama4 qwen2_audio "
+        "qwen2_5_omni kosmos-2 internvl chameleon dinov2 swin kimi_vl",
+    "a state-space or hybrid model, with layers that are no attention":
+        "mamba mamba2 jamba nemotron_h zamba zamba2 bamba falcon_mamba falcon_h1 recurrent_gemma rwkv qwen3_next "
+        "granitemoehybrid lfm2 minimax",
+}
+_REFUSED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+
+
+def model_from_config(path: str | Path) -> ModelSpec:
+    """The model of a local config.json, or of a folder that holds one.
+
+    Raises FileError when there is nothing to read, InputError when the file is not a model's config.json or a value is wrong,
+    UnsupportedError when the architecture is understood or known and cannot be planned here.
+    """
+    file = _config_file(path)
+    data = read_json_object(file)
+    reader = ConfigReader(data, str(file))
+    model_type = _model_type(reader)
+    build = FAMILIES.get(model_type)
+    if build is None:
+        raise UnsupportedError(_refusal(str(file), model_type))
+    for key in ("text_config", "vision_config", "audio_config", "language_config"):
+        if key in reader:
+            raise UnsupportedError(f"{file}: has {key}: a multi-modal model, of which only part is a language model; save "
+                                   f"that part as a config.json of its own (model_type one of {', '.join(sorted(FAMILIES))})")
+    if reader.boolean("is_encoder_decoder", False):
+        raise UnsupportedError(f"{file}: is_encoder_decoder is true; only decoder-only models can be planned")
+    fields = build(reader)
+    fields.setdefault("sources", {"*": str(file)})
+    return ModelSpec(name=_name(file), **fields)
+
+
+def supported_families() -> list[str]:
+    """The values of `model_type` that are understood, sorted."""
+    return sorted(FAMILIES)
+
+
+def _config_file(path: str | Path) -> Path:
+    try:
+        given = Path(str(path).strip()).expanduser()
+        if given.is_dir():
+            if not (given / "config.json").is_file():
+                raise FileError(f"{given}: folder holds no config.json; give a Hugging Face model's folder or its config.json")
+            return given / "config.json"
+    except (OSError, ValueError, RuntimeError) as error:
+        raise FileError(f"{path!r}: not a path that can be read ({error}); give the path of a config.json") from error
+    return given
+
+
+def _model_type(reader: ConfigReader) -> str:
+    if "model_type" in reader:
+        return reader.text("model_type")
+    raise reader.fail(f"has no model_type, so it is no Hugging Face model's config.json; model_type is one of "
+                      f"{', '.join(sorted(FAMILIES))}")
+
+
+def _refusal(where: str, model_type: str) -> str:
+    shown = model_type if len(model_type) <= 40 else model_type[:37] + "..."
+    reason = _REFUSED.get(model_type, "an architecture this project does not know")
+    return (f"{where}: model_type {shown!r} is {reason}; supported are the decoder-only families "
+            f"{', '.join(sorted(FAMILIES))}")
+
+
+def _name(file: Path) -> str:
+    """The folder's name for a file called config.json, else the file's own; only characters that print well."""
+    try:
+        stem = file.resolve().parent.name if file.name == "config.json" else file.stem
+    except OSError:
+        stem = file.stem
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", stem).strip("-")[:80] or "model"

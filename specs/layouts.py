@@ -1,0 +1,195 @@
+"""Layouts: many plans side by side, one NumPy column per key, so that one formula prices one plan and a million.
+
+`Layouts` has one row per plan without its recomputation; the models return tables [rows, recompute options]. `stage_table`
+says which layers each pipeline stage holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specs.errors import PlanError
+from specs.model import ModelSpec
+from specs.plan import TrainPlan
+from specs.recompute import Recompute
+
+IntColumn = npt.NDArray[np.int64]
+BoolColumn = npt.NDArray[np.bool_]
+FloatColumn = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layouts:
+    """Columns of equal length n. `first` and `last` are always filled: the layers of the first and last stage."""
+
+    tp: IntColumn
+    sp: BoolColumn
+    pp: IntColumn
+    vpp: IntColumn
+    first: IntColumn
+    last: IntColumn
+    cp: IntColumn
+    ep: IntColumn
+    etp: IntColumn
+    dp: IntColumn
+    mbs: IntColumn
+    num_microbatches: IntColumn
+    """m = global batch / (mbs dp)."""
+    dist_opt: BoolColumn
+    fsdp: IntColumn
+    offload: FloatColumn
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def take(self, rows: Any) -> Layouts:
+        """The rows that an index array, mask or slice selects."""
+        return Layouts(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def plan(self, row: int, recompute: Recompute, model: ModelSpec) -> TrainPlan:
+        """Row `row` as a TrainPlan; first and last are left out where the stages are even."""
+        pp, first, last = int(self.pp[row]), int(self.first[row]), int(self.last[row])
+        even = model.num_layers % pp == 0 and first == last == model.num_layers // pp
+        return TrainPlan(
+            tp=int(self.tp[row]),
+            pp=pp,
+            vpp=int(self.vpp[row]),
+            cp=int(self.cp[row]),
+            ep=int(self.ep[row]),
+            etp=int(self.etp[row]),
+            dp=int(self.dp[row]),
+            mbs=int(self.mbs[row]),
+            sp=bool(self.sp[row]),
+            recompute=recompute,
+            first=None if even else first,
+            last=None if even else last,
+            dist_opt=bool(self.dist_opt[row]),
+            fsdp=int(self.fsdp[row]),
+            offload=float(self.offload[row]),
+        )
+
+
+def layouts_of(plans: Sequence[TrainPlan], model: ModelSpec, global_batch_size: int | Sequence[int]) -> Layouts:
+    """Columns for single plans. Raises PlanError where stages or micro-batches are not whole numbers."""
+    batches = [global_batch_size] * len(plans) if isinstance(global_batch_size, int) else list(global_batch_size)
+    columns: dict[str, list[Any]] = {f.name: [] for f in fields(Layouts)}
+    for plan, batch in zip(plans, batches, strict=True):
+        layers = stage_layers(model, plan)
+        if batch % (plan.mbs * plan.dp):
+            raise PlanError(
+                f"global batch {batch} is not a multiple of mbs x dp = {plan.mbs} x {plan.dp} = {plan.mbs * plan.dp}"
+            )
+        derived = {"first": layers[0], "last": layers[-1], "num_microbatches": batch // (plan.mbs * plan.dp)}
+        for name, column in columns.items():
+            column.append(derived.get(name, getattr(plan, name, None)))
+    kinds: dict[str, Any] = {"sp": np.bool_, "dist_opt": np.bool_, "offload": np.float64}
+    return Layouts(**{name: np.array(column, dtype=kinds.get(name, np.int64)) for name, column in columns.items()})
+
+
+def stage_layers(model: ModelSpec, plan: TrainPlan) -> tuple[int, ...]:
+    """Layers of each pipeline stage. Stages not given by first / last share the rest evenly (transformer_config.py:2303-2353).
+
+    Raises PlanError when the rest does not divide.
+    """
+    given = [x for x in (plan.first, plan.last) if x is not None]
+    others = plan.pp - len(given)
+    rest = model.num_layers - sum(given)
+    if plan.pp == 1:
+        if any(x != model.num_layers for x in given):
+            raise PlanError(f"first={plan.first},last={plan.last} need pp of at least 2")
+        return (model.num_layers,)
+    if others < 0 or rest < 0 or (others == 0) != (rest == 0) or (others and rest % others):
+        raise PlanError(
+            f"{model.num_layers} layers do not divide over pp={plan.pp} with first={plan.first}, last={plan.last}: "
+            f"{rest} layers for {others} stages"
+        )
+    middle = rest // others if others else 0
+    layers = [middle] * plan.pp
+    layers[0] = plan.first if plan.first is not None else middle
+    layers[-1] = plan.last if plan.last is not None else middle
+    if min(layers) < 1:
+        raise PlanError(f"{model.num_layers} layers over pp={plan.pp} leave a stage without a layer")
+    return tuple(layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTable:
+    """What each priced pipeline stage holds: arrays [n, S]."""
+
+    index: IntColumn
+    """Stage number r, 0 to pp - 1."""
+    layers: IntColumn
+    moe_layers: IntColumn
+    moe_by_chunk: tuple[IntColumn, ...]
+    """Per model chunk: its mixture-of-experts layers; empty for dense models."""
+    is_first: BoolColumn
+    is_last: BoolColumn
+
+
+def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> StageTable:
+    """The stages that can be the worst, or with `every` all of them (all rows must then share one pp).
+
+    Between the first stages and the last one, stages hold alike layers and ever fewer micro-batches, so the stages 0, 1, ...
+    up to the first without a layer of another kind, and the last, bound all others. Layer kinds that alternate through
+    the whole depth make every stage of each row a candidate.
+    """
+    size = int(layouts.pp.max()) if every or _is_irregular(model) else _leading_stages(model) + 1
+    size = min(size, int(layouts.pp.max()))
+    last = layouts.pp[:, None] - 1
+    index = np.minimum(np.arange(size)[None, :], last)
+    if not every and size > 1:
+        index[:, -1] = last[:, 0]
+    is_first, is_last = index == 0, index == last
+    middle = middle_layers(model, layouts)[:, None]
+    layers = np.where(is_first, layouts.first[:, None], np.where(is_last, layouts.last[:, None], middle))
+    chunks = _moe_by_chunk(model, layouts, index, layers, middle)
+    return StageTable(
+        index=index,
+        layers=layers,
+        is_first=is_first,
+        is_last=is_last,
+        moe_by_chunk=chunks,
+        moe_layers=sum(chunks, np.zeros_like(index)),
+    )
+
+
+def middle_layers(model: ModelSpec, layouts: Layouts) -> IntColumn:
+    """Layers of each stage that is neither first nor last; 0 where there is none."""
+    between = layouts.pp - 2
+    rest = model.num_layers - layouts.first - np.where(layouts.pp > 1, layouts.last, 0)
+    return np.where(between > 0, rest // np.maximum(between, 1), 0)
+
+
+def _is_irregular(model: ModelSpec) -> bool:
+    """Layer kinds change after the first MoE layer, so that no few stages stand for all."""
+    pattern = model.moe_pattern
+    start = pattern.index(1) if 1 in pattern else 0
+    return model.is_moe and not all(pattern[start:])
+
+
+def _leading_stages(model: ModelSpec) -> int:
+    """Stages from the first on that may differ from those behind them: one more than the leading dense layers, at least two."""
+    pattern = model.moe_pattern
+    return max(2, (pattern.index(1) + 1) if 1 in pattern else 2)
+
+
+def _moe_by_chunk(
+    model: ModelSpec, layouts: Layouts, index: IntColumn, layers: IntColumn, middle: IntColumn
+) -> tuple[IntColumn, ...]:
+    """MoE layers of each chunk. Chunk c of stage r starts at layer c L/v + (layers of the stages before r)/v."""
+    if not model.is_moe:
+        return ()
+    before = np.concatenate([[0], np.cumsum(model.moe_pattern)])
+    vpp = layouts.vpp[:, None]
+    offset = np.where(index == 0, 0, layouts.first[:, None] + (index - 1) * middle) // vpp
+    chunks = []
+    for chunk in range(int(layouts.vpp.max())):
+        start = np.minimum(chunk * (model.num_layers // vpp) + offset, model.num_layers)
+        end = np.minimum(start + layers // vpp, model.num_layers)
+        chunks.append(np.where(chunk < vpp, before[end] - before[start], 0))
+    return tuple(chunks)

@@ -1,0 +1,195 @@
+"""ModelSpec: the architecture of one decoder-only transformer, in Megatron's flag names.
+
+Symbols of the papers, tied to the fields once (used in every formula's docstring):
+
+    L  num_layers            h  hidden_size          a  num_attention_heads   d  kv_channels (head dim)
+    f  ffn_hidden_size       V  vocab_size           n_kv  num_query_groups   q = a d,  kv = n_kv d
+    G  2 if gated_linear_unit else 1                 E  num_moe_experts       k  moe_router_topk
+    f_e  moe_ffn_hidden_size                         f_s  moe_shared_expert_intermediate_size
+    q_r, kv_r  q_lora_rank, kv_lora_rank             d_n, d_r, d_v  qk_head_dim, qk_pos_emb_head_dim, v_head_dim
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from specs.errors import InputError
+
+ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
+POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "none")
+MAX_DIMENSION = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """One model. Raises InputError when built from numbers that no model can have."""
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    vocab_size: int
+    """As published, before Megatron pads it to a multiple of make_vocab_size_divisible_by x tp."""
+    ffn_hidden_size: int
+    num_query_groups: int
+    """Key/value heads; equal to num_attention_heads without grouped-query attention."""
+    kv_channels: int
+    """Width of one attention head."""
+    max_position_embeddings: int = 4096
+    gated_linear_unit: bool = False
+    activation: str = "gelu"
+    normalization: str = "LayerNorm"
+    layernorm_bias: bool = True
+    """False for LayerNorm with a weight only (MPT); RMSNorm never has a bias."""
+    position_embedding_type: str = "learned_absolute"
+    add_bias_linear: bool = True
+    add_qkv_bias: bool = False
+    add_attention_output_bias: bool = False
+    qk_layernorm: bool = False
+    untie_embeddings_and_output_weights: bool = False
+    make_vocab_size_divisible_by: int = 128
+    parallel_attention: bool = False
+    """Attention and MLP read the same norm and are summed (Falcon)."""
+    num_layernorms_per_layer: int = 2
+    embedding_layernorm: bool = False
+    """A norm right after the embedding (BLOOM)."""
+    attention_sinks: bool = False
+    """One learned logit per head (GPT-OSS)."""
+    window_size: int | None = None
+    """Tokens of sliding-window attention, None for full attention."""
+    window_attn_skip_freq: int | None = None
+    """Every n-th layer is full attention, the others sliding; None: all layers slide if window_size is set."""
+
+    num_moe_experts: int | None = None
+    moe_router_topk: int = 1
+    moe_ffn_hidden_size: int = 0
+    moe_shared_expert_intermediate_size: int = 0
+    moe_shared_expert_gate: bool = False
+    moe_router_bias: bool = False
+    """The router's linear layer has a bias (GPT-OSS)."""
+    moe_router_enable_expert_bias: bool = False
+    """One correction bias per expert, published among the weights, not trained by gradient (DeepSeek-V3)."""
+    moe_expert_bias: bool = False
+    """The experts' linear layers have biases (GPT-OSS)."""
+    moe_layer_freq: int | tuple[int, ...] = 1
+    """Megatron's --moe-layer-freq: every n-th layer is MoE, or 0/1 per layer."""
+
+    multi_latent_attention: bool = False
+    q_lora_rank: int | None = None
+    kv_lora_rank: int = 0
+    qk_head_dim: int = 0
+    qk_pos_emb_head_dim: int = 0
+    v_head_dim: int = 0
+
+    mtp_num_layers: int = 0
+    """Multi-token-prediction depths that are trained beside the main model (DeepSeek-V3: 1)."""
+
+    default_seq_length: int | None = None
+    default_global_batch_size: int | None = None
+    published_parameters: int | None = None
+    """Total parameters as published, counted without the MTP modules unless the source says so."""
+    sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
+    """Field name or `*` -> where the number is published."""
+
+    def __post_init__(self) -> None:
+        _check_positive(self)
+        _check_choices(self)
+        if self.num_moe_experts is not None:
+            _check_moe(self)
+        if self.multi_latent_attention and min(self.kv_lora_rank, self.qk_head_dim, self.v_head_dim) < 1:
+            raise InputError(f"{self.name}: multi-latent attention needs kv_lora_rank, qk_head_dim and v_head_dim")
+
+    @property
+    def query_size(self) -> int:
+        """q = a d; with MLA a (d_n + d_r): channels of all query heads."""
+        return self.num_attention_heads * self.query_head_dim
+
+    @property
+    def query_head_dim(self) -> int:
+        """Channels of one query or key head as the attention kernel sees them."""
+        return self.qk_head_dim + self.qk_pos_emb_head_dim if self.multi_latent_attention else self.kv_channels
+
+    @property
+    def value_head_dim(self) -> int:
+        """Channels of one value head."""
+        return self.v_head_dim if self.multi_latent_attention else self.kv_channels
+
+    @property
+    def gate_factor(self) -> int:
+        """G: 2 for gated linear units (SwiGLU, GeGLU), whose first matrix is twice as wide, else 1."""
+        return 2 if self.gated_linear_unit else 1
+
+    @property
+    def is_moe(self) -> bool:
+        return self.num_moe_experts is not None
+
+    @cached_property
+    def moe_pattern(self) -> tuple[int, ...]:
+        """1 for each mixture-of-experts layer, 0 for each dense one; length num_layers."""
+        if not self.is_moe:
+            return (0,) * self.num_layers
+        if isinstance(self.moe_layer_freq, int):
+            return tuple(int(i % self.moe_layer_freq == 0) for i in range(self.num_layers))
+        return self.moe_layer_freq
+
+    @cached_property
+    def sliding_pattern(self) -> tuple[int, ...]:
+        """1 for each layer with sliding-window attention, 0 for each with full attention; length num_layers."""
+        if self.window_size is None:
+            return (0,) * self.num_layers
+        if self.window_attn_skip_freq is None:
+            return (1,) * self.num_layers
+        return tuple(int((i + 1) % self.window_attn_skip_freq != 0) for i in range(self.num_layers))
+
+    def replace(self, **changes: object) -> ModelSpec:
+        """A copy with some fields changed; checked again."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+_COUNTS = ("moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "kv_lora_rank", "qk_head_dim",
+           "qk_pos_emb_head_dim", "v_head_dim", "mtp_num_layers", "num_layernorms_per_layer")
+_OPTIONAL_POSITIVE = ("num_moe_experts", "q_lora_rank", "window_size", "window_attn_skip_freq", "default_seq_length",
+                      "default_global_batch_size", "published_parameters")
+_POSITIVE = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "ffn_hidden_size", "num_query_groups",
+             "kv_channels", "max_position_embeddings", "make_vocab_size_divisible_by")
+
+
+def _check_positive(model: ModelSpec) -> None:
+    for name in _POSITIVE:
+        value = getattr(model, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_DIMENSION:
+            raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 1 to {MAX_DIMENSION - 1}")
+    for name in _COUNTS:
+        value = getattr(model, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MAX_DIMENSION:
+            raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 0 to {MAX_DIMENSION - 1}")
+    for name in _OPTIONAL_POSITIVE:
+        value = getattr(model, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(f"{model.name}: {name}={value!r} must be a whole number of at least 1, or left out")
+    if model.num_layers > 10_000:
+        raise InputError(f"{model.name}: num_layers={model.num_layers} is more than 10,000")
+    if not model.multi_latent_attention and model.num_attention_heads % model.num_query_groups:
+        raise InputError(f"{model.name}: num_query_groups={model.num_query_groups} does not divide "
+                         f"num_attention_heads={model.num_attention_heads}")
+
+
+def _check_choices(model: ModelSpec) -> None:
+    for name, allowed in (("activation", ACTIVATIONS), ("position_embedding_type", POSITION_EMBEDDINGS),
+                          ("normalization", ("LayerNorm", "RMSNorm"))):
+        if getattr(model, name) not in allowed:
+            raise InputError(f"{model.name}: {name}={getattr(model, name)!r} is not one of {', '.join(allowed)}")
+
+
+def _check_moe(model: ModelSpec) -> None:
+    experts = model.num_moe_experts or 0
+    if experts < 1 or not 1 <= model.moe_router_topk <= experts or model.moe_ffn_hidden_size < 1:
+        raise InputError(f"{model.name}: {experts} experts, top-k {model.moe_router_topk}, moe_ffn_hidden_size "
+                         f"{model.moe_ffn_hidden_size}: need at least one expert, 1 <= top-k <= experts and a positive size")
+    if isinstance(model.moe_layer_freq, int):
+        if model.moe_layer_freq < 1:
+            raise InputError(f"{model.name}: moe_layer_freq={model.moe_layer_freq} must be at least 1")
+    elif len(model.moe_layer_freq) != model.num_layers or set(model.moe_layer_freq) - {0, 1}:
+        raise InputError(f"{model.name}: moe_layer_freq must be {model.num_layers} zeros and ones")

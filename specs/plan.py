@@ -1,0 +1,155 @@
+"""TrainPlan and its short form, the one notation that every table prints and every command reads.
+
+    tp=4,pp=8,vpp=6,mbs=2,sp=1,recompute=none
+
+Reading back what was printed gives the same plan (property-tested).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from specs.errors import PlanError, nearest
+from specs.recompute import NONE, Recompute
+
+MAX_DEGREE = 1_000_000
+
+SHORT_TO_LONG = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "dp": "data_parallel_size",
+    "mbs": "micro_batch_size",
+    "sp": "sequence_parallel",
+    "recompute": "recompute",
+    "first": "decoder_first_pipeline_num_layers",
+    "last": "decoder_last_pipeline_num_layers",
+    "dist_opt": "use_distributed_optimizer",
+    "fsdp": "fsdp",
+    "offload": "optimizer_offload_fraction",
+}
+"""Keys of the short form -> Megatron's long names (used in JSON, Python and exported files)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan:
+    """How one training run is laid out. Field names are the short keys; `SHORT_TO_LONG` gives Megatron's."""
+
+    tp: int
+    pp: int
+    dp: int
+    mbs: int
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    sp: bool = False
+    recompute: Recompute = NONE
+    first: int | None = None
+    """Layers of the first pipeline stage where stages are uneven."""
+    last: int | None = None
+    dist_opt: bool = True
+    """Optimizer state sharded over data-parallel ranks (ZeRO-1, Megatron's distributed optimizer)."""
+    fsdp: int = 0
+    """0 off; 2 gradients sharded too (ZeRO-2); 3 weights too (FSDP, ZeRO-3)."""
+    offload: float = 0.0
+    """Share of the optimizer state kept in CPU memory."""
+
+    def __post_init__(self) -> None:
+        for key in ("tp", "pp", "dp", "mbs", "vpp", "cp", "ep", "etp"):
+            _check_degree(key, getattr(self, key))
+        for key in ("first", "last"):
+            if getattr(self, key) is not None:
+                _check_degree(key, getattr(self, key))
+        if self.fsdp not in (0, 2, 3):
+            raise PlanError(f"fsdp={self.fsdp}: use 0 (off), 2 (gradients and optimizer state) or 3 (weights too)")
+        if not 0.0 <= self.offload <= 1.0:
+            raise PlanError(f"offload={self.offload}: use a share from 0 to 1")
+
+    def __str__(self) -> str:
+        return format_plan(self)
+
+    @property
+    def world_size(self) -> int:
+        """GPUs that the plan occupies: tp x pp x cp x dp."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    def replace(self, **changes: object) -> TrainPlan:
+        """A copy with some fields changed; checked again."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _check_degree(key: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_DEGREE:
+        raise PlanError(f"{key}={value!r} must be a whole number from 1 to {MAX_DEGREE:,}")
+
+
+def format_plan(plan: TrainPlan) -> str:
+    """The short form: tp, pp, dp, mbs, sp and recompute always, everything else where it is not the default."""
+    parts = [f"tp={plan.tp}", f"pp={plan.pp}"]
+    parts += [f"{key}={getattr(plan, key)}" for key in ("vpp", "cp", "ep", "etp") if getattr(plan, key) != 1]
+    parts += [f"dp={plan.dp}", f"mbs={plan.mbs}", f"sp={int(plan.sp)}", f"recompute={plan.recompute}"]
+    parts += [f"{key}={getattr(plan, key)}" for key in ("first", "last") if getattr(plan, key) is not None]
+    if not plan.dist_opt:
+        parts.append("dist_opt=0")
+    if plan.fsdp:
+        parts.append(f"fsdp={plan.fsdp}")
+    if plan.offload:
+        parts.append(f"offload={plan.offload!r}")
+    return ",".join(parts)
+
+
+def parse_keys(text: str) -> dict[str, object]:
+    """`"tp=8,sp=1"` as {"tp": 8, "sp": True}: only the keys that were given. Raises PlanError with what is allowed."""
+    values: dict[str, object] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = part.partition("=")
+        key = key.strip().lower()
+        if key not in SHORT_TO_LONG:
+            close = nearest(key, SHORT_TO_LONG)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise PlanError(f"unknown plan key {key!r} in {text!r}{hint} (keys: {' '.join(SHORT_TO_LONG)})")
+        if not equals or not value.strip():
+            raise PlanError(f"plan {text!r}: {key} has no value; write {key}=...")
+        if key in values:
+            raise PlanError(f"plan {text!r}: {key} is given twice")
+        values[key] = _parse_value(key, value.strip())
+    if not values:
+        raise PlanError("empty plan; write it like tp=8,pp=8,mbs=1,sp=1,recompute=none")
+    return values
+
+
+def _parse_value(key: str, text: str) -> object:
+    if key == "recompute":
+        return Recompute.parse(text)
+    if key == "offload":
+        try:
+            return float(text)
+        except ValueError:
+            raise PlanError(f"offload={text!r} is not a number from 0 to 1") from None
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise PlanError(f"{key}={text!r} is not a whole number")
+    number = int(text)
+    if key in ("sp", "dist_opt"):
+        if number not in (0, 1):
+            raise PlanError(f"{key}={text}: use 0 or 1")
+        return bool(number)
+    return number
+
+
+def parse_plan(text: str, num_gpus: int) -> TrainPlan:
+    """A whole plan; keys left out take the documented defaults, dp the rest of `num_gpus`. Raises PlanError.
+
+    Defaults (design page, section 5): vpp, cp, ep, etp 1; sp 0; mbs 1; recompute none; dist_opt 1; even stages;
+    dp = N / (tp pp cp), and tp, pp 1.
+    """
+    values = parse_keys(text)
+    filled = {"tp": 1, "pp": 1, "mbs": 1, **values}
+    if "dp" not in filled:
+        size = int(filled["tp"]) * int(filled["pp"]) * int(filled.get("cp", 1))  # type: ignore[call-overload]
+        filled["dp"] = max(1, num_gpus // size) if size else 1
+    return TrainPlan(**filled)  # type: ignore[arg-type]

@@ -1,0 +1,168 @@
+"""SoftwareStack: which tensors a training stack saves, what it fuses, what it overlaps. Data files in `specs/catalogue/software`.
+
+A stack is an input with a printed default, never a correction factor: one stack does not describe another
+(docs/memory_model.md). `memory` fields are read by memory_model, `time` fields by time_model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specs.errors import CatalogueError
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackMemory:
+    """What the stack keeps. Bytes are per element at 16-bit activations unless said."""
+
+    attention_kernel: str = "flash"
+    """flash (logsumexp saved) or unfused (score matrix saved)."""
+    score_bytes: float = 2.0
+    """Unfused attention, no dropout: bytes saved per score (a s^2 b / t of them)."""
+    score_dropout_bytes: float = 3.0
+    """Unfused attention with dropout: bytes more per score (mask 1, dropped scores 2)."""
+    attention_mask_bytes: float = 0.0
+    """Unfused attention: bytes of a mask per s^2 b, kept per layer."""
+    expands_kv: bool = False
+    """Keys and values are repeated to all heads before attention and saved so (GQA saves nothing)."""
+    rope_copy_bytes: float = 0.0
+    """Bytes more per rotated query or key element where RoPE is not fused."""
+    norm_input_bytes: float = 2.0
+    """Saved per norm and input element: 2 fused; more where fp32 copies are kept."""
+    norm_statistics_bytes: float = 4.0
+    """Saved per norm and token and statistic (one for RMSNorm, two for LayerNorm)."""
+    gated_activation_extra_bytes: float = 0.0
+    """Gated MLP, unfused: bytes saved more per ffn channel beside fc1 output (2 G) and fc2 input (2)."""
+    fp8_gemm_inputs: bool = True
+    """Under fp8 the inputs of GEMMs are saved in one byte."""
+    loss_bytes_per_logit: float = 6.0
+    """Alive per logit at the loss (2 fused in place, 4, 6 Megatron's default, 10 with its `native` fusion)."""
+    logits_sharded: bool = True
+    """Logits stay divided over tensor-parallel ranks; False: gathered before the loss."""
+    output_layer_moment: bool = True
+    """Backward of the output layer: a fresh dummy wgrad beside the logits' gradient."""
+    dummy_wgrads: bool = True
+    """Cached dummy weight gradients of one layer (gradient accumulation fused into wgrad)."""
+    workspace_bytes: int = 0
+    """GEMM and attention workspaces that stay allocated."""
+    flash_copies_output: bool = False
+    """Where the flash-attention package runs (not cuDNN), its output is transposed and so kept twice for micro-batches above 1."""
+    cp_comm_type: str = "p2p"
+    """How context parallelism exchanges keys and values: p2p, a2a or allgather."""
+    mlp_backward_factor: float = 1.0
+    """Hidden-size buffers alive in the MLP's backward with sequence parallelism (findings: c = 1 with SP)."""
+    mlp_backward_factor_no_sp: float = 1.7
+    """The same without sequence parallelism (c = 1.7)."""
+    norm_inside_mlp: bool = True
+    """The norm before the MLP is fused into its first matrix, so that recomputing `mlp` drops its output too."""
+    score_backward_bytes: float = 4.0
+    """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
+    default_grad_dtype: str = "fp32"
+    default_optimizer_shard: bool = True
+    """The stack's usual run shards the optimizer state over data-parallel ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftwareStack:
+    """One named stack."""
+
+    name: str
+    description: str
+    year: int
+    generation: str
+    """Calibration group: constants are fitted per (GPU, generation)."""
+    parent: str | None = None
+    """Generation whose constants stand in where this one has none."""
+    aliases: tuple[str, ...] = ()
+    supports_context_parallel: bool = True
+    supports_sequence_parallel: bool = True
+    memory: StackMemory
+    time: StackTime
+    sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.memory.attention_kernel not in ("flash", "unfused"):
+            raise CatalogueError(f"stack {self.name}: attention_kernel {self.memory.attention_kernel!r}")
+        if self.memory.cp_comm_type not in ("p2p", "a2a", "allgather"):
+            raise CatalogueError(f"stack {self.name}: cp_comm_type {self.memory.cp_comm_type!r}")
+        if self.time.attention_generation not in ("flash1", "flash2", "flash3"):
+            raise CatalogueError(f"stack {self.name}: attention_generation {self.time.attention_generation!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackTime:
+    """What the stack fuses, overlaps and costs on the host; constants of time_model that depend on software, not on the GPU.
+
+    Traffic is in bytes per element at 16-bit activations, one pass over HBM; forward and backward apart.
+    """
+
+    gemm_derate: float = 1.0
+    """Whole-run GEMM rate over the operator tables' short bursts (clocks under load, kernel choice)."""
+    pointwise_factor: float = 1.0
+    """Time of memory-bound chains over their bytes at the GPU's HBM efficiency; above 1 for unfused torch code."""
+    norm_forward_bytes: float = 4.0
+    norm_backward_bytes: float = 12.0
+    """Per norm and element of its input."""
+    residual_forward_bytes: float = 4.0
+    residual_backward_bytes: float = 6.0
+    """Per bias-and-residual addition and element."""
+    dropout_forward_bytes: float = 3.0
+    dropout_backward_bytes: float = 4.0
+    """More per residual addition and element where hidden dropout is on."""
+    qkv_copy_forward_bytes: float = 4.0
+    qkv_copy_backward_bytes: float = 5.5
+    """Per element of q, k, v and attention output: splits, transposes, bias."""
+    rope_bytes: float = 4.0
+    """Per rotated query or key element, each way."""
+    activation_forward_bytes: float = 4.0
+    activation_backward_bytes: float = 8.0
+    """Per ffn channel without gate (GELU, squared ReLU)."""
+    gated_forward_bytes: float = 6.0
+    gated_backward_bytes: float = 10.0
+    """Per ffn channel with gate (SwiGLU, GeGLU)."""
+    forward_launches: float = 10.0
+    backward_launches: float = 14.0
+    """Memory-bound kernels of one layer, each with a start-up time."""
+    attention_generation: str = "flash3"
+    """Kernel generation of fused attention: flash1, flash2 or flash3 (FA3, cuDNN); its rates are the GPU's."""
+    softmax_factor: float = 1.0
+    """Unfused attention: traffic of softmax and dropout over that of the fused kernels."""
+    tp_async_backward: bool = True
+    """Backward all-reduce (or reduce-scatter) of tensor parallelism runs beside the weight gradient."""
+    tp_overlap_share: float = 0.0
+    """Share of tensor-parallel communication hidden under GEMMs with sequence parallelism inside a link domain
+    (userbuffers)."""
+    cp_overlap_share: float = 0.8
+    """Share of the attention time of a ring step that can hide the next block's transfer."""
+    scatter_gather: bool = True
+    """Pipeline sends are divided over tensor-parallel ranks even without sequence parallelism."""
+    p2p_overlap_share: float = 0.0
+    """Share of pipeline sends hidden where the schedule is interleaved."""
+    overlap_grad_reduce: bool = True
+    """Gradient reduction runs beside the last micro-batch's backward."""
+    overlap_param_gather: bool = True
+    """Parameter gather runs beside the first micro-batch's forward."""
+    overlap_interference: float = 0.25
+    """Share of hidden communication that is still felt: it takes memory bandwidth and SMs from the kernels beside it."""
+    host_floor_seconds: float = 0.0005
+    """Least time of one layer's forward: what the host needs to launch it. Backward: 1.6 times as much."""
+    cuda_graphs: bool = False
+    """Layers are replayed as CUDA graphs: no host floor."""
+    loss_traffic_bytes: float = 44.0
+    """Traffic per logit of cross entropy, forward and backward: 44 unfused, 14 fused."""
+    optimizer_extra_bytes: float = 26.0
+    """Traffic per parameter beside one read and write of master weight and moments: gradient norm, scaling, copies."""
+    optimizer_fixed_seconds: float = 0.003
+    """Step overhead: gradient-norm and overflow synchronisation, launches."""
+    optimizer_seconds_per_rank: float = 0.0
+    """More per data-parallel rank where the sharded optimizer broadcasts owner by owner."""
+    straggler_growth: float = 0.001
+    """Step time grows by this share per doubling of the GPUs beyond 8."""
+    moe_permute_factor: float = 3.0
+    """Traffic of routing, permutation and padding over 8 bytes x top-k x hidden, each way."""
+    moe_imbalance: float = 1.15
+    """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
+    moe_send_once_per_domain: bool = False
+    """The dispatcher sends a token once to each link domain and spreads it there (flex: DeepEP, HybridEP)."""
+    moe_overlap_share: float = 0.0
+    """Share of the expert all-to-all hidden under compute."""

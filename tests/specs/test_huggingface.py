@@ -1,0 +1,228 @@
+"""Published config.json files, as their families write them, give the published parameter counts; anything else our errors."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specs.errors import AutoconfigError, FileError, InputError, UnsupportedError
+from specs.huggingface import model_from_config, supported_families
+from specs.model import ModelSpec
+from specs.model_catalogue import load_model
+from specs.parameters import total_parameters
+
+DATA = json.loads((Path(__file__).parent / "huggingface_configs.json").read_text(encoding="utf-8"))
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {name: (row["config"], row["parameters"]) for name, row in DATA.items()}
+"""The keys that decide the architecture, as the models' own config.json have them, and the published parameter count."""
+LLAMA, GPT_OSS, DEEPSEEK_V3, MPT_7B = (PUBLISHED[name][0] for name in ("llama3-8b", "gpt-oss-20b", "deepseek-v3", "mpt-7b"))
+
+
+def write(folder: Path, config: object, name: str = "config.json") -> Path:
+    path = folder / name
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return path
+
+
+def test_every_supported_family_has_a_published_config() -> None:
+    assert {config["model_type"] for config, _ in PUBLISHED.values()} == set(supported_families())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_parameter_counts(name: str, tmp_path: Path) -> None:
+    config, parameters = PUBLISHED[name]
+    assert total_parameters(model_from_config(write(tmp_path, config))) == parameters
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in PUBLISHED
+        if name not in ("gpt2", "falcon-7b", "bloom-560m", "opt-125m", "mpt-7b", "phi3-mini", "gemma-7b", "gemma2-9b")
+    ],
+)
+def test_the_config_is_the_catalogue_model(name: str, tmp_path: Path) -> None:
+    model = model_from_config(write(tmp_path, PUBLISHED[name][0]))
+    known = load_model(name)
+    only_ours = {
+        "name": known.name,
+        "published_parameters": known.published_parameters,
+        "default_seq_length": known.default_seq_length,
+        "default_global_batch_size": known.default_global_batch_size,
+    }
+    assert model.replace(**only_ours).moe_pattern == known.moe_pattern
+    assert model.replace(**only_ours, moe_layer_freq=known.moe_layer_freq) == known
+
+
+def test_biases_windows_and_experts(tmp_path: Path) -> None:
+    both = model_from_config(write(tmp_path, LLAMA | {"attention_bias": True, "mlp_bias": True}))
+    assert both.add_bias_linear
+    attention = model_from_config(write(tmp_path, LLAMA | {"attention_bias": True}))
+    assert attention.add_qkv_bias and attention.add_attention_output_bias and not attention.add_bias_linear
+    oss = model_from_config(write(tmp_path, GPT_OSS))
+    assert oss.sliding_pattern[:4] == (1, 0, 1, 0) and oss.attention_sinks and oss.position_embedding_type == "yarn"
+    step = dict(PUBLISHED["qwen3-30b-a3b"][0]) | {"decoder_sparse_step": 2, "mlp_only_layers": [3], "num_hidden_layers": 6}
+    assert model_from_config(write(tmp_path, step)).moe_pattern == (0, 1, 0, 0, 0, 1)
+    gemma2 = model_from_config(write(tmp_path, PUBLISHED["gemma2-9b"][0]))
+    assert gemma2.num_layernorms_per_layer == 4 and gemma2.sliding_pattern[:2] == (1, 0)
+
+
+def test_folder_name_and_absent_keys(tmp_path: Path) -> None:
+    folder = tmp_path / "my model!"
+    folder.mkdir()
+    write(folder, LLAMA)
+    assert model_from_config(folder).name == "my-model"
+    assert model_from_config(str(folder / "config.json")).name == "my-model"
+    assert model_from_config(write(tmp_path, LLAMA, "big.json")).name == "big"
+
+
+UNSUPPORTED = {
+    "t5": ({"model_type": "t5", "d_model": 512}, "encoder-decoder"),
+    "bert": ({"model_type": "bert", "hidden_size": 768}, "encoder-only"),
+    "llava": ({"model_type": "llava", "text_config": {}}, "multi-modal"),
+    "mamba": ({"model_type": "mamba"}, "state-space"),
+    "unknown": ({"model_type": "zzz" * 30}, "does not know"),
+    "text_config": (LLAMA | {"text_config": {"hidden_size": 1}}, "text_config"),
+    "encoder_decoder": (LLAMA | {"is_encoder_decoder": True}, "decoder-only"),
+    "mlp_bias": (LLAMA | {"mlp_bias": True}, "mlp_bias"),
+    "activation": (LLAMA | {"hidden_act": "tanh"}, "tanh"),
+    "layer_types": (GPT_OSS | {"layer_types": ["full_attention"] * 12 + ["sliding_attention"] * 12}, "window_attn_skip_freq"),
+    "layer_kind": (GPT_OSS | {"layer_types": ["linear_attention"] * 24}, "linear_attention"),
+    "opt-350m": ({"model_type": "opt", "hidden_size": 1024, "do_layer_norm_before": False}, "OPT-350m"),
+    "mpt": (MPT_7B | {"attn_config": {"alibi": False}}, "ALiBi"),
+    "mla bias": (DEEPSEEK_V3 | {"attention_bias": True}, "attention_bias"),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_architectures_are_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    config, reason = UNSUPPORTED[name]
+    with pytest.raises(UnsupportedError, match=reason):
+        model_from_config(write(tmp_path, config))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_size": None},
+        {"hidden_size": "4096"},
+        {"hidden_size": 4096.0},
+        {"hidden_size": True},
+        {"hidden_size": -1},
+        {"hidden_size": 0},
+        {"hidden_size": 10**40},
+        {"hidden_size": float("nan")},
+        {"hidden_size": [1]},
+        {"hidden_size": {}},
+        {"num_hidden_layers": 10**9},
+        {"num_attention_heads": 33},
+        {"num_key_value_heads": 5},
+        {"vocab_size": float("inf")},
+        {"tie_word_embeddings": "no"},
+        {"rope_scaling": 3},
+        {"rope_scaling": {"type": 3}},
+        {"hidden_act": 7},
+        {"model_type": 5},
+        {"model_type": None},
+        {"head_dim": -2},
+    ],
+)
+def test_wrong_values_are_input_errors_that_name_the_file(changes: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        model_from_config(write(tmp_path, LLAMA | changes))
+    assert "config" in str(caught.value) or "num_query_groups" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"", InputError),
+        (b"{", InputError),
+        (b'{"model_type": "llama", "hidden', InputError),
+        (b"[1, 2]", InputError),
+        (b"null", InputError),
+        (b'"text"', InputError),
+        (b"3", InputError),
+        (b"\xff\xfe\x00\x01binary\x80", FileError),
+        (bytes(range(256)), FileError),
+        (b"[" * 200_000, InputError),
+        (b'{"a":' * 100_000, InputError),
+        (b'{"hidden_size": ' + b"9" * 10_000 + b"}", InputError),
+        (b"{}", InputError),
+        (b" " * (2**20 + 1), FileError),
+        (b'{"model_type": "llama", "x": NaN}', InputError),
+        (b"\xef\xbb\xbf{}", InputError),
+    ],
+)
+def test_bad_files(content: bytes, kind: type[InputError], tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(kind) as caught:
+        model_from_config(path)
+    assert str(path) in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_missing_and_unreadable_files(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for path in (
+        tmp_path / "none.json",
+        tmp_path / "empty",
+        tmp_path / "pipe",
+        "x\0y",
+        "a" * 5000,
+        "~no-such-user/config.json",
+        "",
+    ):
+        with pytest.raises(FileError):
+            model_from_config(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+KEYS = sorted({key for config, _ in PUBLISHED.values() for key in config} - {"model_type"})
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(PUBLISHED)), st.dictionaries(st.sampled_from(KEYS), st.integers(-3, 300) | JSON, max_size=5))
+def test_any_damage_to_a_published_config_gives_a_model_or_our_error(
+    tmp_path: Path, name: str, damage: dict[str, object]
+) -> None:
+    assert_model_or_error(write(tmp_path, PUBLISHED[name][0] | damage))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(
+        st.sampled_from([*KEYS, "model_type", "is_encoder_decoder", "text_config"]) | st.text(max_size=6),
+        JSON | st.sampled_from(supported_families()),
+        max_size=8,
+    )
+)
+def test_any_json_object_gives_a_model_or_our_error(tmp_path: Path, config: dict[str, object]) -> None:
+    assert_model_or_error(write(tmp_path, config))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_any_bytes_give_our_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(AutoconfigError):
+        model_from_config(path)
+
+
+def assert_model_or_error(path: Path) -> None:
+    try:
+        model = model_from_config(path)
+    except AutoconfigError as error:
+        assert str(error)
+    else:
+        assert isinstance(model, ModelSpec) and total_parameters(model) > 0

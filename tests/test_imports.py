@@ -1,0 +1,75 @@
+"""The planner runs without torch: a subprocess imports every planner module with torch and its like made unimportable."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("torch", "triton", "megatron", "transformer_engine", "transformers", "pydantic", "trainer", "kernels", "pynvml")
+PLANNER = ("specs", "memory_model", "time_model", "autoconfig")
+FORMULA_TESTS = ("specs", "memory_model", "time_model")
+
+PROBE = f"""
+import importlib, pkgutil, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {HEAVY!r}:
+            raise ModuleNotFoundError(f"planning imported {{name}}")
+
+sys.meta_path.insert(0, Refuse())
+for package in sys.argv[1:]:
+    found = importlib.import_module(package)
+    for module in pkgutil.walk_packages(getattr(found, "__path__", []), package + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+loaded = sorted(set(name.split(".")[0] for name in sys.modules) & set({HEAVY!r}))
+assert not loaded, loaded
+print("clean")
+"""
+
+
+def probe(*modules: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", PROBE, *modules], cwd=ROOT, capture_output=True, text=True, timeout=120,
+                          check=False)
+
+
+@pytest.mark.parametrize("package", [*PLANNER, "autoconfig.cli"])
+def test_planner_modules_import_without_torch(package):
+    done = probe(package)
+    assert done.stdout.strip() == "clean", done.stderr
+
+
+def test_the_probe_notices():
+    done = probe("kernels")
+    assert done.returncode != 0 and "planning imported kernels" in done.stderr
+
+
+def imported_names(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_tests_of_formulas_do_not_import_torch():
+    files = [path for folder in FORMULA_TESTS for path in (ROOT / "tests" / folder).rglob("*.py")]
+    assert files
+    assert {path.name: names for path in files if (names := imported_names(path) & set(HEAVY))} == {}
+
+
+def test_kernels_init_holds_a_docstring_and_its_version_only():
+    body = ast.parse((ROOT / "kernels" / "__init__.py").read_text(encoding="utf-8")).body
+    assert [type(node) for node in body] == [ast.Expr, ast.Assign]
+    assert ast.unparse(body[1]) == "__version__ = '0.0.0'"
+
+
+def test_no_tests_folder_is_a_package():
+    """A lone tests/kernels/__init__.py takes the place of our `kernels` in any import mode."""
+    assert list((ROOT / "tests").rglob("__init__.py")) == []

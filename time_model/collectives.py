@@ -1,0 +1,92 @@
+"""Seconds of collectives and sends, inside a link domain and over the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specs.cluster import ClusterSpec
+from specs.parameters import Number
+from time_model.efficiency import CollectiveEfficiency, GpuEfficiency
+from time_model.placement import Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """Rates of one cluster: published link and network rates, and what share collectives reach."""
+
+    link_bytes_per_s: float
+    nic_bytes_per_s: float
+    """Per GPU, after the network's efficiency."""
+    nic_hop_s: float
+    collectives: dict[str, CollectiveEfficiency]
+    size_ranks: tuple[float, ...]
+    size_alpha: tuple[float, ...]
+    size_bandwidth: tuple[float, ...]
+
+
+def links_of(cluster: ClusterSpec, gpu: GpuEfficiency) -> Links:
+    """The links of a cluster under the efficiencies of its GPU."""
+    return Links(
+        link_bytes_per_s=cluster.link_bytes_per_s,
+        nic_bytes_per_s=cluster.nic_bytes_per_s * gpu.nic_efficiency,
+        nic_hop_s=gpu.nic_hop_s,
+        collectives=gpu.collectives,
+        size_ranks=gpu.size_ranks,
+        size_alpha=gpu.size_alpha,
+        size_bandwidth=gpu.size_bandwidth,
+    )
+
+
+def ring_factor(kind: str, size: Number) -> Number:
+    """Bytes that each rank sends per byte of the whole buffer: (n-1)/n, twice that for all-reduce (Thakur et al. 2005)."""
+    return (2.0 if kind == "all_reduce" else 1.0) * (size - 1.0) / size
+
+
+def small_group_factor(size: Number, ranks: tuple[float, ...], values: tuple[float, ...]) -> Number:
+    """A constant measured at 2, 4 and 8 ranks, linear in log2 between and constant outside."""
+    return np.interp(np.log2(size), np.log2(ranks), values)
+
+
+def collective_seconds(kind: str, total_bytes: Number, group: Group, links: Links, outside_share: Number = 1.0) -> Number:
+    """all_reduce, all_gather, reduce_scatter (total_bytes: the whole buffer) or all_to_all (what one rank holds).
+
+    t = alpha(n) + ring factor x bytes / bandwidth + c sqrt(bytes) inside a link domain (NCCL tables of aiconfigurator-core
+    0.12.0; findings on public measurements, section 5: median 3-4 %). Over D domains the ring's bandwidth is what the
+    group's members in one domain have of network cards together, at most the link's; plus a hop of latency per further domain.
+    All-to-all sends (n - local)/n of its bytes through the rank's own card while the rest uses the links;
+    `outside_share` of them where duplicates are sent once. 0 for one rank.
+    """
+    c = links.collectives[kind]
+    share = small_group_factor(group.local, links.size_ranks, links.size_bandwidth)
+    bandwidth = c.link_share * links.link_bytes_per_s * share
+    if kind == "all_to_all":
+        inside = (group.local - 1.0) / group.size * total_bytes / bandwidth
+        outside = outside_share * (group.size - group.local) / group.size * total_bytes / links.nic_bytes_per_s
+        transfer = np.maximum(inside, outside)
+    else:
+        network = np.where(group.local > 1.0, np.minimum(group.local * links.nic_bytes_per_s, bandwidth), links.nic_bytes_per_s)
+        transfer = ring_factor(kind, group.size) * total_bytes / np.where(group.size > group.local, network, bandwidth)
+    hops = (group.domains - 1.0) * (2.0 if kind == "all_reduce" else 1.0) * links.nic_hop_s
+    start = c.alpha_s * small_group_factor(group.size, links.size_ranks, links.size_alpha) + hops
+    return np.where(group.size > 1.0, start + transfer + c.sqrt_s * np.sqrt(total_bytes), 0.0)
+
+
+def send_seconds(message_bytes: Number, crosses: Number, links: Links) -> Number:
+    """One point-to-point message: start-up + bytes / rate, over the network where the pair `crosses` link domains."""
+    c = links.collectives["p2p"]
+    rate = np.where(
+        crosses, np.minimum(links.nic_bytes_per_s, c.link_share * links.link_bytes_per_s), c.link_share * links.link_bytes_per_s
+    )
+    return c.alpha_s + np.where(crosses, links.nic_hop_s, 0.0) + message_bytes / rate
+
+
+def exposed_seconds(communication: Number, compute: Number, interference: float) -> Number:
+    """What is felt of communication beside compute: the part that outlasts it, and a share of the hidden part.
+
+    max(c - w, 0) + i min(c, w). i = 1 is no overlap at all. Source: findings on public measurements, section 2 (25 %
+    of a hidden all-reduce is felt); Rashidi et al. 2021 on why (SMs and HBM are
+    shared).
+    """
+    return communication - (1.0 - interference) * np.minimum(communication, compute)

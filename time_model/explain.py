@@ -1,0 +1,80 @@
+"""One plan's layer, operator by operator: what `autoconfig explain` shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specs.cluster import ClusterSpec
+from specs.layouts import layouts_of
+from specs.model import ModelSpec
+from specs.numerics import Numerics, Workload
+from specs.plan import TrainPlan
+from specs.recompute import Recompute
+from specs.software import SoftwareStack
+from time_model.job import Job, shapes_of
+from time_model.layer_table import layer_table
+from time_model.operators import Operator
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorRow:
+    """One operator of one layer and one micro-batch on one rank, 0 where it does not apply."""
+
+    operator: str
+    layer: str
+    """all, dense or moe layers; or head, embedding, mtp."""
+    formula: str
+    """Public function of time_model that priced it."""
+    forward_seconds: float
+    dgrad_seconds: float
+    """Gradient of the input; for operators without weights the whole backward."""
+    wgrad_seconds: float
+    recompute_seconds: float
+    """Its forward run again in backward under this plan's recomputation (of a layer that is recomputed, under full:block)."""
+    forward_flops: float
+    forward_bytes: float
+    """Through HBM, or sent where the operator communicates."""
+    share_of_peak: float | None
+    """Forward FLOPs over time and dense 16-bit (fp8 for fp8 GEMMs: the reached fp8 ceiling) rate; None without FLOPs."""
+
+
+def explain_operators(
+    *, model: ModelSpec, cluster: ClusterSpec, numerics: Numerics, stack: SoftwareStack, workload: Workload, plan: TrainPlan
+) -> list[OperatorRow]:
+    """Every operator of a layer, the head and the embedding of `plan`, longest first within its layer kind."""
+    job = Job(model, cluster, numerics, stack, workload)
+    shapes = shapes_of(layouts_of([plan], model, workload.global_batch_size), job)
+    rows = [_row(op, plan.recompute) for op in layer_table(job, shapes, [plan.recompute]).operators]
+    used = [row for row in rows if row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds > 0.0]
+    order = ("all", "dense", "moe", "head", "embedding", "mtp")
+    return sorted(
+        used, key=lambda row: (order.index(row.layer), -(row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds))
+    )
+
+
+def _row(op: Operator, recompute: Recompute) -> OperatorRow:
+    forward, flops = _number(op.forward), _number(op.flops)
+    again = (
+        (recompute.granularity == "full"
+        and op.layer in ("all", "dense", "moe"))
+        or bool(set(op.modules) & set(recompute.modules))
+    )
+    share = flops / (forward * op.peak_flops_per_s) if flops and forward and op.peak_flops_per_s else None
+    return OperatorRow(
+        operator=op.name,
+        layer=op.layer,
+        formula=op.formula,
+        forward_seconds=forward,
+        dgrad_seconds=_number(op.dgrad),
+        wgrad_seconds=_number(op.wgrad),
+        recompute_seconds=forward if again else 0.0,
+        forward_flops=flops,
+        forward_bytes=_number(op.traffic),
+        share_of_peak=share,
+    )
+
+
+def _number(value: object) -> float:
+    return float(np.asarray(value).reshape(-1)[0])

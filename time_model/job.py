@@ -1,0 +1,141 @@
+"""What one estimate is about, resolved once: model, workload, software, and the GPU's reached rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from specs.cluster import ClusterSpec
+from specs.layouts import Layouts
+from specs.model import ModelSpec
+from specs.numerics import TYPE_BYTES, Numerics, Workload
+from specs.parameters import Number
+from specs.software import SoftwareStack, StackTime
+from time_model.collectives import Links, links_of
+from time_model.efficiency import GpuEfficiency, efficiency_of
+from time_model.placement import Group, context_group, expert_group, expert_tensor_group, tensor_group
+
+
+@dataclass(frozen=True)
+class Job:
+    """The inputs of one estimate and what follows from them alone."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    numerics: Numerics
+    stack: SoftwareStack
+    workload: Workload
+
+    @property
+    def software(self) -> StackTime:
+        return self.stack.time
+
+    @cached_property
+    def gpu(self) -> GpuEfficiency:
+        return efficiency_of(self.cluster.gpu)
+
+    @cached_property
+    def links(self) -> Links:
+        return links_of(self.cluster, self.gpu)
+
+    @property
+    def hbm_bytes_per_s(self) -> float:
+        return self.cluster.gpu.hbm_bytes_per_s
+
+    @property
+    def activation_bytes(self) -> int:
+        return self.numerics.activation_bytes
+
+    @property
+    def width_factor(self) -> float:
+        """Activations over 16 bits: scales traffic that is given at 16 bits."""
+        return self.numerics.activation_bytes / 2.0
+
+    @property
+    def uses_fp8(self) -> bool:
+        return self.numerics.precision == "fp8"
+
+    @cached_property
+    def flops_per_s(self) -> float:
+        """Peak of everything that is not an fp8 GEMM."""
+        return self.cluster.gpu.peak_flops_per_s("bf16" if self.uses_fp8 else self.numerics.gemm_precision)
+
+    @cached_property
+    def gemm_flops_per_s(self) -> float:
+        """Peak of the layers' GEMMs before shape: fp8 as measured over bf16, times the software's derate."""
+        ratio = 1.0
+        if self.uses_fp8:
+            self.cluster.gpu.peak_flops_per_s("fp8")
+            ratio = self.gpu.fp8.rate(self.numerics.fp8_recipe)
+        return self.flops_per_s * ratio * self.software.gemm_derate
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of one element of the gradient buffer and of its reduction."""
+        return TYPE_BYTES[self.numerics.grad_reduce_dtype]
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of one weight when it is gathered."""
+        return 1 if self.numerics.fp8_param_gather else self.numerics.activation_bytes
+
+    @property
+    def unfused_attention(self) -> bool:
+        return self.stack.memory.attention_kernel == "unfused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """Rows that decide what one layer costs: unique (tp, sp, cp, mbs), and (ep, etp) where the model has experts. float64."""
+
+    tp: Number
+    sp: Number
+    cp: Number
+    ep: Number
+    etp: Number
+    mbs: Number
+    tokens: Number
+    """T = mbs s / cp: tokens of one micro-batch on one rank."""
+    sharded_tokens: Number
+    """T / tp with sequence parallelism, else T."""
+    tensor_group: Group
+    context_group: Group
+    expert_group: Group
+    expert_tensor_group: Group
+
+
+def shapes_of(layouts: Layouts, job: Job) -> Shapes:
+    """The columns of `layouts` as floats, with what follows from them."""
+    tp, cp, mbs = (getattr(layouts, name).astype(np.float64) for name in ("tp", "cp", "mbs"))
+    tokens = mbs * job.workload.seq_length / cp
+    return Shapes(
+        tp=tp,
+        sp=layouts.sp,
+        cp=cp,
+        mbs=mbs,
+        ep=layouts.ep.astype(np.float64),
+        etp=layouts.etp.astype(np.float64),
+        tokens=tokens,
+        sharded_tokens=np.where(layouts.sp, tokens / tp, tokens),
+        tensor_group=tensor_group(layouts, job.cluster),
+        context_group=context_group(layouts, job.cluster),
+        expert_group=expert_group(layouts, job.cluster),
+        expert_tensor_group=expert_tensor_group(layouts, job.cluster),
+    )
+
+
+def unique_rows(layouts: Layouts, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(first row of each distinct combination of the columns, for every row the position of its combination)."""
+    columns = [getattr(layouts, name).astype(np.int64) for name in names]
+    span, key = 1, np.zeros(len(layouts), dtype=np.int64)
+    for column in columns:
+        radix = int(column.max()) + 1
+        span *= radix
+        key = key * radix + column
+    if span >= 2**62:
+        _, first, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
+        return first, inverse.reshape(-1)
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return first, inverse

@@ -1,0 +1,220 @@
+"""Seconds and parameters of one layer for every distinct shape: what `predict` gathers from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specs.numerics import Numerics
+from specs.parameters import (
+    Number,
+    embedding_parameters,
+    final_norm_parameters,
+    layer_parameters,
+    mtp_layer_parameters,
+    output_layer_parameters,
+)
+from specs.recompute import Recompute
+from time_model.head import embedding_operators, head_operators, logits_gemm_shape, mtp_operators, mtp_projection_shape
+from time_model.host import host_floor_seconds
+from time_model.job import Job, Shapes
+from time_model.layer import (
+    BlockCollectives,
+    attention_gemm_shapes,
+    attention_pointwise,
+    block_communication,
+    core_attention,
+    cp_communication_seconds,
+    mlp_gemm_shapes,
+    mlp_pointwise,
+    second_norm_and_residual,
+)
+from time_model.moe import (
+    expert_gemm_shapes,
+    expert_operators,
+    router_gemm_shape,
+    shared_expert_operators,
+    shared_expert_shapes,
+)
+from time_model.operators import GemmShape, Operator, fp8_casts, gradient_accumulation, price_gemms, with_adapters
+
+KINDS = ("dense", "moe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTable:
+    """One row per distinct shape; the first axis of pairs is the layer kind (dense, MoE). Seconds per layer and micro-batch."""
+
+    operators: list[Operator]
+    forward: list[Number]
+    backward: list[Number]
+    """With host floor, without recomputation."""
+    recompute: list[Number]
+    """[shapes, recomputes]: forward time run again in backward; 0 in full:block columns, which depend on the stage."""
+    floor: list[tuple[Number, Number]]
+    """What the host floor added to forward and backward."""
+    embedding: tuple[Number, Number]
+    head: tuple[Number, Number]
+    """(forward, backward) of the first and the last stage's extra work; MTP depths without their layer included in head."""
+    hidden_gather: Number
+    """All-gather of one [T, h] activation over tensor-parallel ranks: behind scatter-gather sends without SP."""
+    dense_parameters: list[Number]
+    expert_parameters: list[Number]
+    embedding_parameters: Number
+    head_parameters: Number
+
+
+def layer_table(job: Job, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTable:
+    """Price every operator once per shape and add them up by layer kind."""
+    hidden = BlockCollectives(job, x, float(job.model.hidden_size))
+    operators = price_operators(job, x, hidden)
+    forward, backward, floor, recompute = [], [], [], []
+    for kind in KINDS[: 2 if job.model.is_moe else 1]:
+        mine = [op for op in operators if op.layer in ("all", kind)]
+        fore, back = _sum(mine, "forward"), _sum(mine, "dgrad") + _sum(mine, "wgrad")
+        extra = host_floor_seconds(fore, back, x.tp, job.software)
+        forward.append(fore + extra[0])
+        backward.append(back + extra[1])
+        floor.append(extra)
+        recompute.append(recompute_seconds(mine, forward[-1], recomputes))
+    outside = {layer: [op for op in operators if op.layer == layer] for layer in ("embedding", "head", "mtp")}
+    depths = job.model.mtp_num_layers
+    head = tuple((1 + depths) * a + depths * b for a, b in zip(_pair(outside["head"]), _pair(outside["mtp"]), strict=True))
+    return LayerTable(
+        operators=operators,
+        forward=forward,
+        backward=backward,
+        recompute=recompute,
+        floor=floor,
+        embedding=_pair(outside["embedding"]),
+        head=(head[0], head[1]),
+        hidden_gather=hidden.gather,
+        **trained_parameters(job, x),
+    )
+
+
+def price_operators(job: Job, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
+    """Every operator of a layer of either kind, of the embedding, the head and an MTP depth."""
+    model, latent = job.model, hidden
+    if model.multi_latent_attention:
+        latent = BlockCollectives(
+            job, x, float((model.q_lora_rank or model.hidden_size) + model.kv_lora_rank + model.qk_pos_emb_head_dim)
+        )
+    groups = _gemm_groups(job, x)
+    flat = [g for group in groups.values() for g in group]
+    priced = {(op.layer, op.name): op for op in price_gemms(job, flat)}
+    result = list(priced.values())
+    core = core_attention(job, x)
+    ring = cp_communication_seconds(job, x, core)
+    result += [
+        core,
+        Operator(
+            name="context-parallel exchange",
+            formula="cp_communication_seconds",
+            modules=("core_attn",),
+            forward=ring[0],
+            dgrad=ring[1],
+        ),
+    ]
+    result += attention_pointwise(job, x) + second_norm_and_residual(job, x)
+
+    def first(group: str, names: int = 1) -> list[Operator]:
+        plain = [g for g in groups[group] if ".lora_" not in g.name]
+        return [priced[g.layer, g.name] for g in plain[:names]]
+
+    result.append(block_communication(job, x, "attention communication", latent, hidden, first("attention")))
+    if "mlp" in groups:
+        result += [
+            mlp_pointwise(job, x, model.ffn_hidden_size, "", "dense", ("mlp",)),
+            block_communication(job, x, "mlp communication", hidden, hidden, first("mlp"), layer="dense", modules=("mlp",)),
+        ]
+    if "experts" in groups:
+        column = first("shared") if "shared" in groups else []
+        result += [*expert_operators(job, x), *shared_expert_operators(job, x, hidden, column)]
+    for name, group in groups.items():
+        layer, modules = group[0].layer, tuple(sorted(set.intersection(*(set(g.modules) for g in group))))
+        result += fp8_casts(job, f"{name} casts", group, layer, modules)
+        result.append(gradient_accumulation(job, f"{name} gradient accumulation", group, layer))
+    result += head_operators(job, x, hidden) + embedding_operators(job, x, hidden)
+    return result + (mtp_operators(job, x) if model.mtp_num_layers else [])
+
+
+def _gemm_groups(job: Job, x: Shapes) -> dict[str, list[GemmShape]]:
+    """Linear layers by block; blocks that the model lacks are missing."""
+    model = job.model
+    groups = {"attention": attention_gemm_shapes(job, x)}
+    if not all(model.moe_pattern):
+        groups["mlp"] = mlp_gemm_shapes(job, x, model.ffn_hidden_size, "", "dense", ("mlp",))
+    if model.is_moe:
+        groups["experts"] = expert_gemm_shapes(job, x)
+        groups["router"] = [router_gemm_shape(job, x)]
+        shared = shared_expert_shapes(job, x)
+        if shared:
+            groups["shared"] = shared
+    groups = {name: with_adapters(job, group) for name, group in groups.items()}
+    groups["head"] = [logits_gemm_shape(job, x)]
+    if model.mtp_num_layers:
+        groups["mtp"] = [mtp_projection_shape(job, x)]
+    return groups
+
+
+def _sum(operators: Sequence[Operator], field: str) -> Number:
+    return sum((getattr(op, field) for op in operators), 0.0)
+
+
+def _pair(operators: Sequence[Operator]) -> tuple[Number, Number]:
+    return _sum(operators, "forward"), _sum(operators, "dgrad") + _sum(operators, "wgrad")
+
+
+def recompute_seconds(operators: Sequence[Operator], forward: Number, recomputes: Sequence[Recompute]) -> Number:
+    """[shapes, recomputes] of one layer: the forward time of what is run again. full:block columns are 0 here.
+
+    Selective: the forward of every operator that belongs to a chosen module, once. full:uniform: the whole forward, its
+    communication and host floor included. Source: Korthikanti et al. 2022, section 5; Megatron's --recompute-modules.
+    """
+    by_modules: dict[tuple[str, ...], Number] = {}
+    for op in operators:
+        if op.modules:
+            by_modules[op.modules] = by_modules.get(op.modules, 0.0) + op.forward
+    table = np.zeros((*np.shape(forward), len(recomputes)))
+    for r, recompute in enumerate(recomputes):
+        if recompute.granularity == "full" and recompute.method == "uniform":
+            table[..., r] = forward
+        elif recompute.granularity == "selective":
+            for modules, seconds in by_modules.items():
+                if not set(modules).isdisjoint(recompute.modules):
+                    table[..., r] += seconds
+    return table
+
+
+def lora_parameters(gemms: Sequence[GemmShape], numerics: Numerics) -> Number:
+    """r (n + k) per target module and group, on one rank (Hu et al. 2021)."""
+    return sum((numerics.lora_rank * (g.n + g.k) * g.groups for g in gemms if g.name in numerics.lora_target_modules), 0.0)
+
+
+def trained_parameters(job: Job, x: Shapes) -> dict[str, Number]:
+    """Parameters of one rank that are trained, per layer kind and outside of the layers. Under LoRA: the adapters alone."""
+    model, kinds = job.model, range(2 if job.model.is_moe else 1)
+    if job.numerics.peft == "lora":
+        attention = attention_gemm_shapes(job, x)
+        mlp = mlp_gemm_shapes(job, x, model.ffn_hidden_size, "", "dense", ())
+        dense = [lora_parameters([*attention, *(mlp if kind == 0 else [])], job.numerics) for kind in kinds]
+        zero = 0.0 * x.tokens
+        return {
+            "dense_parameters": dense,
+            "expert_parameters": [zero for _ in kinds],
+            "embedding_parameters": zero,
+            "head_parameters": zero,
+        }
+    layers = [layer_parameters(model, bool(kind), x.tp, x.etp, x.ep) for kind in kinds]
+    head = final_norm_parameters(model) + output_layer_parameters(model, x.tp)
+    if model.mtp_num_layers:
+        head = head + model.mtp_num_layers * (mtp_layer_parameters(model, x.tp, x.etp, x.ep).dense + 0.0 * x.tp)
+    return {
+        "dense_parameters": [p.dense + 0.0 * x.tp for p in layers],
+        "expert_parameters": [p.experts + 0.0 * x.tp for p in layers],
+        "embedding_parameters": embedding_parameters(model, x.tp),
+        "head_parameters": head,
+    }

@@ -1,0 +1,176 @@
+"""Operator: one line of a layer with its seconds; and the batched pricing of many GEMMs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specs.parameters import Number
+from time_model.gemm import gemm_bytes, gemm_flops, gemm_seconds, grouped_gemm_share, weight_gradient_seconds
+from time_model.job import Job
+from time_model.pointwise import pointwise_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """Seconds of one operator of one layer and micro-batch, on one rank. Arrays over shapes."""
+
+    name: str
+    formula: str
+    """Public function of time_model that priced it: the part that it is booked under."""
+    layer: str = "all"
+    """all, dense or moe: the layers that have it; head, embedding or mtp: outside of the layers."""
+    modules: tuple[str, ...] = ()
+    """Recompute modules (specs.recompute) whose recomputation runs it again."""
+    forward: Number = 0.0
+    dgrad: Number = 0.0
+    """Gradient of the input; for operators without weights the whole backward."""
+    wgrad: Number = 0.0
+    flops: Number = 0.0
+    """Forward FLOPs."""
+    traffic: Number = 0.0
+    """Forward bytes: of HBM, or sent where the operator communicates."""
+    peak_flops_per_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmShape:
+    """One linear layer on one rank: [m, k] x [k, n], `groups` of them (local experts)."""
+
+    name: str
+    m: Number
+    n: Number
+    k: Number
+    groups: Number = 1.0
+    layer: str = "all"
+    modules: tuple[str, ...] = ()
+    layer_precision: bool = True
+    """In the layers' precision (fp8 under fp8); False: 16 bits."""
+    trainable: bool = True
+    grouped: bool = False
+
+
+def price_gemms(job: Job, gemms: Sequence[GemmShape]) -> list[Operator]:
+    """Forward (m, n, k), input gradient (m, k, n) and weight gradient (n, k, m) of many linear layers in one call.
+
+    Under fp8 an operand is one byte; frozen weights have no weight gradient. Grouped GEMMs
+    (grouped_gemm_seconds) run at the grouped share of the rate.
+    """
+    m, n, k, groups = (
+        np.stack([np.broadcast_to(getattr(g, field), np.shape(gemms[0].m)) for g in gemms])
+        for field in ("m", "n", "k", "groups")
+    )
+    low = np.array([job.uses_fp8 and g.layer_precision for g in gemms])
+    peak = np.where(low, job.gemm_flops_per_s, job.flops_per_s * job.software.gemm_derate)
+    element = np.where(low, 1.0, float(job.activation_bytes))
+    share = np.where(np.array([g.grouped for g in gemms])[:, None], grouped_gemm_share(m, job.gpu.grouped_rows_half), 1.0)
+    seconds = gemm_seconds(
+        np.stack([m, m, n]),
+        np.stack([n, k, k]),
+        np.stack([k, n, m]),
+        flops_per_s=peak[:, None] * share,
+        hbm_bytes_per_s=job.hbm_bytes_per_s,
+        num_sms=job.cluster.gpu.num_sms,
+        constants=job.gpu.gemm,
+        element_bytes=element[:, None],
+        groups=groups,
+    )
+    flops, traffic = gemm_flops(m, n, k) * groups, gemm_bytes(m, n, k, element[:, None]) * groups
+    return [
+        Operator(
+            name=g.name,
+            formula="grouped_gemm_seconds" if g.grouped else "gemm_seconds",
+            layer=g.layer,
+            modules=g.modules,
+            forward=seconds[0, i],
+            dgrad=seconds[1, i],
+            wgrad=seconds[2, i] if g.trainable else 0.0 * seconds[2, i],
+            flops=flops[i],
+            traffic=traffic[i],
+            peak_flops_per_s=float(peak[i]),
+        )
+        for i, g in enumerate(gemms)
+    ]
+
+
+def memory_bound(
+    job: Job,
+    name: str,
+    traffic: tuple[Number, Number],
+    *,
+    layer: str = "all",
+    modules: tuple[str, ...] = (),
+    launches: tuple[float, float] = (0.0, 0.0),
+) -> Operator:
+    """An Operator from (forward, backward) traffic at 16-bit activations, priced by pointwise.pointwise_seconds."""
+    forward, backward = (
+        pointwise_seconds(
+            part * job.width_factor,
+            count,
+            hbm_bytes_per_s=job.hbm_bytes_per_s,
+            efficiency=job.gpu.hbm_pointwise,
+            launch_s=job.gpu.launch_s,
+            factor=job.software.pointwise_factor,
+        )
+        for part, count in zip(traffic, launches, strict=True)
+    )
+    return Operator(
+        name=name,
+        formula="pointwise_seconds",
+        layer=layer,
+        modules=modules,
+        forward=forward,
+        dgrad=backward,
+        traffic=traffic[0] * job.width_factor,
+    )
+
+
+def gradient_accumulation(job: Job, name: str, gemms: Sequence[GemmShape], layer: str = "all") -> Operator:
+    """The main-gradient traffic of all trainable weights among `gemms`, as one Operator."""
+    weights = sum((g.n * g.k * g.groups for g in gemms if g.trainable), 0.0)
+    return Operator(
+        name=name,
+        formula="weight_gradient_seconds",
+        layer=layer,
+        wgrad=weight_gradient_seconds(
+            weights, grad_bytes=job.gradient_bytes, exposed=job.gpu.accumulate_exposed, hbm_bytes_per_s=job.hbm_bytes_per_s
+        ),
+    )
+
+
+def fp8_casts(
+    job: Job, name: str, gemms: Sequence[GemmShape], layer: str = "all", modules: tuple[str, ...] = ()
+) -> list[Operator]:
+    """Casts of every GEMM's input (forward) and output gradient (backward) to fp8: 3 bytes an element. None without fp8."""
+    if not job.uses_fp8:
+        return []
+    cast = job.gpu.fp8.cast_bytes
+    low = [g for g in gemms if g.layer_precision]
+    return [
+        memory_bound(
+            job,
+            name,
+            (cast * sum(g.m * g.k * g.groups for g in low), cast * sum(g.m * g.n * g.groups for g in low)),
+            layer=layer,
+            modules=modules,
+        )
+    ]
+
+
+def with_adapters(job: Job, gemms: Sequence[GemmShape]) -> list[GemmShape]:
+    """Under LoRA: the linear layers frozen, and beside each target a pair of low-rank ones (Hu et al. 2021, section 4.1).
+
+    Matrices A (r x k) and B (n x r) in 16 bits; how tensor parallelism splits A is neglected.
+    """
+    if job.numerics.peft != "lora":
+        return list(gemms)
+    rank, result = float(job.numerics.lora_rank), []
+    for g in gemms:
+        result.append(GemmShape(**{**g.__dict__, "trainable": False}))
+        if g.name in job.numerics.lora_target_modules:
+            common = {**g.__dict__, "layer_precision": False}
+            result.append(GemmShape(**{**common, "name": f"{g.name}.lora_a", "n": rank + 0 * g.n}))
+            result.append(GemmShape(**{**common, "name": f"{g.name}.lora_b", "k": rank + 0 * g.k}))
+    return result

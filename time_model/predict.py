@@ -1,0 +1,78 @@
+"""estimate_step_time: seconds of one training step, for many plans at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from specs.cluster import ClusterSpec
+from specs.layouts import Layouts
+from specs.model import ModelSpec
+from specs.numerics import Numerics, Workload
+from specs.recompute import Recompute
+from specs.software import SoftwareStack
+from time_model.job import Job, shapes_of, unique_rows
+from time_model.layer_table import layer_table
+from time_model.parts import step_parts
+from time_model.rows import Rows, rows_of
+from time_model.step import compute_seconds, row_seconds
+
+PAIRS_PER_CHUNK = 65_536
+"""Layouts x recomputes that are combined at once: the working arrays stay in the cache."""
+
+Table = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeEstimate:
+    """Seconds of one training step. Tables are [layouts, recomputes]."""
+
+    step_seconds: Table
+    parts: dict[str, Table] = field(default_factory=dict)
+    """Only with detail: name of the public function of time_model -> seconds of the step; they sum to step_seconds."""
+    level: str = "default"
+    """calibrated where operator tables of this GPU stand behind the constants, default where they were inherited."""
+    origin: str = ""
+    """Which entries of data/gpu_efficiency.json were used, and the software stack."""
+
+
+def estimate_step_time(
+    *,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    numerics: Numerics,
+    stack: SoftwareStack,
+    workload: Workload,
+    layouts: Layouts,
+    recomputes: Sequence[Recompute],
+    detail: bool = False,
+) -> TimeEstimate:
+    """Price every layout under every recomputation. Raises InputError where the GPU lacks the precision.
+
+    A layer is priced once per distinct (tp, sp, cp, mbs[, ep, etp]) and gathered; pipeline, data parallelism and optimizer are
+    added per row. Legality is not checked here: a silly plan gets its price.
+    """
+    job = Job(model, cluster, numerics, stack, workload)
+    step = np.empty((len(layouts), len(recomputes)))
+    parts: dict[str, Table] = {}
+    if step.size:
+        rows = _prepare(job, layouts, recomputes)
+        size = max(1, PAIRS_PER_CHUNK // len(recomputes))
+        for start in range(0, len(layouts), size):
+            chunk = rows.slice(start, start + size) if len(layouts) > size else rows
+            step[start : start + size] = row_seconds(job, chunk, compute_seconds(job, chunk))
+            if detail:
+                for name, values in step_parts(job, chunk).items():
+                    parts.setdefault(name, np.empty_like(step))[start : start + size] = values
+    return TimeEstimate(step_seconds=step, parts=parts, level=job.gpu.level, origin=f"{job.gpu.origin}; {stack.name}")
+
+
+def _prepare(job: Job, layouts: Layouts, recomputes: Sequence[Recompute]) -> Rows:
+    """Layer table of the distinct shapes, and the columns of every row."""
+    names = ("mbs", "tp", "sp", "cp") + (("ep", "etp") if job.model.is_moe else ())
+    first, inverse = unique_rows(layouts, names)
+    table = layer_table(job, shapes_of(layouts.take(first), job), recomputes)
+    return rows_of(job, layouts, table, inverse, recomputes)

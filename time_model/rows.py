@@ -1,0 +1,252 @@
+"""Columns of every row that do not depend on recomputation: stages, sends, data-parallel collectives, optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specs.layouts import Layouts, middle_layers, stage_table
+from specs.parameters import Number
+from specs.recompute import Recompute
+from time_model.collectives import collective_seconds, send_seconds
+from time_model.data_parallel import embedding_gradient_seconds, fsdp_seconds, reduction_communication
+from time_model.job import Job
+from time_model.layer_table import LayerTable
+from time_model.optimizer import optimizer_seconds
+from time_model.pipeline import p2p_message_bytes, p2p_seconds
+from time_model.placement import Group, data_group, expert_data_group, pipeline_crosses
+
+Column = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """All that is known of each row before recomputation enters. Columns [n], lists of columns per priced stage or
+    layer kind."""
+
+    table: LayerTable
+    recomputes: tuple[Recompute, ...]
+    index: Index
+    """Row of the layer table."""
+    pp: Column
+    vpp: Column
+    num_microbatches: Column
+    stage_layers: list[list[Column]]
+    """[stage][kind]: layers, multi-token-prediction depths included."""
+    stage_first: list[Column]
+    stage_last: list[Column]
+    """1 where the priced stage is the first (last), else 0."""
+    all_layers: list[float]
+    """[kind]: layers of the whole model."""
+    block_sizes: list[Column]
+    """Layers of the first, the last and all middle stages (one column each), and how many middle stages there are."""
+    fsdp: Column
+    fsdp_gather: list[Column]
+    fsdp_scatter: list[Column]
+    """[kind]: collective time of one layer."""
+    fsdp_outside: Column
+    """Felt traffic of embedding and head per micro-batch, on the stages that hold them."""
+    reduction: Column
+    gather: Column
+    """Collective time once per step."""
+    embedding_gradient: Column
+    p2p: Column
+    optimizer: Column
+
+    def slice(self, start: int, stop: int) -> Rows:
+        """Rows start to stop."""
+        return replace(
+            self,
+            **{
+                f.name: _cut(getattr(self, f.name), start, stop)
+                for f in fields(self)
+                if f.name not in ("table", "recomputes", "all_layers")
+            },
+        )
+
+
+def _cut(value: Any, start: int, stop: int) -> Any:
+    return [_cut(item, start, stop) for item in value] if isinstance(value, list) else value[start:stop]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stages:
+    layers: list[list[Column]]
+    first: list[Column]
+    last: list[Column]
+    whole: list[float]
+
+
+def _stages(job: Job, layouts: Layouts, kinds: int) -> _Stages:
+    """Layers of each priced stage by kind. A multi-token-prediction depth counts as one more layer like the last."""
+    model, stages = job.model, stage_table(job.model, layouts)
+    sparse, last_kind = sum(model.moe_pattern), model.moe_pattern[-1]
+    counts = (stages.layers - stages.moe_layers, stages.moe_layers)[:kinds]
+    depths = (model.mtp_num_layers * (1 - last_kind), model.mtp_num_layers * last_kind)[:kinds]
+    layers = [
+        [(counts[kind][:, s] + depths[kind] * stages.is_last[:, s]).astype(np.float64) for kind in range(kinds)]
+        for s in range(stages.layers.shape[1])
+    ]
+    whole = [model.num_layers - sparse + float(depths[0]), sparse + float(depths[-1])][:kinds]
+    return _Stages(
+        layers=layers,
+        whole=whole,
+        first=[column.astype(np.float64) for column in stages.is_first.T],
+        last=[column.astype(np.float64) for column in stages.is_last.T],
+    )
+
+
+def rows_of(job: Job, layouts: Layouts, table: LayerTable, index: Index, recomputes: Sequence[Recompute]) -> Rows:
+    """Price everything that does not depend on recomputation."""
+    stages = _stages(job, layouts, len(table.forward))
+    pp, vpp, microbatches = (getattr(layouts, name).astype(np.float64) for name in ("pp", "vpp", "num_microbatches"))
+    sizes = (
+        layouts.first,
+        np.where(layouts.pp > 1, layouts.last, 0),
+        middle_layers(job.model, layouts),
+        np.maximum(pp - 2.0, 0.0),
+    )
+    return Rows(
+        table=table,
+        recomputes=tuple(recomputes),
+        index=index,
+        pp=pp,
+        vpp=vpp,
+        num_microbatches=microbatches,
+        stage_layers=stages.layers,
+        stage_first=stages.first,
+        stage_last=stages.last,
+        all_layers=stages.whole,
+        block_sizes=[column.astype(np.float64) for column in sizes],
+        fsdp=layouts.fsdp.astype(np.float64),
+        p2p=_p2p(job, layouts, table, index),
+        **_data_parallel(job, layouts, table, index, stages),
+    )
+
+
+def _p2p(job: Job, layouts: Layouts, table: LayerTable, index: Index) -> Column:
+    tokens = layouts.mbs * job.workload.seq_length / layouts.cp
+    divided = np.where(layouts.sp | job.software.scatter_gather, layouts.tp, 1)
+    message = p2p_message_bytes(tokens, job.model.hidden_size, job.activation_bytes, divided)
+    send = send_seconds(message, pipeline_crosses(layouts, job.cluster), job.links)
+    if job.software.scatter_gather:
+        send = send + np.where(layouts.sp, 0.0, table.hidden_gather[index])
+    result: Column = p2p_seconds(send, layouts.pp, layouts.vpp, layouts.num_microbatches, job.software.p2p_overlap_share)
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Trained parameters of one rank: of the fullest stage, of one layer by kind, and of embedding and head together."""
+
+    dense: Column
+    expert: Column
+    """Of the fullest stage."""
+    layer_dense: list[Column]
+    layer_expert: list[Column]
+    """[kind]"""
+    ends: Column
+
+
+def _held(layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) -> Held:
+    dense = [p[index] for p in table.dense_parameters]
+    expert = [p[index] for p in table.expert_parameters]
+    embedding, head = table.embedding_parameters[index], table.head_parameters[index]
+    held, held_expert = [], []
+    for layers, first, last in zip(stages.layers, stages.first, stages.last, strict=True):
+        held.append(_dot(layers, dense) + first * embedding + last * head)
+        held_expert.append(_dot(layers, expert))
+    return Held(
+        dense=np.maximum.reduce(held),
+        expert=np.maximum.reduce(held_expert),
+        layer_dense=dense,
+        layer_expert=expert,
+        ends=embedding + head,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Exchange:
+    """Gradient reduction and weight gather over both data-parallel groups."""
+
+    job: Job
+    dense: Group
+    expert: Group
+
+    def reduce(self, dense: Number, expert: Number, sharded: Number) -> Number:
+        job = self.job
+        total = reduction_communication(dense, self.dense, job.links, job.gradient_bytes, sharded)
+        if job.model.is_moe:
+            total = total + reduction_communication(expert, self.expert, job.links, job.gradient_bytes, sharded)
+        return total
+
+    def gather(self, dense: Number, expert: Number) -> Number:
+        job = self.job
+        total = collective_seconds("all_gather", dense * job.gathered_bytes, self.dense, job.links)
+        if job.model.is_moe:
+            total = total + collective_seconds("all_gather", expert * job.gathered_bytes, self.expert, job.links)
+        return total
+
+
+def _data_parallel(job: Job, layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) -> dict[str, Any]:
+    """Collectives of gradients and weights once a step, the optimizer, tied embeddings, and FSDP's per-layer collectives."""
+    exchange = _Exchange(job=job, dense=data_group(layouts, job.cluster), expert=expert_data_group(layouts, job.cluster))
+    held = _held(layouts, table, index, stages)
+    sharded = layouts.dist_opt | (layouts.fsdp > 0)
+    ranks, expert_ranks = np.where(sharded, exchange.dense.size, 1.0), np.where(sharded, exchange.expert.size, 1.0)
+    owners = np.where(sharded, exchange.dense.size, 0.0)
+    optimizer = optimizer_seconds(
+        held.dense / ranks + held.expert / expert_ranks,
+        held.dense + held.expert,
+        owners,
+        layouts.offload,
+        numerics=job.numerics,
+        stack=job.software,
+        gradient_bytes=job.gradient_bytes,
+        hbm_bytes_per_s=job.hbm_bytes_per_s,
+        host_bytes_per_s=job.gpu.host_bytes_per_s,
+        cpu_memory_bytes_per_s=job.gpu.cpu_memory_bytes_per_s,
+    )
+    tied = 0.0 * held.dense
+    if not job.model.untie_embeddings_and_output_weights:
+        tied = embedding_gradient_seconds(
+            table.embedding_parameters[index], layouts.pp, pipeline_crosses(layouts, job.cluster), job.gradient_bytes, job.links
+        )
+    return {
+        "reduction": np.where(layouts.fsdp > 0, 0.0, exchange.reduce(held.dense, held.expert, sharded)),
+        "gather": np.where(sharded & (layouts.fsdp < 3), exchange.gather(held.dense, held.expert), 0.0),
+        "optimizer": optimizer,
+        "embedding_gradient": tied,
+        **_fsdp(exchange, layouts, table, index, held),
+    }
+
+
+def _fsdp(exchange: _Exchange, layouts: Layouts, table: LayerTable, index: Index, held: Held) -> dict[str, Any]:
+    """Collective time of one layer under FSDP, and what is felt of those of embedding and head; empty lists where no
+    row uses it."""
+    if not np.any(layouts.fsdp):
+        return {"fsdp_gather": [], "fsdp_scatter": [], "fsdp_outside": 0.0 * held.dense}
+    layers = list(zip(held.layer_dense, held.layer_expert, strict=True))
+    none = 0.0 * held.ends
+    outside = fsdp_seconds(
+        exchange.gather(held.ends, none),
+        exchange.reduce(held.ends, none, True),
+        table.head[0][index],
+        table.head[1][index],
+        stage=layouts.fsdp,
+        interference=exchange.job.gpu.fsdp_interference,
+    )
+    return {
+        "fsdp_gather": [exchange.gather(dense, expert) for dense, expert in layers],
+        "fsdp_scatter": [exchange.reduce(dense, expert, True) for dense, expert in layers],
+        "fsdp_outside": outside,
+    }
+
+
+def _dot(counts: Sequence[Number], values: Sequence[Number]) -> Number:
+    return sum(count * value for count, value in zip(counts, values, strict=True))
