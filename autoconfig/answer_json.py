@@ -8,9 +8,9 @@ from importlib import resources
 from typing import Any
 
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
-from autoconfig.service import IncludedPlan, SearchAnswer
 from autoconfig.question import Question
 from autoconfig.search import Funnel
+from autoconfig.service import IncludedPlan, SearchAnswer
 from autoconfig.verdict import what_would_fit
 from memory_model.overhead import ALLOCATOR_SHARE, CUDA_CONTEXT_BYTES
 from specs.parameters import total_parameters

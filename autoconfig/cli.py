@@ -1,4 +1,7 @@
-"""The command line: parse, call one function of `autoconfig.service`, render. Exit codes: 0 answered, 2 bad input, 3 nothing fits."""
+"""The command line: parse, call one function of `autoconfig.service`, render.
+
+Exit codes: 0 answered, 2 bad input, 3 nothing fits, 130 interrupted, 1 a bug of ours.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,15 @@ class _Group(click.Group):
     """Turns our errors into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; InputError ends with exit code 2, other errors of ours with 1."""
+        """Run the command; InputError ends with exit code 2, other errors of ours with 1, Ctrl-C with 130."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:  # `autoconfig models | head`: the reader has what it wants
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
         except InputError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(EXIT_BAD_INPUT)
@@ -129,7 +138,11 @@ def software_command(as_json: bool) -> None:
 def _console() -> Any:
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WHEN_PIPED)
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WHEN_PIPED)
 
 
 def _print_json(body: dict[str, Any]) -> None:
@@ -161,8 +174,4 @@ def _progress(options: dict[str, Any]) -> Any:
 
 def main() -> None:
     """Entry point of the `autoconfig` command."""
-    try:
-        cli(standalone_mode=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    cli(prog_name="autoconfig")

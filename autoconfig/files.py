@@ -21,14 +21,19 @@ TABLE_SUFFIXES = (".parquet", ".csv")
 
 def check_table_path(path: Path) -> None:
     """Fail before the work, not after it. Raises FileError when the suffix or the folder cannot be used."""
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        raise FileError(f"output {path}: the name must end in {' or '.join(TABLE_SUFFIXES)}")
-    if path.is_dir():
-        raise FileError(f"output {path} is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise FileError(f"output {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise FileError(f"output {path}: the folder {path.parent} cannot be written to")
+    name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+    try:
+        if path.is_dir():
+            raise FileError(f"output {name!r} is a folder; name a file in it, ending in {' or '.join(TABLE_SUFFIXES)}")
+        if path.suffix.lower() not in TABLE_SUFFIXES:
+            raise FileError(f"output {name!r}: the name must end in {' or '.join(TABLE_SUFFIXES)}")
+        if not path.parent.is_dir():
+            raise FileError(f"output {name!r}: there is no folder {str(path.parent)[:200]}; make it first")
+        if not os.access(path.parent, os.W_OK):
+            raise FileError(f"output {name!r}: the folder {path.parent} cannot be written to; name another one")
+    except (OSError, ValueError) as error:  # a name too long, a NUL inside
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"output {name!r} cannot be used as a file name: {reason}") from error
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

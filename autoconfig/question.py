@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.rules import Setting
+from autoconfig.rules import RULE_TEXT, Setting, recompute_rule
 from autoconfig.space import Wish
 from specs.cluster import ClusterSpec, cluster_of
 from specs.cluster_file import load_cluster
@@ -20,7 +21,7 @@ from specs.model import ModelSpec
 from specs.model_catalogue import resolve_model
 from specs.numerics import Numerics, Workload
 from specs.overrides import apply_overrides
-from specs.plan import SHORT_TO_LONG, parse_keys
+from specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
 from specs.software import SoftwareStack
 from specs.software_catalogue import DEFAULT_STACK, load_stack
 
@@ -93,7 +94,23 @@ def understand(request: Request) -> Question:
         at_most=_caps(request.max),
         excluded=_sets(request.exclude, "--exclude", workload),
     )
+    _check_wish(setting, wish)
+    for text in request.include:
+        with _named(f"--include {text}"):
+            parse_plan(text, cluster.num_gpus)
     return Question(setting=setting, wish=wish, assumed=tuple(assumed), request=request)
+
+
+def _check_wish(setting: Setting, wish: Wish) -> None:
+    """Wishes that no layout can meet: a value both fixed and excluded, a recomputation that the model or precision rules out."""
+    for key, values in wish.fixed.items():
+        if values <= wish.excluded.get(key, frozenset()):
+            raise InputError(f"--fix and --exclude together leave no value of {key}; drop one of them")
+    fixed = wish.fixed.get("recompute", frozenset())
+    broken = [recompute_rule(setting, option) for option in fixed]
+    if fixed and all(broken):
+        rule, names = broken[0] or "", " or ".join(sorted(map(str, fixed)))
+        raise InputError(f"--fix recompute={names}: not legal for {setting.model.name}: {rule}, {RULE_TEXT[rule]}")
 
 
 def _check(request: Request) -> None:
@@ -155,6 +172,9 @@ def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareS
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
         assumed.append(f"gradients reduced in {given['grad_reduce_dtype']} (--grad-reduce-dtype)")
+    if given["precision"] == "fp8" and "fp8_param_gather" not in given and stack.memory.default_fp8_param_gather:
+        given["fp8_param_gather"] = True
+        assumed.append(f"fp8_param_gather, as {stack.name} runs fp8")
     default = 0.1 if model.position_embedding_type == "learned_absolute" else 0.0
     missing = [key for key in ("attention_dropout", "hidden_dropout") if key not in given]
     for key in missing:
@@ -190,10 +210,19 @@ _UNSIZED = ("sp", "recompute", "dist_opt", "fsdp", "offload", "first", "last")
 
 
 def _read(text: str, option: str) -> dict[str, object]:
+    with _named(f"{option} {text}"):
+        values = parse_keys(text)
+        TrainPlan(**{"tp": 1, "pp": 1, "dp": 1, "mbs": 1, **values})  # type: ignore[arg-type]  # checks every value
+        return values
+
+
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """Errors inside say which option they are about."""
     try:
-        return parse_keys(text)
+        yield
     except InputError as error:
-        raise InputError(f"{option} {text}: {error}") from None
+        raise InputError(f"{option}: {error}") from None
 
 
 Progress = Callable[[str], None]

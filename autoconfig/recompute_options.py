@@ -22,8 +22,9 @@ def recompute_options(setting: Setting, wish: Wish, max_layers: int) -> list[Rec
 
     `max_layers` is the largest number of layers on one stage. Counts run 1, 2, 3, 4, then in steps of about a quarter.
     """
+    excluded = wish.excluded.get("recompute", frozenset())
     if "recompute" in wish.fixed:
-        return sorted(wish.fixed["recompute"], key=str)
+        return [o for o in sorted(wish.fixed["recompute"] - excluded, key=str) if recompute_rule(setting, o) is None]
     options = [NONE]
     modules = [m for m in MODULES if recompute_rule(setting, Recompute("selective", (m,))) is None]
     for size in range(1, MODULES_TOGETHER + 1):
@@ -34,7 +35,6 @@ def recompute_options(setting: Setting, wish: Wish, max_layers: int) -> list[Rec
     counts = layer_counts(max_layers)
     options += [Recompute("full", (), "block", n) for n in counts if n < max_layers]
     options += [Recompute("full", (), "uniform", n) for n in counts if n & (n - 1) == 0]
-    excluded = wish.excluded.get("recompute", frozenset())
     return [option for option in options if option not in excluded]
 
 
@@ -48,7 +48,10 @@ def layer_counts(most: int) -> list[int]:
 
 
 def legal_mask(options: list[Recompute], layouts: Layouts, setting: Setting) -> npt.NDArray[np.bool_]:
-    """[n, R]: the option is legal for the layout (NV111); a block as large as the chunk is the same as uniform, so it is left out."""
+    """[n, R]: the option is legal for the layout (NV111).
+
+    A block as large as the chunk is the same as uniform, so it is left out.
+    """
     middle = middle_layers(setting.model, layouts)
     last = np.where(layouts.pp > 1, layouts.last, layouts.first)
     largest = np.maximum(np.maximum(layouts.first, last), middle)

@@ -37,7 +37,8 @@ def show_search(console: Console, answer: SearchAnswer) -> None:
         console.print(f"  [dim]{count:>12,} rejected: {escape(_rule_text(rule))}[/dim]")
     if len(funnel.rejected_by_rule) > len(shown):
         console.print(
-            f"  [dim]{sum(funnel.rejected_by_rule.values()) - sum(c for _, c in shown):>12,} by other rules (--json lists them)[/dim]"
+            f"  [dim]{sum(funnel.rejected_by_rule.values()) - sum(count for _, count in shown):>12,} by other rules "
+            "(--json lists them)[/dim]"
         )
     if not answer.plans:
         show_nothing_fits(console, answer)
@@ -129,8 +130,8 @@ def show_nothing_fits(console: Console, answer: SearchAnswer) -> None:
         return
     short = (miss.peak_bytes - miss.limit_bytes) / GIB
     console.print(
-        f"[bold red]Nothing fits.[/bold red] The nearest miss is {escape(str(miss.plan))}: stage {miss.worst_stage.stage} needs "
-        f"{miss.peak_bytes / GIB:.1f} GiB of {miss.limit_bytes / GIB:.1f}, {short:.1f} GiB too much."
+        f"[bold red]Nothing fits.[/bold red] The nearest miss is {escape(str(miss.plan))}: stage {miss.worst_stage.stage} "
+        f"needs {miss.peak_bytes / GIB:.1f} GiB of {miss.limit_bytes / GIB:.1f}, {short:.1f} GiB too much."
     )
     console.print("What would make it fit:")
     for hint in what_would_fit(miss, answer.question):
@@ -151,8 +152,8 @@ def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer
         console.print(f"{name}fits ({figures})")
     else:
         console.print(
-            f"{name}layout {included.layout_rank:,} of {answer.ranking.funnel.fit:,} (first {included.layout_percentile:.1f} %), "
-            f"{included.step_ratio_to_first:.3f} x the first ({figures})"
+            f"{name}layout {included.layout_rank:,} of {answer.ranking.funnel.fit:,} "
+            f"(first {included.layout_percentile:.1f} %), {included.step_ratio_to_first:.3f} x the first ({figures})"
         )
 
 
@@ -170,12 +171,12 @@ def show_explain(console: Console, question: Question, included: IncludedPlan) -
     verdict = "fits" if report.fits else f"does not fit: {included.shortfall_gib:.1f} GiB too much"
     console.print(
         f"Step {seconds_text(report.step_seconds)} (90 % band {seconds_text(report.confidence.step_seconds_p5)} to "
-        f"{seconds_text(report.confidence.step_seconds_p95)}; {report.confidence.level}), {report.tokens_per_second_per_gpu:,.0f} "
-        f"tokens/s/GPU, {report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
+        f"{seconds_text(report.confidence.step_seconds_p95)}; {report.confidence.level}), "
+        f"{report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, {report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
     )
     console.print(
-        f"Memory: {verdict}; chance to fit {report.confidence.fit_probability:.0%}; limit {report.limit_bytes / GIB:.1f} GiB of "
-        f"{question.setting.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
+        f"Memory: {verdict}; chance to fit {report.confidence.fit_probability:.0%}; limit {report.limit_bytes / GIB:.1f} GiB "
+        f"of {question.setting.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
     )
     console.print(_time_table(report))
     console.print(_memory_table(report))

@@ -12,6 +12,7 @@ from autoconfig.evaluate import Money, PlanReport, Violation, report_plan, viola
 from autoconfig.question import Question, Request, understand
 from autoconfig.search import Ranking, rank_plans
 from autoconfig.verdict import RESOLUTION, nothing_legal, reason_for, tie_groups
+from specs.layouts import stage_layers
 from specs.plan import TrainPlan, parse_plan
 from specs.units import GIB
 
@@ -166,8 +167,8 @@ def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
     mask = np.ones(len(rows), bool)
     for key in ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs"):
         mask &= getattr(rows, key) == getattr(plan, key)
-    middle = ranking.setting.model.num_layers // plan.pp
-    mask &= (rows.first == (plan.first or middle)) & (rows.last == (plan.last or middle))
+    stages = stage_layers(ranking.setting.model, plan)
+    mask &= (rows.first == stages[0]) & (rows.last == stages[-1])
     ids = np.unique(ranking.space.layout_id[mask])
     best_ids = ranking.space.layout_id[ranking.row[ranking.best]]
     position = np.flatnonzero(np.isin(best_ids, ids))

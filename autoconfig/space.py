@@ -135,11 +135,13 @@ def sharding_choices(wish: Wish, default_dist_opt: bool) -> list[tuple[bool, int
     Unsharded optimizer state beside the distributed optimizer is never faster and never smaller, so it is priced only
     where the stack has nothing else or the caller fixes dist_opt=0.
     """
-    offload = sorted(wish.fixed.get("offload", {0.0}))
+    offload = sorted(set(wish.fixed.get("offload", {0.0})) - set(wish.excluded.get("offload", ())))
+    excluded = set(wish.excluded.get("dist_opt", ()))
+    usual = {default_dist_opt} - excluded or {not default_dist_opt} - excluded
     stages = [f for f in sorted(wish.fixed.get("fsdp", {0, 3})) if f not in wish.excluded.get("fsdp", ())]
     choices: list[tuple[bool, int, float]] = []
     for level in stages:
-        dist_opts = {False} if level else wish.fixed.get("dist_opt", {default_dist_opt})
+        dist_opts = ({False} if level else set(wish.fixed.get("dist_opt", usual))) - excluded
         if level and True in wish.fixed.get("dist_opt", ()):
             continue
         choices += [(bool(d), int(level), float(o)) for d in sorted(dist_opts) for o in offload]

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from autoconfig.evaluate import PlanReport
 from autoconfig.question import Question
-from autoconfig.rules import RULE_TEXT
+from autoconfig.rules import RULE_TEXT, Setting
 from autoconfig.search import Ranking
-from autoconfig.space import Space
+from autoconfig.space import Space, Wish, axes, enumerate_space
 from specs.errors import InputError
-from specs.units import GIB
+from specs.units import GIB, divisors
 
 RESOLUTION = 0.06
 """Plans closer than this in predicted step time are a tie: the spread within groups of measured runs that differ only in
 their plan is 6 to 9 % (findings on public measurements, section 7)."""
 PARTS_NAMED = 2
+SHOWN_VALUES = 12
+TRIES = 12
 
 
 def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -67,27 +71,43 @@ def _trade(report: PlanReport, first: PlanReport) -> str:
 
 def nothing_legal(question: Question, space: Space) -> InputError:
     """The error for an empty space: what stopped the most layouts, and what to change."""
-    setting = question.setting
-    rejected = {rule: count for rule, count in space.rejected_by_rule.items()}
+    setting, wish = question.setting, question.wish
     asked = f"{setting.model.name} on {setting.cluster.num_gpus} GPUs with global batch {setting.workload.global_batch_size}"
-    if question.wish.fixed or question.wish.at_most or question.wish.excluded:
-        hint = "loosen --fix, --max or --exclude"
-    elif "NV007" in rejected:
-        hint = f"try --global-batch-size {nearest_batch(setting.cluster.num_gpus, setting.workload.global_batch_size)}"
-    else:
-        hint = "try another number of GPUs with more divisors, or --gpus-at-most"
-    worst = next(iter(rejected), "")
-    reason = (
-        f"most are stopped by {worst}: {RULE_TEXT[worst]}"
-        if worst in RULE_TEXT
-        else f"most are stopped by {worst or 'nothing'}"
-    )
-    return InputError(f"no legal plan for {asked}: {reason}; {hint}")
+    if wish != Wish() and _legal(setting):
+        values = axes(setting)
+        for key, fixed in wish.fixed.items():
+            if key in values and not fixed & set(values[key]):
+                allowed = ", ".join(str(int(v)) for v in values[key][:SHOWN_VALUES])
+                more = ", ..." if len(values[key]) > SHOWN_VALUES else ""
+                given = " or ".join(str(int(v)) for v in sorted(fixed))
+                return InputError(f"no legal plan for {asked}: {key}={given} is not among {key} = {allowed}{more}")
+        return InputError(f"no legal plan for {asked} is left by --fix, --max and --exclude; loosen one of them")
+    reasons = [f"{rule}, {RULE_TEXT[rule]}" for rule in space.rejected_by_rule if rule in RULE_TEXT and rule != "NV001"]
+    reason = f"most are stopped by {'; or '.join(reasons[:PARTS_NAMED])}" if reasons else "nothing divides"
+    return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(setting)}")
 
 
-def nearest_batch(num_gpus: int, batch: int) -> int:
-    """The multiple of the number of GPUs nearest to a batch, at least one per GPU."""
-    return max(1, round(batch / num_gpus)) * num_gpus
+def _legal(setting: Setting) -> bool:
+    return enumerate_space(setting, None, setting.stack.memory.default_optimizer_shard).legal > 0
+
+
+def _what_would_be_legal(setting: Setting) -> str:
+    """The nearest global batch, else the nearest smaller number of whole nodes, that has a legal plan."""
+    gpus, batch = setting.cluster.num_gpus, setting.workload.global_batch_size
+    node = setting.cluster.gpus_per_node
+    batches = sorted({max(1, round(batch / part)) * part for part in divisors(gpus)}, key=lambda b: abs(b - batch))
+    for wanted in batches[:TRIES]:
+        try:
+            workload = replace(setting.workload, global_batch_size=wanted)
+        except InputError:  # a batch larger than any
+            continue
+        if _legal(replace(setting, workload=workload)):
+            return f"--global-batch-size {wanted}"
+    sizes = {2**k // node * node for k in range(gpus.bit_length())} | {gpus // 2**k // node * node for k in range(1, TRIES)}
+    for wanted in sorted((n for n in sizes if 0 < n < gpus), reverse=True):
+        if _legal(replace(setting, cluster=replace(setting.cluster, num_gpus=wanted))):
+            return f"--gpus {wanted}, or --gpus-at-most {gpus}"
+    return "another sequence length, or a model whose heads and layers have more divisors"
 
 
 def what_would_fit(report: PlanReport, question: Question) -> list[str]:

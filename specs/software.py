@@ -37,10 +37,12 @@ class StackMemory:
     """Under fp8 the inputs of GEMMs are saved in one byte."""
     loss_bytes_per_logit: float = 6.0
     """Alive per logit at the loss (2 fused in place, 4, 6 Megatron's default, 10 with its `native` fusion)."""
+    logit_gradient_bytes: float = 2.0
+    """Alive per logit in the backward of the output layer (0 where logits are computed in chunks)."""
     logits_sharded: bool = True
     """Logits stay divided over tensor-parallel ranks; False: gathered before the loss."""
-    output_layer_moment: bool = True
-    """Backward of the output layer: a fresh dummy wgrad beside the logits' gradient."""
+    gathered_loss_bytes_per_logit: float = 0.0
+    """Alive per gathered logit instead, where logits are gathered and tp is above 1."""
     dummy_wgrads: bool = True
     """Cached dummy weight gradients of one layer (gradient accumulation fused into wgrad)."""
     workspace_bytes: int = 0
@@ -58,6 +60,8 @@ class StackMemory:
     score_backward_bytes: float = 4.0
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
     default_grad_dtype: str = "fp32"
+    default_fp8_param_gather: bool = False
+    """The stack's usual fp8 run keeps and gathers weights in fp8."""
     default_optimizer_shard: bool = True
     """The stack's usual run shards the optimizer state over data-parallel ranks."""
 

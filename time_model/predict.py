@@ -23,6 +23,9 @@ from time_model.step import compute_seconds, row_seconds
 PAIRS_PER_CHUNK = 65_536
 """Layouts x recomputes that are combined at once: the working arrays stay in the cache."""
 
+ROWS_PER_TABLE = 65_536
+"""Layouts that share one layer table: bounds its memory where nearly every row has a shape of its own (experts)."""
+
 Table = npt.NDArray[np.float64]
 
 
@@ -58,15 +61,13 @@ def estimate_step_time(
     job = Job(model, cluster, numerics, stack, workload)
     step = np.empty((len(layouts), len(recomputes)))
     parts: dict[str, Table] = {}
-    if step.size:
-        rows = _prepare(job, layouts, recomputes)
-        size = max(1, PAIRS_PER_CHUNK // len(recomputes))
-        for start in range(0, len(layouts), size):
-            chunk = rows.slice(start, start + size) if len(layouts) > size else rows
-            step[start : start + size] = row_seconds(job, chunk, compute_seconds(job, chunk))
-            if detail:
-                for name, values in step_parts(job, chunk).items():
-                    parts.setdefault(name, np.empty_like(step))[start : start + size] = values
+    for start in range(0, len(layouts) if recomputes else 0, ROWS_PER_TABLE):
+        block = slice(start, start + ROWS_PER_TABLE)
+        rows = _prepare(job, layouts.take(block), recomputes)
+        _price(job, rows, step[block])
+        if detail:
+            for name, values in step_parts(job, rows).items():
+                parts.setdefault(name, np.zeros_like(step))[block] = values
     return TimeEstimate(step_seconds=step, parts=parts, level=job.gpu.level, origin=f"{job.gpu.origin}; {stack.name}")
 
 
@@ -76,3 +77,11 @@ def _prepare(job: Job, layouts: Layouts, recomputes: Sequence[Recompute]) -> Row
     first, inverse = unique_rows(layouts, names)
     table = layer_table(job, shapes_of(layouts.take(first), job), recomputes)
     return rows_of(job, layouts, table, inverse, recomputes)
+
+
+def _price(job: Job, rows: Rows, step: Table) -> None:
+    """Fill `step` chunk by chunk."""
+    size = max(1, PAIRS_PER_CHUNK // step.shape[1])
+    for start in range(0, len(step), size):
+        chunk = rows.slice(start, start + size) if len(step) > size else rows
+        step[start : start + size] = row_seconds(job, chunk, compute_seconds(job, chunk))

@@ -27,7 +27,10 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 def predicted_seconds(row: dict[str, str]) -> float:
-    number = {key: int(row[key]) for key in ("layers", "hidden", "heads", "vocab", "seq", "gpus", "tp", "sp", "pp", "vpp", "dp", "mbs", "gbs")}
+    number = {
+        key: int(row[key])
+        for key in ("layers", "hidden", "heads", "vocab", "seq", "gpus", "tp", "sp", "pp", "vpp", "dp", "mbs", "gbs")
+    }
     model = ModelSpec(
         name=row["model"],
         num_layers=number["layers"],
@@ -72,7 +75,9 @@ def test_mean_error_on_published_runs(name: str, count: int, most: float) -> Non
     for row in rows(name):
         predicted, measured = predicted_seconds(row), measured_seconds(row)
         errors.append(predicted / measured - 1)
-        print(f"{row['id']} {row['model']:9} predicted {predicted:8.3f} s  measured {measured:8.3f} s  {100 * errors[-1]:+5.1f} %")
+        print(
+            f"{row['id']} {row['model']:9} predicted {predicted:8.3f} s  measured {measured:8.3f} s  {100 * errors[-1]:+5.1f} %"
+        )
     print(f"mean {100 * np.mean(np.abs(errors)):.2f} %")
     assert len(errors) == count
     assert np.mean(np.abs(errors)) <= most

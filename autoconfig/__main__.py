@@ -1,0 +1,5 @@
+"""`python -m autoconfig` is the `autoconfig` command."""
+
+from autoconfig.cli import main
+
+main()

@@ -1,0 +1,260 @@
+"""The whole step: batching, parts, recomputation, and that nothing silly is cheap or NaN."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import time_model
+from specs.cluster import ClusterSpec, cluster_of
+from specs.errors import InputError
+from specs.gpu_catalogue import load_gpu
+from specs.layouts import Layouts, layouts_of
+from specs.model_catalogue import load_model
+from specs.numerics import Numerics, Workload
+from specs.plan import TrainPlan, parse_plan
+from specs.recompute import Recompute
+from specs.software_catalogue import load_stack, software_names
+from time_model.explain import explain_operators
+from time_model.predict import TimeEstimate, estimate_step_time
+
+GPT3 = load_model("gpt3-175b")
+FULL = [
+    Recompute.parse(t)
+    for t in ("none", "selective:core_attn", "selective:mlp", "full:uniform:1", "full:block:2", "full:block:96")
+]
+FP8 = Numerics(precision="fp8", fp8_param_gather=True, grad_reduce_dtype="bf16", attention_dropout=0.0, hidden_dropout=0.0)
+
+
+def estimate(plans: Sequence[str], recomputes: Sequence[Recompute] | None = None, **changes: Any) -> TimeEstimate:
+    """One estimate with defaults: GPT-3 175B, 1,024 A100, batch 1536, seq 2048, bf16."""
+    gpu, num_gpus = changes.pop("gpu", "a100-80gb"), changes.pop("num_gpus", 1024)
+    model, stack = changes.pop("model", GPT3), changes.pop("stack", "transformer-engine")
+    workload = Workload(seq_length=changes.pop("seq", 2048), global_batch_size=changes.pop("gbs", 1536))
+    parsed = [parse_plan(text, num_gpus) for text in plans]
+    cluster: ClusterSpec = changes.pop("cluster", None) or cluster_of(load_gpu(gpu), num_gpus)
+    return estimate_step_time(
+        model=model,
+        cluster=cluster,
+        numerics=changes.pop("numerics", Numerics()),
+        stack=load_stack(stack) if isinstance(stack, str) else stack,
+        workload=workload,
+        layouts=layouts_of(parsed, model, workload.global_batch_size),
+        recomputes=list(recomputes) if recomputes else [parsed[0].recompute],
+        **changes,
+    )
+
+
+def seconds(plan: str, **changes: Any) -> float:
+    return float(estimate([plan], **changes).step_seconds[0, 0])
+
+
+DENSE = [
+    f"tp={tp},pp={pp},vpp={vpp},cp={cp},mbs={mbs},sp={sp}{extra}"
+    for tp, pp, vpp, cp, mbs, sp in itertools.product((1, 4, 8, 16), (1, 8), (1, 2), (1, 2), (1, 2), (0, 1))
+    if (pp > 1 or vpp == 1) and 1536 % (mbs * (1024 // (tp * pp * cp))) == 0
+    for extra in ("", ",fsdp=3", ",fsdp=2", ",dist_opt=0", ",offload=0.5")
+]
+
+
+@pytest.mark.parametrize("stack", ["transformer-engine", "megatron-lm-2021", "torch-eager"])
+def test_one_row_and_batched_agree_exactly(stack: str) -> None:
+    plans = DENSE[::7]
+    together = estimate(plans, FULL, stack=stack).step_seconds
+    assert np.isfinite(together).all() and (together > 0).all()
+    for row, plan in enumerate(plans):
+        alone = estimate([plan], FULL, stack=stack).step_seconds
+        assert np.array_equal(alone[0], together[row]), plan
+    for column, recompute in enumerate(FULL):
+        assert np.array_equal(estimate(plans, [recompute], stack=stack).step_seconds[:, 0], together[:, column])
+
+
+MOE = (
+    "tp=1,pp=8,ep=8,mbs=1",
+    "tp=2,pp=4,ep=64,mbs=1,sp=1",
+    "tp=4,pp=8,cp=2,ep=8,etp=2,mbs=1,sp=1",
+    "tp=2,pp=4,ep=8,mbs=2,sp=1,fsdp=3",
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "plans", "numerics"),
+    [
+        ("gpt3-175b", "a100-80gb", DENSE, Numerics()),
+        ("gpt3-175b", "h100", DENSE[::5], FP8),
+        ("qwen3-235b-a22b", "h100", [p.replace("pp=8", "pp=2").replace("pp=4", "pp=2") for p in MOE], FP8),
+        (
+            "deepseek-v3",
+            "gb200",
+            ["tp=1,pp=1,ep=64,mbs=1", "tp=2,pp=1,ep=256,mbs=1,sp=1", "tp=1,pp=8,ep=8,mbs=1,first=6,last=7"],
+            FP8,
+        ),
+        ("gpt-oss-120b", "b200", ["tp=1,pp=4,ep=8,mbs=1", "tp=4,pp=1,cp=4,ep=64,mbs=1,sp=1"], Numerics()),
+        ("llama2-7b", "mi300x", ["tp=1,pp=1,mbs=1", "tp=8,pp=4,vpp=2,mbs=1,sp=1"], Numerics(peft="lora")),
+        ("llama2-7b", "v100-32gb", ["tp=1,pp=1,mbs=1", "tp=8,pp=4,vpp=2,mbs=1,sp=1"], Numerics(precision="fp16")),
+    ],
+)
+def test_parts_sum_to_the_step_and_are_named_after_functions(
+    model: str, gpu: str, plans: list[str], numerics: Numerics
+) -> None:
+    modules = [
+        Recompute.parse("selective:" + name) for name in ("moe", "moe_act", "mla_up_proj", "shared_experts", "layernorm")
+    ]
+    setting = {"model": load_model(model), "gpu": gpu, "numerics": numerics, "gbs": 1536 if model == "gpt3-175b" else 2048}
+    options = [*FULL, *modules]
+    found = estimate(plans, options, detail=True, **setting)
+    assert np.isfinite(found.step_seconds).all() and (found.step_seconds > 0).all()
+    for name, values in found.parts.items():
+        assert np.isfinite(values).all() and (values >= -1e-9).all(), name
+    np.testing.assert_allclose(sum(found.parts.values()), found.step_seconds, rtol=1e-10)
+    public = {name for module in _modules() for name in vars(module) if not name.startswith("_")}
+    assert set(found.parts) <= public
+    assert np.array_equal(found.step_seconds, estimate(plans, options, **setting).step_seconds)
+
+
+def _modules() -> list[Any]:
+    import importlib
+    import pkgutil
+
+    return [importlib.import_module(f"time_model.{info.name}") for info in pkgutil.iter_modules(time_model.__path__)]
+
+
+def test_recomputation_adds_the_forward_time_of_its_modules() -> None:
+    plan = "tp=8,pp=1,mbs=1,sp=1"
+    rows = {row.operator: row for row in _explain(plan)}
+    layers, m = 96, 12
+
+    def again(recompute: str) -> float:
+        found = estimate([f"{plan},recompute={recompute}"], detail=True)
+        return float(found.parts["recompute_seconds"][0, 0])
+
+    assert again("selective:core_attn") == pytest.approx(m * layers * rows["core attention"].forward_seconds)
+    every = sum(row.forward_seconds for row in rows.values() if row.layer in ("all", "dense"))
+    assert again("full:uniform:1") == pytest.approx(m * layers * every)
+    assert again("full:block:96") == pytest.approx(m * layers * every)
+    assert again("full:block:10") == pytest.approx(m * 10 * every)
+    assert seconds(plan) < seconds(plan + ",recompute=selective:core_attn") < seconds(plan + ",recompute=full:uniform:1")
+    blocks = [seconds(f"tp=8,pp=8,vpp=3,mbs=1,sp=1,recompute=full:block:{n}") for n in (1, 2, 3, 4)]
+    assert blocks == sorted(blocks)
+    assert blocks[3] == pytest.approx(seconds("tp=8,pp=8,vpp=3,mbs=1,sp=1,recompute=full:uniform:1"), rel=1e-9)
+
+
+def _explain(plan: str, **changes: Any) -> list[Any]:
+    model = changes.get("model", GPT3)
+    return explain_operators(
+        model=model,
+        cluster=cluster_of(load_gpu(changes.get("gpu", "a100-80gb")), 1024),
+        numerics=changes.get("numerics", Numerics()),
+        stack=load_stack("transformer-engine"),
+        workload=Workload(seq_length=2048, global_batch_size=changes.get("gbs", 1536)),
+        plan=parse_plan(plan, 1024),
+    )
+
+
+def test_operator_table_counts_the_flops_of_a_layer() -> None:
+    # Forward FLOPs of a GPT layer: 24 b s h^2 + 4 b s^2 h (Narayanan et al. 2021, appendix); causal: half of the last.
+    rows = _explain("tp=8,pp=8,mbs=2,sp=1,recompute=selective:core_attn")
+    flops = sum(row.forward_flops for row in rows if row.layer in ("all", "dense"))
+    b, s, h = 2, 2048, 12288
+    assert flops * 8 == pytest.approx(24 * b * s * h**2 + 2 * b * s**2 * h)
+    assert all(row.share_of_peak is None or 0 < row.share_of_peak < 1 for row in rows)
+    assert [row.operator for row in rows if row.recompute_seconds] == ["core attention"]
+    assert {"router", "experts.linear_fc1", "expert all-to-all"} <= {
+        row.operator for row in _explain("tp=1,pp=1,ep=8,mbs=1", model=load_model("qwen3-30b-a3b"), gpu="h100", gbs=2048)
+    }
+
+
+def test_silly_plans_cost_more() -> None:
+    good = seconds("tp=8,pp=8,vpp=3,mbs=1,sp=1")
+    assert seconds("tp=32,pp=8,mbs=1,sp=1") > 1.5 * good  # tensor parallelism over nodes
+    assert seconds("tp=64,pp=1,mbs=1") > 3 * good
+    assert seconds("tp=8,pp=1,cp=32,mbs=1,sp=1") > 1.05 * good
+    slow = cluster_of(load_gpu("a100-80gb"), 1024, nic_bytes_per_s=1.25e9)  # 10 Gb/s per GPU
+    assert seconds("tp=1,pp=8,mbs=1", cluster=slow) > seconds("tp=1,pp=8,mbs=1")
+    pcie = cluster_of(load_gpu("a100-80gb"), 1024, link_bytes_per_s=20e9)
+    assert seconds("tp=8,pp=8,vpp=3,mbs=1,sp=1", cluster=pcie) > 1.5 * good
+
+
+def test_interleaving_shrinks_the_bubble_and_uneven_stages_are_priced() -> None:
+    parts = [estimate([f"tp=8,pp=8,vpp={v},mbs=1,sp=1"], detail=True).parts["pipeline_bubble_seconds"][0, 0] for v in (1, 3, 6)]
+    assert parts[1] == pytest.approx(parts[0] / 3, rel=1e-9) and parts[2] == pytest.approx(parts[0] / 6, rel=1e-9)
+    even, heavy_first = seconds("tp=8,pp=8,mbs=1,sp=1"), seconds("tp=8,pp=8,mbs=1,sp=1,first=18,last=6")
+    assert heavy_first > 1.3 * even
+
+
+def test_numerics_move_the_price_the_right_way() -> None:
+    plan = "tp=4,pp=8,vpp=6,mbs=2,sp=1"
+    h100 = {"gpu": "h100", "num_gpus": 512, "gbs": 2048}
+    bf16 = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
+    fast = seconds(plan, numerics=FP8, **h100)
+    assert fast < 0.8 * seconds(plan, numerics=bf16, **h100)
+    assert fast < seconds(plan, numerics=dataclasses.replace(FP8, fp8_recipe="mxfp8"), **h100)
+    assert seconds(plan, numerics=bf16, **h100) < seconds(plan, numerics=Numerics(), **h100)  # dropout costs
+    frozen = seconds(plan, numerics=dataclasses.replace(bf16, peft="lora"), **h100)
+    assert frozen < 0.85 * seconds(plan, numerics=bf16, **h100)
+    with pytest.raises(InputError, match="fp8"):
+        seconds("tp=8,pp=8,mbs=1", numerics=FP8)  # an A100 has none
+
+
+def test_expert_parallelism_over_nodes_costs() -> None:
+    model = load_model("qwen3-30b-a3b")
+    within, over = (seconds(f"tp=1,pp=1,ep={ep},mbs=1", model=model, gpu="h100", num_gpus=64, gbs=512) for ep in (8, 64))
+    assert over > 1.1 * within
+
+
+@pytest.mark.parametrize("stack", software_names())
+def test_every_stack_gives_a_price(stack: str) -> None:
+    assert 1.0 < seconds("tp=8,pp=8,mbs=1,sp=1", stack=stack) < 100.0
+
+
+def test_estimate_says_where_its_constants_come_from() -> None:
+    found = estimate(["tp=8,pp=8,mbs=1,sp=1"])
+    assert found.level == "calibrated" and "ampere" in found.origin and "transformer-engine" in found.origin
+    assert estimate(["tp=8,pp=8,mbs=1,sp=1"], gpu="v100-32gb", numerics=Numerics(precision="fp16")).level == "default"
+
+
+def test_empty_layouts_give_an_empty_table() -> None:
+    layouts = layouts_of([parse_plan("tp=8,pp=8,mbs=1", 1024)], GPT3, 1536).take(slice(0, 0))
+    found = estimate_step_time(
+        model=GPT3,
+        cluster=cluster_of(load_gpu("a100-80gb"), 1024),
+        numerics=Numerics(),
+        stack=load_stack("transformer-engine"),
+        workload=Workload(seq_length=2048, global_batch_size=1536),
+        layouts=layouts,
+        recomputes=FULL,
+    )
+    assert found.step_seconds.shape == (0, len(FULL))
+
+
+def test_a_million_pairs_a_second_and_no_slow_imports() -> None:
+    plans: list[TrainPlan] = [parse_plan(text, 1024) for text in DENSE if "," in text]
+    layouts: Layouts = layouts_of(plans, GPT3, 1536)
+    layouts = layouts.take(np.tile(np.arange(len(layouts)), 20_000 // len(layouts) + 1))
+    recomputes = [*FULL, *(Recompute.parse(f"full:block:{n}") for n in range(3, 17))]
+    best = min(_timed(layouts, recomputes) for _ in range(3))
+    assert len(layouts) * len(recomputes) / best > 1e6  # 3-16 million on an idle core; CI machines are shared
+    code = "import time_model.predict, sys; print([m for m in ('torch', 'pandas', 'scipy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def _timed(layouts: Layouts, recomputes: Sequence[Recompute]) -> float:
+    start = time.perf_counter()
+    estimate_step_time(
+        model=GPT3,
+        cluster=cluster_of(load_gpu("a100-80gb"), 1024),
+        numerics=Numerics(),
+        stack=load_stack("transformer-engine"),
+        workload=Workload(seq_length=2048, global_batch_size=1536),
+        layouts=layouts,
+        recomputes=recomputes,
+    )
+    return time.perf_counter() - start
