@@ -16,7 +16,7 @@ help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
 	@echo "make test    lint and the fast tests"
 	@echo "make lint    ruff, mypy, import-linter"
-	@echo "make bench   accuracy and speed"
+	@echo "make bench   speed and memory of the planner"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)

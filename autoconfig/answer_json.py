@@ -12,7 +12,7 @@ from autoconfig.question import Question
 from autoconfig.search import Funnel
 from autoconfig.service import IncludedPlan, SearchAnswer
 from autoconfig.verdict import what_would_fit
-from memory_model.overhead import ALLOCATOR_SHARE, CUDA_CONTEXT_BYTES
+from memory_model.overhead import allocator_bytes, cuda_context_bytes
 from specs.parameters import total_parameters
 from specs.plan import TrainPlan
 from specs.units import GIB
@@ -74,9 +74,9 @@ def report_json(report: PlanReport, question: Question) -> dict[str, Any]:
             "per_stage_gib": [stage.peak_bytes / GIB for stage in report.stages],
             "breakdown_gib": {name: value / GIB for name, value in worst.parts.items()},
             "outside_tensors_gib": {
-                "cuda_context": CUDA_CONTEXT_BYTES / GIB,
+                "cuda_context_bytes": cuda_context_bytes() / GIB,
                 "nccl_bytes": report.nccl_bytes / GIB,
-                "allocator_bytes": report.peak_bytes * ALLOCATOR_SHARE / GIB,
+                "allocator_bytes": allocator_bytes(report.peak_bytes) / GIB,
             },
             "device_gib": device / GIB,
         },

@@ -48,8 +48,7 @@ class Case:
 def published_rows(name: str = "training_measurements") -> Iterator[dict[str, str]]:
     """Rows of a published table that ships with the project."""
     path = resources.files("autoconfig") / "data" / "published" / f"{name}.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
+    yield from csv.DictReader(path.read_text(encoding="utf-8").splitlines())
 
 
 def read_case(row: Mapping[str, str]) -> Case:

@@ -172,7 +172,8 @@ def show_explain(console: Console, question: Question, included: IncludedPlan) -
     console.print(
         f"Step {seconds_text(report.step_seconds)} (90 % band {seconds_text(report.confidence.step_seconds_p5)} to "
         f"{seconds_text(report.confidence.step_seconds_p95)}; {report.confidence.level}), "
-        f"{report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, {report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
+        f"{report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
+        f"{report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
     )
     console.print(
         f"Memory: {verdict}; chance to fit {report.confidence.fit_probability:.0%}; limit {report.limit_bytes / GIB:.1f} GiB "

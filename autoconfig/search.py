@@ -98,26 +98,26 @@ def rank_plans(setting: Setting, wish: Wish | None = None, margin: float = 0.0) 
     options = recompute_options(setting, wish, largest)
     clock.lap("enumeration")
     blocks: list[_Block] = []
-    miss: NearestMiss | None = None
     level = "default"
     for start in range(0, len(layouts), ROWS_PER_BLOCK):
         part = layouts.take(slice(start, start + ROWS_PER_BLOCK))
         legal = legal_mask(options, part, setting)
-        memory = _memory(setting, part, options, margin)
+        memory = _memory(setting, part, options, margin, skip_hopeless=True)
         fits = legal & memory.fits
         clock.lap("memory")
-        miss = _nearer(miss, memory, legal, start)
         rows = np.flatnonzero(fits.any(axis=1))
         if len(rows):
             estimate = _time(setting, part.take(rows), options)
             level = estimate.level
             blocks.append(_collect(rows, fits[rows], estimate.step_seconds, memory, start))
         clock.lap("time")
-    ranking = _rank(setting, space, options, blocks, level, miss, clock)
-    return ranking
+    miss = None if blocks else _nearest_miss(setting, layouts, options, margin)
+    return _rank(setting, space, options, blocks, level, miss, clock)
 
 
-def _memory(setting: Setting, layouts: Layouts, options: Sequence[Recompute], margin: float) -> MemoryEstimate:
+def _memory(
+    setting: Setting, layouts: Layouts, options: Sequence[Recompute], margin: float, *, skip_hopeless: bool
+) -> MemoryEstimate:
     return estimate_memory(
         model=setting.model,
         cluster=setting.cluster,
@@ -127,6 +127,7 @@ def _memory(setting: Setting, layouts: Layouts, options: Sequence[Recompute], ma
         layouts=layouts,
         recomputes=options,
         margin=margin,
+        skip_hopeless=skip_hopeless,
     )
 
 
@@ -146,21 +147,18 @@ def _largest_stage(setting: Setting, layouts: Layouts) -> Ints:
     return np.maximum(np.maximum(layouts.first, layouts.last), middle_layers(setting.model, layouts))
 
 
-def _nearer(miss: NearestMiss | None, memory: MemoryEstimate, legal: npt.NDArray[np.bool_], start: int) -> NearestMiss | None:
-    """The plan with the smallest excess over its limit so far (negative excess once anything fits)."""
-    excess = np.where(legal, memory.peak_bytes - memory.limit_bytes[:, None], np.inf)
-    flat = int(np.argmin(excess))
-    row, option = divmod(flat, excess.shape[1])
-    if not np.isfinite(excess[row, option]):
-        return miss
-    if miss is not None and miss.peak_bytes - miss.limit_bytes <= excess[row, option]:
-        return miss
-    return NearestMiss(
-        row=start + row,
-        option=option,
-        peak_bytes=float(memory.peak_bytes[row, option]),
-        limit_bytes=float(memory.limit_bytes[row]),
-    )
+def _nearest_miss(setting: Setting, layouts: Layouts, options: list[Recompute], margin: float) -> NearestMiss | None:
+    """The legal plan with the smallest excess over its limit; None where nothing is legal."""
+    miss: NearestMiss | None = None
+    for start in range(0, len(layouts), ROWS_PER_BLOCK):
+        part = layouts.take(slice(start, start + ROWS_PER_BLOCK))
+        memory = _memory(setting, part, options, margin, skip_hopeless=False)
+        excess = np.where(legal_mask(options, part, setting), memory.peak_bytes - memory.limit_bytes[:, None], np.inf)
+        row, option = divmod(int(np.argmin(excess)), excess.shape[1])
+        if np.isfinite(excess[row, option]) and (miss is None or excess[row, option] < miss.peak_bytes - miss.limit_bytes):
+            peak, limit = float(memory.peak_bytes[row, option]), float(memory.limit_bytes[row])
+            miss = NearestMiss(row=start + row, option=option, peak_bytes=peak, limit_bytes=limit)
+    return miss
 
 
 def _collect(rows: Ints, fits: npt.NDArray[np.bool_], step: Floats, memory: MemoryEstimate, start: int) -> _Block:
@@ -220,7 +218,7 @@ def _rank(
         best=best,
         funnel=funnel,
         level=level,
-        nearest_miss=None if len(best) else miss,
+        nearest_miss=miss,
     )
 
 

@@ -28,7 +28,7 @@ from specs.units import divisors
 Ints = npt.NDArray[np.int64]
 LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", "first", "last"), ("mbs",))
 ATTENTION_TILE_TOKENS = 128
-"""Queries of one tile of the flash-attention kernels (Dao 2023, section 3.3): a context-parallel chunk below it wastes the tile."""
+"""Queries of one tile of the flash-attention kernels (Dao 2023, section 3.3); a context-parallel chunk below it wastes it."""
 USUAL_NODE_SIZE = 8
 
 
@@ -90,7 +90,7 @@ def stage_splits(num_layers: int, pp: int) -> list[tuple[int, int, int]]:
     if pp == 2:
         ends += [
             (first, first, num_layers - first)
-            for first in range(max(1, even - 2), min(num_layers - 1, even + 2) + 1)
+            for first in range(max(1, num_layers - even - 2), min(num_layers - 1, even + 2) + 1)
             if 2 * first != num_layers
         ]
     else:

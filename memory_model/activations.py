@@ -70,7 +70,10 @@ def query_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, sh
 
 
 def latents(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
-    """MLA: compressed queries and keys/values before and after their norms, and the rotary key: 2 T (2 (q_r + kv_r) / u + d_r)."""
+    """MLA: compressed queries and keys/values before and after their norms, and the rotary key.
+
+    2 T (2 (q_r + kv_r) / u + d_r).
+    """
     if not model.multi_latent_attention:
         return 0.0 * shape.tokens
     ranks = 2 * ((model.q_lora_rank or 0) + model.kv_lora_rank)
@@ -153,6 +156,11 @@ def expert_activation(model: ModelSpec, numerics: Numerics, stack: StackMemory, 
     return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.moe_ffn_hidden_size / shape.etp
 
 
+def shared_experts_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Inside of the shared experts, an MLP of width f_s; its input is norm 2's output, already counted."""
+    return mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape)
+
+
 def layer_activations(
     model: ModelSpec, moe: bool, numerics: Numerics, stack: StackMemory, shape: Shape, gpu: GpuSpec
 ) -> dict[str, Number]:
@@ -176,7 +184,7 @@ def layer_activations(
         "expert_activation": expert_activation(model, numerics, stack, shape),
     }
     if model.moe_shared_expert_intermediate_size:
-        parts["shared_experts_inside"] = mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape)
+        parts["shared_experts_inside"] = shared_experts_inside(model, numerics, stack, shape)
     return parts
 
 

@@ -1,6 +1,6 @@
 """Temporaries of the moments in which a step can peak. A stage's peak is its largest moment, never the sum of all extremes.
 
-    optimizer_step       no activations; 16-bit gradients cast to fp32
+    optimizer_step_bytes no activations; 16-bit gradients cast to fp32
     mlp_backward         end of warm-up, backward of the last layer's MLP (any stage)
     attention_backward   the same, one module further: the MLP's tensors are gone, attention's gradients are alive
     loss                 forward and backward of the loss: 16-bit logits and an fp32 copy (last stage)
@@ -63,8 +63,8 @@ def logits_per_rank(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
 
 
 def loss(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
-    """Logits at the loss: 6 T V / t (16-bit and fp32 copies, softmax in place; findings: 33 % wrong with 2), by stack 2 to 26."""
-    per_logit = stack.loss_bytes_per_logit
+    """Logits at the loss: 6 T V / t (16-bit and fp32 copies, softmax in place; findings: 33 % wrong with 2); by stack 0 to 20."""
+    per_logit: Number = stack.loss_bytes_per_logit
     if not stack.logits_sharded:
         per_logit = np.where(np.greater(shape.tp, 1), stack.gathered_loss_bytes_per_logit or per_logit, per_logit)
     return per_logit * logits_per_rank(stack, vocab, shape)

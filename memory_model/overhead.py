@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from memory_model.shapes import Number
+from specs.software import StackMemory
 from specs.units import GIB
 
 CUDA_CONTEXT_BYTES = int(0.5 * GIB)
@@ -17,20 +18,31 @@ FIT_WIDTH_SHARE = 0.025
 """Width of the logistic in (limit - predicted) over device memory: 2 GiB on 80 GB (findings: Aleph Alpha, Brier 0.027)."""
 
 
+def cuda_context_bytes() -> int:
+    """CUDA_CONTEXT_BYTES, the same for every plan."""
+    return CUDA_CONTEXT_BYTES
+
+
+def workspace_bytes(stack: StackMemory) -> int:
+    """GEMM and attention workspaces that stay allocated among the tensors; a fact of the software stack."""
+    return stack.workspace_bytes
+
+
 def nccl_bytes(tp: Number, pp: Number, cp: Number, ep: Number, dp: Number) -> Number:
     """One communicator per kind of parallelism in use (pipeline: two neighbours)."""
     groups = sum(np.greater(degree, 1).astype(float) for degree in (tp, cp, ep, dp)) + 2.0 * np.greater(pp, 1)
     return NCCL_BYTES_PER_GROUP * groups
 
 
-def allocator_bytes(allocated: Number, transient: Number) -> Number:
-    """Reserved but not allocated: 3 % of the peak (fragmentation grows with the largest block, findings section 5)."""
-    return ALLOCATOR_SHARE * np.asarray(allocated) + 0.0 * np.asarray(transient)
+def allocator_bytes(allocated: Number) -> Number:
+    """Reserved but not allocated: 3 % of the peak (6 to 8 % were measured at tp 1 and at 128k sequences, where the allocator
+    gives back cached blocks before it fails)."""
+    return ALLOCATOR_SHARE * np.asarray(allocated)
 
 
 def allocatable_bytes(device_bytes: Number, nccl: Number, margin: float = 0.0) -> Number:
     """The most that tensors may take: what the driver reports less context, NCCL and the allocator's share, less the margin."""
-    return (np.asarray(device_bytes) * (1.0 - margin) - CUDA_CONTEXT_BYTES - nccl) / (1.0 + ALLOCATOR_SHARE)
+    return (np.asarray(device_bytes) * (1.0 - margin) - cuda_context_bytes() - nccl) / (1.0 + ALLOCATOR_SHARE)
 
 
 def fit_probability(predicted: Number, limit: Number, device_bytes: Number) -> Number:

@@ -13,7 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_model import overhead
-from memory_model.recomputation import checkpoints_per_chunk, recomputed_layers_per_chunk, returning_layers
+from memory_model.recomputation import (
+    checkpoints_per_chunk,
+    mlp_released,
+    recomputed_activations,
+    recomputed_layers_per_chunk,
+)
 from memory_model.tables import LayerTable, StageTerms, layer_tables, stage_terms
 from specs.cluster import ClusterSpec
 from specs.layouts import Layouts
@@ -25,7 +30,7 @@ from specs.software import SoftwareStack
 Floats = npt.NDArray[np.float64]
 ROWS_PER_BLOCK = 8192
 """Rows combined at once, so that temporaries stay in the processor's cache."""
-MOMENTS = ("mlp_backward", "attention_backward", "loss", "output_layer_backward", "optimizer_step")
+MOMENTS = ("mlp_backward", "attention_backward", "loss", "output_layer_backward", "optimizer_step_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,43 +72,94 @@ def estimate_memory(
     recomputes: Sequence[Recompute],
     margin: float = 0.0,
     detail: bool = False,
+    skip_hopeless: bool = False,
 ) -> MemoryEstimate:
     """Peak memory of every (layout, recompute option). With `detail` every stage and part (rows must then share one pp).
 
-    `margin` is the share of device memory that must stay free. Illegal combinations get numbers too; legality is not
-    decided here.
+    `margin` is the share of device memory that must stay free. With `skip_hopeless`, layouts whose model state alone is above
+    the limit get an infinite peak without further work. Illegal combinations get numbers too; legality is not decided here.
     """
-
-    def priced(block: Layouts) -> tuple[LayerTable, StageTerms]:
-        layer = layer_tables(model, cluster.gpu, numerics, stack, workload, block, recomputes)
-        return layer, stage_terms(model, cluster, numerics, stack, workload, block, every=detail)
-
     nccl = overhead.nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
     limit = np.asarray(overhead.allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
+
+    def stages(block: Layouts) -> StageTerms:
+        return stage_terms(model, cluster, numerics, stack, workload, block, every=detail)
+
+    def layers(block: Layouts) -> LayerTable:
+        return layer_tables(model, cluster.gpu, numerics, stack, workload, block, recomputes, detail=detail)
+
     if detail:
-        return _detailed(*priced(layouts), recomputes, limit, cluster.memory_bytes)
-    peaks = np.empty((len(layouts), len(recomputes)))
+        return _detailed(layers(layouts), stages(layouts), recomputes, limit, cluster.memory_bytes)
+    peaks = np.full((len(layouts), len(recomputes)), np.inf)
     for start in range(0, len(layouts), ROWS_PER_BLOCK):
-        rows = slice(start, start + ROWS_PER_BLOCK)
-        layer, terms = priced(layouts.take(rows))
-        for r, recompute in enumerate(recomputes):
-            _, moments = _stage_moments(layer, terms, recompute, r)
-            np.max(_largest(moments), axis=1, out=peaks[rows, r])
+        block = layouts.take(slice(start, start + ROWS_PER_BLOCK))
+        terms = stages(block)
+        rows = np.arange(start, start + len(block))
+        if skip_hopeless:
+            hopeful = terms.state.max(axis=1) <= limit[rows]
+            rows, block, terms = rows[hopeful], block.take(hopeful), terms.take(hopeful)
+        if len(rows):
+            peaks[rows] = _peaks(_Fixed.of(layers(block), terms), recomputes)
     return MemoryEstimate(peak_bytes=peaks, limit_bytes=limit, device_bytes=cluster.memory_bytes)
+
+
+def _peaks(fixed: _Fixed, recomputes: Sequence[Recompute]) -> Floats:
+    """[n, R]: the worst stage's peak."""
+    peaks = np.empty((len(fixed.terms.state), len(recomputes)))
+    for r, recompute in enumerate(recomputes):
+        _, moments = _stage_moments(fixed, recompute, r)
+        np.max(_largest(moments), axis=1, out=peaks[:, r])
+    return peaks
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fixed:
+    """What no recompute option changes: [n, S]."""
+
+    layer: LayerTable
+    terms: StageTerms
+    present: dict[str, npt.NDArray[np.bool_]]
+    """Kind of layer -> the stage holds some."""
+    mlp_backward: Floats
+    attention_backward: Floats
+    whole: Floats
+    mlp_whole: Floats
+
+    @classmethod
+    def of(cls, layer: LayerTable, terms: StageTerms) -> _Fixed:
+        present = {kind: held > 0 for kind, held in terms.layers_in_flight.items()}
+        largest = {
+            name: _largest_of_kinds({kind: getattr(table, name) for kind, table in layer.kinds.items()}, present)
+            for name in ("mlp_backward", "whole", "mlp_whole")
+        }
+        attention = layer.attention_backward[:, None]
+        return cls(layer=layer, terms=terms, present=present, attention_backward=attention, **largest)
+
+    def largest(self, name: str, r: int) -> Floats:
+        """[n, S]: the largest value over the kinds of layer on each stage of a column that depends on the recompute option."""
+        return _largest_of_kinds({kind: getattr(table, name)[:, r] for kind, table in self.layer.kinds.items()}, self.present)
+
+
+def _largest_of_kinds(columns: dict[str, Floats], present: dict[str, npt.NDArray[np.bool_]]) -> Floats:
+    if len(columns) == 1:
+        return next(iter(columns.values()))[:, None]
+    values = [np.where(present[kind], column[:, None], 0.0) for kind, column in columns.items()]
+    return np.maximum(*values)
 
 
 def _detailed(
     layer: LayerTable, terms: StageTerms, recomputes: Sequence[Recompute], limit: Floats, device_bytes: int
 ) -> MemoryEstimate:
     """Every stage with its parts, at the stage's largest moment."""
+    fixed = _Fixed.of(layer, terms)
     stages, parts, chosen = [], [], []
     for r, recompute in enumerate(recomputes):
-        held, moments = _stage_moments(layer, terms, recompute, r)
+        held, moments = _stage_moments(fixed, recompute, r)
         per_stage = _largest(moments)
         moment = np.argmax(np.stack([np.broadcast_to(moments[name], per_stage.shape) for name in MOMENTS]), axis=0)
         stages.append(per_stage)
         chosen.append(moment)
-        parts.append(_parts(layer, terms, recompute, r, held, moment))
+        parts.append(_parts(fixed, recompute, r, held, moment))
     per_stage = np.stack(stages, axis=1)
     merged = {name: np.stack([p[name] for p in parts], axis=1) for name in parts[0]}
     return MemoryEstimate(
@@ -123,90 +179,66 @@ def _largest(moments: dict[str, Floats]) -> Floats:
     return largest
 
 
-def _kept_share(terms: StageTerms, recompute: Recompute) -> Floats:
-    """[n, S]: share of a stage's layers that full recomputation leaves alone."""
-    if recompute.granularity != "full":
-        return np.ones(terms.chunk_layers.shape)
-    return 1.0 - recomputed_layers_per_chunk(recompute, terms.chunk_layers) / terms.chunk_layers
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Stages:
     """[n, S] under one recompute option."""
 
     held: Floats
     """Activations saved from forward."""
+    inputs: Floats
+    """The part of `held` that is inputs of checkpointed layers."""
     back: dict[str, Floats]
     """Moment -> recomputed activations that are back."""
     released: Floats
     """MLP activations of one layer, gone when attention's backward starts."""
 
 
-def _stage_moments(layer: LayerTable, terms: StageTerms, recompute: Recompute, r: int) -> tuple[_Stages, dict[str, Floats]]:
+def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages, dict[str, Floats]]:
     """What the stages hold and their total bytes by moment, under recompute option number `r`."""
-    share = _kept_share(terms, recompute)
+    terms = fixed.terms
     held = np.zeros(terms.state.shape)
-    for kind, table in layer.kinds.items():
+    for kind, table in fixed.layer.kinds.items():
         held += terms.layers_in_flight[kind] * table.kept[:, r, None]
-    held *= share
-    back_mlp, back_attention = (_largest_kind(terms, layer, name, r) for name in ("back_in_mlp", "back_in_attention"))
+    inputs: Floats = np.zeros((1, 1))
     if recompute.granularity == "full":
-        inputs = checkpoints_per_chunk(recompute, terms.chunk_layers) * terms.chunks_in_flight
-        held = held + inputs * layer.layer_input[:, None]
-        back_mlp = returning_layers(recompute, terms.chunk_layers) * _largest_kind(terms, layer, "whole", r)
-        back_attention, released = back_mlp, _largest_kind(terms, layer, "mlp_whole", r) * (back_mlp > 0)
-    else:
-        released = _largest_kind(terms, layer, "mlp_kept", r)
+        held *= 1.0 - recomputed_layers_per_chunk(recompute, terms.chunk_layers) / terms.chunk_layers
+        checkpoints = checkpoints_per_chunk(recompute, terms.chunk_layers) * terms.chunks_in_flight
+        inputs = checkpoints * fixed.layer.layer_input[:, None]
+        held += inputs
+    back_mlp, back_attention = (
+        recomputed_activations(recompute, terms.chunk_layers, fixed.whole, fixed.largest(name, r))
+        for name in ("back_in_mlp", "back_in_attention")
+    )
+    released = mlp_released(recompute, fixed.mlp_whole, fixed.largest("mlp_kept", r))
     base = terms.state + held
     moments = {
-        "mlp_backward": base + back_mlp + _largest_kind(terms, layer, "mlp_backward", r),
-        "attention_backward": base + back_attention - released + layer.attention_backward[:, None],
+        "mlp_backward": base + (back_mlp + fixed.mlp_backward),
+        "attention_backward": base + (back_attention - released + fixed.attention_backward),
         "loss": base + terms.loss,
         "output_layer_backward": base + terms.output_layer_backward,
-        "optimizer_step": terms.state + terms.optimizer_step,
+        "optimizer_step_bytes": terms.state + terms.optimizer_step_bytes,
     }
-    return _Stages(held=held, back={"mlp_backward": back_mlp, "attention_backward": back_attention}, released=released), moments
+    back = {"mlp_backward": back_mlp, "attention_backward": back_attention}
+    return _Stages(held=held, inputs=inputs, back=back, released=released), moments
 
 
-def _largest_kind(terms: StageTerms, layer: LayerTable, name: str, r: int) -> Floats:
-    """[n, S]: the largest value of a per-layer quantity over the kinds of layer (dense, moe) that each stage holds."""
-    values: Floats | None = None
-    for kind, table in layer.kinds.items():
-        column = getattr(table, name)
-        column = column[:, r] if column.ndim == 2 else column
-        here = np.where(terms.layers_in_flight[kind] > 0, column[:, None], 0.0) if len(layer.kinds) > 1 else column[:, None]
-        values = here if values is None else np.maximum(values, here)
-    assert values is not None
-    return values
-
-
-def _parts(
-    layer: LayerTable,
-    terms: StageTerms,
-    recompute: Recompute,
-    r: int,
-    stages: _Stages,
-    moment: npt.NDArray[np.int64],
-) -> dict[str, Floats]:
-    """Every part [n, S] at each stage's largest moment."""
-    shape = stages.held.shape
-    share = _kept_share(terms, recompute)
-    in_step = moment == MOMENTS.index("optimizer_step")
-    parts: dict[str, Floats] = {name: np.broadcast_to(value, shape).copy() for name, value in terms.state_parts.items()}
-    for kind, table in layer.kinds.items():
+def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment: npt.NDArray[np.int64]) -> dict[str, Floats]:
+    """Every part [n, S] at each stage's largest moment; they sum to the peak."""
+    terms, shape = fixed.terms, stages.held.shape
+    share = 1.0 - recomputed_layers_per_chunk(recompute, terms.chunk_layers) / terms.chunk_layers
+    at = {name: moment == number for number, name in enumerate(MOMENTS)}
+    parts = {name: np.broadcast_to(value, shape).copy() for name, value in terms.state_parts.items()}
+    for kind, table in fixed.layer.kinds.items():
         for name, column in table.parts_kept[r].items():
             value = terms.layers_in_flight[kind] * column[:, None] * share
-            parts[name] = parts.get(name, 0.0) + np.where(in_step, 0.0, value)
-    activations = {name for table in layer.kinds.values() for name in table.parts_kept[r]}
-    named = sum((parts[name] for name in activations), np.zeros(shape))
-    parts["layer_input"] = np.where(in_step, 0.0, stages.held) - named
-    parts["recomputed_activations"] = np.zeros(shape)
+            parts[name] = parts.get(name, 0.0) + np.where(at["optimizer_step_bytes"], 0.0, value)
+    parts["layer_input"] = np.where(at["optimizer_step_bytes"], 0.0, stages.inputs)
+    parts["recomputed_activations"] = sum(
+        (np.where(at[name], back, 0.0) for name, back in stages.back.items()), np.zeros(shape)
+    )
+    parts["mlp_released"] = -np.where(at["attention_backward"], stages.released, 0.0)
     for name in ("mlp_backward", "attention_backward"):
-        chosen = moment == MOMENTS.index(name)
-        parts["recomputed_activations"] = parts["recomputed_activations"] + np.where(chosen, stages.back[name], 0.0)
-        value = _largest_kind(terms, layer, name, r) if name == "mlp_backward" else layer.attention_backward[:, None]
-        parts[name] = np.where(chosen, value, 0.0)
-    parts["mlp_released"] = -np.where(moment == MOMENTS.index("attention_backward"), stages.released, 0.0)
-    for name in ("loss", "output_layer_backward", "optimizer_step"):
-        parts[name] = np.where(moment == MOMENTS.index(name), getattr(terms, name), 0.0)
+        parts[name] = np.where(at[name], getattr(fixed, name), 0.0)
+    for name in ("loss", "output_layer_backward", "optimizer_step_bytes"):
+        parts[name] = np.where(at[name], getattr(terms, name), 0.0)
     return parts

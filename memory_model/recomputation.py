@@ -36,7 +36,7 @@ MLP_PARTS = ("mlp_inside", "router", "expert_input", "expert_inside", "expert_ac
 
 
 def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemory) -> dict[str, Number]:
-    """Bytes per part that recomputing one module frees in a layer with these parts; empty where the layer has no such module."""
+    """Bytes per part that recomputing one module frees in a layer with these parts; empty without such a module."""
     norm_output = {"norm_outputs": parts["norm_outputs"] / 2} if stack.norm_inside_mlp else {}
     if module == "core_attn":
         return {"attention_scores": parts["attention_scores"]}
@@ -89,6 +89,18 @@ def checkpoints_per_chunk(recompute: Recompute, chunk_layers: Number) -> Number:
     if recompute.method == "uniform":
         return -(-np.asarray(chunk_layers) // recompute.num_layers)
     return np.minimum(recompute.num_layers, chunk_layers)
+
+
+def recomputed_activations(recompute: Recompute, chunk_layers: Number, whole: Number, module: Number) -> Number:
+    """What is back at once in backward: whole layers under full recomputation, else the largest recomputed `module`."""
+    if recompute.granularity == "full":
+        return returning_layers(recompute, chunk_layers) * whole
+    return module
+
+
+def mlp_released(recompute: Recompute, whole: Number, kept: Number) -> Number:
+    """The MLP's tensors of one layer, gone when attention's backward starts: as many as were kept or are back."""
+    return whole if recompute.granularity == "full" else kept
 
 
 def returning_layers(recompute: Recompute, chunk_layers: Number) -> Number:

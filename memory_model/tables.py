@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from memory_model import activations, moments, state
 from memory_model.in_flight import chunk_counts, chunks_in_flight
+from memory_model.overhead import workspace_bytes
 from memory_model.recomputation import MLP_PARTS, kept_under_selective
 from memory_model.shapes import Shape
 from specs.cluster import ClusterSpec
@@ -52,7 +53,7 @@ class KindTable:
     mlp_backward: Floats
     """[n] temporaries of the MLP's backward."""
     parts_kept: tuple[dict[str, Floats], ...]
-    """Per recompute option: part -> [n]."""
+    """Per recompute option: part -> [n]; empty without detail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,14 @@ class StageTerms:
     chunk_layers: Floats
     loss: Floats
     output_layer_backward: Floats
-    optimizer_step: Floats
+    optimizer_step_bytes: Floats
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> StageTerms:
+        """The rows that a mask selects."""
+        arrays = {f.name: getattr(self, f.name) for f in dataclasses.fields(StageTerms)}
+        flight = {kind: held[rows] for kind, held in arrays.pop("layers_in_flight").items()}
+        parts = {name: part[rows] for name, part in arrays.pop("state_parts").items()}
+        return StageTerms(layers_in_flight=flight, state_parts=parts, **{name: array[rows] for name, array in arrays.items()})
 
 
 def unique_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -103,8 +111,10 @@ def layer_tables(
     workload: Workload,
     layouts: Layouts,
     recomputes: Sequence[Recompute],
+    *,
+    detail: bool,
 ) -> LayerTable:
-    """Layer bytes for every row: formulas run once per unique (tp, sp, cp, ep, etp, micro-batch)."""
+    """Layer bytes for every row: formulas run once per unique (tp, sp, cp, ep, etp, micro-batch). Parts only with `detail`."""
     first, inverse = unique_rows([layouts.tp, layouts.sp, layouts.cp, layouts.ep, layouts.etp, layouts.mbs])
     rows = layouts.take(first)
     shape = Shape.of(seq_length=workload.seq_length, tp=rows.tp, sp=rows.sp, cp=rows.cp, ep=rows.ep, etp=rows.etp, mbs=rows.mbs)
@@ -112,7 +122,7 @@ def layer_tables(
     kinds = {}
     for name, moe in kinds_of(model).items():
         table = _kind_table(model, moe, gpu, numerics, memory, shape, recomputes)
-        kinds[name] = _gathered(table, inverse)
+        kinds[name] = _gathered(table if detail else dataclasses.replace(table, parts_kept=()), inverse)
     return LayerTable(
         kinds=kinds,
         layer_input=activations.layer_input(model, numerics, shape)[inverse],
@@ -208,7 +218,7 @@ def stage_terms(
         chunk_layers=stages.layers / vpp,
         loss=np.where(stages.is_last, loss[:, None], -np.inf),
         output_layer_backward=np.where(stages.is_last, head[:, None], -np.inf),
-        optimizer_step=sum((state.optimizer_step_bytes(g, numerics) for g in groups), np.zeros(stages.index.shape)),
+        optimizer_step_bytes=sum((state.optimizer_step_bytes(g, numerics) for g in groups), np.zeros(stages.index.shape)),
     )
 
 
@@ -297,6 +307,6 @@ def _state_parts(
         "gradient_bytes": sum((state.gradient_bytes(g, numerics, fsdp) for g in groups), zeros),
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,
-        "workspace_bytes": memory.workspace_bytes + zeros,
+        "workspace_bytes": workspace_bytes(memory) + zeros,
         "fsdp_unit_bytes": state.fsdp_unit_bytes(largest, numerics, fsdp) + zeros,
     }

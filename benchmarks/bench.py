@@ -1,0 +1,102 @@
+"""`make bench`: how fast the planner is, and where the time goes. Figures, not tests: the machine decides them.
+
+Every rate is given beside a baseline measured in the same run: the same plans priced one at a time through the same code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+QUESTION = ["search", "--model", "175b", "--gpus", "1024", "--gpu", "a100-80gb", "--seq-length", "2048", "--global-batch-size", "1536"]
+REPEATS = 7
+SINGLE_PLANS = 200
+
+
+def best_of(repeats: int, work: Callable[[], object]) -> float:
+    """Least seconds of several runs."""
+    least = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        least = min(least, time.perf_counter() - start)
+    return least
+
+
+def command(arguments: list[str]) -> tuple[float, float]:
+    """(wall seconds, peak MB) of a whole process."""
+    before = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "autoconfig", *arguments], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode in (0, 3), process.returncode
+    return time.perf_counter() - before, usage.ru_maxrss / 1024
+
+
+def whole_process() -> None:
+    """Wall time and memory of the command, and what it is made of."""
+    runs = [command([*QUESTION, "--json"]) for _ in range(REPEATS)]
+    print(f"whole process (search, 175B on 1,024 A100, --json): {min(r[0] for r in runs):.2f} s wall at best, "
+          f"{sorted(r[0] for r in runs)[REPEATS // 2]:.2f} s median, {max(r[1] for r in runs):.0f} MB peak")
+    empty = best_of(REPEATS, lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
+    imports = best_of(REPEATS, lambda: subprocess.run([sys.executable, "-c", "import autoconfig.cli, autoconfig.service"], check=True))
+    answer = subprocess.run([sys.executable, "-m", "autoconfig", *QUESTION, "--json"], capture_output=True, check=True, text=True)
+    phases = json.loads(answer.stdout)["funnel"]["seconds_by_phase"]
+    rest = min(r[0] for r in runs) - imports - sum(phases.values())
+    print(f"  python itself {empty:.3f} s, imports {imports - empty:.3f} s, "
+          + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in phases.items()) + f", details and output {rest:.3f} s")
+    for model, gpus in (("llama3-70b", 64), ("mixtral-8x7b", 64), ("qwen3-235b-a22b", 256), ("deepseek-v3", 2048)):
+        seconds, megabytes = command(["search", "--model", model, "--gpus", str(gpus), "--json"])
+        print(f"  {model} on {gpus:,} H100: {seconds:.2f} s, {megabytes:.0f} MB")
+
+
+def pricing_rate() -> None:
+    """Plans priced per second on one core, memory and time, against one plan at a time."""
+    from autoconfig.question import Request, understand
+    from autoconfig.recompute_options import recompute_options
+    from autoconfig.space import Wish, enumerate_space
+    from memory_model.predict import estimate_memory
+    from time_model.predict import estimate_step_time
+
+    setting = understand(Request(model="175b", gpus=1024, gpu="a100-80gb", seq_length=2048, global_batch_size=1536)).setting
+    layouts = enumerate_space(setting).layouts
+    options = recompute_options(setting, Wish(), setting.model.num_layers)
+    shared = {"model": setting.model, "cluster": setting.cluster, "numerics": setting.numerics, "stack": setting.stack,
+              "workload": setting.workload, "recomputes": options}
+    plans = len(layouts) * len(options)
+    memory = best_of(REPEATS, lambda: estimate_memory(layouts=layouts, **shared))  # type: ignore[arg-type]
+    priced = best_of(REPEATS, lambda: estimate_step_time(layouts=layouts, **shared))  # type: ignore[arg-type]
+    print(f"{plans:,} plans ({len(layouts):,} layouts x {len(options)} recomputations), one core:")
+    print(f"  time {plans / priced / 1e6:.1f} M plans/s, memory {plans / memory / 1e6:.1f} M plans/s, "
+          f"both {plans / (priced + memory) / 1e6:.1f} M plans/s")
+    one = {**shared, "recomputes": options[:1]}
+    rows = [layouts.take(slice(i, i + 1)) for i in range(SINGLE_PLANS)]
+
+    def singly() -> None:
+        for row in rows:
+            estimate_memory(layouts=row, **one)  # type: ignore[arg-type]
+            estimate_step_time(layouts=row, **one)  # type: ignore[arg-type]
+
+    single = SINGLE_PLANS / best_of(3, singly)
+    print(f"  baseline, the same formulas one plan at a time: {single:,.0f} plans/s; together is {plans / (priced + memory) / single:,.0f} x that")
+
+
+def main() -> None:
+    """Run everything on one core where the machine allows to say so."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = os.sched_getaffinity(0)
+        whole_process()
+        os.sched_setaffinity(0, {min(cores)})
+    else:
+        whole_process()
+    pricing_rate()
+    print(f"peak memory of this benchmark: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

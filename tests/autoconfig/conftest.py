@@ -1,0 +1,74 @@
+"""Fixtures of the application's tests: questions, rankings, the command line in process and as a real process."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from autoconfig.cli import cli
+from autoconfig.question import Request, understand
+from autoconfig.rules import Setting
+
+ROOT = Path(__file__).parents[2]
+SMALL = {"seq_length": 1024, "global_batch_size": 32, "gpu": "a100-80gb"}
+MODELS = {
+    "dense": {"model": "gpt3-1.7b", "architecture": {"num_layers": 6, "hidden_size": 768, "num_attention_heads": 12}},
+    "odd": {"model": "llama3-8b", "architecture": {"num_layers": 7, "hidden_size": 1536, "num_attention_heads": 12, "num_query_groups": 6, "ffn_hidden_size": 3072}},
+    "moe": {"model": "mixtral-8x7b", "architecture": {"num_layers": 4}},
+    "mla": {"model": "deepseek-v2-lite", "architecture": {"num_layers": 9}},
+}
+"""Small questions: a few layers, so that everything can be listed by brute force."""
+
+
+def make_request(name: str = "dense", **changes: Any) -> Request:
+    """A small question by the name of its model."""
+    return Request(**{"gpus": 8, **SMALL, **MODELS[name], **changes})
+
+
+def make_setting(name: str = "dense", **changes: Any) -> Setting:
+    return understand(make_request(name, **changes)).setting
+
+
+@pytest.fixture(scope="session")
+def request_of() -> Callable[..., Request]:
+    return make_request
+
+
+@pytest.fixture(scope="session")
+def setting_of() -> Callable[..., Setting]:
+    return make_setting
+
+
+def run_in_process(*arguments: str) -> Result:
+    """The command line without a new process. Anything but an exit is raised."""
+    result = CliRunner().invoke(cli, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def run_process(*arguments: str | bytes, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """`python -m autoconfig` for real."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "autoconfig", *arguments],
+        cwd=options.pop("cwd", ROOT), env=environment, capture_output=True, timeout=120, check=False, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def autoconfig() -> SimpleNamespace:
+    """`autoconfig.run(...)` in process, `.json(...)` its answer, `.process(...)` for real."""
+
+    def answer(*arguments: str) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads(run_in_process(*arguments, "--json").stdout)
+        return body
+
+    return SimpleNamespace(run=run_in_process, json=answer, process=run_process, root=ROOT)

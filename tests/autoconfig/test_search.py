@@ -1,0 +1,396 @@
+"""Search and ranking: sorted, complete, equal to pricing plan by plan; and the questions that the first job must answer."""
+
+import json
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+
+from autoconfig.answer_json import explain_json, schema, search_json
+from autoconfig.evaluate import report_plan, violations
+from autoconfig.question import Request
+from autoconfig.search import rank_plans
+from autoconfig.service import explain, pareto_positions, search
+from autoconfig.space import Wish
+from autoconfig.verdict import RESOLUTION, tie_groups
+from specs.errors import InputError
+from specs.layouts import stage_layers
+from specs.plan import parse_plan
+from specs.recompute import Recompute
+from specs.units import GIB
+
+LAYOUT = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")
+QUESTIONS = {
+    "dense": {"gpus": 16},
+    "odd": {"gpus": 12, "gpus_per_node": 4},
+    "moe": {"gpus": 16, "gpu": "h100"},
+    "mla": {"gpus": 8, "gpu": "h100", "numerics": {"precision": "fp8"}},
+}
+
+
+def layout_of(setting, plan):
+    stages = stage_layers(setting.model, plan)
+    return (*(getattr(plan, key) for key in LAYOUT), stages[0], stages[-1])
+
+
+@pytest.fixture(scope="module")
+def rankings(setting_of):
+    return {name: rank_plans(setting_of(name, **changes)) for name, changes in QUESTIONS.items()}
+
+
+@pytest.fixture(params=list(QUESTIONS))
+def ranking(request, rankings):
+    return rankings[request.param]
+
+
+def test_the_ranking_is_sorted_and_everything_in_it_fits(ranking):
+    assert len(ranking.step_seconds) > 500
+    assert np.all(np.diff(ranking.step_seconds) >= 0)
+    assert np.all(ranking.peak_bytes <= ranking.limit_bytes) and np.all(ranking.peak_bytes > 0)
+    assert np.all(np.isfinite(ranking.step_seconds)) and np.all(ranking.step_seconds > 0)
+    assert ranking.nearest_miss is None
+
+
+def test_no_plan_is_ranked_twice(ranking):
+    pairs = list(zip(ranking.row.tolist(), ranking.option.tolist(), strict=True))
+    assert len(pairs) == len(set(pairs)) == ranking.funnel.priced
+
+
+def test_best_is_the_first_plan_of_every_layout(ranking):
+    first = {}
+    for position in range(len(ranking.row)):
+        first.setdefault(layout_of(ranking.setting, ranking.plan(position)), position)
+    assert ranking.best.tolist() == sorted(first.values())
+    assert ranking.funnel.fit == len(first)
+
+
+def test_the_funnel_narrows(ranking):
+    f, space = ranking.funnel, ranking.space
+    assert f.enumerated >= f.legal >= f.fit >= f.fit_even > 0 and f.legal >= f.legal_even >= f.fit_even
+    assert (f.enumerated, f.legal, f.legal_even) == (space.enumerated, space.legal, space.legal_even)
+    even = {layout for layout in (layout_of(ranking.setting, ranking.plan(p)) for p in ranking.best.tolist())
+            if layout[-2] == layout[-1] and layout[-1] * layout[2] == ranking.setting.model.num_layers}  # fmt: skip
+    assert f.fit_even == len(even)
+    assert set(f.seconds) == {"enumeration", "memory", "time", "ranking"}
+
+
+def test_ranked_plans_cost_what_each_costs_alone(ranking):
+    chosen = np.random.default_rng(7).choice(len(ranking.row), 60, replace=False)
+    for position in [0, *chosen.tolist(), len(ranking.row) - 1]:
+        plan = ranking.plan(position)
+        assert violations(ranking.setting, plan) == []
+        report = report_plan(ranking.setting, plan)
+        assert report.step_seconds == pytest.approx(ranking.step_seconds[position], rel=1e-9), str(plan)
+        assert report.peak_bytes == pytest.approx(ranking.peak_bytes[position], rel=1e-9), str(plan)
+        assert report.limit_bytes == pytest.approx(ranking.limit_bytes[position], rel=1e-9), str(plan)
+        assert report.fits
+
+
+def test_parts_sum_to_the_whole(ranking):
+    for position in np.linspace(0, len(ranking.row) - 1, 40).astype(int):
+        report = report_plan(ranking.setting, ranking.plan(int(position)))
+        assert sum(report.time_parts.values()) == pytest.approx(report.step_seconds, rel=1e-9), str(report.plan)
+        for stage in report.stages:
+            assert sum(stage.parts.values()) == pytest.approx(stage.peak_bytes, rel=1e-9), str(report.plan)
+        assert report.worst_stage.peak_bytes == max(stage.peak_bytes for stage in report.stages)
+        assert min(report.time_parts.values()) >= 0
+
+
+def test_what_is_not_ranked_does_not_fit(ranking):
+    """Legal plans that the ranking lacks are too large, one by one."""
+    layouts, rng = ranking.space.layouts, np.random.default_rng(3)
+    ranked = set(zip(ranking.row.tolist(), ranking.option.tolist(), strict=True))
+    for row in rng.choice(len(layouts), 60).tolist():
+        option = int(rng.integers(len(ranking.options)))
+        plan = layouts.plan(row, ranking.options[option], ranking.setting.model)
+        if (row, option) not in ranked and not violations(ranking.setting, plan):
+            same_as_uniform = plan.recompute.method == "block" and plan.recompute.num_layers == max(
+                stage_layers(ranking.setting.model, plan)
+            ) // plan.vpp  # fmt: skip
+            assert same_as_uniform or not report_plan(ranking.setting, plan).fits, str(plan)
+
+
+def test_a_margin_takes_memory_away(setting_of, rankings):
+    setting, full = setting_of("dense", gpus=16), rankings["dense"]
+    tight = rank_plans(setting, margin=0.9)
+    assert 0 < len(tight.row) < len(full.row)
+    lost = setting.cluster.memory_bytes * 0.9 / 1.03
+    assert tight.limit_bytes.max() == pytest.approx(full.limit_bytes.max() - lost, rel=1e-9)
+    kept = {str(tight.plan(p)) for p in range(len(tight.row))}
+    fits = full.peak_bytes <= full.limit_bytes - lost
+    assert kept == {str(full.plan(p)) for p in np.flatnonzero(fits).tolist()}
+    report = report_plan(setting, tight.plan(0), margin=0.9)
+    assert report.limit_bytes == pytest.approx(tight.limit_bytes[0]) and report.fits
+
+
+@pytest.mark.parametrize("steps", [[1.0], [1, 1.05, 1.0599, 1.0601, 1.1, 1.13, 2, 2.2], [1.0] * 5, list(np.linspace(1, 2, 200))])
+def test_tie_groups_are_within_the_resolution_of_their_first(steps):
+    groups = tie_groups(np.array(steps, float))
+    by_group = defaultdict(list)
+    for step, group in zip(steps, groups.tolist(), strict=True):
+        by_group[group].append(step)
+    assert sorted(by_group) == list(range(1, len(by_group) + 1)) and np.all(np.diff(groups) >= 0)
+    for group, members in by_group.items():
+        assert max(members) <= members[0] * (1 + RESOLUTION)
+        if group > 1:
+            assert members[0] > by_group[group - 1][0] * (1 + RESOLUTION)
+
+
+def test_the_pareto_set_is_not_dominated(ranking):
+    step, peak = ranking.step_seconds, ranking.peak_bytes
+    positions = pareto_positions(ranking)
+    assert positions[0] == np.flatnonzero(step == step[0])[np.argmin(peak[step == step[0]])]
+    assert peak[positions[-1]] == peak.min() or len(positions) == 12
+    for position in positions:
+        better = (step <= step[position]) & (peak <= peak[position]) & ((step < step[position]) | (peak < peak[position]))
+        assert not better.any()
+
+
+def test_every_point_of_a_small_front_is_given():
+    class Small:
+        row = np.arange(6)
+        step_seconds = np.array([1, 2, 3, 4, 5, 6.0])
+        peak_bytes = np.array([9, 9, 7, 8, 3, 3.0])
+
+    assert pareto_positions(Small()) == [0, 2, 4]
+
+
+def test_wishes_reach_the_ranking(setting_of):
+    setting = setting_of("dense", gpus=16)
+    wish = Wish(fixed={"recompute": frozenset({Recompute.parse("full:uniform:1")}), "tp": frozenset({2})}, at_most={"pp": 4})
+    ranking = rank_plans(setting, wish)
+    for position in range(0, len(ranking.row), 7):
+        plan = ranking.plan(position)
+        assert plan.tp == 2 and plan.pp <= 4 and str(plan.recompute) == "full:uniform:1"
+
+
+# The answer of `search`
+
+
+def test_answer_is_ranked_and_every_row_says_why(request_of):
+    answer = search(request_of("dense", gpus=16, top=50, tokens=1e9, price=2.0))
+    assert [p.rank for p in answer.plans] == list(range(1, 51))
+    steps = [p.report.step_seconds for p in answer.plans]
+    assert steps == sorted(steps) and len({p.why for p in answer.plans}) > 40
+    assert answer.plans[0].why.startswith("fastest of") and "slower than the first" in answer.plans[-1].why
+    first, setting = answer.plans[0].report, answer.question.setting
+    tokens = setting.workload.tokens_per_step
+    assert first.tokens_per_second_per_gpu == pytest.approx(tokens / first.step_seconds / 16)
+    assert first.days_to_train == pytest.approx(1e9 / tokens * first.step_seconds / 86400)
+    assert first.cost == pytest.approx(first.days_to_train * 24 * 16 * 2)
+    assert first.mfu == pytest.approx(first.model_flops_per_second_per_gpu / 312e12)
+    assert first.confidence.step_seconds_p5 < first.step_seconds < first.confidence.step_seconds_p95
+    assert len({layout_of(setting, p.report.plan) for p in answer.plans}) == 50
+
+
+def test_sorting_by_memory_keeps_the_ranks_by_time(request_of):
+    answer = search(request_of("dense", gpus=16, sort_by="memory", top=1000))
+    peaks = [p.report.peak_bytes for p in answer.plans]
+    assert peaks == sorted(peaks)
+    by_step = sorted(answer.plans, key=lambda p: p.rank)
+    steps = [p.report.step_seconds for p in by_step]
+    assert steps == pytest.approx(sorted(steps)) and answer.plans[0].rank > 1
+    assert search(request_of("dense", gpus=16, sort_by="cost")).plans[0].rank == 1
+
+
+def test_included_plans_stand_where_the_ranking_has_them(request_of):
+    base = search(request_of("dense", gpus=16, top=10_000))
+    asked = [base.plans[i] for i in (0, 1, 7, len(base.plans) // 2, len(base.plans) - 1)]
+    answer = search(request_of("dense", gpus=16, include=tuple(str(p.report.plan) for p in asked)))
+    for plan, included in zip(asked, answer.included, strict=True):
+        assert included.legal and included.report.fits and included.plan == plan.report.plan
+        assert included.layout_rank == plan.rank
+        assert included.layout_percentile == pytest.approx(100 * plan.rank / len(base.plans))
+        assert included.step_ratio_to_first == pytest.approx(plan.report.step_seconds / base.plans[0].report.step_seconds)
+
+
+def test_a_worse_recomputation_of_a_layout_has_the_layouts_rank(request_of):
+    base = search(request_of("dense", gpus=16))
+    fast = base.plans[4].report.plan
+    slow = fast.replace(recompute=Recompute.parse("full:uniform:1"))
+    (included,) = search(request_of("dense", gpus=16, include=(str(slow),))).included
+    assert included.layout_rank == 5
+    assert included.step_ratio_to_first > base.plans[4].report.step_seconds / base.plans[0].report.step_seconds
+
+
+@pytest.mark.parametrize("ends", ["first=1", "last=2", "first=1,last=2", "first=3"])
+def test_one_end_given_or_both_name_the_same_layout(request_of, ends):
+    setting_text = f"tp=1,pp=3,mbs=1,{ends}"
+    request = request_of("odd", gpus=6, gpus_per_node=6, global_batch_size=24, include=(setting_text,), top=100_000)
+    answer = search(request)
+    (included,) = answer.included
+    stages = stage_layers(answer.question.setting.model, included.plan)
+    full = included.plan.replace(first=stages[0], last=stages[-1])
+    ranks = [p.rank for p in answer.plans if layout_of(answer.question.setting, p.report.plan) == layout_of(answer.question.setting, full)]
+    assert ranks == [included.layout_rank]
+
+
+def test_a_plan_outside_the_searched_space_takes_the_rank_it_would_have(request_of):
+    text = "tp=1,pp=2,dp=8,mbs=1,first=1,last=5"
+    answer = search(request_of("dense", gpus=16, include=(text,), top=100_000))
+    (included,) = answer.included
+    faster = sum(p.report.step_seconds < included.report.step_seconds for p in answer.plans)
+    assert included.layout_rank == faster + 1 and 0 < included.layout_percentile <= 100
+
+
+def test_included_plans_that_break_rules_or_do_not_fit_say_so(request_of):
+    request = request_of("dense", gpus=16, memory_margin=0.93, include=("tp=3", "tp=1,pp=1,mbs=2,dp=16"))
+    illegal, large = search(request).included
+    assert not illegal.legal and illegal.report is None and {v.rule for v in illegal.violations} >= {"AC005", "NV001"}
+    assert large.legal and not large.report.fits and large.layout_rank is None and large.step_ratio_to_first is None
+    assert large.shortfall_gib == pytest.approx((large.report.peak_bytes - large.report.limit_bytes) / GIB)
+    assert large.shortfall_gib > 0
+
+
+def test_nothing_fits_gives_the_nearest_miss_and_what_to_try(request_of):
+    answer = search(request_of("dense", gpus=4, memory_margin=0.985, include=("tp=4,recompute=full:uniform:1",)))
+    assert answer.plans == () and answer.pareto == () and answer.ranking.funnel.fit == 0
+    miss = answer.nearest_miss
+    short = miss.peak_bytes - miss.limit_bytes
+    assert short > 0
+    setting = answer.question.setting
+    layouts = answer.ranking.space.layouts
+    for row in range(0, len(layouts), 3):
+        for option in answer.ranking.options[row % 2 :: 2]:
+            plan = layouts.plan(row, option, setting.model)
+            if not violations(setting, plan):
+                report = report_plan(setting, plan, margin=0.985)
+                assert report.peak_bytes - report.limit_bytes >= short * (1 - 1e-9), str(plan)
+    body = search_json(answer)
+    assert body["nearest_miss"]["shortfall_gib"] == pytest.approx(short / GIB)
+    assert any("more GPUs" in hint for hint in body["nearest_miss"]["try"])
+    Draft202012Validator(schema("search")).validate(body)
+
+
+def test_the_gpus_that_are_said_to_be_enough_are_enough():
+    """The hint's number of GPUs is a rough one, but not absurd: twice as many do."""
+    answer = search(Request(model="175b", gpus=8, gpu="a100-80gb"))
+    hint = next(h for h in search_json(answer)["nearest_miss"]["try"] if "more GPUs" in h)
+    wanted = int(next(word for word in hint.split() if word.isdigit()))
+    assert wanted > 8 and search(Request(model="175b", gpus=2 * wanted, gpu="a100-80gb")).plans
+
+
+def test_gpus_at_most_takes_the_fastest_of_all_whole_nodes(request_of):
+    changes = {"gpus_per_node": 4, "global_batch_size": 48, "numerics": {"grad_reduce_dtype": "fp32"}}
+    answer = search(request_of("odd", gpus=None, gpus_at_most=31, **changes))
+    best = {n: search(request_of("odd", gpus=n, **changes)).plans[0].report.step_seconds for n in range(4, 32, 4)
+            if n not in (20, 28)}  # fmt: skip
+    tried = dict(answer.gpus_tried)
+    assert answer.plans[0].report.step_seconds == pytest.approx(min(best.values()))
+    assert answer.question.setting.cluster.num_gpus == min(best, key=lambda n: best[n])
+    assert set(tried) <= set(range(4, 32, 4))
+    for gpus, step in tried.items():
+        assert step == pytest.approx(best.get(gpus, step))
+    assert all(plan.report.plan.world_size == answer.question.setting.cluster.num_gpus for plan in answer.plans)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"gpus": 7, "gpus_per_node": 7, "global_batch_size": 1, "architecture": {"num_layers": 5, "hidden_size": 768,
+          "num_attention_heads": 12}}, ["7 GPUs", "global batch 1", "--global-batch-size 7"]),
+        ({"fix": ("tp=5",)}, ["tp=5", "1, 2, 4, 8"]),
+        ({"fix": ("tp=8", "pp=2")}, ["--fix"]),
+        ({"fix": ("tp=2",), "exclude": ("tp=2",)}, ["--fix", "--exclude", "tp"]),
+        ({"fix": ("tp=x",)}, ["--fix tp=x", "whole number"]),
+        ({"fix": ("tp=0",)}, ["--fix tp=0", "1 to 1,000,000"]),
+        ({"fix": ("fsdp=7",)}, ["--fix fsdp=7", "0 (off)"]),
+        ({"fix": ("recompute=selective:moe",)}, ["--fix recompute=selective:moe", "NV114"]),
+        ({"max": ("sp=1",)}, ["--max sp=1", "tp, pp"]),
+        ({"include": ("tp=",)}, ["--include tp=", "no value"]),
+        ({"gpus": None}, ["--gpus N"]),
+        ({"gpus": 8, "gpus_at_most": 8}, ["--gpus", "--gpus-at-most", "not both"]),
+        ({"gpus": 0}, ["0 GPUs", "at least 1"]),
+        ({"memory_margin": 1.0}, ["1.0", "below 1"]),
+        ({"memory_margin": float("nan")}, ["nan", "below 1"]),
+        ({"sort_by": "colour"}, ["'colour'", "step, memory, cost"]),
+        ({"top": 0}, ["top 0", "100,000"]),
+        ({"price": -1.0}, ["-1.0", "above 0"]),
+        ({"numerics": {"precision": "fp7"}}, ["fp7", "bf16, fp16, fp8, fp32"]),
+        ({"numerics": {"precision": "fp8"}}, ["a100-80gb", "fp8"]),
+        ({"gpu": "h10000"}, ["'h10000'", "did you mean"]),
+        ({"software": "megatron-cor"}, ["'megatron-cor'", "did you mean"]),
+        ({"cluster": "x.json"}, ["--cluster", "--gpu", "not both"]),
+    ],
+)  # fmt: skip
+def test_bad_questions_are_refused_with_what_is_allowed(request_of, changes, says):
+    with pytest.raises(InputError) as caught:
+        search(request_of("dense", **changes))
+    for words in says:
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [(7, 1), (1024, 7), (1000, 3), (512, 1)])
+def test_what_is_suggested_instead_has_a_plan(request_of, gpus, batch):
+    request = request_of("dense", gpus=gpus, global_batch_size=batch, gpus_per_node=8 if gpus % 8 == 0 else gpus)
+    try:
+        search(request)
+    except InputError as error:
+        words = str(error).replace(",", " ").split()
+        wanted = {word: int(words[i + 1]) for i, word in enumerate(words) if word in ("--global-batch-size", "--gpus")}
+        assert len(wanted) == 1, str(error)
+        key, value = wanted.popitem()
+        changed = {"--global-batch-size": {"global_batch_size": value}, "--gpus": {"gpus": value}}[key]
+        again = request_of("dense", **{"gpus": gpus, "global_batch_size": batch, "gpus_per_node": request.gpus_per_node, **changed})
+        assert search(again).ranking.funnel.legal > 0
+
+
+def test_explain_is_what_search_says_of_the_plan(request_of):
+    answer = search(request_of("moe", gpus=16, gpu="h100"))
+    plan = answer.plans[3].report
+    question, explained = explain(request_of("moe", gpus=16, gpu="h100"), str(plan.plan))
+    assert explained.report.step_seconds == pytest.approx(plan.step_seconds)
+    assert explained.report.time_parts == plan.time_parts and explained.report.stages == plan.stages
+    body = explain_json(question, explained)
+    Draft202012Validator(schema("explain")).validate(body)
+    assert [stage["stage"] for stage in body["stages"]] == list(range(plan.plan.pp))
+    assert [stage["peak_gib"] for stage in body["stages"]] == body["memory"]["per_stage_gib"]
+
+
+# "Done when" of the first job: Korthikanti et al.'s layout for 175B, and NVIDIA's published one
+
+A100 = {"model": "175b", "gpus": 1024, "gpu": "a100-80gb", "seq_length": 2048, "global_batch_size": 1536}
+KORTHIKANTI = "tp=8,pp=8,vpp=3,mbs=1,sp=1,recompute=selective:core_attn"
+H100 = {"model": "175b", "gpus": 512, "gpu": "h100-sxm-80gb", "seq_length": 2048, "global_batch_size": 2048,
+        "numerics": {"precision": "fp8", "fp8_param_gather": True, "grad_reduce_dtype": "bf16",
+                     "attention_dropout": 0.0, "hidden_dropout": 0.0}}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def a100():
+    return search(Request(**A100, include=(KORTHIKANTI,)))
+
+
+def test_175b_on_1024_a100_is_valid_json(a100):
+    body = json.loads(json.dumps(search_json(a100), allow_nan=False))
+    Draft202012Validator(schema("search")).validate(body)
+    assert body["included"][0]["short"] == str(parse_plan(KORTHIKANTI, 1024))
+    assert body["plans"][0]["plan"]["global_batch_size"] == 1536
+
+
+def test_175b_on_1024_a100_has_a_large_legal_space(a100):
+    layouts = a100.ranking.space.layouts
+    assert a100.ranking.funnel.legal_even >= 5000
+    even = layouts.first * layouts.pp == 96
+    assert set(layouts.sp[even].tolist()) == {False, True}
+    assert set(layouts.cp[even].tolist()) >= {1, 2, 4, 8}
+
+
+def test_korthikantis_plan_fits_and_is_near_the_first(a100):
+    (included,) = a100.included
+    print(f"Korthikanti: {included.step_ratio_to_first:.4f} x the first, layout {included.layout_rank}")
+    assert included.legal and included.report.fits
+    assert included.step_ratio_to_first <= 1.20
+
+
+def test_korthikantis_plan_is_among_the_first_at_its_tp_and_micro_batch():
+    (included,) = search(Request(**A100, include=(KORTHIKANTI,), fix=("tp=8", "mbs=1"))).included
+    print(f"Korthikanti with tp=8, mbs=1: {included.step_ratio_to_first:.4f} x the first, layout {included.layout_rank}")
+    assert included.report.fits and included.step_ratio_to_first <= 1.05 and included.layout_rank <= 10
+
+
+def test_nvidias_plan_is_among_the_first_on_512_h100():
+    (included,) = search(Request(**H100, include=("tp=4,pp=8,vpp=6,mbs=2,sp=1",))).included
+    print(f"NVIDIA: {included.step_ratio_to_first:.4f} x the first, layout {included.layout_rank}")
+    assert included.report.fits and included.step_ratio_to_first <= 1.05 and included.layout_rank <= 20

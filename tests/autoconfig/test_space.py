@@ -1,0 +1,359 @@
+"""The legal space against an independent brute force, and every rule both ways."""
+
+import csv
+import itertools
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from autoconfig.evaluate import violations
+from autoconfig.recompute_options import layer_counts, legal_mask, recompute_options
+from autoconfig.rules import RULE_TEXT, RULES, recompute_rule
+from autoconfig.space import Wish, enumerate_space, stage_splits
+from specs.plan import TrainPlan, parse_keys, parse_plan
+from specs.recompute import NONE, Recompute
+
+KEYS = ("tp", "pp", "cp", "sp", "ep", "etp", "vpp", "first", "last", "mbs", "dp")
+
+
+def dividing(number):
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def splits_by_hand(layers, pp):
+    """(vpp, first, last): written from the docstring of `stage_splits`, one candidate at a time."""
+    found = []
+    for first, last in itertools.product(range(1, layers + 1), repeat=2):
+        if pp == 1:
+            stages = [layers] if first == last == layers else None
+        elif pp == 2:
+            even = first == last == layers / 2
+            stages = [first, last] if first + last == layers and (even or abs(first - layers / 2) <= 2) else None
+        else:
+            middle, rest = divmod(layers - first - last, pp - 2)
+            even = first == last == middle
+            wanted = layers // pp + 1
+            stages = [first, *[middle] * (pp - 2), last]
+            if rest or middle < 1 or not (even or (middle == wanted and max(first, last) <= middle)):
+                stages = None
+        if stages:
+            found += [(v, first, last) for v in range(1, layers + 1) if pp > 1 or v == 1 if all(n % v == 0 for n in stages)]
+    return found
+
+
+def is_legal_by_hand(s, tp, pp, cp, sp, ep, etp, vpp, first, last, mbs):
+    """Megatron's conditions, one plan at a time, written from the constraint table and not from rules.py."""
+    m, gpus, batch, seq = s.model, s.cluster.num_gpus, s.workload.global_batch_size, s.workload.seq_length
+    if gpus % (tp * pp * cp) or gpus % (etp * ep * pp) or pp > m.num_layers:
+        return False
+    dp = gpus // (tp * pp * cp)
+    if m.num_attention_heads % tp:
+        return False
+    if not m.multi_latent_attention and m.num_query_groups % tp and tp % m.num_query_groups:
+        return False
+    if 0 in m.moe_pattern and m.ffn_hidden_size % tp:
+        return False
+    if m.is_moe:
+        biases = m.add_bias_linear or m.moe_expert_bias
+        if m.moe_ffn_hidden_size % etp or m.moe_shared_expert_intermediate_size % tp or (etp > 1 and biases):
+            return False
+        if m.num_moe_experts % ep or (tp > 1 and not sp):
+            return False
+    elif ep > 1 or etp > 1:
+        return False
+    if cp > 1 and (seq % (2 * cp) or not s.stack.supports_context_parallel):
+        return False
+    if sp and (tp == 1 or seq % (tp * cp) or not s.stack.supports_sequence_parallel):
+        return False
+    if batch % (mbs * dp):
+        return False
+    return vpp == 1 or (pp > 1 and (batch // (mbs * dp)) % pp == 0)
+
+
+def within_bounds_by_hand(s, tp, cp, etp):
+    inside = max(8, s.cluster.gpus_per_node, s.cluster.link_domain_size)
+    return tp <= inside and etp <= inside and cp <= max(1, s.workload.seq_length // 256)
+
+
+def grid_by_hand(s):
+    """Every combination of the axes."""
+    m, all_gpus = s.model, dividing(s.cluster.num_gpus)
+    experts = dividing(m.num_moe_experts) if m.is_moe else [1]
+    for tp, pp, cp, sp in itertools.product(all_gpus, all_gpus, all_gpus, (False, True)):
+        splits = splits_by_hand(m.num_layers, pp) if pp <= m.num_layers else [(1, 1, 1)]
+        for ep, etp, (vpp, first, last), mbs in itertools.product(
+            experts, all_gpus if m.is_moe else [1], splits, dividing(s.workload.global_batch_size)
+        ):
+            yield tp, pp, cp, sp, ep, etp, vpp, first, last, mbs
+
+
+def rows_of(space):
+    columns = [getattr(space.layouts, key).tolist() for key in KEYS]
+    return list(zip(*columns, strict=True))
+
+
+CASES = [
+    ("dense", {"gpus": 8}), ("dense", {"gpus": 12, "gpus_per_node": 12}), ("dense", {"gpus": 16}),
+    ("dense", {"gpus": 8, "seq_length": 250}), ("dense", {"gpus": 8, "software": "megatron-lm-2021"}),
+    ("odd", {"gpus": 12, "gpus_per_node": 4}), ("odd", {"gpus": 7, "gpus_per_node": 7, "global_batch_size": 42}),
+    ("moe", {"gpus": 8, "global_batch_size": 12}), ("moe", {"gpus": 8, "architecture": {"num_layers": 4, "add_bias_linear": True}}),
+    ("mla", {"gpus": 8, "global_batch_size": 6}), ("mla", {"gpus": 4, "seq_length": 96}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_the_space_is_what_brute_force_finds(setting_of, name, changes):
+    s = setting_of(name, **changes)
+    space = enumerate_space(s)
+    grid = list(grid_by_hand(s))
+    legal = [x for x in grid if is_legal_by_hand(s, *x) and within_bounds_by_hand(s, x[0], x[2], x[5])]
+    wanted = {(*x, s.cluster.num_gpus // (x[0] * x[1] * x[2])) for x in legal}
+    rows = rows_of(space)
+    assert set(rows) == wanted
+    assert space.legal == len(legal) == len(np.unique(space.layout_id))
+    assert space.enumerated == len(grid) == space.legal + sum(space.rejected_by_rule.values())
+    layers = s.model.num_layers
+    assert space.legal_even == sum(1 for x in legal if x[7] * x[1] == layers and x[8] == x[7])
+    assert set(space.rejected_by_rule) <= {*RULE_TEXT, "wish", "tp beyond search bounds", "cp beyond search bounds",
+                                           "etp beyond search bounds"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_violations_agree_with_the_space_on_every_row(setting_of, name, changes):
+    s = setting_of(name, **changes)
+    layouts = enumerate_space(s).layouts
+    assert len(layouts)
+    for row in range(0, len(layouts), 1 + len(layouts) // 400):
+        plan = layouts.plan(row, NONE, s.model)
+        assert violations(s, plan) == [], str(plan)
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES[::2])
+def test_violations_agree_with_brute_force_on_the_whole_grid(setting_of, name, changes):
+    s = setting_of(name, **changes)
+    grid = [x for x in grid_by_hand(s) if s.cluster.num_gpus % (x[0] * x[1] * x[2]) == 0]
+    for values in grid[:: 1 + len(grid) // 500]:
+        tp, pp, cp, sp, ep, etp, vpp, first, last, mbs = values
+        plan = TrainPlan(tp=tp, pp=pp, cp=cp, sp=sp, ep=ep, etp=etp, vpp=vpp, mbs=mbs, dp=s.cluster.num_gpus // (tp * pp * cp),
+                         first=None if pp == 1 else first, last=None if pp == 1 else last)  # fmt: skip
+        assert (not violations(s, plan)) == is_legal_by_hand(s, *values), str(plan)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 5, 7, 8, 12, 13])
+def test_stage_splits_are_what_their_docstring_says(layers):
+    for pp in range(1, layers + 1):
+        splits = stage_splits(layers, pp)
+        assert len(splits) == len(set(splits))
+        assert set(splits) == set(splits_by_hand(layers, pp)), pp
+
+
+# Per rule: model and changes of the question, a legal plan and one that breaks this rule (columns that the rule reads).
+DENSE, MOE, MLA, ODD = "dense", "moe", "mla", "odd"
+EXAMPLES = {
+    "NV001": (DENSE, {}, "tp=2,pp=2,cp=2", "tp=2,pp=3,cp=2"),
+    "NV013": (DENSE, {}, "tp=4", "tp=8"),
+    "NV014": (ODD, {"gpus": 12, "gpus_per_node": 12}, "tp=3", "tp=4"),
+    "NV018": (MOE, {}, "tp=2,etp=2", "tp=2,etp=3"),
+    "NV026": (DENSE, {}, "pp=6", "pp=7"),
+    "NV053": (DENSE, {"seq_length": 1020}, "cp=2", "cp=4"),
+    "NV054": (DENSE, {"software": "megatron-local"}, "cp=1", "cp=2"),
+    "NV046": (DENSE, {}, "sp=1,tp=2", "sp=1,tp=1"),
+    "AC001": (DENSE, {"seq_length": 1020}, "sp=1,tp=4,cp=1", "sp=1,tp=4,cp=2"),
+    "AC002": (DENSE, {"software": "megatron-lm-2021"}, "sp=0", "sp=1"),
+    "NV061": (MOE, {}, "ep=4", "ep=3"),
+    "AC003": (DENSE, {}, "etp=1", "etp=2"),
+    "NV002": (MOE, {}, "etp=2,ep=2,pp=2", "etp=2,ep=8,pp=1"),
+    "NV062": (MOE, {"architecture": {"num_layers": 4, "add_bias_linear": True}}, "etp=1", "etp=2"),
+    "NV048": (MOE, {}, "sp=1,tp=2", "sp=0,tp=2"),
+    "NV024": (DENSE, {}, "pp=3,first=1,last=1", "pp=4,first=1,last=2"),
+    "NV040": (DENSE, {}, "vpp=2,pp=2", "vpp=2,pp=1"),
+    "NV044": (DENSE, {}, "vpp=3,pp=2,first=3,last=3", "vpp=2,pp=2,first=3,last=3"),
+    "NV007": (DENSE, {}, "mbs=4,dp=8", "mbs=3,dp=8"),
+    "NV041": (DENSE, {}, "vpp=2,pp=4,mbs=1,dp=8", "vpp=2,pp=4,mbs=4,dp=4"),
+    "NV042": (DENSE, {}, "vpp=2,pp=4,mbs=2,dp=2", "vpp=2,pp=3,mbs=2,dp=2"),
+    "NV100": (DENSE, {}, "fsdp=3,pp=1,ep=1,dist_opt=0", "fsdp=3,pp=2,ep=1,dist_opt=0"),
+    "NV130": (DENSE, {"gpu": "h100-sxm-80gb", "numerics": {"precision": "fp8", "fp8_param_gather": True}},
+              "fsdp=0,dist_opt=1", "fsdp=0,dist_opt=0"),
+    "NV094": (DENSE, {}, "offload=1,dist_opt=1", "offload=1,dist_opt=0"),
+    "NV092": (DENSE, {"numerics": {"exp_avg_dtype": "bf16"}}, "fsdp=0,dist_opt=1", "fsdp=0,dist_opt=0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_every_rule_passes_one_plan_and_stops_another(setting_of, rule):
+    assert rule.id in EXAMPLES, f"rule {rule.id} needs a legal and an illegal example in this test"
+    name, changes, legal, illegal = EXAMPLES[rule.id]
+    s = setting_of(name, **changes)
+    for text, wanted in ((legal, True), (illegal, False)):
+        values = parse_keys(text)
+        assert set(rule.needs) <= set(values), f"{rule.id} reads {rule.needs}"
+        columns = {key: np.array([values[key]]) for key in rule.needs}
+        result = rule.legal(s, columns)
+        assert np.broadcast_to(result, 1).tolist() == [wanted], f"{rule.id} {text}"
+
+
+def test_examples_have_no_rule_that_is_gone():
+    assert set(EXAMPLES) == {rule.id for rule in RULES}
+
+
+PLANS_AND_RULES = [
+    (DENSE, {}, "tp=2,pp=2,dp=2,recompute=full:uniform:3", "tp=2,pp=2,dp=2,recompute=full:uniform:4", "NV111"),
+    (DENSE, {}, "pp=2,vpp=3,recompute=full:block:1", "pp=2,vpp=3,recompute=full:block:2", "NV111"),
+    (MOE, {}, "recompute=selective:moe+moe_act", None, "NV114"),
+    (DENSE, {}, "recompute=none", "recompute=selective:moe_act", "NV114"),
+    (DENSE, {}, "recompute=none", "recompute=selective:moe", "NV114"),
+    (MLA, {}, "recompute=selective:shared_experts", None, "NV114"),
+    (MOE, {}, "recompute=none", "recompute=selective:shared_experts", "NV114"),
+    (MLA, {}, "recompute=selective:mla_up_proj", None, "NV115"),
+    (DENSE, {}, "recompute=none", "recompute=selective:mla_up_proj", "NV115"),
+    (DENSE, {"gpu": "h100", "numerics": {"precision": "fp8"}}, "recompute=selective:core_attn", "recompute=selective:layernorm",
+     "NV118"),
+    (DENSE, {"gpu": "h100", "numerics": {"precision": "fp8", "fp8_recipe": "tensorwise"}}, "recompute=selective:layernorm", None,
+     "NV118"),
+    (MLA, {}, "recompute=selective:mlp", None, "AC004"),
+    (MOE, {}, "recompute=none", "recompute=selective:mlp", "AC004"),
+    (DENSE, {}, "tp=2,pp=2,dp=2", "tp=2,pp=2,dp=1", "AC005"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "legal", "illegal", "rule"), PLANS_AND_RULES)
+def test_rules_on_whole_plans(setting_of, name, changes, legal, illegal, rule):
+    s = setting_of(name, **changes)
+    assert violations(s, parse_plan(legal, 8)) == []
+    if illegal is not None:
+        found = violations(s, parse_plan(illegal, 8))
+        assert [v.rule for v in found] == [rule]
+        assert found[0].text == RULE_TEXT[rule]
+
+
+def test_every_rule_that_is_not_a_column_rule_is_on_a_plan_above():
+    assert set(RULE_TEXT) == {rule.id for rule in RULES} | {rule for *_, rule in PLANS_AND_RULES}
+
+
+def test_a_plan_that_breaks_several_rules_is_told_all_of_them(setting_of):
+    found = [v.rule for v in violations(setting_of("dense"), parse_plan("tp=5,sp=1,vpp=2,mbs=3,dp=1,etp=2", 8))]
+    assert {"AC005", "NV001", "NV013", "AC003", "NV040", "NV007"} <= set(found)
+    assert len(found) == len(set(found))
+
+
+def test_rules_are_named_once_and_found_in_the_constraint_table():
+    ids = [rule.id for rule in RULES]
+    assert len(ids) == len(set(ids))
+    with (resources.files("autoconfig") / "data" / "megatron_constraints.csv").open(encoding="utf-8") as file:
+        known = {row["id"]: row for row in csv.DictReader(file)}
+    for rule_id, text in RULE_TEXT.items():
+        assert text and text[0].strip()
+        if rule_id.startswith("NV"):
+            assert rule_id in known and known[rule_id]["source_at_MLM_d98e8a64_Bridge_067f987df"], rule_id
+        else:
+            assert rule_id.startswith("AC")
+
+
+def column(space, key):
+    return set(getattr(space.layouts, key).tolist())
+
+
+def test_wishes_leave_exactly_the_rows_that_they_allow(setting_of):
+    s = setting_of("dense", gpus=16)
+    every = set(rows_of(enumerate_space(s)))
+    index = {key: KEYS.index(key) for key in KEYS}
+    cases = [
+        (Wish(fixed={"tp": frozenset({4})}), lambda x: x[index["tp"]] == 4),
+        (Wish(fixed={"tp": frozenset({1, 4}), "sp": frozenset({False})}), lambda x: x[index["tp"]] in (1, 4) and not x[index["sp"]]),
+        (Wish(at_most={"pp": 2, "mbs": 4}), lambda x: x[index["pp"]] <= 2 and x[index["mbs"]] <= 4),
+        (Wish(excluded={"pp": frozenset({2, 3}), "vpp": frozenset({2})}), lambda x: x[index["pp"]] not in (2, 3) and x[index["vpp"]] != 2),
+        (Wish(fixed={"dp": frozenset({2})}, excluded={"cp": frozenset({1})}), lambda x: x[index["dp"]] == 2 and x[index["cp"]] != 1),
+        (Wish(fixed={"first": frozenset({2})}), lambda x: x[index["first"]] == 2),
+    ]  # fmt: skip
+    for wish, allowed in cases:
+        space = enumerate_space(s, wish)
+        assert set(rows_of(space)) == {x for x in every if allowed(x)}
+        assert space.enumerated == space.legal + sum(space.rejected_by_rule.values())
+        assert 0 < space.legal < len(every) and space.rejected_by_rule["wish"] > 0
+
+
+def test_a_fixed_or_capped_size_is_searched_beyond_the_usual_bounds(setting_of):
+    s = setting_of("dense", gpus=16, gpus_per_node=4, seq_length=256, gpu="a100-80gb",
+                   architecture={"num_layers": 4, "hidden_size": 1024, "num_attention_heads": 16})  # fmt: skip
+    assert max(column(enumerate_space(s), "tp")) == 8 and column(enumerate_space(s), "cp") == {1}
+    assert column(enumerate_space(s, Wish(fixed={"tp": frozenset({16})})), "tp") == {16}
+    assert max(column(enumerate_space(s, Wish(at_most={"tp": 16})), "tp")) == 16
+    assert column(enumerate_space(s, Wish(fixed={"cp": frozenset({2})})), "cp") == {2}
+
+
+def sharding(space):
+    layouts = space.layouts
+    return set(zip(layouts.dist_opt.tolist(), layouts.fsdp.tolist(), layouts.offload.tolist(), strict=True))
+
+
+def test_sharding_choices(setting_of):
+    s = setting_of("dense")
+    assert sharding(enumerate_space(s)) == {(True, 0, 0.0), (False, 3, 0.0)}
+    assert sharding(enumerate_space(s, default_dist_opt=False)) == {(False, 0, 0.0), (False, 3, 0.0)}
+    for fixed, excluded, wanted in (
+        ({"dist_opt": {False}}, {}, {(False, 0, 0.0), (False, 3, 0.0)}),
+        ({"dist_opt": {True}}, {}, {(True, 0, 0.0)}),
+        ({"fsdp": {2, 3}}, {}, {(False, 2, 0.0), (False, 3, 0.0)}),
+        ({"offload": {0.5}}, {}, {(True, 0, 0.5)}),
+        ({}, {"fsdp": {3}}, {(True, 0, 0.0)}),
+        ({}, {"dist_opt": {True}}, {(False, 0, 0.0), (False, 3, 0.0)}),
+        ({}, {"dist_opt": {False}}, {(True, 0, 0.0)}),
+        ({"offload": {0.0, 1.0}}, {"offload": {0.0}}, {(True, 0, 1.0)}),
+    ):
+        wish = Wish(fixed={k: frozenset(v) for k, v in fixed.items()}, excluded={k: frozenset(v) for k, v in excluded.items()})
+        assert sharding(enumerate_space(s, wish)) == wanted, (fixed, excluded)
+
+
+def test_a_layout_that_no_sharding_can_run_is_counted(setting_of):
+    s = setting_of("dense", numerics={"exp_avg_dtype": "bf16"})
+    space = enumerate_space(s, Wish(fixed={"dist_opt": frozenset({False})}))
+    assert space.legal == 0 and len(space.layouts) == 0
+    assert space.enumerated == sum(space.rejected_by_rule.values())
+
+
+def test_layout_ids_name_the_layout_whatever_its_sharding(setting_of):
+    space = enumerate_space(setting_of("dense"))
+    seen = {}
+    for layout, row in zip(space.layout_id.tolist(), rows_of(space), strict=True):
+        assert seen.setdefault(layout, row) == row
+    assert len(seen) == len(set(seen.values())) == space.legal
+
+
+def test_an_empty_space_is_an_answer(setting_of):
+    space = enumerate_space(setting_of("dense"), Wish(fixed={"tp": frozenset({5})}))
+    assert (space.legal, len(space.layouts)) == (0, 0) and space.enumerated == sum(space.rejected_by_rule.values())
+
+
+@pytest.mark.parametrize("name", [DENSE, MOE, MLA])
+def test_recompute_options_are_legal_and_come_from_the_model(setting_of, name):
+    s = setting_of(name)
+    options = recompute_options(s, Wish(), s.model.num_layers)
+    assert len(options) == len(set(options)) and NONE in options
+    assert all(recompute_rule(s, option) is None for option in options)
+    names = {module for option in options for module in option.modules}
+    assert ("moe" in names, "mla_up_proj" in names, "mlp" in names) == (name != DENSE, name == MLA, name != MOE)
+    assert Recompute("full", (), "uniform", 1) in options
+    space = enumerate_space(s)
+    mask = legal_mask(options, space.layouts, s)
+    assert mask.shape == (len(space.layouts), len(options)) and mask.any(axis=1).all()
+    for row in range(0, len(space.layouts), 1 + len(space.layouts) // 60):
+        for number, option in enumerate(options):
+            plan = space.layouts.plan(row, option, s.model)
+            broken = [v.rule for v in violations(s, plan)]
+            assert broken == [] if mask[row, number] else broken in ([], ["NV111"]), str(plan)
+
+
+def test_recompute_wishes(setting_of):
+    s = setting_of("dense")
+    full, selective = Recompute.parse("full:uniform:1"), Recompute.parse("selective:core_attn")
+    assert recompute_options(s, Wish(fixed={"recompute": frozenset({full, selective})}), 6) == [full, selective]
+    left = recompute_options(s, Wish(excluded={"recompute": frozenset({full})}), 6)
+    assert full not in left and selective in left
+    assert recompute_options(s, Wish(fixed={"recompute": frozenset({Recompute.parse("selective:moe")})}), 6) == []
+
+
+def test_layer_counts_grow_by_about_a_quarter():
+    assert layer_counts(0) == [] and layer_counts(5) == [1, 2, 3, 4, 5]
+    counts = layer_counts(1000)
+    assert all(a < b <= max(a + 1, a * 1.25) for a, b in itertools.pairwise(counts))

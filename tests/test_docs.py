@@ -1,0 +1,56 @@
+"""Docs that can be trusted: parts of the output are functions with a line in docs, links resolve, README commands exist."""
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+from autoconfig.evaluate import report_plan
+from autoconfig.question import Request, understand
+from specs.plan import parse_plan
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+QUESTIONS = [
+    (Request(model="175b", gpus=64), "tp=8,pp=4,vpp=3,mbs=1,sp=1"),
+    (Request(model="175b", gpus=64, software="megatron-lm-2022"), "tp=8,pp=4,mbs=1,recompute=selective:core_attn"),
+    (Request(model="llama3-70b", gpus=64, numerics={"grad_reduce_dtype": "bf16", "precision": "fp8"}),
+     "tp=4,pp=2,cp=2,mbs=1,sp=1,recompute=full:uniform:2"),
+    (Request(model="deepseek-v3", gpus=256), "tp=2,pp=16,ep=8,mbs=1,sp=1,first=4,last=1,recompute=selective:mla_up_proj"),
+    (Request(model="llama3-8b", gpus=8), "tp=1,pp=1,mbs=1,dist_opt=0,fsdp=3"),
+]
+
+
+def public_functions(package: str) -> set[str]:
+    names: set[str] = set()
+    for module in pkgutil.iter_modules([str(ROOT / package)]):
+        loaded = importlib.import_module(f"{package}.{module.name}")
+        names |= {name for name, value in vars(loaded).items() if callable(value) and not name.startswith("_")}
+    return names
+
+
+@pytest.mark.parametrize(("request_", "plan"), QUESTIONS)
+def test_every_part_is_a_function_with_its_line_in_docs(request_: Request, plan: str) -> None:
+    setting = understand(request_).setting
+    report = report_plan(setting, parse_plan(plan, setting.cluster.num_gpus))
+    memory = {name for stage in report.stages for name in stage.parts}
+    for package, parts in (("memory_model", memory), ("time_model", set(report.time_parts))):
+        page = (ROOT / "docs" / f"{package}.md").read_text()
+        assert parts <= public_functions(package)
+        assert not [name for name in parts if f"`{name}" not in page]
+    assert sum(report.time_parts.values()) == pytest.approx(report.step_seconds)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_exist(page: Path) -> None:
+    for name in re.findall(r"`((?:specs|memory_model|time_model|autoconfig|tests|docs|benchmarks)/[\w./-]+\.\w+)`", page.read_text()):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
