@@ -168,5 +168,13 @@ class StackTime:
     """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
     moe_send_once_per_domain: bool = False
     """The dispatcher sends a token once to each link domain and spreads it there (flex: DeepEP, HybridEP)."""
+    step_factor: float = 1.0
+    """Calibration: seconds of the whole step over the formulas'."""
+    communication_factor: float = 1.0
+    """Calibration: seconds of collectives and sends over the formulas'."""
+    attention_factor: float = 1.0
+    """Calibration: seconds of core attention over the formulas'."""
+    moe_factor: float = 1.0
+    """Calibration: seconds of grouped GEMMs, routing and permutation over the formulas'."""
     moe_overlap_share: float = 0.0
     """Share of the expert all-to-all hidden under compute."""

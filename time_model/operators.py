@@ -65,7 +65,11 @@ def price_gemms(job: Job, gemms: Sequence[GemmShape]) -> list[Operator]:
     low = np.array([job.uses_fp8 and g.layer_precision for g in gemms])
     peak = np.where(low, job.gemm_flops_per_s, job.flops_per_s * job.software.gemm_derate)
     element = np.where(low, 1.0, float(job.activation_bytes))
-    share = np.where(np.array([g.grouped for g in gemms])[:, None], grouped_gemm_share(m, job.gpu.grouped_rows_half), 1.0)
+    share = np.where(
+        np.array([g.grouped for g in gemms])[:, None],
+        grouped_gemm_share(m, job.gpu.grouped_rows_half) / job.software.moe_factor,
+        1.0,
+    )
     seconds = gemm_seconds(
         np.stack([m, m, n]),
         np.stack([n, k, k]),
