@@ -1,4 +1,4 @@
-"""`autoconfig calibrate`: a calibration from measured runs; the shipped one is made by the same code from the published runs."""
+"""`autoconfig calibrate`: a calibration from measured runs; the shipped one is made so from the published runs."""
 
 from __future__ import annotations
 

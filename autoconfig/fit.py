@@ -72,8 +72,8 @@ Key = tuple[str, str, str]
 
 
 def refine(base: Calibration, observations: Sequence[Observation], version: str) -> Calibration:
-    """A calibration for one cluster: its own runs, starting from `base`, with a wide prior on the step factor (an unknown cluster
-    is 4 to 40 % off before it is calibrated). Entries of `base` without new runs stay."""
+    """A calibration for one cluster: its own runs, starting from `base`, with a wide prior on the step factor (an unknown
+    cluster is 4 to 40 % off before it is calibrated). Entries of `base` without new runs stay."""
     entries = {(e.architecture, e.generation, e.kind): e for e in base.entries}
     for key in sorted({(o.architecture, o.generation, "moe" if o.moe else "dense") for o in observations}):
         mine = [o for o in observations if (o.architecture, o.generation, "moe" if o.moe else "dense") == key]

@@ -11,8 +11,8 @@ CONVENTIONS = ("causal", "full", "full+recompute")
 def flops_per_step(setting: Setting, convention: str = "causal") -> float:
     """FLOPs of one step as a publication counts them; blank means causal.
 
-    `full+recompute` counts one more forward pass (Narayanan et al. 2021, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh)): the layers'
-    forward again, the output layer once.
+    `full+recompute` counts one more forward pass of the layers and the output layer once (Narayanan et al. 2021, equation 3:
+    96 B s l h^2 (1 + s/6h + V/16lh)).
     """
     model, seq = setting.model, setting.workload.seq_length
     tokens = setting.workload.tokens_per_step

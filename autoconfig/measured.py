@@ -114,7 +114,7 @@ def measured_step_seconds(row: Row, setting: Setting) -> float | None:
 
 
 def read_recompute(text: str) -> Recompute:
-    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b]). Raises InputError."""
+    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b])."""
     text = text.strip()
     if text in ("", "none"):
         return NONE

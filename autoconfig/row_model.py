@@ -51,7 +51,7 @@ def _catalogue_model(name: str) -> ModelSpec | None:
 
 
 def read_model(row: Row, assumed: list[str]) -> ModelSpec:
-    """The architecture: the row's cells; what they lack from the catalogue model of that name and shape, else from its family."""
+    """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family."""
     known = _catalogue_model(cell(row, "model"))
     if known is not None and _same_shape(row, known):
         return _changed(known, row)

@@ -1,8 +1,8 @@
 """Calibration: a few factors per (GPU architecture, software generation), fitted on measured runs, applied to a software stack.
 
-A factor is seconds over the formula's seconds: `step` of the whole step, the others of one kind of operator. Where a generation has
-no entry, its parent's stands in (`data/generations.json`), and where none has, the documented defaults (all factors 1). The files
-are written by `autoconfig calibrate`; the one that ships was fitted on the published runs.
+A factor is seconds over the formula's seconds: `step` of the whole step, the others of one kind of operator. Where a generation
+has no entry, its parent's stands in (`data/generations.json`), then the architecture's pool, then the documented defaults (all
+factors 1). The files are written by `autoconfig calibrate`; the one that ships was fitted on the published runs.
 """
 
 from __future__ import annotations
