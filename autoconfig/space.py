@@ -225,8 +225,8 @@ def _expand(
 def _check_size(rows: int) -> None:
     if rows > MAX_ROWS:
         raise InputError(
-            f"this question has at least {rows:,} layouts to look at, more than {MAX_ROWS:,}; narrow it with --fix or --max, "
-            "for example --max ep=64 or --fix mbs=1, or choose a global batch with fewer divisors"
+            f"this question has at least {rows:,} layouts to look at, more than {MAX_ROWS:,}; narrow it with "
+            "--fix tp=..., pp=... or cp=..., or choose numbers of GPUs, experts or samples with fewer divisors"
         )
 
 

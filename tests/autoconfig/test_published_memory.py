@@ -52,7 +52,7 @@ def test_simumax_within_half_a_percent_each() -> None:
     for row in rows("SimuMax-B200-v1.2"):
         predicted, measured = of_rank(read_case(row), row["peak_rank"]), float(row["peak_mem_gib"])
         print(
-            f"{row['id']} tp={row['tp']} pp={row['pp']} cp={row['cp']} s={row['seq']}: {measured:.2f} measured, {predicted:.2f} "
+            f"{row['id']} tp={row['tp']} pp={row['pp']} cp={row['cp']} s={row['seq']}: {measured:.2f}, {predicted:.2f} "
             f"predicted ({predicted / measured - 1:+.2%})"
         )
         assert predicted == pytest.approx(measured, rel=0.005)

@@ -11,6 +11,7 @@ from autoconfig.evaluate import violations
 from autoconfig.recompute_options import layer_counts, legal_mask, recompute_options
 from autoconfig.rules import RULE_TEXT, RULES, recompute_rule
 from autoconfig.space import Wish, enumerate_space, stage_splits
+from specs.errors import InputError
 from specs.plan import TrainPlan, parse_keys, parse_plan
 from specs.recompute import NONE, Recompute
 
@@ -323,6 +324,17 @@ def test_layout_ids_name_the_layout_whatever_its_sharding(setting_of):
 def test_an_empty_space_is_an_answer(setting_of):
     space = enumerate_space(setting_of("dense"), Wish(fixed={"tp": frozenset({5})}))
     assert (space.legal, len(space.layouts)) == (0, 0) and space.enumerated == sum(space.rejected_by_rule.values())
+
+
+def test_a_grid_too_large_to_hold_is_refused(setting_of, monkeypatch):
+    s = setting_of("moe", gpus=720720, gpus_per_node=8, global_batch_size=14414400, architecture={"num_moe_experts": 720720})
+    with pytest.raises(InputError, match=r"more than 10,000,000; narrow it with --fix"):
+        enumerate_space(s)
+    narrow = {key: frozenset({1}) for key in ("tp", "cp")} | {"pp": frozenset({2})}
+    assert enumerate_space(s, Wish(fixed=narrow)).legal > 0
+    monkeypatch.setattr("autoconfig.space.MAX_ROWS", 100)
+    with pytest.raises(InputError, match="more than 100;"):
+        enumerate_space(setting_of("dense"))
 
 
 @pytest.mark.parametrize("name", [DENSE, MOE, MLA])
