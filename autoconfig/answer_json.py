@@ -133,7 +133,7 @@ def setting_json(question: Question) -> dict[str, Any]:
             "memory_gib": cluster.memory_bytes / GIB,
         },
         "workload": asdict(setting.workload),
-        "numerics": asdict(setting.numerics),
+        "numerics": {**asdict(setting.numerics), "lora_target_modules": list(setting.numerics.lora_target_modules)},
         "software": setting.stack.name,
         "assumed": list(question.assumed),
     }

@@ -36,14 +36,9 @@ _NUMERICS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-class Count(click.ParamType[float]):
-    """A number of tokens like 300B."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See specs.units.parse_count."""
-        return value if isinstance(value, float) else parse_count(value, "tokens")
+def tokens(text: str) -> float:
+    """A number of tokens like 300B; see specs.units.parse_count."""
+    return parse_count(text, "tokens")
 
 
 def _option(name: str) -> str:
@@ -74,7 +69,7 @@ def question_options(command: Command) -> Command:
         click.option("--seq-length", type=int, help="Tokens of one sample."),
         click.option("--global-batch-size", type=int, help="Samples of one optimizer step."),
         click.option("--memory-margin", type=float, default=0.0, show_default=True, help="Share of GPU memory to keep free."),
-        click.option("--tokens", type=Count(), help="Tokens to train on, like 300B: prints days."),
+        click.option("--tokens", type=tokens, metavar="COUNT", help="Tokens to train on, like 300B: prints days."),
         click.option("--price", type=float, help="Money per GPU and hour: with --tokens prints the cost."),
     )
     for option in reversed(shared):

@@ -22,6 +22,8 @@ TABLE_SUFFIXES = (".parquet", ".csv")
 def check_table_path(path: Path) -> None:
     """Fail before the work, not after it. Raises FileError when the suffix or the folder cannot be used."""
     name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+    if "\0" in name:
+        raise FileError(f"output {name!r} holds a NUL character; name a file without it")
     try:
         if path.is_dir():
             raise FileError(f"output {name!r} is a folder; name a file in it, ending in {' or '.join(TABLE_SUFFIXES)}")
@@ -31,9 +33,8 @@ def check_table_path(path: Path) -> None:
             raise FileError(f"output {name!r}: there is no folder {str(path.parent)[:200]}; make it first")
         if not os.access(path.parent, os.W_OK):
             raise FileError(f"output {name!r}: the folder {path.parent} cannot be written to; name another one")
-    except (OSError, ValueError) as error:  # a name too long, a NUL inside
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"output {name!r} cannot be used as a file name: {reason}") from error
+    except OSError as error:  # a name too long
+        raise FileError(f"output {name!r} cannot be used as a file name: {error.strerror or error}") from error
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

@@ -102,7 +102,7 @@ def understand(request: Request) -> Question:
 
 
 def _check_wish(setting: Setting, wish: Wish) -> None:
-    """Wishes that no layout can meet: a value both fixed and excluded, a recomputation that the model or precision rules out."""
+    """Wishes that no layout can meet: a value both fixed and excluded, a recomputation that model or precision rules out."""
     for key, values in wish.fixed.items():
         if values <= wish.excluded.get(key, frozenset()):
             raise InputError(f"--fix and --exclude together leave no value of {key}; drop one of them")
@@ -143,6 +143,9 @@ def _cluster(request: Request, assumed: list[str]) -> ClusterSpec:
         assumed.append(f"GPU {gpu.id} (say --gpu to name another)")
     else:
         gpu = detect_local_gpu() if request.gpu.strip().lower() == "local" else load_gpu(request.gpu)
+    node = request.gpus_per_node if request.gpus_per_node is not None else gpu.gpus_per_node
+    if request.gpus_at_most is not None and gpus > node > 0:
+        gpus -= gpus % node  # N or fewer: whole nodes
     return cluster_of(gpu, gpus, gpus_per_node=request.gpus_per_node)
 
 

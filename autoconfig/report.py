@@ -63,9 +63,9 @@ def show_question(console: Console, question: Question) -> None:
     network = f"{cluster.link_bytes_per_s / 1e9:g} GB/s {cluster.gpu.link} in groups of {cluster.link_domain_size}"
     console.print(
         f"[bold]{escape(model.name)}[/bold] ({total_parameters(model) / 1e9:,.1f} B parameters) on "
-        f"[bold]{cluster.num_gpus:,} x {cluster.gpu.id}[/bold] ({network}, {cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network "
-        f"per GPU); {numerics.precision}, sequence {setting.workload.seq_length:,}, "
-        f"global batch {setting.workload.global_batch_size:,}; software {setting.stack.name}"
+        f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] ({network}, "
+        f"{cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {numerics.precision}, sequence "
+        f"{setting.workload.seq_length:,}, global batch {setting.workload.global_batch_size:,}; software {setting.stack.name}"
     )
     if question.assumed:
         console.print("[dim]Assumed: " + escape("; ".join(question.assumed)) + "[/dim]")

@@ -180,29 +180,49 @@ def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
 def _search_at_most(
     question: Question, progress: Callable[[str], None] | None
 ) -> tuple[Question, Ranking, tuple[tuple[int, float | None], ...]]:
-    """The fastest plan on at most the given GPUs: whole nodes, from the most downwards, until fewer GPUs cannot win.
+    """The fastest plan on at most the given GPUs, in whole nodes (or any part of a single one).
 
-    A smaller cluster is tried as long as it would win at the best tokens/s/GPU seen so far, plus the model's resolution.
+    Counts with many divisors come first: they show how few GPU-seconds a step can cost. Then from the most downwards, until a
+    count could not win even at that cost, less the model's resolution.
     """
     cluster = question.setting.cluster
-    per_node = cluster.gpus_per_node
-    most = cluster.num_gpus // per_node * per_node or cluster.num_gpus
-    tried: list[tuple[int, float | None]] = []
+    counts = _gpu_counts(cluster.num_gpus, cluster.gpus_per_node)
+    tried: dict[int, float | None] = {}
     winner: tuple[Question, Ranking] | None = None
     fastest, cheapest_gpu_seconds = float("inf"), float("inf")
-    for gpus in range(most, 0, -per_node):
-        if cheapest_gpu_seconds / (1 + RESOLUTION) / gpus > fastest:
-            break
+    for gpus in [*_rich_in_divisors(counts), *counts]:
+        if gpus in tried or cheapest_gpu_seconds / (1 + RESOLUTION) / gpus > fastest:
+            continue
         if progress is not None:
             progress(f"{gpus} GPUs")
         setting = replace(question.setting, cluster=replace(cluster, num_gpus=gpus))
         ranking = rank_plans(setting, question.wish, question.request.memory_margin)
         step = float(ranking.step_seconds[0]) if len(ranking.best) else None
-        tried.append((gpus, step))
+        tried[gpus] = step
         if step is not None:
             cheapest_gpu_seconds = min(cheapest_gpu_seconds, step * gpus)
-        if winner is None or (step is not None and step < fastest):
+        better = step < fastest if step is not None else winner is not None and _misses_by_less(ranking, winner[1])
+        if winner is None or better:
             winner = (replace(question, setting=setting), ranking)
             fastest = step if step is not None else fastest
     assert winner is not None
-    return winner[0], winner[1], tuple(tried)
+    return winner[0], winner[1], tuple(sorted(tried.items(), reverse=True))
+
+
+def _gpu_counts(most: int, per_node: int) -> list[int]:
+    """Whole nodes up to `most`, most first; within one node any number."""
+    return list(range(most, 0, -1)) if most <= per_node else list(range(most // per_node * per_node, 0, -per_node))
+
+
+def _rich_in_divisors(counts: list[int]) -> list[int]:
+    """The largest counts that are 1, 3 or 5 times a power of two."""
+    found = (max((n for n in counts if n % odd == 0 and (n // odd).bit_count() == 1), default=0) for odd in (1, 3, 5))
+    return sorted((n for n in found if n), reverse=True)
+
+
+def _misses_by_less(ranking: Ranking, other: Ranking) -> bool:
+    """Neither fits: this one comes nearer to fitting."""
+    if len(other.best) or ranking.nearest_miss is None:
+        return False
+    miss, before = ranking.nearest_miss, other.nearest_miss
+    return before is None or miss.peak_bytes - miss.limit_bytes < before.peak_bytes - before.limit_bytes

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.rules import RULES, Rule, Setting
+from specs.errors import InputError
 from specs.layouts import Layouts
 from specs.units import divisors
 
@@ -30,6 +31,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"
 ATTENTION_TILE_TOKENS = 128
 """Queries of one tile of the flash-attention kernels (Dao 2023, section 3.3); a context-parallel chunk below it wastes it."""
 USUAL_NODE_SIZE = 8
+MAX_ROWS = 10_000_000
+"""Combinations held at once: 1 to 2 GB. The largest sensible questions stay below a tenth of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +152,7 @@ def sharding_choices(wish: Wish, default_dist_opt: bool) -> list[tuple[bool, int
 
 
 def enumerate_space(setting: Setting, wish: Wish | None = None, default_dist_opt: bool = True) -> Space:
-    """Walk the grid. Raises nothing: an empty space is a Space with legal = 0."""
+    """Walk the grid. An empty space is a Space with legal = 0. Raises InputError where the grid is too large to hold."""
     wish = wish or Wish()
     values = axes(setting)
     splits = {
@@ -214,12 +217,22 @@ def _expand(
     if not level.columns:
         return _Level(new)
     size, rows = len(next(iter(new.values()))), len(level)
+    _check_size(rows * size)
     columns = {key: np.repeat(column, size) for key, column in level.columns.items()}
     return _Level({**columns, **{key: np.tile(column, rows) for key, column in new.items()}})
 
 
+def _check_size(rows: int) -> None:
+    if rows > MAX_ROWS:
+        raise InputError(
+            f"this question has at least {rows:,} layouts to look at, more than {MAX_ROWS:,}; narrow it with "
+            "--fix tp=..., pp=... or cp=..., or choose numbers of GPUs, experts or samples with fewer divisors"
+        )
+
+
 def _expand_splits(level: _Level, splits: Mapping[int, Sequence[tuple[int, int, int]]]) -> _Level:
     counts = _split_counts(level, splits, 0)
+    _check_size(int(counts.sum()))
     rows = np.repeat(np.arange(len(level)), counts)
     start = np.repeat(np.cumsum(counts) - counts, counts)
     position = np.arange(len(rows)) - start

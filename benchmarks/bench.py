@@ -13,7 +13,19 @@ import sys
 import time
 from collections.abc import Callable
 
-QUESTION = ["search", "--model", "175b", "--gpus", "1024", "--gpu", "a100-80gb", "--seq-length", "2048", "--global-batch-size", "1536"]
+QUESTION = [
+    "search",
+    "--model",
+    "175b",
+    "--gpus",
+    "1024",
+    "--gpu",
+    "a100-80gb",
+    "--seq-length",
+    "2048",
+    "--global-batch-size",
+    "1536",
+]
 REPEATS = 7
 SINGLE_PLANS = 200
 
@@ -41,15 +53,24 @@ def command(arguments: list[str]) -> tuple[float, float]:
 def whole_process() -> None:
     """Wall time and memory of the command, and what it is made of."""
     runs = [command([*QUESTION, "--json"]) for _ in range(REPEATS)]
-    print(f"whole process (search, 175B on 1,024 A100, --json): {min(r[0] for r in runs):.2f} s wall at best, "
-          f"{sorted(r[0] for r in runs)[REPEATS // 2]:.2f} s median, {max(r[1] for r in runs):.0f} MB peak")
+    print(
+        f"whole process (search, 175B on 1,024 A100, --json): {min(r[0] for r in runs):.2f} s wall at best, "
+        f"{sorted(r[0] for r in runs)[REPEATS // 2]:.2f} s median, {max(r[1] for r in runs):.0f} MB peak"
+    )
     empty = best_of(REPEATS, lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
-    imports = best_of(REPEATS, lambda: subprocess.run([sys.executable, "-c", "import autoconfig.cli, autoconfig.service"], check=True))
-    answer = subprocess.run([sys.executable, "-m", "autoconfig", *QUESTION, "--json"], capture_output=True, check=True, text=True)
+    imports = best_of(
+        REPEATS, lambda: subprocess.run([sys.executable, "-c", "import autoconfig.cli, autoconfig.service"], check=True)
+    )
+    answer = subprocess.run(
+        [sys.executable, "-m", "autoconfig", *QUESTION, "--json"], capture_output=True, check=True, text=True
+    )
     phases = json.loads(answer.stdout)["funnel"]["seconds_by_phase"]
     rest = min(r[0] for r in runs) - imports - sum(phases.values())
-    print(f"  python itself {empty:.3f} s, imports {imports - empty:.3f} s, "
-          + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in phases.items()) + f", details and output {rest:.3f} s")
+    print(
+        f"  python itself {empty:.3f} s, imports {imports - empty:.3f} s, "
+        + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in phases.items())
+        + f", details and output {rest:.3f} s"
+    )
     for model, gpus in (("llama3-70b", 64), ("mixtral-8x7b", 64), ("qwen3-235b-a22b", 256), ("deepseek-v3", 2048)):
         seconds, megabytes = command(["search", "--model", model, "--gpus", str(gpus), "--json"])
         print(f"  {model} on {gpus:,} H100: {seconds:.2f} s, {megabytes:.0f} MB")
@@ -66,14 +87,22 @@ def pricing_rate() -> None:
     setting = understand(Request(model="175b", gpus=1024, gpu="a100-80gb", seq_length=2048, global_batch_size=1536)).setting
     layouts = enumerate_space(setting).layouts
     options = recompute_options(setting, Wish(), setting.model.num_layers)
-    shared = {"model": setting.model, "cluster": setting.cluster, "numerics": setting.numerics, "stack": setting.stack,
-              "workload": setting.workload, "recomputes": options}
+    shared = {
+        "model": setting.model,
+        "cluster": setting.cluster,
+        "numerics": setting.numerics,
+        "stack": setting.stack,
+        "workload": setting.workload,
+        "recomputes": options,
+    }
     plans = len(layouts) * len(options)
     memory = best_of(REPEATS, lambda: estimate_memory(layouts=layouts, **shared))  # type: ignore[arg-type]
     priced = best_of(REPEATS, lambda: estimate_step_time(layouts=layouts, **shared))  # type: ignore[arg-type]
     print(f"{plans:,} plans ({len(layouts):,} layouts x {len(options)} recomputations), one core:")
-    print(f"  time {plans / priced / 1e6:.1f} M plans/s, memory {plans / memory / 1e6:.1f} M plans/s, "
-          f"both {plans / (priced + memory) / 1e6:.1f} M plans/s")
+    print(
+        f"  time {plans / priced / 1e6:.1f} M plans/s, memory {plans / memory / 1e6:.1f} M plans/s, "
+        f"both {plans / (priced + memory) / 1e6:.1f} M plans/s"
+    )
     one = {**shared, "recomputes": options[:1]}
     rows = [layouts.take(slice(i, i + 1)) for i in range(SINGLE_PLANS)]
 
@@ -83,7 +112,10 @@ def pricing_rate() -> None:
             estimate_step_time(layouts=row, **one)  # type: ignore[arg-type]
 
     single = SINGLE_PLANS / best_of(3, singly)
-    print(f"  baseline, the same formulas one plan at a time: {single:,.0f} plans/s; together is {plans / (priced + memory) / single:,.0f} x that")
+    print(
+        f"  baseline, the same formulas one plan at a time: {single:,.0f} plans/s; "
+        f"together is {plans / (priced + memory) / single:,.0f} x that"
+    )
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ def logits_per_rank(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
 
 
 def loss(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
-    """Logits at the loss: 6 T V / t (16-bit and fp32 copies, softmax in place; findings: 33 % wrong with 2); by stack 0 to 20."""
+    """Logits at the loss: 6 T V / t (16-bit and fp32, softmax in place; findings: 33 % wrong with 2); by stack 0 to 20."""
     per_logit: Number = stack.loss_bytes_per_logit
     if not stack.logits_sharded:
         per_logit = np.where(np.greater(shape.tp, 1), stack.gathered_loss_bytes_per_logit or per_logit, per_logit)

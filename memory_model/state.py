@@ -19,7 +19,7 @@ from specs.numerics import TYPE_BYTES, Numerics
 from specs.parameters import attention_gemms, mlp_gemms
 
 HOPPER_NEEDS_TRANSPOSE_BELOW = 10.0
-"""Compute capability below which fp8 GEMMs take only row-by-column operands, so that weights are kept twice (TE, fp8 primer)."""
+"""Compute capability below which fp8 GEMMs take only row-by-column operands, so weights are kept twice (TE, fp8 primer)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""SoftwareStack: which tensors a training stack saves, what it fuses, what it overlaps. Data files in `specs/catalogue/software`.
+"""SoftwareStack: which tensors a training stack saves, what it fuses, what it overlaps. Data in `specs/catalogue/software`.
 
 A stack is an input with a printed default, never a correction factor: one stack does not describe another
 (docs/memory_model.md). `memory` fields are read by memory_model, `time` fields by time_model.
@@ -48,7 +48,7 @@ class StackMemory:
     workspace_bytes: int = 0
     """GEMM and attention workspaces that stay allocated."""
     flash_copies_output: bool = False
-    """Where the flash-attention package runs (not cuDNN), its output is transposed and so kept twice for micro-batches above 1."""
+    """Where the flash-attention package runs (not cuDNN), its output is transposed and kept twice above micro-batch 1."""
     cp_comm_type: str = "p2p"
     """How context parallelism exchanges keys and values: p2p, a2a or allgather."""
     mlp_backward_factor: float = 1.0
@@ -168,5 +168,13 @@ class StackTime:
     """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
     moe_send_once_per_domain: bool = False
     """The dispatcher sends a token once to each link domain and spreads it there (flex: DeepEP, HybridEP)."""
+    step_factor: float = 1.0
+    """Calibration: seconds of the whole step over the formulas'."""
+    communication_factor: float = 1.0
+    """Calibration: seconds of collectives and sends over the formulas'."""
+    attention_factor: float = 1.0
+    """Calibration: seconds of core attention over the formulas'."""
+    moe_factor: float = 1.0
+    """Calibration: seconds of grouped GEMMs, routing and permutation over the formulas'."""
     moe_overlap_share: float = 0.0
     """Share of the expert all-to-all hidden under compute."""

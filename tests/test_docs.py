@@ -52,5 +52,6 @@ def test_links_resolve(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_files_exist(page: Path) -> None:
-    for name in re.findall(r"`((?:specs|memory_model|time_model|autoconfig|tests|docs|benchmarks)/[\w./-]+\.\w+)`", page.read_text()):
+    folders = "specs|memory_model|time_model|autoconfig|tests|docs|benchmarks"
+    for name in re.findall(rf"`((?:{folders})/[\w./-]+\.\w+)`", page.read_text()):
         assert (ROOT / name).exists(), f"{page.name} names {name}"

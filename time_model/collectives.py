@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,17 +30,21 @@ class Links:
     """Measured terms by kind; the closed form's constants price the others."""
 
 
-def links_of(cluster: ClusterSpec, gpu: GpuEfficiency) -> Links:
-    """The links of a cluster under the efficiencies of its GPU."""
+def links_of(cluster: ClusterSpec, gpu: GpuEfficiency, factor: float = 1.0) -> Links:
+    """The links of a cluster under the efficiencies of its GPU; everything takes `factor` times as long (calibration)."""
+    collectives = {
+        kind: dataclasses.replace(c, alpha_s=c.alpha_s * factor, sqrt_s=c.sqrt_s * factor)
+        for kind, c in gpu.collectives.items()
+    }
     return Links(
-        link_bytes_per_s=cluster.link_bytes_per_s,
-        nic_bytes_per_s=cluster.nic_bytes_per_s * gpu.nic_efficiency,
-        nic_hop_s=gpu.nic_hop_s,
-        collectives=gpu.collectives,
+        link_bytes_per_s=cluster.link_bytes_per_s / factor,
+        nic_bytes_per_s=cluster.nic_bytes_per_s * gpu.nic_efficiency / factor,
+        nic_hop_s=gpu.nic_hop_s * factor,
+        collectives=collectives,
         size_ranks=gpu.size_ranks,
         size_alpha=gpu.size_alpha,
         size_bandwidth=gpu.size_bandwidth,
-        tables=gpu.tables.collectives,
+        tables={kind: terms.slower(factor) for kind, terms in gpu.tables.collectives.items()},
     )
 
 

@@ -32,7 +32,13 @@ class Fp8Efficiency:
     """GEMM rate in fp8 over bf16, by recipe; traffic of casts per activation element."""
 
     over_bf16: float
-    cast_bytes: float
+    backward: float
+    """Rate of both backward GEMMs over the forward one: where the tensor cores accumulate fast in fewer bits, training
+    stacks switch that off in backward."""
+    cast_delayed_bytes: float
+    cast_tensorwise_bytes: float
+    cast_blockwise_bytes: float
+    cast_mxfp8_bytes: float
     recipe_delayed: float
     recipe_tensorwise: float
     recipe_blockwise: float
@@ -41,6 +47,10 @@ class Fp8Efficiency:
     def recipe(self, name: str) -> float:
         """GEMM rate of this recipe over per-tensor scaling."""
         return float(getattr(self, f"recipe_{name}"))
+
+    def cast_bytes(self, name: str) -> float:
+        """Traffic of one cast per element with this recipe."""
+        return float(getattr(self, f"cast_{name}_bytes"))
 
     def rate(self, name: str) -> float:
         """GEMM rate over bf16 with this recipe, where no table says it."""
@@ -127,7 +137,7 @@ def _with_tables(gpu_id: str, architecture: str, link: str) -> GpuEfficiency:
     constants = _efficiency(gpu_id, architecture, link)
     same_chip = constants.same_chip
     tables = operator_tables_of(same_chip, with_links=False) if same_chip else operator_tables_of(gpu_id)
-    return replace(constants, tables=tables, origin=f"{constants.origin}; {tables.origin}")
+    return replace(constants, tables=tables, origin="; ".join(filter(None, (constants.origin, tables.origin))))
 
 
 @cache

@@ -56,10 +56,8 @@ def explain_operators(
 
 def _row(op: Operator, recompute: Recompute) -> OperatorRow:
     forward, flops = _number(op.forward), _number(op.flops)
-    again = (
-        (recompute.granularity == "full"
-        and op.layer in ("all", "dense", "moe"))
-        or bool(set(op.modules) & set(recompute.modules))
+    again = (recompute.granularity == "full" and op.layer in ("all", "dense", "moe")) or bool(
+        set(op.modules) & set(recompute.modules)
     )
     share = flops / (forward * op.peak_flops_per_s) if flops and forward and op.peak_flops_per_s else None
     return OperatorRow(

@@ -39,7 +39,7 @@ class Job:
 
     @cached_property
     def links(self) -> Links:
-        return links_of(self.cluster, self.gpu)
+        return links_of(self.cluster, self.gpu, self.software.communication_factor)
 
     @property
     def hbm_bytes_per_s(self) -> float:

@@ -113,12 +113,13 @@ def core_attention(job: Job, x: Shapes) -> Operator:
             kernel = _unfused_attention if job.unfused_attention else _flash_attention
             parts.append([weight * value for value in kernel(job, x, window)])
     forward, backward, flops = (sum(values) for values in zip(*parts, strict=True))
+    factor = job.software.attention_factor
     return Operator(
         name="core attention",
         formula="unfused_attention_seconds" if job.unfused_attention else "flash_attention_seconds",
         modules=("core_attn",),
-        forward=forward,
-        dgrad=backward,
+        forward=factor * forward,
+        dgrad=factor * backward,
         flops=flops,
         traffic=0.0 * flops,
         peak_flops_per_s=job.flops_per_s,

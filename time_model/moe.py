@@ -92,7 +92,7 @@ def expert_operators(job: Job, x: Shapes) -> list[Operator]:
     rows, _ = expert_rows(
         x.sharded_tokens, model.moe_router_topk, model.num_moe_experts or 1, ep=x.ep, etp=x.etp, imbalance=stack.moe_imbalance
     )
-    permuted = 8.0 * model.moe_router_topk * model.hidden_size * x.sharded_tokens * stack.moe_permute_factor
+    permuted = 8.0 * model.moe_router_topk * model.hidden_size * x.sharded_tokens * stack.moe_permute_factor * stack.moe_factor
     way, sent = expert_all_to_all_seconds(job, x)
     channels = rows * model.moe_ffn_hidden_size / x.etp
     return [

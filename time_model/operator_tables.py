@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from itertools import product
@@ -74,6 +74,11 @@ class CollectiveTerms:
     link_share: tuple[float, ...]
     sqrt_s: tuple[float, ...]
 
+    def slower(self, factor: float) -> CollectiveTerms:
+        """Start-up and square-root term `factor` times as long (the link rate is scaled beside them)."""
+        alpha, sqrt = (tuple(factor * x for x in values) for values in (self.alpha_s, self.sqrt_s))
+        return replace(self, alpha_s=alpha, sqrt_s=sqrt)
+
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorTables:
@@ -90,7 +95,7 @@ class OperatorTables:
         """Which operators come from tables, for example `operator tables of h100-sxm-80gb: gemm bf16, attention`."""
         names = [f"gemm {p}" for p in self.gemm] + ["attention"] * (self.attention is not None)
         names += [f"grouped gemm {p}" for p in self.grouped_gemm] + sorted(self.collectives)
-        return f"operator tables of {self.gpu}: {', '.join(names)}" if names else "no operator tables"
+        return f"operator tables of {self.gpu}: {', '.join(names)}" if names else ""
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -75,9 +76,11 @@ def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool)
     )
     tables = job.gpu.tables.grouped_gemm if grouped else job.gpu.tables.gemm
     table = tables.get(job.table_precision(low))
-    rate, element = job.gemm_rate(low, table), 1.0 if low else float(job.activation_bytes)
+    forward, element = job.gemm_rate(low, table), 1.0 if low else float(job.activation_bytes)
+    backward = forward * (job.gpu.fp8.backward if low and table is not None else 1.0)
+    rate = np.array([forward, backward, backward])[:, None, None]
     shapes = np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m])
-    common = {
+    common: dict[str, Any] = {
         "hbm_bytes_per_s": job.hbm_bytes_per_s,
         "num_sms": job.cluster.gpu.num_sms,
         "constants": job.gpu.gemm,
@@ -85,7 +88,7 @@ def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool)
         "table": table,
     }
     if grouped:
-        seconds = grouped_gemm_seconds(
+        seconds = job.software.moe_factor * grouped_gemm_seconds(
             *shapes, groups, rows=m, rows_half=job.gpu.grouped_rows_half, flops_per_s=rate, **common
         )
     else:
@@ -102,7 +105,7 @@ def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool)
             wgrad=seconds[2, i] if g.trainable else 0.0 * seconds[2, i],
             flops=flops[i],
             traffic=traffic[i],
-            peak_flops_per_s=rate,
+            peak_flops_per_s=forward,
         )
         for i, g in enumerate(gemms)
     ]
@@ -156,10 +159,10 @@ def gradient_accumulation(job: Job, name: str, gemms: Sequence[GemmShape], layer
 def fp8_casts(
     job: Job, name: str, gemms: Sequence[GemmShape], layer: str = "all", modules: tuple[str, ...] = ()
 ) -> list[Operator]:
-    """Casts of every GEMM's input (forward) and output gradient (backward) to fp8: 3 bytes an element. None without fp8."""
+    """Casts of every GEMM's input (forward) and output gradient (backward) to fp8. None without fp8."""
     if not job.uses_fp8:
         return []
-    cast = job.gpu.fp8.cast_bytes
+    cast = job.gpu.fp8.cast_bytes(job.numerics.fp8_recipe)
     low = [g for g in gemms if g.layer_precision]
     return [
         memory_bound(

@@ -67,7 +67,8 @@ def estimate_step_time(
         _price(job, rows, step[block])
         if detail:
             for name, values in step_parts(job, rows).items():
-                parts.setdefault(name, np.zeros_like(step))[block] = values
+                parts.setdefault(name, np.zeros_like(step))[block] = values * job.software.step_factor
+    step *= job.software.step_factor
     return TimeEstimate(step_seconds=step, parts=parts, level=job.gpu.level, origin=f"{job.gpu.origin}; {stack.name}")
 
 

@@ -20,7 +20,16 @@ ROOT = Path(__file__).parents[2]
 SMALL = {"seq_length": 1024, "global_batch_size": 32, "gpu": "a100-80gb"}
 MODELS = {
     "dense": {"model": "gpt3-1.7b", "architecture": {"num_layers": 6, "hidden_size": 768, "num_attention_heads": 12}},
-    "odd": {"model": "llama3-8b", "architecture": {"num_layers": 7, "hidden_size": 1536, "num_attention_heads": 12, "num_query_groups": 6, "ffn_hidden_size": 3072}},
+    "odd": {
+        "model": "llama3-8b",
+        "architecture": {
+            "num_layers": 7,
+            "hidden_size": 1536,
+            "num_attention_heads": 12,
+            "num_query_groups": 6,
+            "ffn_hidden_size": 3072,
+        },
+    },
     "moe": {"model": "mixtral-8x7b", "architecture": {"num_layers": 4}},
     "mla": {"model": "deepseek-v2-lite", "architecture": {"num_layers": 9}},
 }

@@ -17,16 +17,24 @@ from specs.units import GIB
 STATE = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "dummy_weight_gradients", "workspace_bytes")
 NOT_DESCRIBED = {
     # the row's columns do not hold the architecture: latent attention, dense layers and MTP (GV-0311, GV-0312), Mamba (GV-0354)
-    "GV-0311", "GV-0312", "GV-0354",
+    "GV-0311",
+    "GV-0312",
+    "GV-0354",
 }
 
 
 def estimate(case: Case, *, detail: bool = False) -> MemoryEstimate:
     setting = case.setting
     return estimate_memory(
-        model=setting.model, cluster=setting.cluster, numerics=setting.numerics, stack=setting.stack, workload=setting.workload,
-        layouts=layouts_of([case.plan], setting.model, setting.workload.global_batch_size), recomputes=[case.plan.recompute],
-        detail=detail)
+        model=setting.model,
+        cluster=setting.cluster,
+        numerics=setting.numerics,
+        stack=setting.stack,
+        workload=setting.workload,
+        layouts=layouts_of([case.plan], setting.model, setting.workload.global_batch_size),
+        recomputes=[case.plan.recompute],
+        detail=detail,
+    )
 
 
 def rows(source: str) -> Iterator[dict[str, str]]:
@@ -43,14 +51,22 @@ def of_rank(case: Case, peak_rank: str) -> float:
 def test_simumax_within_half_a_percent_each() -> None:
     for row in rows("SimuMax-B200-v1.2"):
         predicted, measured = of_rank(read_case(row), row["peak_rank"]), float(row["peak_mem_gib"])
-        print(f"{row['id']} tp={row['tp']} pp={row['pp']} cp={row['cp']} s={row['seq']}: {measured:.2f} measured, {predicted:.2f} GiB "
-              f"predicted ({predicted / measured - 1:+.2%})")
+        print(
+            f"{row['id']} tp={row['tp']} pp={row['pp']} cp={row['cp']} s={row['seq']}: {measured:.2f}, {predicted:.2f} "
+            f"predicted ({predicted / measured - 1:+.2%})"
+        )
         assert predicted == pytest.approx(measured, rel=0.005)
 
 
 def is_small_dense_golden(row: dict[str, str]) -> bool:
-    return (row["full_plan"] == "1" and not row["experts"] and row["transformer_impl"] == "transformer_engine"
-            and row["cp"] == "1" and row["precision"] == "bf16" and row["hidden"] == "512")
+    return (
+        row["full_plan"] == "1"
+        and not row["experts"]
+        and row["transformer_impl"] == "transformer_engine"
+        and row["cp"] == "1"
+        and row["precision"] == "bf16"
+        and row["hidden"] == "512"
+    )
 
 
 def test_golden_values_of_the_last_rank() -> None:
@@ -88,7 +104,9 @@ def test_7b_and_15b_above_what_stays_after_a_step() -> None:
         stays = sum(float(found.parts[name][0, 0, -1]) for name in STATE)
         predicted = (float(found.per_stage_bytes[0, 0, -1]) - stays) / GIB
         measured = float(row["peak_mem_gib"]) - float(row["metric_mem_after_step_gib"])
-        print(f"{row['id']} {row['model']} {row['gpu']}: {measured:.2f} measured, {predicted:.2f} GiB ({predicted / measured - 1:+.2%})")
+        print(
+            f"{row['id']} {row['model']} {row['gpu']}: {measured:.2f}, {predicted:.2f} GiB ({predicted / measured - 1:+.2%})"
+        )
         # GV-0007 and GV-0008 hold the numbers of the tp 8 recipe under the name of the tp 4 one: copies, printed only
         if row["gpu"] == "GB200" or "gb200" not in row["model"]:
             seen += 1
@@ -110,7 +128,9 @@ def test_no_plan_that_ran_is_called_impossible() -> None:
             continue
         checked += 1
         if not bool(found.fits[0, 0]):
-            refused.append(f"{row['id']} {case.plan}: {found.peak_bytes[0, 0] / GIB:.1f} of {found.limit_bytes[0] / GIB:.1f} GiB")
+            refused.append(
+                f"{row['id']} {case.plan}: {found.peak_bytes[0, 0] / GIB:.1f} of {found.limit_bytes[0] / GIB:.1f} GiB"
+            )
     print(f"{checked} runs checked")
     assert not refused
     assert checked > 500

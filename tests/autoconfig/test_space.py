@@ -11,6 +11,7 @@ from autoconfig.evaluate import violations
 from autoconfig.recompute_options import layer_counts, legal_mask, recompute_options
 from autoconfig.rules import RULE_TEXT, RULES, recompute_rule
 from autoconfig.space import Wish, enumerate_space, stage_splits
+from specs.errors import InputError
 from specs.plan import TrainPlan, parse_keys, parse_plan
 from specs.recompute import NONE, Recompute
 
@@ -97,7 +98,8 @@ CASES = [
     ("dense", {"gpus": 8}), ("dense", {"gpus": 12, "gpus_per_node": 12}), ("dense", {"gpus": 16}),
     ("dense", {"gpus": 8, "seq_length": 250}), ("dense", {"gpus": 8, "software": "megatron-lm-2021"}),
     ("odd", {"gpus": 12, "gpus_per_node": 4}), ("odd", {"gpus": 7, "gpus_per_node": 7, "global_batch_size": 42}),
-    ("moe", {"gpus": 8, "global_batch_size": 12}), ("moe", {"gpus": 8, "architecture": {"num_layers": 4, "add_bias_linear": True}}),
+    ("moe", {"gpus": 8, "global_batch_size": 12}),
+    ("moe", {"gpus": 8, "architecture": {"num_layers": 4, "add_bias_linear": True}}),
     ("mla", {"gpus": 8, "global_batch_size": 6}), ("mla", {"gpus": 4, "seq_length": 96}),
 ]  # fmt: skip
 
@@ -209,8 +211,8 @@ PLANS_AND_RULES = [
     (DENSE, {}, "recompute=none", "recompute=selective:mla_up_proj", "NV115"),
     (DENSE, {"gpu": "h100", "numerics": {"precision": "fp8"}}, "recompute=selective:core_attn", "recompute=selective:layernorm",
      "NV118"),
-    (DENSE, {"gpu": "h100", "numerics": {"precision": "fp8", "fp8_recipe": "tensorwise"}}, "recompute=selective:layernorm", None,
-     "NV118"),
+    (DENSE, {"gpu": "h100", "numerics": {"precision": "fp8", "fp8_recipe": "tensorwise"}}, "recompute=selective:layernorm",
+     None, "NV118"),
     (MLA, {}, "recompute=selective:mlp", None, "AC004"),
     (MOE, {}, "recompute=none", "recompute=selective:mlp", "AC004"),
     (DENSE, {}, "tp=2,pp=2,dp=2", "tp=2,pp=2,dp=1", "AC005"),
@@ -257,18 +259,17 @@ def column(space, key):
 def test_wishes_leave_exactly_the_rows_that_they_allow(setting_of):
     s = setting_of("dense", gpus=16)
     every = set(rows_of(enumerate_space(s)))
-    index = {key: KEYS.index(key) for key in KEYS}
     cases = [
-        (Wish(fixed={"tp": frozenset({4})}), lambda x: x[index["tp"]] == 4),
-        (Wish(fixed={"tp": frozenset({1, 4}), "sp": frozenset({False})}), lambda x: x[index["tp"]] in (1, 4) and not x[index["sp"]]),
-        (Wish(at_most={"pp": 2, "mbs": 4}), lambda x: x[index["pp"]] <= 2 and x[index["mbs"]] <= 4),
-        (Wish(excluded={"pp": frozenset({2, 3}), "vpp": frozenset({2})}), lambda x: x[index["pp"]] not in (2, 3) and x[index["vpp"]] != 2),
-        (Wish(fixed={"dp": frozenset({2})}, excluded={"cp": frozenset({1})}), lambda x: x[index["dp"]] == 2 and x[index["cp"]] != 1),
-        (Wish(fixed={"first": frozenset({2})}), lambda x: x[index["first"]] == 2),
-    ]  # fmt: skip
+        (Wish(fixed={"tp": frozenset({4})}), lambda c: c["tp"] == 4),
+        (Wish(fixed={"tp": frozenset({1, 4}), "sp": frozenset({False})}), lambda c: c["tp"] in (1, 4) and not c["sp"]),
+        (Wish(at_most={"pp": 2, "mbs": 4}), lambda c: c["pp"] <= 2 and c["mbs"] <= 4),
+        (Wish(excluded={"pp": frozenset({2, 3}), "vpp": frozenset({2})}), lambda c: c["pp"] not in (2, 3) and c["vpp"] != 2),
+        (Wish(fixed={"dp": frozenset({2})}, excluded={"cp": frozenset({1})}), lambda c: c["dp"] == 2 and c["cp"] != 1),
+        (Wish(fixed={"first": frozenset({2})}), lambda c: c["first"] == 2),
+    ]
     for wish, allowed in cases:
         space = enumerate_space(s, wish)
-        assert set(rows_of(space)) == {x for x in every if allowed(x)}
+        assert set(rows_of(space)) == {x for x in every if allowed(dict(zip(KEYS, x, strict=True)))}
         assert space.enumerated == space.legal + sum(space.rejected_by_rule.values())
         assert 0 < space.legal < len(every) and space.rejected_by_rule["wish"] > 0
 
@@ -323,6 +324,17 @@ def test_layout_ids_name_the_layout_whatever_its_sharding(setting_of):
 def test_an_empty_space_is_an_answer(setting_of):
     space = enumerate_space(setting_of("dense"), Wish(fixed={"tp": frozenset({5})}))
     assert (space.legal, len(space.layouts)) == (0, 0) and space.enumerated == sum(space.rejected_by_rule.values())
+
+
+def test_a_grid_too_large_to_hold_is_refused(setting_of, monkeypatch):
+    s = setting_of("moe", gpus=720720, gpus_per_node=8, global_batch_size=14414400, architecture={"num_moe_experts": 720720})
+    with pytest.raises(InputError, match=r"more than 10,000,000; narrow it with --fix"):
+        enumerate_space(s)
+    narrow = {key: frozenset({1}) for key in ("tp", "cp")} | {"pp": frozenset({2})}
+    assert enumerate_space(s, Wish(fixed=narrow)).legal > 0
+    monkeypatch.setattr("autoconfig.space.MAX_ROWS", 100)
+    with pytest.raises(InputError, match="more than 100;"):
+        enumerate_space(setting_of("dense"))
 
 
 @pytest.mark.parametrize("name", [DENSE, MOE, MLA])

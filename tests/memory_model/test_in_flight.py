@@ -19,7 +19,7 @@ def forward_order(pp: int, vpp: int, m: int) -> list[int]:
 
 
 def simulate(pp: int, vpp: int, stage: int, m: int) -> tuple[int, list[int]]:
-    """(most chunks held at once, chunks of each number held then) of 1F1B: warm-up, then one forward and one backward in turn."""
+    """(most chunks held at once, chunks of each number held then): warm-up, then one forward and one backward in turn."""
     order = forward_order(pp, vpp, m)
     total = len(order)
     warmup = pp - stage - 1 if vpp == 1 else 2 * (pp - stage - 1) + (vpp - 1) * pp

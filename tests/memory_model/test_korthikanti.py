@@ -1,4 +1,4 @@
-"""Activation memory against Korthikanti et al. 2022 (arXiv:2205.05198): Table 2 exactly, the savings of Figure 7, equation 5."""
+"""Activation memory against Korthikanti et al. 2022 (arXiv:2205.05198): Table 2 exactly, Figure 7, section 4.2.3."""
 
 import numpy as np
 import pytest

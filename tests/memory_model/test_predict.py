@@ -18,13 +18,29 @@ from specs.software_catalogue import load_stack, software_names
 NO_DROPOUT = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
 
 
-def estimate(model: str, text: str, gpus: int, *, numerics: Numerics = NO_DROPOUT, stack: str = "transformer-engine", batch: int = 512,
-             seq: int = 4096, recomputes: list[Recompute] | None = None, detail: bool = True) -> MemoryEstimate:
+def estimate(
+    model: str,
+    text: str,
+    gpus: int,
+    *,
+    numerics: Numerics = NO_DROPOUT,
+    stack: str = "transformer-engine",
+    batch: int = 512,
+    seq: int = 4096,
+    recomputes: list[Recompute] | None = None,
+    detail: bool = True,
+) -> MemoryEstimate:
     spec, plan = load_model(model), parse_plan(text, gpus)
     return estimate_memory(
-        model=spec, cluster=cluster_of(load_gpu("h100"), gpus), numerics=numerics, stack=load_stack(stack),
-        workload=Workload(seq_length=seq, global_batch_size=batch), layouts=layouts_of([plan], spec, batch),
-        recomputes=recomputes or [plan.recompute], detail=detail)
+        model=spec,
+        cluster=cluster_of(load_gpu("h100"), gpus),
+        numerics=numerics,
+        stack=load_stack(stack),
+        workload=Workload(seq_length=seq, global_batch_size=batch),
+        layouts=layouts_of([plan], spec, batch),
+        recomputes=recomputes or [plan.recompute],
+        detail=detail,
+    )
 
 
 def peak(model: str, text: str, gpus: int, **options: object) -> float:
@@ -32,7 +48,8 @@ def peak(model: str, text: str, gpus: int, **options: object) -> float:
 
 
 CASES = [
-    ("gpt3-175b", "tp=8,pp=8,vpp=3,mbs=1,sp=1", 128), ("llama3-70b", "tp=4,pp=4,mbs=1,sp=1,recompute=full:block:3", 64),
+    ("gpt3-175b", "tp=8,pp=8,vpp=3,mbs=1,sp=1", 128),
+    ("llama3-70b", "tp=4,pp=4,mbs=1,sp=1,recompute=full:block:3", 64),
     ("mixtral-8x7b", "tp=2,pp=2,ep=4,mbs=1,sp=1,recompute=selective:moe_act+layernorm", 32),
     ("deepseek-v3", "tp=2,pp=16,ep=8,mbs=1,sp=1,first=4,last=1,recompute=selective:mla_up_proj+mlp", 256),
     ("llama3-8b", "tp=1,pp=1,mbs=1,fsdp=3,dist_opt=0,recompute=full:uniform:2", 8),
@@ -52,10 +69,19 @@ def test_parts_sum_to_the_peak_of_every_stage(model: str, text: str, gpus: int) 
 @pytest.mark.parametrize(("model", "text", "gpus"), CASES)
 def test_few_priced_stages_bound_all(model: str, text: str, gpus: int) -> None:
     """The search prices the first stages and the last; explain prices all: the same worst stage."""
-    options = {"recomputes": [NONE, Recompute.parse("selective:core_attn"), Recompute.parse("full:uniform:1"),
-                              Recompute.parse("full:block:1")]}
-    np.testing.assert_allclose(estimate(model, text, gpus, detail=False, **options).peak_bytes,  # type: ignore[arg-type]
-                               estimate(model, text, gpus, detail=True, **options).peak_bytes, rtol=1e-12)  # type: ignore[arg-type]
+    options = {
+        "recomputes": [
+            NONE,
+            Recompute.parse("selective:core_attn"),
+            Recompute.parse("full:uniform:1"),
+            Recompute.parse("full:block:1"),
+        ]
+    }
+    np.testing.assert_allclose(
+        estimate(model, text, gpus, detail=False, **options).peak_bytes,  # type: ignore[arg-type]
+        estimate(model, text, gpus, detail=True, **options).peak_bytes,
+        rtol=1e-12,
+    )  # type: ignore[arg-type]
 
 
 def test_one_row_equals_many() -> None:
@@ -63,12 +89,17 @@ def test_one_row_equals_many() -> None:
     texts = [f"tp={tp},pp={pp},mbs={mbs},sp={int(tp > 1)}" for tp in (1, 2, 4, 8) for pp in (1, 2, 4) for mbs in (1, 2)]
     plans = [parse_plan(text, 64) for text in texts]
     many = layouts_of(plans, model, 512)
-    arguments = {"model": model, "cluster": cluster_of(load_gpu("h100"), 64), "numerics": NO_DROPOUT,
-                 "stack": load_stack("transformer-engine"), "workload": Workload(seq_length=8192, global_batch_size=512),
-                 "recomputes": [NONE, Recompute.parse("full:uniform:1")]}
+    arguments = {
+        "model": model,
+        "cluster": cluster_of(load_gpu("h100"), 64),
+        "numerics": NO_DROPOUT,
+        "stack": load_stack("transformer-engine"),
+        "workload": Workload(seq_length=8192, global_batch_size=512),
+        "recomputes": [NONE, Recompute.parse("full:uniform:1")],
+    }
     together = estimate_memory(layouts=many, **arguments)  # type: ignore[arg-type]
     for row in range(len(plans)):
-        alone = Layouts(**{f.name: getattr(many, f.name)[row:row + 1] for f in fields(Layouts)})
+        alone = Layouts(**{f.name: getattr(many, f.name)[row : row + 1] for f in fields(Layouts)})
         single = estimate_memory(layouts=alone, **arguments)  # type: ignore[arg-type]
         np.testing.assert_array_equal(single.peak_bytes[0], together.peak_bytes[row])
     hopeless = estimate_memory(layouts=many, skip_hopeless=True, **arguments)  # type: ignore[arg-type]
@@ -85,7 +116,9 @@ def test_every_knob_moves_memory_the_right_way() -> None:
     assert peak("llama3-70b", "tp=4,pp=4,mbs=1,sp=0", 64) > at
     assert peak("llama3-70b", "tp=4,pp=4,mbs=2,sp=1", 64) > at
     assert peak("llama3-70b", base + ",recompute=selective:mlp", 64) < at
-    assert peak("llama3-70b", base + ",recompute=full:uniform:1", 64) < peak("llama3-70b", base + ",recompute=selective:mlp", 64)
+    assert peak("llama3-70b", base + ",recompute=full:uniform:1", 64) < peak(
+        "llama3-70b", base + ",recompute=selective:mlp", 64
+    )
     assert peak("llama3-70b", base + ",recompute=full:block:5", 64) < at
     assert peak("llama3-70b", base + ",dist_opt=0", 64) > at
     assert peak("llama3-70b", base + ",offload=1", 64) < at
@@ -101,14 +134,23 @@ def test_core_attention_recomputation_frees_nothing_worth_with_flash() -> None:
     freed = base - peak("llama3-70b", "tp=4,pp=4,mbs=1,sp=1,recompute=selective:core_attn", 64)
     assert 0 <= freed < 0.001 * base
     unfused = peak("gpt3-22b", "tp=8,pp=1,mbs=4,sp=1", 8, stack="megatron-lm-2022", seq=2048, batch=4)
-    assert peak("gpt3-22b", "tp=8,pp=1,mbs=4,sp=1,recompute=selective:core_attn", 8, stack="megatron-lm-2022", seq=2048,
-                batch=4) < 0.85 * unfused
+    assert (
+        peak("gpt3-22b", "tp=8,pp=1,mbs=4,sp=1,recompute=selective:core_attn", 8, stack="megatron-lm-2022", seq=2048, batch=4)
+        < 0.85 * unfused
+    )
 
 
 def test_korthikanti_state_of_figure_1() -> None:
     """Parameters and optimizer state of the first stage, 175B at tp 8 pp 8: 45.56 GiB (Figure 1, digitised; row KM-0009)."""
-    found = estimate("gpt3-175b", "tp=8,pp=8,vpp=3,mbs=1,dist_opt=0", 64, stack="megatron-lm-2022", seq=2048, batch=64,
-                     numerics=Numerics(precision="fp16"))
+    found = estimate(
+        "gpt3-175b",
+        "tp=8,pp=8,vpp=3,mbs=1,dist_opt=0",
+        64,
+        stack="megatron-lm-2022",
+        seq=2048,
+        batch=64,
+        numerics=Numerics(precision="fp16"),
+    )
     state = sum(float(found.parts[name][0, 0, 1]) for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"))
     assert state / 2**30 == pytest.approx(45.5625, rel=0.002)
 
@@ -135,17 +177,29 @@ def test_every_stack_and_precision_gives_finite_positive_memory(stack: str) -> N
         numerics = Numerics(precision=precision)
         for model in ("gpt3-1.7b", "deepseek-v3", "gpt-oss-20b"):
             gpus = 64 if model == "deepseek-v3" else 8
-            value = peak(model, "tp=2,pp=1,ep=4,mbs=1,sp=1" if model != "gpt3-1.7b" else "tp=2,pp=2,mbs=1", gpus,
-                         numerics=numerics, stack=stack, batch=64)
+            value = peak(
+                model,
+                "tp=2,pp=1,ep=4,mbs=1,sp=1" if model != "gpt3-1.7b" else "tp=2,pp=2,mbs=1",
+                gpus,
+                numerics=numerics,
+                stack=stack,
+                batch=64,
+            )
             assert np.isfinite(value) and value > 0
 
 
 def test_margin_lowers_the_limit_and_the_chance_to_fit() -> None:
     model = load_model("llama3-70b")
     plan = parse_plan("tp=4,pp=4,mbs=1,sp=1", 64)
-    arguments = {"model": model, "cluster": cluster_of(load_gpu("h100"), 64), "numerics": NO_DROPOUT,
-                 "stack": load_stack("transformer-engine"), "workload": Workload(seq_length=8192, global_batch_size=512),
-                 "layouts": layouts_of([plan], model, 512), "recomputes": [NONE]}
+    arguments = {
+        "model": model,
+        "cluster": cluster_of(load_gpu("h100"), 64),
+        "numerics": NO_DROPOUT,
+        "stack": load_stack("transformer-engine"),
+        "workload": Workload(seq_length=8192, global_batch_size=512),
+        "layouts": layouts_of([plan], model, 512),
+        "recomputes": [NONE],
+    }
     free = estimate_memory(**arguments)  # type: ignore[arg-type]
     tight = estimate_memory(**arguments, margin=0.2)  # type: ignore[arg-type]
     assert tight.limit_bytes[0] < free.limit_bytes[0] < load_gpu("h100").memory_bytes

@@ -14,7 +14,9 @@ from specs.recompute import NONE, Recompute
 
 def model(layers: int, freq: int | tuple[int, ...] | None = None) -> ModelSpec:
     """Dense, or with `freq` a mixture of experts with Megatron's --moe-layer-freq."""
-    moe = {} if freq is None else {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 64, "moe_layer_freq": freq}
+    moe = (
+        {} if freq is None else {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 64, "moe_layer_freq": freq}
+    )
     return ModelSpec(name="m", num_layers=layers, hidden_size=64, num_attention_heads=8, vocab_size=1000, ffn_hidden_size=256,
                      num_query_groups=8, kv_channels=8, **moe)  # fmt: skip
 
@@ -89,6 +91,9 @@ def test_the_stages_that_stand_for_all_hold_what_they_hold_in_full(leading):
             kinds.add((int(full.layers[0, stage]), int(full.moe_layers[0, stage])))
         everything = set(zip(full.layers[0].tolist(), full.moe_layers[0].tolist(), strict=True))
         assert kinds == everything
+        between = list(zip(full.layers[0].tolist(), full.moe_layers[0].tolist(), strict=True))[:-1]
+        for kind in set(between):  # of like stages before the last, the first holds the most micro-batches
+            assert between.index(kind) in table.index[row].tolist(), (str(plan), kind)
 
 
 def test_alternating_layers_make_every_stage_a_candidate():

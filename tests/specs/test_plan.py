@@ -11,7 +11,9 @@ from specs.recompute import MODULES, NONE, Recompute
 recomputes = st.one_of(
     st.just(NONE),
     st.lists(st.sampled_from(MODULES), min_size=1, unique=True).map(lambda m: Recompute("selective", tuple(m))),
-    st.builds(lambda method, n: Recompute("full", (), method, n), st.sampled_from(["uniform", "block"]), st.integers(1, 999_999)),
+    st.builds(
+        lambda method, n: Recompute("full", (), method, n), st.sampled_from(["uniform", "block"]), st.integers(1, 999_999)
+    ),
 )
 degrees = st.one_of(st.integers(1, 64), st.integers(1, MAX_DEGREE))
 plans = st.builds(

@@ -1,0 +1,123 @@
+"""Measured runs beside their predictions: what calibration fits and validation reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from autoconfig.fit import Observation, shares_of
+from autoconfig.measured import Case, measured_step_seconds, published_rows, read_case
+from autoconfig.nvidia_rows import as_training_row
+from autoconfig.row_cells import Row, cell
+from specs.errors import AutoconfigError, InputError
+from specs.layouts import layouts_of
+from specs.parameters import total_parameters
+from specs.software import SoftwareStack
+from time_model.predict import estimate_step_time
+
+NOT_FOR_CALIBRATION = {
+    "SimuMax-B200-v1.2": "a machine of its own: its GEMMs are 29 % slower than the operator tables",
+    "vTrain-groundtruth-single": "small, host-bound layers of one node; 1,440 rows of 32 shapes",
+    "Megatron-LM-golden-values": "tiny models: launch-bound CI runs, used for memory",
+    "Korthikanti2022-Table4-layer": "one layer, no step",
+    "stas00-upgrade-gpus": "optimizer on the CPU; offload dominates",
+}
+"""Sources that calibration leaves out, and why. They are validated all the same."""
+FINE_TUNING = (" SFT", " LoRA")
+"""Groups of NVIDIA's table on packed sequences of unknown lengths."""
+LEAST_PARAMETERS = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One published run with its measured step time."""
+
+    row: Row
+    case: Case
+    measured_s: float
+
+    @property
+    def large(self) -> bool:
+        """Above 1B parameters."""
+        return total_parameters(self.case.setting.model) > LEAST_PARAMETERS
+
+
+def all_published_rows() -> Iterator[Row]:
+    """Rows of both published tables, in the columns of the first."""
+    yield from published_rows()
+    for row in published_rows("nvidia_training_measurements"):
+        try:
+            yield as_training_row(row)
+        except InputError:
+            continue
+
+
+def timed_runs(rows: Iterable[Row]) -> list[Run]:
+    """Rows with a whole plan that ran and have a time; others are left out."""
+    runs = []
+    for row in rows:
+        if cell(row, "full_plan") == "0" or cell(row, "status") == "oom":
+            continue
+        try:
+            case = read_case(row)
+            measured = measured_step_seconds(row, case.setting)
+        except AutoconfigError:
+            continue
+        if measured:
+            runs.append(Run(row=row, case=case, measured_s=measured))
+    return runs
+
+
+def predicted_seconds(case: Case, stack: SoftwareStack | None = None) -> float:
+    """Step time of a case, with another stack if one is given."""
+    return float(_estimate(case, stack or case.setting.stack, detail=False).step_seconds[0, 0])
+
+
+def observe(run: Run) -> Observation:
+    """A run beside its uncalibrated prediction."""
+    setting = run.case.setting
+    estimate = _estimate(run.case, setting.stack, detail=True)
+    parts = {name: float(value[0, 0]) for name, value in estimate.parts.items()}
+    return Observation(
+        id=run.case.id,
+        source=run.case.source,
+        model=setting.model.name,
+        architecture=setting.cluster.gpu.architecture,
+        generation=setting.stack.generation,
+        moe=setting.model.is_moe,
+        log_ratio=math.log(run.measured_s / float(estimate.step_seconds[0, 0])),
+        shares=shares_of(parts),
+    )
+
+
+def _estimate(case: Case, stack: SoftwareStack, *, detail: bool):  # type: ignore[no-untyped-def]
+    setting = case.setting
+    return estimate_step_time(
+        model=setting.model,
+        cluster=setting.cluster,
+        numerics=setting.numerics,
+        stack=stack,
+        workload=setting.workload,
+        layouts=layouts_of([case.plan], setting.model, setting.workload.global_batch_size),
+        recomputes=[case.plan.recompute],
+        detail=detail,
+    )
+
+
+def useful_for_calibration(run: Run) -> bool:
+    """Above 1B parameters, from a source that is not left out, with a time that needs no guess of a FLOPs convention."""
+    source, row = run.case.source, run.row
+    direct = cell(row, "metric_step_s") or cell(row, "metric_tokens_per_s_per_gpu") or cell(row, "flops_convention")
+    return bool(
+        run.large
+        and direct
+        and source not in NOT_FOR_CALIBRATION
+        and "long context" not in source
+        and not any(task in source for task in FINE_TUNING)
+    )
+
+
+def observations(runs: Sequence[Run]) -> list[Observation]:
+    """Observations of all runs, in order."""
+    return [observe(run) for run in runs]

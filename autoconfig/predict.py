@@ -1,0 +1,250 @@
+"""`autoconfig predict IN.csv --output OUT.csv`: a prediction for every row of a table of runs.
+
+Rows are read by `measured.read_case`, grouped by everything but the plan, and priced together. A row whose plan is not whole
+(full_plan = 0, or a missing cell) gets the best legal completion and the range of all completions. A row that cannot be
+predicted keeps its line, empty, with the reason.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from autoconfig.confidence import Confidence, confidence_of
+from autoconfig.files import write_atomically
+from autoconfig.flops import flops_per_step
+from autoconfig.measured import Case, read_case, read_partial
+from autoconfig.row_cells import Row, cell
+from autoconfig.rules import Setting
+from autoconfig.search import rank_plans
+from memory_model.overhead import allocator_bytes, fit_probability
+from memory_model.predict import estimate_memory
+from specs.errors import AutoconfigError, FileError, InputError
+from specs.layouts import layouts_of
+from specs.units import GIB
+from time_model.calibration import Calibration, shipped
+from time_model.predict import estimate_step_time
+
+COLUMNS = (
+    "id",
+    "pred_step_s",
+    "pred_step_s_p5",
+    "pred_step_s_p95",
+    "pred_tokens_per_s_per_gpu",
+    "pred_tflops_per_gpu",
+    "pred_mfu",
+    "pred_peak_mem_gib",
+    "pred_fits",
+    "pred_fit_probability",
+    "pred_confidence",
+    "pred_note",
+)
+MAX_INPUT_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What one row gets. None where it could not be predicted; `note` says why, or what was assumed."""
+
+    id: str
+    step_seconds: float | None = None
+    confidence: Confidence | None = None
+    tokens_per_second_per_gpu: float | None = None
+    tflops_per_gpu: float | None = None
+    mfu: float | None = None
+    peak_gib: float | None = None
+    fits: bool | None = None
+    note: str = ""
+
+    def cells(self) -> dict[str, str]:
+        """The output columns."""
+        band = self.confidence
+        return {
+            "id": self.id,
+            "pred_step_s": _number(self.step_seconds),
+            "pred_step_s_p5": _number(band.step_seconds_p5 if band else None),
+            "pred_step_s_p95": _number(band.step_seconds_p95 if band else None),
+            "pred_tokens_per_s_per_gpu": _number(self.tokens_per_second_per_gpu),
+            "pred_tflops_per_gpu": _number(self.tflops_per_gpu),
+            "pred_mfu": _number(self.mfu),
+            "pred_peak_mem_gib": _number(self.peak_gib),
+            "pred_fits": "" if self.fits is None else str(int(self.fits)),
+            "pred_fit_probability": _number(band.fit_probability if band else None),
+            "pred_confidence": band.level if band else "",
+            "pred_note": self.note,
+        }
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def predict_file(source: Path, target: Path, calibration: Calibration | None = None) -> list[Prediction]:
+    """Predict every row of `source` into `target` (written beside, then renamed). Raises FileError or InputError."""
+    rows = read_table(source)
+    predictions = predict_rows(rows, calibration)
+
+    def write(file: Path) -> None:
+        with file.open("w", encoding="utf-8", newline="") as out:
+            writer = csv.DictWriter(out, COLUMNS)
+            writer.writeheader()
+            writer.writerows(prediction.cells() for prediction in predictions)
+
+    write_atomically(target, write)
+    return predictions
+
+
+def read_table(source: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file. Raises FileError where it cannot be read, InputError where it is no such table."""
+    try:
+        if source.stat().st_size > MAX_INPUT_BYTES:
+            raise FileError(f"{source} is larger than {MAX_INPUT_BYTES // 2**20} MiB")
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise FileError(f"{source} cannot be read: {reason}") from error
+    reader = csv.DictReader(text.splitlines())
+    try:
+        rows = [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in reader]
+    except csv.Error as error:
+        raise InputError(f"{source} is not a CSV table: {error}") from error
+    needed = {"layers", "hidden", "heads", "seq", "gpu"}
+    if not needed <= set(reader.fieldnames or ()):
+        raise InputError(
+            f"{source} lacks the columns {', '.join(sorted(needed - set(reader.fieldnames or ())))}; "
+            "the columns are those of autoconfig/data/published/training_measurements.csv"
+        )
+    return rows
+
+
+def predict_rows(rows: Sequence[Row], calibration: Calibration | None = None) -> list[Prediction]:
+    """A prediction per row, in order, with the shipped calibration unless another is given."""
+    calibration = calibration or shipped()
+    found: dict[int, Prediction] = {}
+    groups: dict[Setting, list[tuple[int, Case]]] = {}
+    for number, row in enumerate(rows):
+        try:
+            if cell(row, "full_plan") == "0":
+                raise InputError("the plan is not whole")
+            case = read_case(row)
+            groups.setdefault(calibrated(case.setting, calibration), []).append((number, case))
+        except AutoconfigError as error:
+            found[number] = _completed(row, str(error), calibration)
+    for setting, members in groups.items():
+        for number, prediction in _predict_group(setting, members, rows):
+            found[number] = prediction
+    return [found[number] for number in range(len(rows))]
+
+
+def calibrated(setting: Setting, calibration: Calibration) -> Setting:
+    """The setting with its software stack scaled by the calibration of its GPU."""
+    stack = calibration.apply(setting.cluster.gpu, setting.stack, moe=setting.model.is_moe)
+    return setting if stack is setting.stack else replace(setting, stack=stack)
+
+
+def _predict_group(
+    setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence[Row]
+) -> Iterator[tuple[int, Prediction]]:
+    """Rows that differ only in their plan, priced in one call per recomputation."""
+    by_recompute: dict[str, list[tuple[int, Case]]] = {}
+    for number, case in members:
+        by_recompute.setdefault(str(case.plan.recompute), []).append((number, case))
+    for same in by_recompute.values():
+        try:
+            yield from _price(setting, same, rows)
+        except AutoconfigError as error:
+            for number, case in same:
+                yield number, Prediction(id=case.id, note=f"not predicted: {error}")
+
+
+def _price(setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence[Row]) -> Iterator[tuple[int, Prediction]]:
+    plans = [case.plan for _, case in members]
+    arguments = {
+        "model": setting.model,
+        "cluster": setting.cluster,
+        "numerics": setting.numerics,
+        "stack": setting.stack,
+        "workload": setting.workload,
+        "recomputes": [plans[0].recompute],
+        "layouts": layouts_of(plans, setting.model, setting.workload.global_batch_size),
+    }
+    memory = estimate_memory(**arguments)  # type: ignore[arg-type]
+    time = estimate_step_time(**arguments)  # type: ignore[arg-type]
+    for index, (number, case) in enumerate(members):
+        peak = float(memory.peak_bytes[index, 0])
+        confidence = confidence_of(
+            setting, float(time.step_seconds[index, 0]), float(memory.fit_probability[index, 0]), time.level
+        )
+        row = rows[number]
+        if cell(row, "peak_rank") == "last":
+            peak = _last_stage_peak(setting, case)
+        if cell(row, "peak_kind") == "reserved":
+            peak += float(allocator_bytes(peak))
+        note = "assumed: " + ", ".join(case.assumed) if case.assumed else ""
+        yield (
+            number,
+            _prediction(
+                case.id, setting, row, float(time.step_seconds[index, 0]), confidence, peak, bool(memory.fits[index, 0]), note
+            ),
+        )
+
+
+def _last_stage_peak(setting: Setting, case: Case) -> float:
+    """Peak of the last pipeline stage, the rank that some sources report."""
+    found = estimate_memory(
+        model=setting.model,
+        cluster=setting.cluster,
+        numerics=setting.numerics,
+        stack=setting.stack,
+        workload=setting.workload,
+        layouts=layouts_of([case.plan], setting.model, setting.workload.global_batch_size),
+        recomputes=[case.plan.recompute],
+        detail=True,
+    )
+    assert found.per_stage_bytes is not None
+    return float(found.per_stage_bytes[0, 0, -1])
+
+
+def _prediction(
+    row_id: str, setting: Setting, row: Row, step: float, confidence: Confidence, peak_bytes: float, fits: bool, note: str
+) -> Prediction:
+    gpus = setting.cluster.num_gpus
+    flops = flops_per_step(setting, cell(row, "flops_convention")) / step / gpus
+    return Prediction(
+        id=row_id,
+        step_seconds=step,
+        confidence=confidence,
+        tflops_per_gpu=flops / 1e12,
+        tokens_per_second_per_gpu=setting.workload.tokens_per_step / step / gpus,
+        mfu=flops / setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision),
+        peak_gib=peak_bytes / GIB,
+        fits=fits,
+        note=note,
+    )
+
+
+def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
+    """The best legal completion of a plan that is not whole; its band reaches to the median of all that fit."""
+    row_id = cell(row, "id")
+    try:
+        partial = read_partial(row)
+        setting = calibrated(partial.setting, calibration)
+        ranking = rank_plans(setting, partial.wish)
+    except AutoconfigError as error:
+        return Prediction(id=row_id, note=f"not predicted: {reason}; {error}")
+    if not len(ranking.best):
+        return Prediction(id=row_id, note=f"not predicted: {reason}; no legal completion fits")
+    step, peak, limit = (float(column[0]) for column in (ranking.step_seconds, ranking.peak_bytes, ranking.limit_bytes))
+    likely = float(fit_probability(peak, limit, setting.cluster.memory_bytes))
+    confidence = confidence_of(setting, step, likely, ranking.level)
+    middle = float(np.median(ranking.step_seconds[ranking.best]))
+    confidence = replace(
+        confidence, step_seconds_p95=max(confidence.step_seconds_p95, middle), level="plan completed by search"
+    )
+    note = f"{reason}; best of {len(ranking.best):,} completions: {ranking.plan(0)}"
+    note += "; assumed: " + ", ".join(partial.assumed) if partial.assumed else ""
+    return _prediction(row_id, setting, row, step, confidence, peak, True, note)

@@ -1,0 +1,213 @@
+"""The model, numerics and software of a row of a table of runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from autoconfig.row_cells import Row, cell, whole
+from specs.errors import InputError
+from specs.model import ModelSpec
+from specs.model_catalogue import load_model
+from specs.numerics import PRECISIONS, Numerics
+from specs.software import SoftwareStack, StackTime
+from specs.software_catalogue import DEFAULT_STACK, load_stack
+
+LOSS_BYTES = {"none": 6.0, "native": 10.0, "overwrite": 2.0}
+"""Column loss_fusion -> bytes per logit (docs/memory_model.md, part `loss`)."""
+TP_OVERLAP = "tp-comm-overlap"
+USERBUFFERS_SHARE = 0.6
+"""Share of tensor-parallel communication that userbuffers hide (docs/time_model.md, tp_overlap_share)."""
+SOFTMAX_FACTOR = {"unfused": 1.0, "fused": 1.0, "torch": 5.7}
+"""Unfused attention: traffic of softmax over the fused kernel's; torch's own 2.6 x 2.2 (findings, section 4)."""
+FLASH_GENERATION = {"flash_attentionv1.0.8": "flash1", "flash_attention2": "flash2", "FA3": "flash3", "FA4": "flash3"}
+"""Column attention_kernel -> kernel generation of the time model."""
+
+
+@cache
+def _families() -> list[dict[str, Any]]:
+    text = (resources.files("autoconfig") / "data" / "model_families.json").read_text(encoding="utf-8")
+    families: list[dict[str, Any]] = json.loads(text)
+    return families
+
+
+@cache
+def family_of(name: str) -> dict[str, Any]:
+    """The first family of `data/model_families.json` whose pattern the model's name holds; the last one holds every name."""
+    return next(family for family in _families() if re.search(family["pattern"], name.lower()))
+
+
+@cache
+def _catalogue_model(name: str) -> ModelSpec | None:
+    """The catalogue model of this name, where every part of the name is understood."""
+    try:
+        return load_model(name)
+    except InputError:
+        return None
+
+
+def read_model(row: Row, assumed: list[str]) -> ModelSpec:
+    """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family."""
+    known = _catalogue_model(cell(row, "model"))
+    if known is not None and _same_shape(row, known):
+        return _changed(known, row)
+    return _from_cells(row, assumed)
+
+
+def _same_shape(row: Row, known: ModelSpec) -> bool:
+    for key, value in (
+        ("hidden", known.hidden_size),
+        ("heads", known.num_attention_heads),
+        ("experts", known.num_moe_experts or 0),
+    ):
+        if cell(row, key) and whole(row, key) != value:
+            return False
+    ffn = known.moe_ffn_hidden_size if known.is_moe else known.ffn_hidden_size
+    return not cell(row, "ffn") or whole(row, "ffn") in (ffn, known.ffn_hidden_size)
+
+
+def _changed(known: ModelSpec, row: Row) -> ModelSpec:
+    changes: dict[str, Any] = {}
+    layers, seq = whole(row, "layers", known.num_layers), whole(row, "seq", 0)
+    if layers != known.num_layers:
+        changes["num_layers"] = layers
+        if isinstance(known.moe_layer_freq, tuple):
+            changes["moe_layer_freq"] = known.moe_layer_freq[:layers] + (1,) * max(0, layers - known.num_layers)
+    if seq > known.max_position_embeddings:
+        changes["max_position_embeddings"] = seq
+    if cell(row, "vocab"):
+        changes["vocab_size"] = whole(row, "vocab")
+    if cell(row, "kv_heads") and not known.multi_latent_attention:
+        changes["num_query_groups"] = whole(row, "kv_heads")
+    if cell(row, "tied_embeddings"):
+        changes["untie_embeddings_and_output_weights"] = cell(row, "tied_embeddings") == "0"
+    changes = {key: value for key, value in changes.items() if getattr(known, key) != value}
+    return known.replace(published_parameters=None, **changes) if changes else known
+
+
+def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
+    family = family_of(cell(row, "model"))
+    hidden, heads = whole(row, "hidden"), whole(row, "heads")
+    if heads < 1 or hidden < heads:
+        raise InputError(f"cells hidden={hidden} and heads={heads} are no shape of a model")
+    traits = dict(family["traits"])
+    ffn, vocab = whole(row, "ffn", -1), whole(row, "vocab", -1)
+    if ffn < 0:
+        ffn = -(-8 * hidden // 3 // 256) * 256 if traits.get("gated_linear_unit") else 4 * hidden
+        assumed.append(f"ffn {ffn}")
+    if vocab < 0:
+        vocab = family["vocab_size"]
+        assumed.append(f"vocab {vocab}")
+    if cell(row, "tied_embeddings"):
+        traits["untie_embeddings_and_output_weights"] = cell(row, "tied_embeddings") == "0"
+    experts = whole(row, "experts", 0) or None
+    return ModelSpec(
+        name=cell(row, "model") or "model",
+        num_layers=whole(row, "layers"),
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        num_query_groups=whole(row, "kv_heads", heads),
+        kv_channels=hidden // heads,
+        ffn_hidden_size=ffn,
+        vocab_size=vocab,
+        max_position_embeddings=whole(row, "seq"),
+        num_moe_experts=experts,
+        moe_router_topk=whole(row, "topk", 1) if experts else 1,
+        moe_ffn_hidden_size=ffn if experts else 0,
+        **traits,
+    )
+
+
+def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
+    """The named stack with what the row says of its kernels and overlap."""
+    name = cell(row, "software")
+    if not name:
+        name = DEFAULT_STACK
+        assumed.append(f"software {name}")
+    local = cell(row, "transformer_impl") == "local"
+    stack = _stack_with(
+        "megatron-local" if local else name,
+        cell(row, "attention_kernel"),
+        cell(row, "norm_kernel"),
+        cell(row, "loss_fusion"),
+        cell(row, "overlap"),
+        cell(row, "cuda_graph"),
+    )
+    shard = cell(row, "optimizer_shard")
+    return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
+
+
+@cache
+def _stack_with(name: str, attention: str, norm: str, loss: str, overlap: str, cuda_graph: str) -> SoftwareStack:
+    stack = _kernels(load_stack(name), attention, norm, loss)
+    return replace(stack, time=_overlap(stack.time, overlap, cuda_graph))
+
+
+def _kernels(stack: SoftwareStack, attention: str, norm: str, loss: str) -> SoftwareStack:
+    """Attention, norm and loss kernels: what they save, and what they read and write."""
+    memory, time = stack.memory, stack.time
+    if attention in SOFTMAX_FACTOR:
+        memory = replace(memory, attention_kernel="unfused")
+        time = replace(time, softmax_factor=SOFTMAX_FACTOR[attention])
+    elif attention:
+        memory = replace(memory, attention_kernel="flash")
+        time = replace(time, attention_generation=FLASH_GENERATION.get(attention, time.attention_generation))
+    if loss in LOSS_BYTES:
+        memory = replace(memory, loss_bytes_per_logit=LOSS_BYTES[loss])
+    if norm == "fused-rms":
+        fused = StackTime()
+        memory = replace(memory, norm_input_bytes=2.0)
+        time = replace(time, norm_forward_bytes=fused.norm_forward_bytes, norm_backward_bytes=fused.norm_backward_bytes)
+    return replace(stack, memory=memory, time=time)
+
+
+def _overlap(time: StackTime, overlap: str, cuda_graph: str) -> StackTime:
+    if overlap:
+        flags = set(overlap.split("+"))
+        time = replace(
+            time,
+            overlap_grad_reduce="overlap-grad-reduce" in flags,
+            overlap_param_gather="overlap-param-gather" in flags,
+            tp_overlap_share=max(time.tp_overlap_share, USERBUFFERS_SHARE) if TP_OVERLAP in flags else 0.0,
+        )
+    return replace(time, cuda_graphs=True) if cuda_graph == "1" else time
+
+
+def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
+    """Owner-by-owner broadcasts of a sharded optimizer go over the shard group, which may be smaller than data parallelism."""
+    if not shard.isdigit() or not data_parallel:
+        return time
+    return replace(time, optimizer_seconds_per_rank=time.optimizer_seconds_per_rank * min(1.0, int(shard) / data_parallel))
+
+
+def read_numerics(row: Row, stack: SoftwareStack, assumed: list[str]) -> Numerics:
+    """Types, dropout and adapters; what the row lacks is the stack's or the family's default, and said."""
+    precision = cell(row, "precision").split("(")[0].strip().lower()
+    if precision not in PRECISIONS:
+        if precision:
+            raise InputError(f"cell precision={precision[:40]!r} is not one of {', '.join(PRECISIONS)}")
+        precision = "bf16"
+        assumed.append("precision bf16")
+    gather = precision == "fp8" and stack.memory.default_fp8_param_gather
+    if precision == "fp8":
+        assumed.append(f"fp8_param_gather {int(gather)}")
+    if not cell(row, "grad_dtype"):
+        assumed.append(f"gradients {stack.memory.default_grad_dtype}")
+    dropout = float(cell(row, "hidden_dropout") or family_of(cell(row, "model"))["dropout"])
+    if not cell(row, "hidden_dropout"):
+        assumed.append(f"dropout {dropout:g}")
+    return Numerics(
+        precision=precision,
+        fp8_param_gather=gather,
+        grad_reduce_dtype=cell(row, "grad_dtype") or stack.memory.default_grad_dtype,
+        hidden_dropout=dropout,
+        attention_dropout=dropout,
+        deterministic=cell(row, "deterministic") == "1",
+        fp8_recipe=cell(row, "fp8_recipe") or "delayed",
+        peft="lora" if cell(row, "peft").lower() == "lora" else "none",
+        moe_capacity_factor=1.0 if cell(row, "moe_routing") == "tokendrop" else None,
+    )

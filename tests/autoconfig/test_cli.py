@@ -1,0 +1,530 @@
+"""The command line: what it prints, writes and refuses, in process and as a real process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+from jsonschema import Draft202012Validator
+
+from autoconfig import files
+from autoconfig.answer_json import schema
+from autoconfig.cli import cli
+from autoconfig.files import ranking_table, write_atomically, write_table
+from autoconfig.rules import RULE_TEXT
+from autoconfig.service import search
+from specs.errors import FileError
+from specs.gpu_catalogue import gpu_ids
+from specs.model_catalogue import model_names
+from specs.plan import SHORT_TO_LONG, parse_plan
+from specs.recompute import Recompute
+from specs.software_catalogue import software_names
+
+SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--gpu", "a100-80gb", "--seq-length", "1024",
+         "--global-batch-size", "16")  # fmt: skip
+NOTHING_FITS = ("--model", "175b", "--gpus", "8", "--gpu", "a100-80gb")
+
+
+def words(text):
+    """The text with every run of blanks and line ends as one blank: tables and long lines are wrapped."""
+    return " ".join(text.split())
+
+
+# What is printed
+
+
+def test_search_prints_the_question_the_funnel_the_table_and_the_reasons(autoconfig):
+    result = autoconfig.run("search", *SMALL, "--top", "5", "--tokens", "1b", "--price", "2", "--include", "tp=2,mbs=1")
+    text = words(result.stdout)
+    assert result.exit_code == 0 and result.stderr == ""
+    for part in ("gpt3-1.7b*", "8 x a100-80gb", "Assumed:", "layouts enumerated", "rejected: NV001", "TFLOPS (causal)", "MFU",
+                 "days", "cost", "Why the first: fastest of", "The next one", "Included tp=2", "x the first",
+                 "autoconfig explain"):  # fmt: skip
+        assert part in text, part
+    answer = autoconfig.json("search", *SMALL, "--top", "5")
+    rows = [line.split() for line in result.stdout.splitlines() if line.split()[:1] and line.split()[0].rstrip("=").isdigit()]
+    shown = [row[1] for row in rows if row[1].startswith("tp=")]
+    assert shown == [plan["short"] for plan in answer["plans"]]
+
+
+def test_printed_plans_are_accepted_by_every_option_that_takes_one(autoconfig):
+    short = autoconfig.json("search", *SMALL)["plans"][2]["short"]
+    assert autoconfig.json("search", *SMALL, "--include", short)["included"][0]["layout_rank"] == 3
+    explained = autoconfig.json("explain", short, *SMALL)
+    assert explained["short"] == short == str(parse_plan(short, 8))
+    keys = [part for part in short.split(",") if part.split("=")[0] in ("tp", "pp", "mbs", "recompute")]
+    fixed = autoconfig.json("search", *SMALL, *(x for key in keys for x in ("--fix", key)))
+    assert short in [plan["short"] for plan in fixed["plans"]]
+
+
+def test_explain_prints_memory_by_stage_and_time_by_part(autoconfig):
+    result = autoconfig.run("explain", "tp=2,pp=2,mbs=1", *SMALL)
+    text = words(result.stdout)
+    assert result.exit_code == 0
+    for part in ("Plan tp=2,pp=2,dp=2,mbs=1", "Time of one step", "gemm_seconds", "Memory by pipeline stage, GiB", "stage 0",
+                 "stage 1", "weight_bytes", "largest moment", "fits"):  # fmt: skip
+        assert part in text, part
+
+
+def test_explain_shows_ends_and_the_worst_of_many_stages(autoconfig):
+    result = autoconfig.run("explain", "tp=8,pp=16,mbs=1,sp=1", "--model", "175b", "--gpus", "1024")
+    (header,) = (line for line in result.stdout.splitlines() if line.split()[:2] == ["part", "stage"])
+    shown = [int(word) for word in header.split() if word.isdigit()]
+    assert shown == sorted(shown) and {0, 1, 2, 15} <= set(shown) and len(shown) < 6
+    assert f"{16 - len(shown)} stages between are not shown" in words(result.stdout)
+
+
+def test_explain_says_why_a_plan_is_refused_or_too_large(autoconfig):
+    illegal = autoconfig.run("explain", "tp=3", *SMALL)
+    assert illegal.exit_code == 2 and "Not legal" in illegal.stdout and RULE_TEXT["NV001"] in words(illegal.stdout)
+    large = autoconfig.run("explain", "tp=8", *NOTHING_FITS)
+    assert large.exit_code == 3 and "does not fit" in large.stdout
+    assert autoconfig.json("explain", "tp=8", *NOTHING_FITS)["shortfall_gib"] > 100
+
+
+def test_nothing_fits_is_exit_code_3_with_the_nearest_miss(autoconfig):
+    result = autoconfig.run("search", *NOTHING_FITS, "--include", "tp=8,mbs=1", "--include", "tp=3")
+    text = words(result.stdout)
+    assert result.exit_code == 3 and result.stderr == ""
+    for part in ("Nothing fits. The nearest miss is tp=8", "GiB too much", "What would make it fit:", "more GPUs",
+                 "does not fit", "not legal"):  # fmt: skip
+        assert part in text, part
+    body = autoconfig.json("search", *NOTHING_FITS)
+    Draft202012Validator(schema("search")).validate(body)
+    assert body["plans"] == [] and body["nearest_miss"]["shortfall_gib"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("search", ("search", *SMALL, "--include", "tp=2", "--include", "tp=3", "--tokens", "2b", "--price", "1.5")),
+        ("search", ("search", *SMALL, "--sort-by", "memory", "--top", "3")),
+        ("search", ("search", "--model", "mixtral-8x7b", "--gpus-at-most", "20", "--seq-length", "4096")),
+        ("search", ("search", "--model", "7b", "--gpus", "8", "--precision", "fp8", "--peft", "lora")),
+        ("explain", ("explain", "tp=2", *SMALL)),
+        ("explain", ("explain", "tp=3", *SMALL)),
+        ("explain", ("explain", "pp=4,ep=8,tp=1", "--model", "deepseek-v2-lite", "--gpus", "32", "--num-layers", "28")),
+    ],
+)
+def test_json_is_valid_under_its_schema(autoconfig, name, arguments):
+    Draft202012Validator(schema(name)).validate(autoconfig.json(*arguments))
+
+
+@pytest.mark.parametrize(("command", "names"), [("models", model_names()), ("gpus", gpu_ids()), ("software", software_names())])
+def test_lists_name_everything_in_the_catalogue(autoconfig, command, names):
+    body = autoconfig.json(command)
+    assert [row.get("name") or row["id"] for row in body[command]] == list(names)
+    result = autoconfig.run(command)
+    assert result.exit_code == 0
+    for name in names:
+        assert name in result.stdout
+
+
+def test_gpus_and_models_print_their_numbers(autoconfig):
+    rows = {row["id"]: row for row in autoconfig.json("gpus")["gpus"]}
+    assert (rows["h100-sxm-80gb"]["bf16_tflops"], rows["h100-sxm-80gb"]["gpus_per_node"]) == (989, 8)
+    models = {row["name"]: row for row in autoconfig.json("models")["models"]}
+    assert models["mixtral-8x7b"]["experts"] == "8 top 2" and models["gpt3-175b"]["layers"] == 96
+
+
+# Help
+
+
+def commands():
+    return sorted(cli.commands)
+
+
+@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_every_command_has_help_and_every_option_a_text(autoconfig, command, flag):
+    result = autoconfig.run(command, flag)
+    assert result.exit_code == 0 and result.stdout.startswith("Usage:")
+    for parameter in cli.commands[command].params:
+        if parameter.param_type_name == "option":
+            assert parameter.help, f"{command} {parameter.opts[0]}"
+            assert parameter.opts[0] in result.stdout
+    assert cli.commands[command].help
+
+
+def test_the_group_lists_its_commands(autoconfig):
+    result = autoconfig.run("--help")
+    assert result.exit_code == 0
+    for command in commands():
+        assert f"  {command} " in result.stdout
+
+
+# Output files
+
+
+def table_of(path):
+    return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
+def test_output_holds_the_whole_ranking(autoconfig, request_of, tmp_path, suffix):
+    path = tmp_path / f"plans{suffix}"
+    result = autoconfig.run("search", *SMALL, "--output", str(path), "--top", "2")
+    assert result.exit_code == 0
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    table = table_of(path.rename(path.with_suffix(suffix.lower())))
+    ranking = search(request_of("dense", architecture={"num_layers": 4}, global_batch_size=16, model="gpt3-1.7b")).ranking
+    assert len(table) == len(ranking.row) == autoconfig.json("search", *SMALL)["funnel"]["priced"]
+    assert table["rank"].tolist() == list(range(1, len(table) + 1))
+    assert table["step_seconds"].tolist() == pytest.approx(ranking.step_seconds.tolist())
+    assert table["peak_gib"].tolist() == pytest.approx((ranking.peak_bytes / 2**30).tolist())
+    assert (table["peak_gib"] <= table["limit_gib"]).all()
+    assert set(SHORT_TO_LONG.values()) <= set(table.columns)
+    for row in (0, 1, len(table) // 2, len(table) - 1):
+        plan = ranking.plan(row)
+        for short, long in SHORT_TO_LONG.items():
+            value = table[long][row]
+            if short == "recompute":
+                assert Recompute.parse(value) == plan.recompute
+            elif short in ("first", "last"):
+                assert getattr(plan, short) in (None, value)
+            else:
+                assert getattr(plan, short) == value, short
+    assert table["tokens_per_second_per_gpu"][0] == pytest.approx(16 * 1024 / ranking.step_seconds[0] / 8)
+
+
+def test_output_of_nothing_is_an_empty_table(autoconfig, tmp_path):
+    for suffix in (".csv", ".parquet"):
+        path = tmp_path / f"none{suffix}"
+        assert autoconfig.run("search", *NOTHING_FITS, "--output", str(path)).exit_code == 3
+        assert len(table_of(path)) == 0 and "step_seconds" in table_of(path).columns
+
+
+def test_output_replaces_an_older_file_and_has_usual_permissions(autoconfig, tmp_path):
+    path = tmp_path / "plans.csv"
+    path.write_text("old")
+    autoconfig.run("search", *SMALL, "--output", str(path))
+    assert path.read_text().startswith("rank,") and [p.name for p in tmp_path.iterdir()] == ["plans.csv"]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_output_to_the_current_folder(autoconfig, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert autoconfig.run("search", *SMALL, "--output", "plans.parquet").exit_code == 0
+    assert (tmp_path / "plans.parquet").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("missing/plans.csv", ["there is no folder", "missing"]),
+        ("plans.xlsx", ["plans.xlsx", ".parquet or .csv"]),
+        ("plans", ["plans", ".parquet or .csv"]),
+        ("", ["is a folder"]),
+        (".csv", [".parquet or .csv"]),
+        ("folder.csv", ["folder.csv", "is a folder"]),
+        ("file.txt/plans.csv", ["there is no folder"]),
+        ("x" * 300 + ".csv", ["too long"]),
+        ("a\0b.csv", ["NUL"]),
+    ],
+)
+def test_output_that_cannot_be_written_is_refused_before_the_work(autoconfig, tmp_path, monkeypatch, name, says):
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file.txt").write_text("x")
+    before = sorted(p.name for p in tmp_path.iterdir())
+    monkeypatch.setattr("autoconfig.service.search", lambda *_: pytest.fail("searched first"))
+    result = autoconfig.run("search", *SMALL, "--output", f"{tmp_path}/{name}")
+    assert result.exit_code == 2 and result.stdout == ""
+    assert any(say in result.stderr for say in says) and result.stderr.count("\n") == 1, result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_output_into_a_folder_that_cannot_be_written(autoconfig, tmp_path, monkeypatch):
+    monkeypatch.setattr(files.os, "access", lambda *_: False)
+    result = autoconfig.run("search", *SMALL, "--output", str(tmp_path / "plans.csv"))
+    assert result.exit_code == 2 and "cannot be written to" in result.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_output_onto_a_full_disk(autoconfig, tmp_path, monkeypatch):
+    def full(self, path, **_):
+        path.write_text("half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
+    result = autoconfig.run("search", *SMALL, "--output", str(tmp_path / "plans.csv"))
+    assert result.exit_code == 2 and "No space left on device" in result.stderr and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, RuntimeError])
+def test_a_write_that_breaks_off_leaves_nothing_and_keeps_the_old_file(tmp_path, error):
+    path = tmp_path / "plans.csv"
+    path.write_text("old")
+
+    def half(file):
+        file.write_text("half")
+        raise error
+
+    with pytest.raises(error):
+        write_atomically(path, half)
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["plans.csv"]
+
+
+def test_the_library_checks_the_name_too(request_of, tmp_path):
+    ranking = search(request_of("dense", gpus=1)).ranking
+    with pytest.raises(FileError, match="must end in"):
+        write_table(ranking, tmp_path / "plans.txt")
+
+
+def test_a_folder_that_goes_away_is_a_file_error(tmp_path):
+    with pytest.raises(FileError, match="cannot be written"):
+        write_atomically(tmp_path / "gone" / "plans.csv", lambda file: file.write_text("x"))
+
+
+def test_an_interrupt_during_the_write_ends_with_130(autoconfig, tmp_path, monkeypatch):
+    def interrupted(self, path, **_):
+        path.write_bytes(b"PAR1")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", interrupted)
+    result = autoconfig.run("search", *SMALL, "--output", str(tmp_path / "plans.parquet"))
+    assert result.exit_code == 130 and result.stderr == "interrupted\n" and list(tmp_path.iterdir()) == []
+
+
+def test_the_table_has_one_row_per_plan(request_of):
+    ranking = search(request_of("moe", gpu="h100")).ranking
+    table = ranking_table(ranking)
+    names = [long for short, long in SHORT_TO_LONG.items()]
+    assert not table.duplicated(names).any() and len(table) == len(ranking.row)
+
+
+# Bad input
+
+BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 768, "num_hidden_layers": 12}
+T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 512, "num_layers": 6}
+LLAMA = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 1000,
+         "intermediate_size": 1024}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Files of every kind that a model or a cluster can be asked from."""
+    for name, content in (("bert", BERT), ("t5", T5), ("good", LLAMA), ("negative", {**LLAMA, "hidden_size": -1})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "truncated.json").write_text(json.dumps(LLAMA)[:60])
+    (tmp_path / "binary.json").write_bytes(bytes(range(256)) * 4)
+    (tmp_path / "zeros.json").write_bytes(b"\0" * 100)
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "huge.json").write_bytes(b" " * (2**20 + 10))
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+L8 = ("--model", "llama3-8b")
+BAD = [
+    (("--model", "gpt3-175bb", "--gpus", "8"), ["gpt3-175bb", "gpt3-175b"]),
+    (("--model", "lama3-8b", "--gpus", "8"), ["lama3-8b", "llama3-8b"]),
+    (("--model", "", "--gpus", "8"), ["model ''", "autoconfig models"]),
+    (("--model", "qwertyuiop", "--gpus", "8"), ["qwertyuiop", "autoconfig models"]),
+    (("--model", "0b", "--gpus", "8"), ["0b"]),
+    (("--model", "-5b", "--gpus", "8"), ["-5b"]),
+    (("--model", "999999t", "--gpus", "8"), ["999999t"]),
+    ((*L8, "--gpus", "8", "--gpu", "h10"), ["h10", "did you mean"]),
+    ((*L8, "--gpus", "8", "--gpu", "abacus"), ["abacus", "autoconfig gpus"]),
+    ((*L8, "--gpus", "8", "--gpu", ""), ["GPU ''", "autoconfig gpus"]),
+    ((*L8, "--gpus", "1000", "--gpus-per-node", "7"), ["1000", "7", "994 or 1001"]),
+    ((*L8, "--gpus", "9"), ["9 GPUs", "nodes of 8", "8 or 16"]),
+    ((*L8, "--gpus", "0"), ["0 GPUs", "at least 1"]),
+    ((*L8, "--gpus", "-8"), ["-8 GPUs", "at least 1"]),
+    ((*L8, "--gpus", "99999999999999999999"), ["99999999999999999999", "1,000,000"]),
+    ((*L8, "--gpus", "eight"), ["eight", "integer"]),
+    ((*L8, "--gpus", "8.0"), ["8.0", "integer"]),
+    ((*L8, "--gpus", "nan"), ["nan", "integer"]),
+    (L8, ["--gpus N"]),
+    (("--gpus", "8"), ["--model"]),
+    ((*L8, "--gpus", "1024", "--global-batch-size", "1", "--max", "cp=1"), ["global batch 1", "--"]),
+    (("--model", "8b", "--gpus", "1024", "--global-batch-size", "7"), ["global batch 7", "NV007", "--global-batch-size 8"]),
+    ((*L8, "--gpus", "8", "--global-batch-size", "0"), ["global_batch_size=0", "1 to"]),
+    ((*L8, "--gpus", "8", "--global-batch-size", "-1"), ["global_batch_size=-1", "1 to"]),
+    ((*L8, "--gpus", "8", "--seq-length", "0"), ["seq_length=0", "1 to"]),
+    ((*L8, "--gpus", "8", "--seq-length", "99999999999"), ["99999999999", "1 to 16,777,216"]),
+    ((*L8, "--gpus", "8", "--num-layers", "-1"), ["num_layers=-1"]),
+    ((*L8, "--gpus", "8", "--num-layers", "1000000"), ["1000000", "10,000"]),
+    ((*L8, "--gpus", "8", "--hidden-size", "0"), ["hidden_size=0"]),
+    ((*L8, "--gpus", "8", "--num-attention-heads", "7"), ["num_attention_heads=7"]),
+    ((*L8, "--gpus", "8", "--num-query-groups", "5"), ["num_query_groups=5", "num_attention_heads=32"]),
+    ((*L8, "--gpus", "8", "--attention-dropout", "1.5"), ["attention_dropout=1.5", "below 1"]),
+    ((*L8, "--gpus", "8", "--attention-dropout", "nan"), ["attention_dropout=nan", "below 1"]),
+    ((*L8, "--gpus", "8", "--moe-imbalance", "-inf"), ["moe_imbalance=-inf", "1,000"]),
+    ((*L8, "--gpus", "8", "--lora-rank", "0"), ["lora_rank=0", "65,536"]),
+    ((*L8, "--gpus", "8", "--memory-margin", "1"), ["1.0", "below 1"]),
+    ((*L8, "--gpus", "8", "--memory-margin", "-0.1"), ["-0.1", "below 1"]),
+    ((*L8, "--gpus", "8", "--memory-margin", "nan"), ["nan", "below 1"]),
+    ((*L8, "--gpus", "8", "--tokens", "many"), ["many", "300B"]),
+    ((*L8, "--gpus", "8", "--tokens", "-1"), ["-1", "300B"]),
+    ((*L8, "--gpus", "8", "--tokens", "1e400"), ["1e400", "300B"]),
+    ((*L8, "--gpus", "8", "--price", "inf"), ["inf", "1,000,000"]),
+    ((*L8, "--gpus", "8", "--price", "-2"), ["-2", "above 0"]),
+    ((*L8, "--gpus", "8", "--top", "0"), ["top 0", "100,000"]),
+    ((*L8, "--gpus", "8", "--precision", "fp7"), ["fp7", "bf16", "fp8"]),
+    ((*L8, "--gpus", "8", "--gpu", "a100", "--precision", "fp8"), ["a100-80gb", "fp8", "bf16"]),
+    ((*L8, "--gpus", "8", "--fp8-param-gather"), ["fp8_param_gather", "--precision fp8"]),
+    ((*L8, "--gpus", "8", "--software", "megatron-2030"), ["megatron-2030", "did you mean"]),
+    ((*L8, "--gpus", "8", "--fix", "zp=8"), ["--fix zp=8", "did you mean tp", "keys:"]),
+    ((*L8, "--gpus", "8", "--fix", "tp"), ["--fix tp", "no value"]),
+    ((*L8, "--gpus", "8", "--fix", "tp=7"), ["tp=7", "1, 2, 4, 8"]),
+    ((*L8, "--gpus", "8", "--max", "recompute=none"), ["--max recompute=none", "tp, pp"]),
+    ((*L8, "--gpus", "8", "--exclude", "tp=¾"), ["--exclude tp=¾", "whole number"]),
+    ((*L8, "--gpus", "8", "--include", ""), ["--include", "empty plan"]),
+    ((*L8, "--gpus", "8", "--include", "tp=0"), ["--include tp=0", "1 to 1,000,000"]),
+    ((*L8, "--gpus", "8", "--include", "recompute=selective:soup"), ["soup", "core_attn"]),
+    ((*L8, "--gpus", "8", "--sort-by", "colour"), ["colour", "memory"]),
+    ((*L8, "--gpus", "8", "--gpus-at-most", "8"), ["--gpus", "--gpus-at-most"]),
+    ((*L8, "--gpus", "8", "--warp"), ["--warp"]),
+    ((*L8, "--gpus", "8", "extra"), ["extra"]),
+    (("--model", "t5-large", "--gpus", "8"), ["t5-large", "encoder-decoder", "decoder-only"]),
+    (("--model", "bert", "--gpus", "8"), ["bert", "encoder-only", "decoder-only"]),
+    (("--model", "grpo", "--gpus", "8"), ["grpo", "reinforcement-learning", "decoder-only"]),
+    (("--model", "bert.json", "--gpus", "8"), ["bert", "supported are"]),
+    (("--model", "t5.json", "--gpus", "8"), ["t5", "supported are"]),
+    (("--model", "truncated.json", "--gpus", "8"), ["truncated.json", "not valid JSON", "complete"]),
+    (("--model", "binary.json", "--gpus", "8"), ["binary.json", "not UTF-8"]),
+    (("--model", "zeros.json", "--gpus", "8"), ["zeros.json", "not valid JSON"]),
+    (("--model", "empty.json", "--gpus", "8"), ["empty.json", "not valid JSON"]),
+    (("--model", "list.json", "--gpus", "8"), ["list.json", "JSON object"]),
+    (("--model", "deep.json", "--gpus", "8"), ["deep.json", "deeply"]),
+    (("--model", "huge.json", "--gpus", "8"), ["huge.json", "more than 1048576 bytes"]),
+    (("--model", "negative.json", "--gpus", "8"), ["hidden_size=-1", "from 1"]),
+    (("--model", "folder", "--gpus", "8"), ["folder", "config.json"]),
+    (("--model", "./nowhere.json", "--gpus", "8"), ["nowhere.json", "no such file"]),
+    ((*L8, "--cluster", "nowhere.json"), ["nowhere.json"]),
+    ((*L8, "--cluster", "folder"), ["folder"]),
+    ((*L8, "--cluster", "binary.json"), ["binary.json"]),
+    ((*L8, "--cluster", "truncated.json"), ["truncated.json"]),
+    ((*L8, "--cluster", "good.json"), ["good.json", "cluster key"]),
+    ((*L8, "--gpus", "8", "--output", "nowhere/plans.csv"), ["nowhere/plans.csv", "no folder"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), BAD, ids=lambda value: " ".join(value)[-60:] if isinstance(value, tuple) else ""
+)
+def test_bad_input_is_one_clear_message_and_exit_code_2(autoconfig, folder, arguments, says):
+    before = sorted(p.name for p in folder.iterdir())
+    result = autoconfig.run("search", *arguments)
+    assert result.exit_code == 2, result.stdout
+    assert result.stdout == "" and "Traceback" not in result.stderr
+    for say in says:
+        assert say in result.stderr, result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 or lines[0].startswith("Usage:"), result.stderr
+    assert len(lines[-1]) < 900 and lines[-1].lower().startswith("error: ")
+    assert sorted(p.name for p in folder.iterdir()) == before
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are(autoconfig, folder):
+    gpu = {"id": "[/red]x1", "vendor": "acme", "architecture": "hopper", "memory_bytes": 64 * 2**30, "hbm_bytes_per_s": 2e12,
+           "flops_per_s": {"bf16": 5e14, "fp32": 5e13}, "num_sms": 100, "link": "nvlink", "link_bytes_per_s": 2e11,
+           "link_domain_size": 8, "gpus_per_node": 8, "nic_bytes_per_s": 2.5e10}  # fmt: skip
+    (folder / "cluster.json").write_text(json.dumps({"gpu": gpu, "num_gpus": 8}))
+    (folder / "[bold]m[").mkdir()
+    (folder / "[bold]m[" / "config.json").write_text(json.dumps(LLAMA))
+    result = autoconfig.run("search", "--model", "./[bold]m[/config.json", "--cluster", "cluster.json")
+    assert result.exit_code in (0, 2), result.stderr
+    assert "[bold]m[" in result.stdout + result.stderr
+    assert "x1" in result.stdout + result.stderr
+
+
+def test_a_good_config_json_is_read(autoconfig, folder):
+    body = autoconfig.json("search", "--model", "good.json", "--gpus", "8")
+    assert body["model"]["name"] == "good" and any("good.json" in text for text in body["assumed"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("explain", "tp=x", *SMALL), "whole number"),
+        (("explain", "", *SMALL), "empty plan"),
+        (("explain", *SMALL), "PLAN"),
+        (("searchh",), "search"),
+        (("models", "--loud"), "--loud"),
+        ((), "Usage"),
+    ],
+)
+def test_other_commands_refuse_bad_input_too(autoconfig, arguments, says):
+    result = autoconfig.run(*arguments)
+    assert result.exit_code == 2 and says in result.stderr
+
+
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, autoconfig):
+    monkeypatch.setattr("autoconfig.service.search", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        autoconfig.run("search", *SMALL)
+
+
+# Real processes
+
+
+def test_real_processes_print_and_end_as_in_process(autoconfig):
+    good = autoconfig.process("search", *SMALL, "--json")
+    assert (good.returncode, good.stderr) == (0, b"")
+    Draft202012Validator(schema("search")).validate(json.loads(good.stdout))
+    bad = autoconfig.process("search", "--model", "175x", "--gpus", "8")
+    assert (bad.returncode, bad.stdout) == (2, b"") and bad.stderr.startswith(b"error: unknown model '175x'")
+    usage = autoconfig.process("search", "--frob")
+    assert usage.returncode == 2 and usage.stderr.startswith(b"Usage: autoconfig search") and b"Traceback" not in usage.stderr
+    assert autoconfig.process("search", *NOTHING_FITS).returncode == 3
+
+
+def test_bytes_that_are_no_text_are_refused_or_printed_but_never_a_crash(autoconfig, tmp_path):
+    config = os.fsencode(tmp_path) + b"/m\xff\xfe.json"
+    with open(config, "w") as file:
+        json.dump(LLAMA, file)
+    for arguments in ((b"search", b"--model", b"\xff\xfe", b"--gpus", b"8"), (b"search", b"--model", config, b"--gpus", b"8"),
+                      (b"explain", b"tp=\xff", b"--model", b"175b", b"--gpus", b"8"),
+                      (b"search", b"--model", b"175b", b"--gpus", b"8", b"--output", b"/\xff/x.csv")):  # fmt: skip
+        done = autoconfig.process(*arguments)
+        assert done.returncode in (0, 2) and b"Traceback" not in done.stderr, done.stderr
+
+
+def test_a_reader_that_has_enough_is_no_error(autoconfig):
+    command = f"set -o pipefail; {sys.executable} -m autoconfig models | head -1"
+    done = subprocess.run(["bash", "-c", command], cwd=autoconfig.root, capture_output=True, timeout=60, check=False,
+                          env={**os.environ, "PYTHONPATH": str(autoconfig.root)})  # fmt: skip
+    assert done.returncode == 0 and done.stderr == b""
+
+
+SLOW_SEARCH = """
+import sys, autoconfig.service as service
+rank = service.rank_plans
+def slow(*arguments):
+    print("started", flush=True)
+    while True:
+        rank(*arguments)
+service.rank_plans = slow
+"""
+SLOW_WRITE = """
+import time, pandas
+def slow(self, path, **_):
+    path.write_text("rank,tensor")
+    print("started", flush=True)
+    time.sleep(60)
+pandas.DataFrame.to_csv = slow
+"""
+
+
+@pytest.mark.parametrize("slow", [SLOW_SEARCH, SLOW_WRITE], ids=["search", "write"])
+def test_ctrl_c_ends_with_130_without_a_traceback_or_half_a_file(autoconfig, tmp_path, slow):
+    code = slow + "\nfrom autoconfig.cli import main\nmain()"
+    arguments = ["search", *SMALL, "--output", str(tmp_path / "plans.csv")]
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=autoconfig.root, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(autoconfig.root)})  # fmt: skip
+    assert process.stdout.readline() == b"started\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert (out.replace(b"started\n", b""), err) == (b"", b"interrupted\n")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,40 @@
+"""docs/cli.md is what the command line says of itself."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from autoconfig.cli import cli
+from specs.plan import SHORT_TO_LONG
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def generator():
+    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_fresh(generator):
+    assert generator.PAGE.read_text(encoding="utf-8") == generator.page(), "stale: run python docs/generate_cli.py"
+
+
+def test_every_command_and_option_is_on_the_page(generator):
+    page = generator.page()
+    for name, command in cli.commands.items():
+        section = page.split(f"## autoconfig {name}\n")[1].split("\n## ")[0]
+        for parameter in command.params:
+            for option in parameter.opts:
+                assert option.startswith("-") is False or option in section, f"{name} {option}"
+    for key in SHORT_TO_LONG:
+        assert re.search(rf"\b{key}\b", page)
+
+
+def test_links_of_the_page_resolve(generator):
+    for target in re.findall(r"\]\(([^)]+)\)", generator.page()):
+        assert (DOCS / target).is_file(), target

@@ -1,0 +1,197 @@
+"""Random argument lists: every one ends in exit code 0, 2 or 3, no traceback; few in `make test`, many in `make soak`."""
+
+import json
+import os
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from autoconfig.answer_json import schema
+from autoconfig.cli import cli
+
+NAMED_APART = {"--model", "--output", "--cluster", "--gpus"}
+FLAGS = {
+    name: sorted(
+        {o for p in command.params if p.param_type_name == "option" for o in (*p.opts, *p.secondary_opts)} - NAMED_APART
+    )
+    for name, command in cli.commands.items()
+}
+SWITCHES = {
+    o for c in cli.commands.values() for p in c.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)
+}
+GOOD_VALUES = {
+    "--gpus": ["1", "2", "4", "8", "16", "24", "32", "64"], "--gpus-at-most": ["3", "8", "20", "33"],
+    "--gpu": ["a100", "h100", "b200", "gb200", "l4", "rtx-4090-24gb", "mi300x", "v100-16gb"],
+    "--gpus-per-node": ["1", "2", "4", "8", "7"],
+    "--software": ["transformer-engine", "megatron-local", "megatron-lm-2021", "megatron-lm-2022", "torchtitan"],
+    "--seq-length": ["128", "512", "1000", "4096", "65536"], "--global-batch-size": ["1", "3", "8", "64", "500"],
+    "--memory-margin": ["0", "0.1", "0.5", "0.99"], "--tokens": ["1b", "300B", "1e12"], "--price": ["1", "2.5"],
+    "--precision": ["bf16", "fp16", "fp8", "fp32"], "--fp8-recipe": ["delayed", "mxfp8"],
+    "--grad-reduce-dtype": ["fp32", "bf16"],
+    "--main-params-dtype": ["fp32", "fp16"], "--exp-avg-dtype": ["bf16", "fp8"], "--exp-avg-sq-dtype": ["fp16"],
+    "--attention-dropout": ["0", "0.1"], "--hidden-dropout": ["0"], "--moe-capacity-factor": ["1", "1.25"],
+    "--moe-imbalance": ["1", "2"], "--peft": ["lora", "none"], "--lora-rank": ["1", "64"],
+    "--num-layers": ["1", "2", "6", "13"],
+    "--hidden-size": ["64", "768", "1000"], "--num-attention-heads": ["1", "8", "12"], "--num-query-groups": ["1", "4"],
+    "--num-moe-experts": ["0", "4", "7", "64"], "--moe-router-topk": ["1", "2", "8"], "--vocab-size": ["1", "50257"],
+    "--moe-layer-freq": ["1", "2"], "--window-size": ["0", "128"], "--mtp-num-layers": ["0", "1", "3"],
+    "--top": ["1", "3", "100"],
+    "--sort-by": ["step", "memory", "cost"], "--kv-channels": ["64", "3"], "--q-lora-rank": ["0", "64"],
+}  # fmt: skip
+PLANS = ["tp=2", "tp=8,pp=2,sp=1", "pp=4,vpp=2,mbs=2", "fsdp=3,dist_opt=0", "tp=2,cp=2,recompute=full:uniform:1",
+         "ep=4,etp=2,sp=1,tp=2",
+         "first=1,last=1,pp=4", "recompute=selective:moe_act", "offload=0.5", "tp=3", "mbs=500", "pp=64", "dp=1"]  # fmt: skip
+KEYS = ["tp=8", "tp=1", "pp=2", "vpp=2", "cp=2", "ep=2", "etp=2", "dp=4", "mbs=1", "sp=1", "recompute=none", "recompute=full",
+        "recompute=selective:moe", "first=1", "last=3", "dist_opt=0", "dist_opt=1", "fsdp=3", "fsdp=2",
+        "offload=1"]  # fmt: skip
+GARBAGE = st.one_of(
+    st.sampled_from(["", "0", "-1", "nan", "inf", "-inf", "1e400", "9" * 40, "1e-300", "0x10", "\uff11\uff12", "\u0663",
+                     "1,5", "--", "-", "=", ",",
+                     "../", "/dev/null", "\0", "[bold]x[/bold]", "[/]", "%s", "{}", "tp=8,", "tp==", "tp=8,tp=8"]),
+    st.text(max_size=12),
+    st.integers().map(str),
+    st.floats().map(str),
+)  # fmt: skip
+MODELS = [
+    "llama3-8b",
+    "gpt3-1.7b",
+    "1.7b",
+    "mixtral-8x7b",
+    "deepseek-v2-lite",
+    "gpt-oss-20b",
+    "qwen3-30b-a3b",
+    "175b",
+    "13b",
+    "falcon-180b",
+]
+FILES = [
+    "good.json",
+    "moe.json",
+    "bert.json",
+    "truncated.json",
+    "binary.json",
+    "empty.json",
+    "folder",
+    "cluster.json",
+    "wrong.json",
+]
+CONFIG = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 1000,
+          "intermediate_size": 1024}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """Files that a random argument list may name, and the folder in which it runs."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "folder").mkdir()
+    contents = {
+        "good.json": CONFIG, "bert.json": {"model_type": "bert"}, "wrong.json": {**CONFIG, "hidden_size": "wide"},
+        "moe.json": {**CONFIG, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+        "cluster.json": {"gpu": "h100", "num_gpus": 16, "gpus_per_node": 4},
+    }  # fmt: skip
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder / "truncated.json").write_text(json.dumps(CONFIG)[:40])
+    (folder / "binary.json").write_bytes(os.urandom(500))
+    (folder / "empty.json").write_bytes(b"")
+    return folder
+
+
+def value_of(flag, draw):
+    """Mostly a value that makes sense."""
+    sensible = PLANS if flag == "--include" else KEYS if flag in ("--fix", "--max", "--exclude") else GOOD_VALUES.get(flag)
+    return draw(GARBAGE if draw(st.integers(0, 19)) == 0 else st.sampled_from(sensible or ["1", "2", "64"]))
+
+
+@st.composite
+def argument_lists(draw):
+    """A command line: most are near one that works, the others anything."""
+
+    def rarely(one_in=10):
+        return draw(st.integers(1, one_in)) == 1
+
+    command = draw(st.sampled_from(["search"] * 8 + ["explain"] * 4 + ["models", "gpus", "software", "", "serach"]))
+    arguments = [command] if command else []
+    asks = command in ("search", "explain")
+    if command == "explain":
+        arguments.append(draw(GARBAGE if rarely() else st.sampled_from(PLANS)))
+    if asks and not rarely(20):
+        arguments += ["--model", draw(GARBAGE if rarely() else st.sampled_from(FILES if rarely(4) else MODELS))]
+    if asks and not rarely(20):
+        arguments += ["--gpus", value_of("--gpus", draw)]
+    if command == "search" and rarely(4):
+        arguments += [
+            "--output",
+            draw(GARBAGE if rarely(4) else st.sampled_from(["a.csv", "b.parquet", "folder", "x/y.csv", "c.txt"])),
+        ]
+    if asks and rarely():
+        arguments += ["--cluster", draw(GARBAGE if rarely(4) else st.sampled_from(FILES))]
+    known = FLAGS.get("search" if rarely(20) else command, ["-h"])
+    for flag in draw(st.lists(st.sampled_from(known or ["--json"]), max_size=3)):
+        arguments.append(flag)
+        if flag not in SWITCHES and not rarely(20):
+            arguments.append(value_of(flag, draw))
+    if rarely(20):
+        arguments.insert(draw(st.integers(0, len(arguments))), draw(GARBAGE))
+    return arguments
+
+
+def check(arguments, returncode, stdout, stderr):
+    assert returncode in (0, 2, 3), (arguments, stderr)
+    assert "Traceback" not in stderr, arguments
+    assert returncode != 2 or stderr or "Not legal" in stdout or '"legal": false' in stdout, arguments
+    if returncode in (0, 3) and "--json" in arguments and arguments[0] in ("search", "explain") and stdout.startswith("{"):
+        Draft202012Validator(schema(arguments[0])).validate(json.loads(stdout))
+
+
+def run_many(autoconfig, workplace, count):
+    codes = Counter()
+
+    @settings(max_examples=count, deadline=None, derandomize=count < 1000, suppress_health_check=list(HealthCheck))
+    @given(argument_lists())
+    def every_argument_list_ends_well(arguments):
+        result = autoconfig.run(*arguments)
+        check(arguments, result.exit_code, result.stdout, result.stderr)
+        codes[result.exit_code] += 1
+        left = {p.name for p in workplace.iterdir()} - {*FILES, "a.csv", "b.parquet"}
+        assert not [name for name in left if name.startswith(".")], arguments
+
+    every_argument_list_ends_well()
+    print(dict(codes))
+    assert codes[0] + codes[3] > count / 8 and codes[2] > count / 8, f"the lists are too alike: {codes}"
+
+
+def run_processes(autoconfig, workplace, count):
+    @settings(max_examples=count, deadline=None, derandomize=count < 50, suppress_health_check=list(HealthCheck))
+    @given(argument_lists())
+    def every_process_ends_well(arguments):
+        encoded = [
+            text.replace("\0", "").encode("utf-8", "surrogateescape" if text.isprintable() else "replace") for text in arguments
+        ]
+        done = autoconfig.process(*encoded, cwd=workplace)
+        check(arguments, done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+
+    every_process_ends_well()
+
+
+def test_random_arguments(autoconfig, workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    run_many(autoconfig, workplace, 60)
+
+
+def test_random_processes(autoconfig, workplace):
+    run_processes(autoconfig, workplace, 5)
+
+
+@pytest.mark.soak
+def test_2000_random_arguments(autoconfig, workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    run_many(autoconfig, workplace, 2000)
+
+
+@pytest.mark.soak
+def test_100_random_processes(autoconfig, workplace):
+    run_processes(autoconfig, workplace, 100)

@@ -1,0 +1,169 @@
+"""The published schemas: valid, strict, described, and made of the same words as the code."""
+
+import copy
+import json
+from dataclasses import fields
+from importlib import resources
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from autoconfig.answer_json import SCHEMA_VERSION, explain_json, schema, search_json
+from autoconfig.evaluate import FLOPS_CONVENTION
+from autoconfig.service import explain, search
+from memory_model.predict import MOMENTS
+from specs import numerics
+from specs.recompute import MODULES
+
+NAMES = ("search", "explain")
+
+
+@pytest.fixture(scope="module")
+def answers(request_of):
+    request = request_of("moe", gpus=8, tokens=1e9, price=2.0, gpus_at_most=None, include=("tp=1,ep=8,mbs=1", "tp=3"))
+    small = request_of("dense", gpus=None, gpus_at_most=4, memory_margin=0.99)
+    found = [("search", search_json(search(request))), ("search", search_json(search(small)))]
+    found += [
+        ("explain", explain_json(*explain(request, text))) for text in ("tp=1,ep=8,mbs=1,recompute=full:uniform:2", "tp=3")
+    ]
+    return [(name, json.loads(json.dumps(body, allow_nan=False))) for name, body in found]
+
+
+def each_schema(node):
+    """Every schema inside a schema, itself first."""
+    if isinstance(node, dict):
+        yield node
+        for value in node.values():
+            yield from each_schema(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from each_schema(value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schemas_are_valid_and_their_ids_are_their_names(name):
+    Draft202012Validator.check_schema(schema(name))
+    assert schema(name)["$id"].endswith(f"/{name}.schema.json")
+    assert schema(name)["properties"]["schema_version"]["const"] == SCHEMA_VERSION
+
+
+def test_every_published_file_is_one_of_them():
+    folder = resources.files("autoconfig") / "schemas"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.schema.json" for name in NAMES)
+
+
+def test_what_the_schemas_share_is_the_same():
+    first, second = schema("search")["$defs"], schema("explain")["$defs"]
+    assert {key: first[key] for key in first.keys() & second.keys()} == {
+        key: second[key] for key in first.keys() & second.keys()
+    }
+    assert {"plan", "memory", "report", "verdict", "numerics"} <= first.keys() & second.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_objects_are_closed_and_every_key_is_described(name):
+    for node in each_schema(schema(name)):
+        if node.get("type") == "object" and "properties" in node and node is not schema(name)["$defs"]:
+            closed = node.get("additionalProperties") is False or node.get("unevaluatedProperties") is False
+            base = node in (schema(name)["$defs"]["report"], schema(name)["$defs"]["verdict"])
+            assert closed or base, node.get("description")
+            for key, value in node["properties"].items():
+                target = schema(name)["$defs"][value["$ref"].rsplit("/", 1)[1]] if "$ref" in value else value
+                assert target.get("description") or set(value) <= {"const"}, key
+
+
+def test_the_schemas_use_the_words_of_the_code():
+    defs = schema("search")["$defs"]
+    plan, types = defs["plan"]["properties"], defs["numerics"]["properties"]
+    assert plan["recompute_modules"]["items"]["enum"] == list(MODULES)
+    assert defs["memory"]["properties"]["moment"]["enum"] == list(MOMENTS)
+    assert schema("explain")["$defs"]["stage"]["properties"]["moment"]["enum"] == list(MOMENTS)
+    assert defs["report"]["properties"]["flops_convention"]["enum"] == [FLOPS_CONVENTION]
+    assert types["precision"]["enum"] == list(numerics.PRECISIONS)
+    assert types["fp8_recipe"]["enum"] == list(numerics.FP8_RECIPES)
+    assert types["peft"]["enum"] == list(numerics.PEFT)
+    assert set(types) == {f.name for f in fields(numerics.Numerics)}
+    assert set(defs["workload"]["properties"]) == {f.name for f in fields(numerics.Workload)}
+
+
+def test_answers_are_valid(answers):
+    for name, body in answers:
+        Draft202012Validator(schema(name)).validate(body)
+    assert [body.get("nearest_miss") is None for _, body in answers[:2]] == [True, False]
+    assert answers[1][1]["gpus_tried"] and answers[0][1]["pareto"]
+
+
+def test_the_names_of_the_issue_are_there(answers):
+    body = answers[0][1]
+    assert set(body) >= {"schema_version", "model", "cluster", "workload", "numerics", "software", "assumed", "funnel",
+                         "pareto", "included", "plans"}  # fmt: skip
+    assert set(body["funnel"]) >= {
+        "enumerated",
+        "legal",
+        "legal_even",
+        "fit",
+        "fit_even",
+        "priced",
+        "rejected_by_rule",
+        "seconds",
+    }
+    legal, illegal = body["included"]
+    for included in (legal, illegal):
+        assert set(included) >= {"plan", "legal", "fits", "rejected_by", "shortfall_gib", "layout_rank", "layout_percentile",
+                                 "step_ratio_to_first"}  # fmt: skip
+    plan = body["plans"][0]
+    assert set(plan) >= {"rank", "tie_group", "plan", "short", "step_seconds", "tokens_per_second_per_gpu",
+                         "model_tflops_per_gpu", "mfu", "memory", "time", "days_to_train", "cost", "origin",
+                         "confidence", "why"}  # fmt: skip
+    assert set(plan["plan"]) >= {
+        "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
+        "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "data_parallel_size",
+        "sequence_parallel", "micro_batch_size", "global_batch_size", "recompute_granularity", "recompute_method",
+        "recompute_num_layers", "recompute_modules", "use_distributed_optimizer",
+    }  # fmt: skip
+    assert set(plan["memory"]) >= {"peak_gib", "limit_gib", "per_stage_gib", "breakdown_gib"}
+    assert set(plan["confidence"]) >= {"step_seconds_p5", "step_seconds_p95", "fit_probability", "calibrated_on", "level"}
+    assert plan["origin"] == "formula"
+
+
+def wrong_ways(body):
+    """(what, a copy of the answer with one thing wrong)."""
+
+    def changed(path, value):
+        copied = copy.deepcopy(body)
+        *head, key = path
+        node = copied
+        for part in head:
+            node = node[part]
+        if value is KeyError:
+            del node[key]
+        else:
+            node[key] = value
+        return copied
+
+    yield "an unknown key", changed(["surprise"], 1)
+    yield "an unknown key of a plan", changed(["plans", 0, "plan", "tp"], 1)
+    yield "an unknown key of a ranked plan", changed(["plans", 0, "surprise"], 1)
+    yield "an unknown key of an included plan", changed(["included", 0, "surprise"], 1)
+    yield "a key that is missing", changed(["plans", 0, "why"], KeyError)
+    yield "a number that is missing", changed(["plans", 0, "step_seconds"], KeyError)
+    yield "a number as text", changed(["plans", 0, "step_seconds"], "5 s")
+    yield "no time at all", changed(["plans", 0, "step_seconds"], 0)
+    yield "half a rank", changed(["plans", 0, "rank"], 1.5)
+    yield "degree zero", changed(["plans", 0, "plan", "tensor_model_parallel_size"], 0)
+    yield "unknown recomputation", changed(["plans", 0, "plan", "recompute_granularity"], "some")
+    yield "unknown module", changed(["plans", 0, "plan", "recompute_modules"], ["attention"])
+    yield "unknown origin", changed(["plans", 0, "origin"], "guess")
+    yield "chance above one", changed(["plans", 0, "confidence", "fit_probability"], 1.1)
+    yield "a legal plan that broke a rule", changed(["included", 0, "rejected_by"], [{"rule": "NV001", "text": "x"}])
+    yield "an illegal plan without a rule", changed(["included", 1, "rejected_by"], [])
+    yield "an illegal plan with numbers", changed(["included", 1, "step_seconds"], 1.0)
+    yield "an illegal plan that fits", changed(["included", 1, "fits"], True)
+    yield "another version", changed(["schema_version"], SCHEMA_VERSION + 1)
+    yield "negative count", changed(["funnel", "fit"], -1)
+
+
+def test_wrong_answers_are_noticed(answers):
+    validator = Draft202012Validator(schema("search"))
+    for what, body in wrong_ways(answers[0][1]):
+        assert not validator.is_valid(body), what
