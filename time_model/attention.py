@@ -31,13 +31,13 @@ def flash_efficiency(length: Number, head_dim: float, *, e: float, s0: float, he
     return e * narrow * length / (length + s0)
 
 
-def table_flash_efficiency(length: Number, head_dim: float, *, table: GridTable, against: Number = 1.0) -> Number:
-    """Measured share of peak of the causal forward pass at this head dim and length; `against`: other kernels over those.
+def table_flash_efficiency(length: Number, head_dim: float, table: GridTable) -> Number:
+    """Measured share of peak of the causal forward pass at this head dim and length.
 
     Source: prefill rows of aiconfigurator-core 0.12.0, launch and idle tail taken off (data/operators). Outside of the measured
     head dims and lengths (64 to 256, 1k to 16k) the nearest counts.
     """
-    return table.at(np.full(np.shape(length), float(head_dim)), length) * against
+    return table.at(np.full(np.shape(length), float(head_dim)), length)
 
 
 def flash_tail_seconds(length: Number, head_dim: float, table: GridTable) -> Number:

@@ -69,12 +69,20 @@ class AttentionEfficiency:
     flash3_s0: float
     backward: float
     head_dim_half: float
+    flash1_share: float
+    flash2_share: float
+    flash3_share: float
+    """Rate of a kernel generation over the one that the GPU's table measured."""
     unfused_gemm: float
     unfused_head_dim_half: float
 
     def flash(self, generation: str) -> tuple[float, float]:
         """(e, s0) of one generation."""
         return float(getattr(self, f"{generation}_e")), float(getattr(self, f"{generation}_s0"))
+
+    def share(self, generation: str) -> float:
+        """Rate of one generation over the measured one."""
+        return float(getattr(self, f"{generation}_share"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,21 +143,15 @@ def _flash_attention(job: Job, x: Shapes, window: int | None) -> tuple[Number, N
 
 
 def _flash_rate(job: Job, length: Number) -> tuple[Number, Number]:
-    """(share of peak, idle tail per call) of the forward pass: by table, else by the closed form.
-
-    A table measured with other kernels than the software's is scaled by the two generations' closed forms.
-    """
+    """(share of peak, idle tail per call) of the forward pass: by table, scaled where the software runs other kernels than
+    were measured; else by the closed form."""
     c, dim, table = job.gpu.attention, job.model.query_head_dim, job.gpu.tables.attention
-
-    def formula(generation: str) -> Number:
-        e, s0 = c.flash(generation)
-        return flash_efficiency(length, dim, e=e, s0=s0, head_dim_half=c.head_dim_half)
-
-    mine = formula(job.software.attention_generation)
+    generation = job.software.attention_generation
     if table is None:
-        return mine, 0.0 * length
-    against = mine / formula(table.generation)
-    return table_flash_efficiency(length, dim, table=table, against=against), flash_tail_seconds(length, dim, table)
+        e, s0 = c.flash(generation)
+        return flash_efficiency(length, dim, e=e, s0=s0, head_dim_half=c.head_dim_half), 0.0 * length
+    share = c.share(generation)
+    return share * table_flash_efficiency(length, dim, table), flash_tail_seconds(length, dim, table) / share
 
 
 def _unfused_attention(job: Job, x: Shapes, window: int | None) -> tuple[Number, Number, Number]:

@@ -15,6 +15,9 @@ from tools.wheel import Wheel
 
 M_AXIS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 NK_AXIS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
+FRAMEWORKS = ("sglang", "trtllm", "vllm")
+POOLED = "pooled"
+"""In place of a framework's name: all of them."""
 TRAINING_FLOPS = 20e9
 """Held-out errors count shapes of training size: m >= 512, n, k >= 256, and as many FLOPs as this."""
 
@@ -46,6 +49,22 @@ def gemm_rows(wheel: Wheel, system: str, framework: str, precision: str) -> tupl
     return rows[rows.seconds > 1e-6].reset_index(drop=True), files
 
 
+def pooled_rows(wheel: Wheel, system: str, precision: str) -> tuple[pd.DataFrame, list[str]]:
+    """Rows of all three frameworks' collections, brought to their common level.
+
+    The same library kernels differ by 5 to 12 % between collections (clocks, cache state): each collection's time is scaled by
+    its median over the geometric mean of all three on the shapes that all have.
+    """
+    parts = {name: gemm_rows(wheel, system, name, precision) for name in FRAMEWORKS}
+    logs = pd.concat({name: np.log(rows.set_index(["m", "n", "k"]).seconds) for name, (rows, _) in parts.items()}, axis=1)
+    common = logs.dropna()
+    level = common.sub(common.mean(axis=1), axis=0).median()
+    level -= level.mean()
+    scaled = [rows.assign(seconds=rows.seconds / np.exp(level[name])) for name, (rows, _) in parts.items()]
+    files = [file for _, names in parts.values() for file in names]
+    return pd.concat(scaled, ignore_index=True).sort_values(["m", "n", "k", "seconds"], ignore_index=True), files
+
+
 def closed_form(rows: pd.DataFrame, gpu: GpuSpec, constants: GpuEfficiency, precision: str) -> Vector:
     """What the formula of time_model.gemm says of the same shapes."""
     ratio = constants.fp8.over_bf16 if precision == "fp8" else 1.0
@@ -68,8 +87,12 @@ def distil_gemm(
     wheel: Wheel, system: str, framework: str, gpu: GpuSpec, constants: GpuEfficiency, precision: str, over: str
 ) -> dict[str, Any] | None:
     """One table as it is written. `over`: its numbers are shares of `peak`, or of the closed `formula`'s rate (with its waves)."""
-    rows, files = gemm_rows(wheel, system, framework, precision)
-    if rows.empty or precision not in gpu.flops_per_s:
+    if precision not in gpu.flops_per_s:
+        return None
+    rows, files = (
+        pooled_rows(wheel, system, precision) if framework == POOLED else gemm_rows(wheel, system, framework, precision)
+    )
+    if rows.empty:
         return None
     m, n, k = (rows[name].to_numpy(dtype=np.float64) for name in "mnk")
     seconds, flops = rows.seconds.to_numpy(), gemm_flops(m, n, k)
@@ -77,7 +100,8 @@ def distil_gemm(
     ideal = flops / gpu.flops_per_s[precision] if over == "peak" else formula
     axes = [np.log([a for a in M_AXIS if a <= m.max()]), np.log(NK_AXIS), np.log(NK_AXIS)]
     points, share = [np.log(m), np.log(n), np.log(k)], np.log(ideal / seconds)
-    held = held_out(len(rows))
+    shape = rows.groupby(["m", "n", "k"], sort=True).ngroup().to_numpy()
+    held = held_out(int(shape.max()) + 1)[shape]
     learned = fit_grid([p[~held] for p in points], share[~held], axes)
     table = ideal / np.exp(evaluate_grid(points, axes, learned))
     big = held & (m >= 512) & (n >= 256) & (k >= 256) & (flops >= TRAINING_FLOPS)

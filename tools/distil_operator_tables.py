@@ -45,7 +45,7 @@ class Source:
 
 
 SOURCES = (
-    Source("a100-80gb", "a100_sxm", gemm="sglang", gemm_over="formula", generation="flash2"),
+    Source("a100-80gb", "a100_sxm", gemm="pooled", gemm_over="formula", generation="flash2"),
     Source("h100-sxm-80gb", "h100_sxm"),
     Source("h200-sxm-141gb", "h200_sxm"),
     Source("b200-180gb", "b200_sxm"),
