@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def closed_form(rows: pd.DataFrame, gpu: GpuSpec, constants: GpuEfficiency, prec
 def distil_gemm(
     wheel: Wheel, system: str, framework: str, gpu: GpuSpec, constants: GpuEfficiency, precision: str, over: str
 ) -> dict[str, Any] | None:
-    """One table as it is written. `over`: its numbers are shares of `peak`, or of the closed `formula`'s rate (with its waves)."""
+    """One table as it is written. `over`: its numbers are shares of `peak`, or of the rate of the closed `formula`."""
     if precision not in gpu.flops_per_s:
         return None
     rows, files = (
@@ -102,20 +103,18 @@ def distil_gemm(
     points, share = [np.log(m), np.log(n), np.log(k)], np.log(ideal / seconds)
     shape = rows.groupby(["m", "n", "k"], sort=True).ngroup().to_numpy()
     held = held_out(int(shape.max()) + 1)[shape]
-    learned = fit_grid([p[~held] for p in points], share[~held], axes)
+    learned = _shape(fit_grid([p[~held] for p in points], share[~held], axes), axes, over)
     table = ideal / np.exp(evaluate_grid(points, axes, learned))
     big = held & (m >= 512) & (n >= 256) & (k >= 256) & (flops >= TRAINING_FLOPS)
-    grid = np.exp(fit_grid(points, share, axes))
-    if over == "peak":
-        grid = _monotone(grid, axes)
     return {
         "framework": framework,
         "files": files,
         "rows": len(rows),
         "over": over,
         "peak_flops_per_s": gpu.flops_per_s[precision],
+        **({"formula_constants": asdict(constants.gemm)} if over == "formula" else {}),
         "axes": {name: [round(float(np.exp(x))) for x in axis] for name, axis in zip("mnk", axes, strict=True)},
-        "efficiency": rounded(grid),
+        "efficiency": rounded(np.exp(_shape(fit_grid(points, share, axes), axes, over))),
         "held_out": {
             "rows": int(big.sum()),
             "table": error_of(table[big], seconds[big]),
@@ -124,10 +123,15 @@ def distil_gemm(
     }
 
 
-def _monotone(efficiency: Vector, axes: list[Vector]) -> Vector:
-    """Efficiency such that no larger shape takes less time than a smaller one (grid points that noise had crossed)."""
-    sizes = np.exp(axes[0])[:, None, None] * np.exp(axes[1])[None, :, None] * np.exp(axes[2])[None, None, :]
-    seconds = sizes / efficiency
+def _shape(logs: Vector, axes: list[Vector], over: str) -> Vector:
+    """Log efficiency such that no larger shape takes less time than a smaller one (grid points that noise had crossed).
+
+    Shares of the closed form's rate are left as they are: that form has steps of its own.
+    """
+    if over == "formula":
+        return logs
+    sizes = axes[0][:, None, None] + axes[1][None, :, None] + axes[2][None, None, :]
+    seconds = sizes - logs
     for axis in range(3):
         seconds = np.maximum.accumulate(seconds, axis=axis)
-    return sizes / seconds
+    return sizes - seconds

@@ -18,6 +18,7 @@ AXES = {
     "width": (1024, 2048, 4096, 8192),
     "groups": (1, 4, 16, 64),
 }
+TUNED = 0.75
 KERNEL = "moe_torch_flow_cutlass"
 """Gated experts by grouped CUTLASS GEMMs: the kernels of the collection that are nearest to a training stack's."""
 
@@ -44,8 +45,19 @@ def moe_rows(wheel: Wheel, system: str, framework: str, precision: str) -> tuple
         ffn=rows.inter_size / rows.moe_tp_size,
         rows=rows.num_tokens * rows.topk / rows.num_experts,
     )
-    rows = rows[(rows.rows >= AXES["rows"][0]) & (rows.groups >= 1) & (rows.ffn >= 256)]
+    rows = rows[tuned(rows) & (rows.rows >= AXES["rows"][0]) & (rows.groups >= 1) & (rows.ffn >= 256)]
     return rows.reset_index(drop=True), [member]
+
+
+def tuned(rows: pd.DataFrame) -> pd.Series:
+    """Whether more tokens keep the rate that fewer of the same layer had reached, within a quarter.
+
+    Where they do not (up to 5 x slower at once), the framework's autotuner fell back to an untuned kernel: no property of
+    the GPU, and no training stack is bound to that choice.
+    """
+    rate = rows.num_tokens / rows.latency
+    layer = [rows[key] for key in ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")]
+    return rate >= TUNED * rate.groupby(layer).cummax()
 
 
 def memory_bound_bytes(rows: pd.DataFrame, precision: str) -> Vector:
@@ -76,7 +88,7 @@ def distil_moe(
     points = [np.log(x[sound]) for x in (m, np.sqrt(h * f), groups)]
     share = np.log(flops / peak / np.where(sound, seconds, 1.0))[sound]
     held = held_out(int(sound.sum()))
-    learned = fit_grid([p[~held] for p in points], share[~held], axes)
+    learned = rising(fit_grid([p[~held] for p in points], share[~held], axes))
     table = (flops / peak)[sound] / np.exp(evaluate_grid(points, axes, learned)) + beside[sound]
     formula = _formula(m, groups, h, f, gpu, constants, precision)[sound] + beside[sound]
     big = held & (m[sound] >= 64)
@@ -87,7 +99,7 @@ def distil_moe(
         "rows": int(sound.sum()),
         "peak_flops_per_s": peak,
         "axes": {name: list(values) for name, values in AXES.items()},
-        "efficiency": rounded(np.exp(fit_grid(points, share, axes))),
+        "efficiency": rounded(np.exp(rising(fit_grid(points, share, axes)))),
         "held_out": {
             "rows": int(big.sum()),
             "table": error_of(table[big], whole[sound][big]),
@@ -96,9 +108,16 @@ def distil_moe(
     }
 
 
-def _formula(
-    m: Vector, groups: Vector, h: Vector, f: Vector, gpu: GpuSpec, constants: GpuEfficiency, precision: str
-) -> Vector:
+def rising(grid: Vector) -> Vector:
+    """Rising with the rows: mean of the running maximum from below and the running minimum from above.
+
+    Many rows for many experts were not measured (16,384 tokens are the most): there the smooth fit would wander.
+    """
+    below, above = np.maximum.accumulate(grid, axis=0), np.minimum.accumulate(grid[::-1], axis=0)[::-1]
+    return np.asarray(0.5 * (below + above))
+
+
+def _formula(m: Vector, groups: Vector, h: Vector, f: Vector, gpu: GpuSpec, constants: GpuEfficiency, precision: str) -> Vector:
     """fc1 and fc2 by the closed form."""
     ratio = constants.fp8.over_bf16 if precision == "fp8" else 1.0
     return np.asarray(

@@ -101,6 +101,5 @@ def error_of(predicted: Vector, measured: Vector) -> dict[str, float]:
 
 def rounded(values: Vector, digits: int = 4) -> list[Any]:
     """Nested lists with `digits` significant digits."""
-    scale = 10.0 ** (digits - 1 - np.floor(np.log10(np.abs(values))))
-    result: list[Any] = np.vectorize(lambda x, s: float(f"{round(x * s) / s:.{digits}g}"), otypes=[float])(values, scale).tolist()
+    result: list[Any] = np.vectorize(lambda x: float(f"{x:.{digits}g}"), otypes=[float])(values).tolist()
     return result
