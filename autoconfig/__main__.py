@@ -1,5 +1,17 @@
-"""`python -m autoconfig` is the `autoconfig` command."""
+"""`autoconfig` and `python -m autoconfig`: the command line, with Ctrl-C clean even while it is being loaded."""
 
-from autoconfig.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Entry point of the `autoconfig` command."""
+    try:
+        from autoconfig.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

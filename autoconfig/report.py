@@ -30,7 +30,7 @@ def show_search(console: Console, answer: SearchAnswer) -> None:
     funnel = answer.ranking.funnel
     console.print(
         f"{funnel.enumerated:,} layouts enumerated -> {funnel.legal:,} legal -> {funnel.fit:,} fit -> "
-        f"{funnel.priced:,} plans ranked in {sum(funnel.seconds.values()):.2f} s"
+        f"{funnel.priced:,} plans ranked in {funnel.seconds:.2f} s"
     )
     shown = list(funnel.rejected_by_rule.items())[:RULES_SHOWN]
     for rule, count in shown:
@@ -63,7 +63,8 @@ def show_question(console: Console, question: Question) -> None:
     network = f"{cluster.link_bytes_per_s / 1e9:g} GB/s {cluster.gpu.link} in groups of {cluster.link_domain_size}"
     console.print(
         f"[bold]{escape(model.name)}[/bold] ({total_parameters(model) / 1e9:,.1f} B parameters) on "
-        f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] ({network}, "
+        f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] "
+        f"({network}, "
         f"{cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {numerics.precision}, sequence "
         f"{setting.workload.seq_length:,}, global batch {setting.workload.global_batch_size:,}; software {setting.stack.name}"
     )

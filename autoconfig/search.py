@@ -6,8 +6,12 @@ do. A layout's rank is that of its best plan.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +27,9 @@ from specs.plan import TrainPlan
 from specs.recompute import Recompute
 from time_model.predict import TimeEstimate, estimate_step_time
 
-ROWS_PER_BLOCK = 16_384
+ROWS_PER_BLOCK = 8_192
 """Layouts priced at once; bounds memory, not results."""
+MOST_THREADS = 4
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -41,7 +46,10 @@ class Funnel:
     fit_even: int
     priced: int
     rejected_by_rule: dict[str, int]
-    seconds: dict[str, float]
+    seconds: float
+    """Wall time."""
+    seconds_by_phase: dict[str, float]
+    """Added up over threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,32 +95,51 @@ class _Block:
     step: Floats
     peak: Floats
     limit: Floats
+    level: str
 
 
 def rank_plans(setting: Setting, wish: Wish | None = None, margin: float = 0.0) -> Ranking:
     """The whole ranking for one question. An empty ranking carries the nearest miss."""
     wish, clock = wish or Wish(), _Clock()
-    space = enumerate_space(setting, wish, setting.stack.memory.default_optimizer_shard)
-    layouts = space.layouts
-    largest = int(_largest_stage(setting, layouts).max(initial=1))
-    options = recompute_options(setting, wish, largest)
-    clock.lap("enumeration")
-    blocks: list[_Block] = []
-    level = "default"
-    for start in range(0, len(layouts), ROWS_PER_BLOCK):
-        part = layouts.take(slice(start, start + ROWS_PER_BLOCK))
+    with clock.phase("enumeration"):
+        space = enumerate_space(setting, wish, setting.stack.memory.default_optimizer_shard)
+        layouts = space.layouts
+        largest = int(_largest_stage(setting, layouts).max(initial=1))
+        options = recompute_options(setting, wish, largest)
+    blocks = _price_all(setting, layouts, options, margin, clock)
+    miss = None if blocks else _nearest_miss(setting, layouts, options, margin)
+    return _rank(setting, space, options, blocks, miss, clock)
+
+
+def _price_all(setting: Setting, layouts: Layouts, options: list[Recompute], margin: float, clock: _Clock) -> list[_Block]:
+    """Blocks of layouts, priced on a few threads (NumPy releases the interpreter lock); the order does not depend on them."""
+    starts = range(0, len(layouts), ROWS_PER_BLOCK)
+
+    def price(start: int) -> _Block | None:
+        return _price_block(setting, layouts.take(slice(start, start + ROWS_PER_BLOCK)), start, options, margin, clock)
+
+    if len(starts) < 2:
+        found = [price(start) for start in starts]
+    else:
+        with ThreadPoolExecutor(max_workers=min(MOST_THREADS, os.cpu_count() or 1)) as pool:
+            found = list(pool.map(price, starts))
+    return [block for block in found if block is not None]
+
+
+def _price_block(
+    setting: Setting, part: Layouts, start: int, options: list[Recompute], margin: float, clock: _Clock
+) -> _Block | None:
+    """The plans of one block that are legal and fit, priced; None where there is none."""
+    with clock.phase("memory"):
         legal = legal_mask(options, part, setting)
         memory = _memory(setting, part, options, margin, skip_hopeless=True)
         fits = legal & memory.fits
-        clock.lap("memory")
         rows = np.flatnonzero(fits.any(axis=1))
-        if len(rows):
-            estimate = _time(setting, part.take(rows), options)
-            level = estimate.level
-            blocks.append(_collect(rows, fits[rows], estimate.step_seconds, memory, start))
-        clock.lap("time")
-    miss = None if blocks else _nearest_miss(setting, layouts, options, margin)
-    return _rank(setting, space, options, blocks, level, miss, clock)
+    if not len(rows):
+        return None
+    with clock.phase("time"):
+        estimate = _time(setting, part.take(rows), options)
+        return _collect(rows, fits[rows], estimate, memory, start)
 
 
 def _memory(
@@ -161,15 +188,16 @@ def _nearest_miss(setting: Setting, layouts: Layouts, options: list[Recompute], 
     return miss
 
 
-def _collect(rows: Ints, fits: npt.NDArray[np.bool_], step: Floats, memory: MemoryEstimate, start: int) -> _Block:
+def _collect(rows: Ints, fits: npt.NDArray[np.bool_], estimate: TimeEstimate, memory: MemoryEstimate, start: int) -> _Block:
     index, option = np.nonzero(fits)
     row = rows[index]
     return _Block(
         row=row + start,
         option=option,
-        step=step[index, option],
+        step=estimate.step_seconds[index, option],
         peak=memory.peak_bytes[row, option],
         limit=memory.limit_bytes[row],
+        level=estimate.level,
     )
 
 
@@ -178,21 +206,20 @@ def _rank(
     space: Space,
     options: list[Recompute],
     blocks: list[_Block],
-    level: str,
     miss: NearestMiss | None,
     clock: _Clock,
 ) -> Ranking:
     def column(name: str, kind: type) -> npt.NDArray[Any]:
         return np.concatenate([getattr(b, name) for b in blocks]) if blocks else np.zeros(0, kind)
 
-    row, option = column("row", np.int64), column("option", np.int64)
-    step, peak, limit = (column(name, np.float64) for name in ("step", "peak", "limit"))
-    order = np.lexsort((peak, step))
-    row, option, step, peak, limit = row[order], option[order], step[order], peak[order], limit[order]
-    layout = space.layout_id[row]
-    _, first = np.unique(layout, return_index=True)
-    best = np.sort(first)
-    clock.lap("ranking")
+    with clock.phase("ranking"):
+        row, option = column("row", np.int64), column("option", np.int64)
+        step, peak, limit = (column(name, np.float64) for name in ("step", "peak", "limit"))
+        order = np.lexsort((peak, step))
+        row, option, step, peak, limit = row[order], option[order], step[order], peak[order], limit[order]
+        layout = space.layout_id[row]
+        _, first = np.unique(layout, return_index=True)
+        best = np.sort(first)
     layouts = space.layouts
     even = layouts.first * layouts.pp == setting.model.num_layers
     even &= (layouts.pp == 1) | (layouts.last == layouts.first)
@@ -204,7 +231,8 @@ def _rank(
         fit_even=int(even[row[best]].sum()),
         priced=len(step),
         rejected_by_rule=space.rejected_by_rule,
-        seconds=clock.laps,
+        seconds=clock.wall,
+        seconds_by_phase=clock.phases,
     )
     return Ranking(
         setting=setting,
@@ -217,19 +245,30 @@ def _rank(
         limit_bytes=limit,
         best=best,
         funnel=funnel,
-        level=level,
+        level=blocks[0].level if blocks else "default",
         nearest_miss=miss,
     )
 
 
 class _Clock:
-    """Seconds by phase, added up over blocks."""
+    """Seconds by phase, added up over blocks and threads, and the wall time since it was made."""
 
     def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
+        self.phases: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._start = time.perf_counter()
 
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
-        self._last = now
+    @property
+    def wall(self) -> float:
+        """Seconds since the clock was made."""
+        return time.perf_counter() - self._start
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Adds the time inside to a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start

@@ -40,7 +40,9 @@ class GpuSpec:
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
 
     def peak_flops_per_s(self, precision: str) -> float:
-        """Dense peak for a training precision. Raises InputError naming what the GPU has."""
+        """Dense peak for a training precision; tf32 means fp32 where there is none. Raises InputError naming what there is."""
+        if precision == "tf32" and "tf32" not in self.flops_per_s:
+            precision = "fp32"
         if precision not in self.flops_per_s:
             raise InputError(f"{self.id} has no {precision} matrix unit; it has {', '.join(sorted(self.flops_per_s))}")
         return self.flops_per_s[precision]

@@ -1,0 +1,116 @@
+"""What binds a plan: what a little more memory, link, network, compute or batch would buy, from re-ranking the space.
+
+Each change is answered twice: for the plan as it is, and for the best plan under the change. Mixtures of experts are re-ranked
+among plans with the same cp, ep and etp, so that the answer stays quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from autoconfig.rules import Setting
+from autoconfig.search import Ranking, rank_plans
+from autoconfig.space import Wish
+from specs.errors import InputError
+from specs.layouts import layouts_of
+from specs.numerics import Workload
+from specs.plan import TrainPlan
+from specs.units import GIB
+from time_model.predict import estimate_step_time
+
+MORE = 1.1
+"""Links, network and compute are raised by 10 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """What one change buys in tokens per second: ratios over today's, 1 = nothing."""
+
+    change: str
+    same_plan: float | None
+    """This plan under the change over this plan today; None where the plan is not possible then."""
+    best_plan: float | None
+    """The best plan under the change over the best plan today; None where nothing fits."""
+    best: TrainPlan | None
+
+
+def _more_memory(s: Setting) -> Setting:
+    return replace(s, cluster=replace(s.cluster, memory_bytes=s.cluster.memory_bytes + GIB))
+
+
+def _faster_links(s: Setting) -> Setting:
+    return replace(s, cluster=replace(s.cluster, link_bytes_per_s=s.cluster.link_bytes_per_s * MORE))
+
+
+def _faster_network(s: Setting) -> Setting:
+    return replace(s, cluster=replace(s.cluster, nic_bytes_per_s=s.cluster.nic_bytes_per_s * MORE))
+
+
+def _more_compute(s: Setting) -> Setting:
+    gpu = s.cluster.gpu
+    faster = replace(gpu, flops_per_s={name: rate * MORE for name, rate in gpu.flops_per_s.items()})
+    return replace(s, cluster=replace(s.cluster, gpu=faster))
+
+
+def _twice_the_batch(s: Setting) -> Setting:
+    workload = Workload(seq_length=s.workload.seq_length, global_batch_size=2 * s.workload.global_batch_size)
+    return replace(s, workload=workload)
+
+
+CHANGES: tuple[tuple[str, Callable[[Setting], Setting]], ...] = (
+    ("+1 GiB of memory", _more_memory),
+    ("+10 % link bandwidth", _faster_links),
+    ("+10 % network bandwidth", _faster_network),
+    ("+10 % compute", _more_compute),
+    ("twice the global batch", _twice_the_batch),
+)
+
+
+def what_binds(setting: Setting, plan: TrainPlan, margin: float = 0.0) -> list[Gain]:
+    """The gains of all CHANGES for a legal plan. Empty where nothing fits today."""
+    wish = Wish()
+    if setting.model.is_moe:
+        wish = Wish(fixed={key: frozenset({getattr(plan, key)}) for key in ("cp", "ep", "etp")})
+    today = rank_plans(setting, wish, margin)
+    if not len(today.best):
+        return []
+    mine = _tokens_per_second(setting, plan)
+    gains = []
+    for name, change in CHANGES:
+        try:
+            changed = change(setting)
+            same: float | None = _tokens_per_second(changed, plan) / mine
+        except InputError:
+            same = None
+        ranking = rank_plans(changed, wish, margin)
+        gains.append(
+            Gain(
+                change=name,
+                same_plan=same,
+                best_plan=_ratio(ranking, today),
+                best=ranking.plan(int(ranking.best[0])) if len(ranking.best) else None,
+            )
+        )
+    return gains
+
+
+def _ratio(changed: Ranking, today: Ranking) -> float | None:
+    if not len(changed.best):
+        return None
+    rates = [r.setting.workload.tokens_per_step / float(r.step_seconds[0]) for r in (changed, today)]
+    return rates[0] / rates[1]
+
+
+def _tokens_per_second(setting: Setting, plan: TrainPlan) -> float:
+    layouts = layouts_of([plan], setting.model, setting.workload.global_batch_size)
+    estimate = estimate_step_time(
+        model=setting.model,
+        cluster=setting.cluster,
+        numerics=setting.numerics,
+        stack=setting.stack,
+        workload=setting.workload,
+        layouts=layouts,
+        recomputes=[plan.recompute],
+    )
+    return setting.workload.tokens_per_step / float(estimate.step_seconds[0, 0])

@@ -1,0 +1,31 @@
+"""What binds: more of anything never hurts, and what a plan lacks helps it."""
+
+import pytest
+
+from autoconfig.binding import CHANGES, what_binds
+from autoconfig.question import Request, understand
+from specs.plan import parse_plan
+
+
+@pytest.mark.parametrize(
+    ("request_", "plan"),
+    [
+        (Request(model="175b", gpus=64, global_batch_size=512), "tp=8,pp=8,vpp=2,mbs=1,sp=1"),
+        (Request(model="mixtral-8x7b", gpus=16, global_batch_size=128), "tp=1,pp=2,ep=8,mbs=1"),
+    ],
+)
+def test_more_never_hurts(request_: Request, plan: str) -> None:
+    setting = understand(request_).setting
+    gains = {gain.change: gain for gain in what_binds(setting, parse_plan(plan, setting.cluster.num_gpus))}
+    assert set(gains) == {name for name, _ in CHANGES}
+    for gain in gains.values():
+        assert gain.best_plan is not None and gain.best_plan >= 1 - 1e-9
+        assert gain.same_plan is not None and gain.same_plan >= 1 - 1e-9
+    assert gains["+10 % compute"].same_plan > 1.04, "GEMMs are most of a step"  # type: ignore[operator]
+    assert gains["+1 GiB of memory"].same_plan == pytest.approx(1), "memory changes what is possible, not how fast a plan is"
+    assert gains["twice the global batch"].same_plan > 1, "the bubble and the reduction are paid once a step"  # type: ignore[operator]
+
+
+def test_nothing_binds_where_nothing_fits() -> None:
+    setting = understand(Request(model="175b", gpus=8)).setting
+    assert what_binds(setting, parse_plan("tp=8", 8)) == []
