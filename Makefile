@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | soak. Everything runs from .venv, made on first use with the python3 on PATH
+# make demo | test | lint | bench | soak | tables. Everything runs from .venv, made on first use with the python3 on PATH
 # (another one: make PYTHON=python3.12 test). Setup runs again only after pyproject.toml changed.
 
 PYTHON ?= python3
@@ -10,13 +10,14 @@ PIP := PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint bench soak clean
+.PHONY: help demo test lint bench soak tables clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
 	@echo "make test    lint and the fast tests"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make bench   speed and memory of the planner"
+	@echo "make tables  distil measured operators to time_model/data/operators (downloads a wheel of 82 MB)"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -32,6 +33,9 @@ lint: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/bench.py
+
+tables: $(DEV)
+	$(BIN)/python -m tools.distil_operator_tables
 
 soak: $(DEV)
 	@echo "soak: seed $(SEED) (make soak SEED=$(SEED) repeats this run)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from specs.parameters import Number
+from time_model.operator_tables import GridTable
 
 
 def attended_pairs(seq_length: Number, window: Number | None = None) -> Number:
@@ -28,6 +29,22 @@ def flash_efficiency(length: Number, head_dim: float, *, e: float, s0: float, he
     """
     narrow = min(1.0, head_dim / (head_dim + head_dim_half) * (128.0 + head_dim_half) / 128.0)
     return e * narrow * length / (length + s0)
+
+
+def table_flash_efficiency(length: Number, head_dim: float, table: GridTable) -> Number:
+    """Measured share of peak of the causal forward pass at this head dim and length.
+
+    Source: prefill rows of aiconfigurator-core 0.12.0, launch and idle tail taken off (data/operators). Outside of the measured
+    head dims and lengths (64 to 256, 1k to 16k) the nearest counts.
+    """
+    return table.at(np.full(np.shape(length), float(head_dim)), length)
+
+
+def flash_tail_seconds(length: Number, head_dim: float, table: GridTable) -> Number:
+    """What the last wave of a causal attention kernel leaves idle: grows with the length, not with batch or heads."""
+    if table.tails is None:
+        return 0.0 * length
+    return length * np.interp(np.log(head_dim), table.axes[0], table.tails)
 
 
 def flash_attention_seconds(flops: Number, efficiency: Number, *, flops_per_s: float, start_s: float) -> Number:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from specs.cluster import ClusterSpec
 from specs.parameters import Number
 from time_model.efficiency import CollectiveEfficiency, GpuEfficiency
+from time_model.operator_tables import CollectiveTerms
 from time_model.placement import Group
 
 
@@ -25,6 +26,8 @@ class Links:
     size_ranks: tuple[float, ...]
     size_alpha: tuple[float, ...]
     size_bandwidth: tuple[float, ...]
+    tables: dict[str, CollectiveTerms] = field(default_factory=dict)
+    """Measured terms by kind; the closed form's constants price the others."""
 
 
 def links_of(cluster: ClusterSpec, gpu: GpuEfficiency, factor: float = 1.0) -> Links:
@@ -41,6 +44,7 @@ def links_of(cluster: ClusterSpec, gpu: GpuEfficiency, factor: float = 1.0) -> L
         size_ranks=gpu.size_ranks,
         size_alpha=gpu.size_alpha,
         size_bandwidth=gpu.size_bandwidth,
+        tables={kind: terms.slower(factor) for kind, terms in gpu.tables.collectives.items()},
     )
 
 
@@ -63,9 +67,8 @@ def collective_seconds(kind: str, total_bytes: Number, group: Group, links: Link
     All-to-all sends (n - local)/n of its bytes through the rank's own card while the rest uses the links;
     `outside_share` of them where duplicates are sent once. 0 for one rank.
     """
-    c = links.collectives[kind]
-    share = small_group_factor(group.local, links.size_ranks, links.size_bandwidth)
-    bandwidth = c.link_share * links.link_bytes_per_s * share
+    alpha, share, sqrt = collective_terms(kind, group, links)
+    bandwidth = share * links.link_bytes_per_s
     if kind == "all_to_all":
         inside = (group.local - 1.0) / group.size * total_bytes / bandwidth
         outside = outside_share * (group.size - group.local) / group.size * total_bytes / links.nic_bytes_per_s
@@ -74,8 +77,24 @@ def collective_seconds(kind: str, total_bytes: Number, group: Group, links: Link
         network = np.where(group.local > 1.0, np.minimum(group.local * links.nic_bytes_per_s, bandwidth), links.nic_bytes_per_s)
         transfer = ring_factor(kind, group.size) * total_bytes / np.where(group.size > group.local, network, bandwidth)
     hops = (group.domains - 1.0) * (2.0 if kind == "all_reduce" else 1.0) * links.nic_hop_s
-    start = c.alpha_s * small_group_factor(group.size, links.size_ranks, links.size_alpha) + hops
-    return np.where(group.size > 1.0, start + transfer + c.sqrt_s * np.sqrt(total_bytes), 0.0)
+    return np.where(group.size > 1.0, alpha + hops + transfer + sqrt * np.sqrt(total_bytes), 0.0)
+
+
+def collective_terms(kind: str, group: Group, links: Links) -> tuple[Number, Number, Number]:
+    """(alpha s, share of the link rate, s per sqrt byte) of a collective: measured by number of ranks, else the closed form's.
+
+    Linear in log2 of the ranks between the measured ones (2, 4 and 8), constant outside.
+    """
+    if kind in links.tables:
+        t = links.tables[kind]
+        return (
+            small_group_factor(group.size, t.ranks, t.alpha_s),
+            small_group_factor(group.local, t.ranks, t.link_share),
+            small_group_factor(group.size, t.ranks, t.sqrt_s),
+        )
+    c = links.collectives[kind]
+    alpha = c.alpha_s * small_group_factor(group.size, links.size_ranks, links.size_alpha)
+    return alpha, c.link_share * small_group_factor(group.local, links.size_ranks, links.size_bandwidth), c.sqrt_s
 
 
 def send_seconds(message_bytes: Number, crosses: Number, links: Links) -> Number:

@@ -1,14 +1,16 @@
-"""Loads `data/gpu_efficiency.json`: what share of a GPU's published rates kernels and collectives reach."""
+"""What share of a GPU's published rates kernels and collectives reach: constants of the closed forms
+(`data/gpu_efficiency.json`) and, where the GPU was measured, its operator tables."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from specs.gpu import GpuSpec
+from time_model.operator_tables import OperatorTables, operator_tables_of
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 
@@ -30,15 +32,29 @@ class Fp8Efficiency:
     """GEMM rate in fp8 over bf16, by recipe; traffic of casts per activation element."""
 
     over_bf16: float
-    cast_bytes: float
+    backward: float
+    """Rate of both backward GEMMs over the forward one: where the tensor cores accumulate fast in fewer bits, training
+    stacks switch that off in backward."""
+    cast_delayed_bytes: float
+    cast_tensorwise_bytes: float
+    cast_blockwise_bytes: float
+    cast_mxfp8_bytes: float
     recipe_delayed: float
     recipe_tensorwise: float
     recipe_blockwise: float
     recipe_mxfp8: float
 
-    def rate(self, recipe: str) -> float:
-        """GEMM rate over bf16 with this recipe."""
-        return self.over_bf16 * float(getattr(self, f"recipe_{recipe}"))
+    def recipe(self, name: str) -> float:
+        """GEMM rate of this recipe over per-tensor scaling."""
+        return float(getattr(self, f"recipe_{name}"))
+
+    def cast_bytes(self, name: str) -> float:
+        """Traffic of one cast per element with this recipe."""
+        return float(getattr(self, f"cast_{name}_bytes"))
+
+    def rate(self, name: str) -> float:
+        """GEMM rate over bf16 with this recipe, where no table says it."""
+        return self.over_bf16 * self.recipe(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +69,20 @@ class AttentionEfficiency:
     flash3_s0: float
     backward: float
     head_dim_half: float
+    flash1_share: float
+    flash2_share: float
+    flash3_share: float
+    """Rate of a kernel generation over the one that the GPU's table measured."""
     unfused_gemm: float
     unfused_head_dim_half: float
 
     def flash(self, generation: str) -> tuple[float, float]:
         """(e, s0) of one generation."""
         return float(getattr(self, f"{generation}_e")), float(getattr(self, f"{generation}_s0"))
+
+    def share(self, generation: str) -> float:
+        """Rate of one generation over the measured one."""
+        return float(getattr(self, f"{generation}_share"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +118,9 @@ class GpuEfficiency:
     fsdp_interference: float
     host_bytes_per_s: float
     cpu_memory_bytes_per_s: float
+    same_chip: str = ""
+    """The measured GPU whose chip this one has, where it is not measured itself."""
+    tables: OperatorTables = field(default_factory=OperatorTables, hash=False)
 
 
 @cache
@@ -103,9 +130,22 @@ def _file() -> dict[str, Any]:
     return data
 
 
-def efficiency_of(gpu: GpuSpec) -> GpuEfficiency:
-    """Constants of this GPU: the default, then its architecture, then the longest id prefix of the data file."""
+def formula_efficiency_of(gpu: GpuSpec) -> GpuEfficiency:
+    """Constants of this GPU's closed forms: the default, then its architecture, then the longest id prefix of the data file."""
     return _efficiency(gpu.id, gpu.architecture, gpu.link)
+
+
+def efficiency_of(gpu: GpuSpec) -> GpuEfficiency:
+    """The closed forms with the operator tables of this GPU, or of the one whose chip it has (`operators` in the data file)."""
+    return _with_tables(gpu.id, gpu.architecture, gpu.link)
+
+
+@cache
+def _with_tables(gpu_id: str, architecture: str, link: str) -> GpuEfficiency:
+    constants = _efficiency(gpu_id, architecture, link)
+    same_chip = constants.same_chip
+    tables = operator_tables_of(same_chip, with_links=False) if same_chip else operator_tables_of(gpu_id)
+    return replace(constants, tables=tables, origin="; ".join(filter(None, (constants.origin, tables.origin))))
 
 
 @cache
@@ -155,4 +195,5 @@ def _build(data: dict[str, Any], origin: str) -> GpuEfficiency:
         fsdp_interference=float(data["fsdp"]["interference"]),
         host_bytes_per_s=float(data["host_link"]["bytes_per_s"]),
         cpu_memory_bytes_per_s=float(data["host_link"]["cpu_memory_bytes_per_s"]),
+        same_chip=data.get("operators", ""),
     )

@@ -6,6 +6,7 @@ import numpy as np
 
 from specs.parameters import Number
 from time_model.efficiency import GemmEfficiency
+from time_model.operator_tables import GridTable
 
 TILES = ((256, 128, 0, 0), (128, 256, 0, 0), (128, 128, 1, 0), (128, 64, 1, 1), (64, 128, 1, 1), (64, 64, 1, 2))
 """Thread-block tiles (rows, columns) of cuBLAS, and how often the small-tile losses r1 and r2 apply to each."""
@@ -22,21 +23,36 @@ def gemm_seconds(
     constants: GemmEfficiency,
     element_bytes: Number = 2.0,
     groups: Number = 1.0,
+    table: GridTable | None = None,
 ) -> Number:
-    """C[m, n] = A[m, k] B[k, n], `groups` of them in one launch: start-up + max(best tile, traffic).
+    """C[m, n] = A[m, k] B[k, n], `groups` of them in one launch: by the GPU's table where given, else by the closed form
+    start-up + max(best tile, traffic).
 
+    Table: `flops_per_s` is the peak that its shares count from, or, where it corrects the closed form, what that takes.
     Tile (a, b): ceil(groups ceil(m/a) ceil(n/b) / SMs) waves, each SMs tiles of 2 a b k FLOPs at the rate
     P e k/(k + k0) r, r = r1^i r2^j for small tiles. Traffic: groups (m k + k n + m n) elements at eb of HBM. The waves are
     why a slightly larger matrix can take a whole wave longer; k/(k + k0) is the pipeline fill of one tile.
     Source: closed form of the project's findings on public measurements, section 2, fitted to operator tables of
     aiconfigurator-core 0.12.0 (median error 2-5 % for m >= 512 and n, k >= 256). Assumes one kernel at a time.
     """
+    if table is not None and not table.over_formula:
+        return groups * table_gemm_seconds(m, n, k, flops_per_s=flops_per_s, table=table)
     a, b, r = tile_table(constants, np.ndim(m))
     waves = np.ceil(np.ceil(m / a) * np.ceil(n / b) * groups / num_sms)
     waves *= a * b / r
     tiled = waves.min(axis=0) * (2.0 * num_sms) * k / (flops_per_s * constants.e * k / (k + constants.k0_elements))
     traffic = gemm_bytes(m, n, k, element_bytes) * groups / (constants.eb * hbm_bytes_per_s)
-    return constants.t0_s + np.maximum(tiled, traffic)
+    seconds = constants.t0_s + np.maximum(tiled, traffic)
+    return seconds if table is None else seconds / table.at(m, n, k)
+
+
+def table_gemm_seconds(m: Number, n: Number, k: Number, *, flops_per_s: Number, table: GridTable) -> Number:
+    """FLOPs over peak x measured efficiency. A size below the table costs as much as its smallest one; above, efficiency stays.
+
+    Source: operator rows of aiconfigurator-core 0.12.0 (data/operators); held-out errors in docs/time_model.md.
+    """
+    m, n, k = (np.maximum(size, table.least(axis)) for axis, size in enumerate((m, n, k)))
+    return gemm_flops(m, n, k) / (flops_per_s * table.at(m, n, k))
 
 
 def tile_table(constants: GemmEfficiency, ndim: int) -> tuple[Number, Number, Number]:
@@ -70,8 +86,13 @@ def grouped_gemm_seconds(
     num_sms: int,
     constants: GemmEfficiency,
     element_bytes: Number = 2.0,
+    table: GridTable | None = None,
 ) -> Number:
-    """`groups` GEMMs in one launch: gemm_seconds at the grouped share of the rate; `rows` are the rows of one expert."""
+    """`groups` GEMMs in one launch, `rows` the rows of one expert: by the GPU's table (efficiency by rows, sqrt of the weight
+    matrix's size, and groups) where given, else gemm_seconds at the grouped share of the rate."""
+    if table is not None:
+        width = np.sqrt(m * n * k / rows)
+        return gemm_flops(m, n, k) * groups / (flops_per_s * table.at(rows, width, groups))
     return gemm_seconds(
         m,
         n,

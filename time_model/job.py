@@ -15,6 +15,7 @@ from specs.parameters import Number
 from specs.software import SoftwareStack, StackTime
 from time_model.collectives import Links, links_of
 from time_model.efficiency import GpuEfficiency, efficiency_of
+from time_model.operator_tables import GridTable
 from time_model.placement import Group, context_group, expert_group, expert_tensor_group, tensor_group
 
 
@@ -62,14 +63,21 @@ class Job:
         """Peak of everything that is not an fp8 GEMM."""
         return self.cluster.gpu.peak_flops_per_s("bf16" if self.uses_fp8 else self.numerics.gemm_precision)
 
-    @cached_property
-    def gemm_flops_per_s(self) -> float:
-        """Peak of the layers' GEMMs before shape: fp8 as measured over bf16, times the software's derate."""
+    def gemm_rate(self, low: bool, table: GridTable | None) -> float:
+        """Peak of a GEMM before shape, times the software's derate: what the table's shares count from, or the closed form's.
+
+        `low`: in the layers' precision under fp8. Closed form: fp8 as a ratio over bf16. Recipe factors apply to both.
+        """
         ratio = 1.0
-        if self.uses_fp8:
-            self.cluster.gpu.peak_flops_per_s("fp8")
-            ratio = self.gpu.fp8.rate(self.numerics.fp8_recipe)
+        if low:
+            peak, fp8 = self.cluster.gpu.peak_flops_per_s("fp8"), self.gpu.fp8
+            over = peak / self.flops_per_s if table is not None and not table.over_formula else fp8.over_bf16
+            ratio = over * fp8.recipe(self.numerics.fp8_recipe)
         return self.flops_per_s * ratio * self.software.gemm_derate
+
+    def table_precision(self, low: bool) -> str:
+        """Which operator tables hold a GEMM: fp8, bf16 (for fp16 too), or none for fp32."""
+        return "fp8" if low else "bf16" if self.activation_bytes == 2 else ""
 
     @property
     def gradient_bytes(self) -> int:

@@ -10,7 +10,9 @@ from time_model.attention import (
     flash_attention_flops,
     flash_attention_seconds,
     flash_efficiency,
+    flash_tail_seconds,
     ring_correction_bytes,
+    table_flash_efficiency,
     unfused_attention_seconds,
 )
 from time_model.collectives import collective_seconds, exposed_seconds, send_seconds
@@ -130,15 +132,26 @@ def _flash_attention(job: Job, x: Shapes, window: int | None) -> tuple[Number, N
     ring = job.stack.memory.cp_comm_type == "p2p"
     length = s / x.cp if ring else s + 0.0 * x.cp
     steps = x.cp if ring else 1.0
-    e, s0 = c.flash(job.software.attention_generation)
-    rate = flash_efficiency(length, model.query_head_dim, e=e, s0=s0, head_dim_half=c.head_dim_half)
+    rate, tail = _flash_rate(job, length)
     flops = flash_attention_flops(
         attended_pairs(s, window), model.num_attention_heads / x.tp / x.cp, x.mbs, model.query_head_dim, model.value_head_dim
     )
-    start = steps * job.gpu.launch_s
+    start = steps * (job.gpu.launch_s + tail)
     forward = flash_attention_seconds(flops, rate, flops_per_s=job.flops_per_s, start_s=start)
     backward = flash_attention_seconds(2.5 * flops, rate * c.backward, flops_per_s=job.flops_per_s, start_s=2.0 * start)
     return forward, backward, flops
+
+
+def _flash_rate(job: Job, length: Number) -> tuple[Number, Number]:
+    """(share of peak, idle tail per call) of the forward pass: by table, scaled where the software runs other kernels than
+    were measured; else by the closed form."""
+    c, dim, table = job.gpu.attention, job.model.query_head_dim, job.gpu.tables.attention
+    generation = job.software.attention_generation
+    if table is None:
+        e, s0 = c.flash(generation)
+        return flash_efficiency(length, dim, e=e, s0=s0, head_dim_half=c.head_dim_half), 0.0 * length
+    share = c.share(generation)
+    return share * table_flash_efficiency(length, dim, table), flash_tail_seconds(length, dim, table) / share
 
 
 def _unfused_attention(job: Job, x: Shapes, window: int | None) -> tuple[Number, Number, Number]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from specs.parameters import Number
-from time_model.gemm import gemm_bytes, gemm_flops, gemm_seconds, grouped_gemm_share, weight_gradient_seconds
+from time_model.gemm import gemm_bytes, gemm_flops, gemm_seconds, grouped_gemm_seconds, weight_gradient_seconds
 from time_model.job import Job
 from time_model.pointwise import pointwise_seconds
 
@@ -53,39 +54,50 @@ class GemmShape:
 
 
 def price_gemms(job: Job, gemms: Sequence[GemmShape]) -> list[Operator]:
-    """Forward (m, n, k), input gradient (m, k, n) and weight gradient (n, k, m) of many linear layers in one call.
+    """Forward (m, n, k), input gradient (m, k, n) and weight gradient (n, k, m) of many linear layers, one call per precision.
 
     Under fp8 an operand is one byte; frozen weights have no weight gradient. Grouped GEMMs
-    (grouped_gemm_seconds) run at the grouped share of the rate.
+    (grouped_gemm_seconds) run at the grouped rate.
     """
+    result: dict[int, Operator] = {}
+    for low in (False, True):
+        for grouped in (False, True):
+            mine = [i for i, g in enumerate(gemms) if (job.uses_fp8 and g.layer_precision) == low and g.grouped == grouped]
+            if mine:
+                result.update(zip(mine, _price_alike(job, [gemms[i] for i in mine], low, grouped), strict=True))
+    return [result[i] for i in range(len(gemms))]
+
+
+def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool) -> list[Operator]:
+    """GEMMs of one precision, all grouped or none."""
     m, n, k, groups = (
         np.stack([np.broadcast_to(getattr(g, field), np.shape(gemms[0].m)) for g in gemms])
         for field in ("m", "n", "k", "groups")
     )
-    low = np.array([job.uses_fp8 and g.layer_precision for g in gemms])
-    peak = np.where(low, job.gemm_flops_per_s, job.flops_per_s * job.software.gemm_derate)
-    element = np.where(low, 1.0, float(job.activation_bytes))
-    share = np.where(
-        np.array([g.grouped for g in gemms])[:, None],
-        grouped_gemm_share(m, job.gpu.grouped_rows_half) / job.software.moe_factor,
-        1.0,
-    )
-    seconds = gemm_seconds(
-        np.stack([m, m, n]),
-        np.stack([n, k, k]),
-        np.stack([k, n, m]),
-        flops_per_s=peak[:, None] * share,
-        hbm_bytes_per_s=job.hbm_bytes_per_s,
-        num_sms=job.cluster.gpu.num_sms,
-        constants=job.gpu.gemm,
-        element_bytes=element[:, None],
-        groups=groups,
-    )
-    flops, traffic = gemm_flops(m, n, k) * groups, gemm_bytes(m, n, k, element[:, None]) * groups
+    tables = job.gpu.tables.grouped_gemm if grouped else job.gpu.tables.gemm
+    table = tables.get(job.table_precision(low))
+    forward, element = job.gemm_rate(low, table), 1.0 if low else float(job.activation_bytes)
+    backward = forward * (job.gpu.fp8.backward if low and table is not None else 1.0)
+    rate = np.array([forward, backward, backward])[:, None, None]
+    shapes = np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m])
+    common: dict[str, Any] = {
+        "hbm_bytes_per_s": job.hbm_bytes_per_s,
+        "num_sms": job.cluster.gpu.num_sms,
+        "constants": job.gpu.gemm,
+        "element_bytes": element,
+        "table": table,
+    }
+    if grouped:
+        seconds = job.software.moe_factor * grouped_gemm_seconds(
+            *shapes, groups, rows=m, rows_half=job.gpu.grouped_rows_half, flops_per_s=rate, **common
+        )
+    else:
+        seconds = gemm_seconds(*shapes, groups=groups, flops_per_s=rate, **common)
+    flops, traffic = gemm_flops(m, n, k) * groups, gemm_bytes(m, n, k, element) * groups
     return [
         Operator(
             name=g.name,
-            formula="grouped_gemm_seconds" if g.grouped else "gemm_seconds",
+            formula="grouped_gemm_seconds" if grouped else "gemm_seconds",
             layer=g.layer,
             modules=g.modules,
             forward=seconds[0, i],
@@ -93,7 +105,7 @@ def price_gemms(job: Job, gemms: Sequence[GemmShape]) -> list[Operator]:
             wgrad=seconds[2, i] if g.trainable else 0.0 * seconds[2, i],
             flops=flops[i],
             traffic=traffic[i],
-            peak_flops_per_s=float(peak[i]),
+            peak_flops_per_s=forward,
         )
         for i, g in enumerate(gemms)
     ]
@@ -147,10 +159,10 @@ def gradient_accumulation(job: Job, name: str, gemms: Sequence[GemmShape], layer
 def fp8_casts(
     job: Job, name: str, gemms: Sequence[GemmShape], layer: str = "all", modules: tuple[str, ...] = ()
 ) -> list[Operator]:
-    """Casts of every GEMM's input (forward) and output gradient (backward) to fp8: 3 bytes an element. None without fp8."""
+    """Casts of every GEMM's input (forward) and output gradient (backward) to fp8. None without fp8."""
     if not job.uses_fp8:
         return []
-    cast = job.gpu.fp8.cast_bytes
+    cast = job.gpu.fp8.cast_bytes(job.numerics.fp8_recipe)
     low = [g for g in gemms if g.layer_precision]
     return [
         memory_bound(

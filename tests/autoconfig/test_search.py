@@ -177,7 +177,7 @@ def test_answer_is_ranked_and_every_row_says_why(request_of):
     answer = search(request_of("dense", gpus=16, top=50, tokens=1e9, price=2.0))
     assert [p.rank for p in answer.plans] == list(range(1, 51))
     steps = [p.report.step_seconds for p in answer.plans]
-    assert steps == sorted(steps) and len({p.why for p in answer.plans}) > 40
+    assert steps == sorted(steps) and len({p.why for p in answer.plans}) > 35
     assert answer.plans[0].why.startswith("fastest of") and "slower than the first" in answer.plans[-1].why
     first, setting = answer.plans[0].report, answer.question.setting
     tokens = setting.workload.tokens_per_step
