@@ -164,6 +164,9 @@ def _cluster(request: Request, assumed: list[str]) -> ClusterSpec:
     if request.cluster is not None:
         if request.gpu is not None or request.gpus_per_node is not None:
             raise InputError("give either --cluster FILE or --gpu and --gpus-per-node, not both")
+        if request.gpus_at_most is not None:
+            node = load_cluster(request.cluster, 1).gpus_per_node
+            gpus = request.gpus_at_most if request.gpus_at_most < node else request.gpus_at_most // node * node
         return load_cluster(request.cluster, gpus)
     if gpus is None:
         raise InputError("how many GPUs? say --gpus N, for example --gpus 64 (or --gpus-at-most N)")

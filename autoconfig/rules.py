@@ -207,8 +207,10 @@ def interleaved_groups(s: Setting, c: Columns) -> Mask:
 
 @_rule("NV100", "fsdp pp ep dist_opt")
 def fsdp(s: Setting, c: Columns) -> Mask:
-    """FSDP (fsdp 2 or 3) needs pp 1, ep 1 and no distributed optimizer."""
-    return (c["fsdp"] == 0) | ((c["pp"] == 1) & (c["ep"] == 1) & ~c["dist_opt"])
+    """FSDP (fsdp 2 or 3) needs pp 1, ep 1, no distributed optimizer, no fp16 and an output layer of its own."""
+    tied = not (s.model.untie_embeddings_and_output_weights or s.stack.supports_fsdp_with_tied_embeddings)
+    possible = not tied and s.numerics.precision != "fp16"
+    return (c["fsdp"] == 0) | ((c["pp"] == 1) & (c["ep"] == 1) & ~c["dist_opt"] & possible)
 
 
 @_rule("AC006", "fsdp")
@@ -225,8 +227,15 @@ def fp8_param_gather(s: Setting, c: Columns) -> Mask:
 
 @_rule("NV094", "offload dist_opt")
 def offload(s: Setting, c: Columns) -> Mask:
-    """Optimizer offload needs the distributed optimizer."""
-    return (c["offload"] == 0) | c["dist_opt"]
+    """Optimizer offload needs the distributed optimizer, and with fp8_param_gather the delayed recipe."""
+    possible = not s.numerics.fp8_param_gather or s.numerics.fp8_recipe == "delayed"
+    return (c["offload"] == 0) | (c["dist_opt"] & possible)
+
+
+@_rule("AC008", "dist_opt")
+def distributed_optimizer_support(s: Setting, c: Columns) -> Mask:
+    """This software stack has no distributed optimizer (dist_opt=0)."""
+    return ~c["dist_opt"] | s.stack.supports_distributed_optimizer
 
 
 @_rule("NV092", "fsdp dist_opt")

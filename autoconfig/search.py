@@ -102,7 +102,7 @@ def rank_plans(setting: Setting, wish: Wish | None = None, margin: float = 0.0) 
     """The whole ranking for one question. An empty ranking carries the nearest miss."""
     wish, clock = wish or Wish(), _Clock()
     with clock.phase("enumeration"):
-        space = enumerate_space(setting, wish, setting.stack.memory.default_optimizer_shard)
+        space = enumerate_space(setting, wish)
         layouts = space.layouts
         largest = int(_largest_stage(setting, layouts).max(initial=1))
         options = recompute_options(setting, wish, largest)
@@ -192,8 +192,8 @@ def _collect(rows: Ints, fits: npt.NDArray[np.bool_], estimate: TimeEstimate, me
     index, option = np.nonzero(fits)
     row = rows[index]
     return _Block(
-        row=row + start,
-        option=option,
+        row=(row + start).astype(np.int32),
+        option=option.astype(np.int16),
         step=estimate.step_seconds[index, option],
         peak=memory.peak_bytes[row, option],
         limit=memory.limit_bytes[row],
@@ -215,7 +215,7 @@ def _rank(
     with clock.phase("ranking"):
         row, option = column("row", np.int64), column("option", np.int64)
         step, peak, limit = (column(name, np.float64) for name in ("step", "peak", "limit"))
-        order = np.lexsort((peak, step))
+        order = np.lexsort((peak - limit, step))
         row, option, step, peak, limit = row[order], option[order], step[order], peak[order], limit[order]
         layout = space.layout_id[row]
         _, first = np.unique(layout, return_index=True)

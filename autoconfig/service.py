@@ -127,13 +127,13 @@ def explain(request: Request, plan_text: str) -> tuple[Question, IncludedPlan]:
 
 
 def pareto_positions(ranking: Ranking) -> list[int]:
-    """Positions of plans that no other plan beats in both step time and peak memory; at most PARETO_POINTS, spread out,
+    """Positions of plans that no other plan beats in both step time and memory headroom; at most PARETO_POINTS, spread out,
     none slower than PARETO_SLOWEST times the first."""
     if not len(ranking.row):
         return []
     within = int(np.searchsorted(ranking.step_seconds, PARETO_SLOWEST * ranking.step_seconds[0], side="right"))
-    peaks = ranking.peak_bytes[:within]
-    front = np.flatnonzero(np.concatenate([[True], peaks[1:] < np.minimum.accumulate(peaks)[:-1]]))
+    free = (ranking.limit_bytes - ranking.peak_bytes)[:within]
+    front = np.flatnonzero(np.concatenate([[True], free[1:] > np.maximum.accumulate(free)[:-1]]))
     if len(front) > PARETO_POINTS:
         wanted = np.geomspace(ranking.step_seconds[front[0]], ranking.step_seconds[front[-1]], PARETO_POINTS)
         nearest = np.abs(ranking.step_seconds[front][None, :] - wanted[:, None]).argmin(axis=1)
@@ -160,7 +160,7 @@ def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
 
 def _include(text: str, question: Question, ranking: Ranking | None, money: Money) -> IncludedPlan:
     setting = question.setting
-    plan = parse_plan(text, setting.cluster.num_gpus)
+    plan = parse_plan(text, setting.cluster.num_gpus, dist_opt=setting.stack.supports_distributed_optimizer)
     broken = violations(setting, plan)
     if broken:
         return IncludedPlan(plan=plan, legal=False, violations=tuple(broken))
@@ -192,7 +192,7 @@ def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
     ids = np.unique(ranking.space.layout_id[mask])
     best_ids = ranking.space.layout_id[ranking.row[ranking.best]]
     position = np.flatnonzero(np.isin(best_ids, ids))
-    if len(position):
+    if len(position) and step_seconds >= ranking.step_seconds[ranking.best[position[0]]]:
         return int(position[0]) + 1
     return int(np.searchsorted(ranking.step_seconds[ranking.best], step_seconds)) + 1
 

@@ -30,6 +30,8 @@ Ints = npt.NDArray[np.int64]
 LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", "first", "last"), ("mbs",))
 ATTENTION_TILE_TOKENS = 128
 """Queries of one tile of the flash-attention kernels (Dao 2023, section 3.3); a context-parallel chunk below it wastes it."""
+LEAST_EXPERT_WIDTH = 256
+"""Columns of an expert's first matrix on one rank: two tiles of 128 of the GEMM kernels."""
 USUAL_NODE_SIZE = 8
 MAX_ROWS = 10_000_000
 """Combinations held at once: 1 to 2 GB. The largest sensible questions stay below a tenth of it."""
@@ -124,11 +126,13 @@ def axes(setting: Setting) -> dict[str, list[Any]]:
 def search_bounds(setting: Setting, wish: Wish) -> dict[str, int]:
     """Largest tp, etp and cp that are searched; none for a key that the caller fixes or caps.
 
-    Tensor parallelism stays inside a node or link domain; a rank's two context-parallel chunks hold an attention tile each.
+    Tensor parallelism stays inside a node or link domain; a rank keeps at least two tiles of an expert's width, and its two
+    context-parallel chunks hold an attention tile each.
     Beyond, plans are legal and can be named with --include or --fix, but are never worth searching.
     """
     inside = max(setting.cluster.link_domain_size, setting.cluster.gpus_per_node, USUAL_NODE_SIZE)
-    bounds = {"tp": inside, "etp": inside, "cp": max(1, setting.workload.seq_length // (2 * ATTENTION_TILE_TOKENS))}
+    tiles = max(1, setting.model.moe_ffn_hidden_size // LEAST_EXPERT_WIDTH)
+    bounds = {"tp": inside, "etp": min(inside, tiles), "cp": max(1, setting.workload.seq_length // (2 * ATTENTION_TILE_TOKENS))}
     return {key: most for key, most in bounds.items() if key not in wish.fixed and key not in wish.at_most}
 
 
@@ -151,7 +155,7 @@ def sharding_choices(wish: Wish, default_dist_opt: bool) -> list[tuple[bool, int
     return choices
 
 
-def enumerate_space(setting: Setting, wish: Wish | None = None, default_dist_opt: bool = True) -> Space:
+def enumerate_space(setting: Setting, wish: Wish | None = None) -> Space:
     """Walk the grid. An empty space is a Space with legal = 0. Raises InputError where the grid is too large to hold."""
     wish = wish or Wish()
     values = axes(setting)
@@ -180,7 +184,8 @@ def enumerate_space(setting: Setting, wish: Wish | None = None, default_dist_opt
         checks += [(f"{k} beyond search bounds", level.columns[k] <= bounds[k]) for k in keys if k in bounds]
         level = _filter(level, below[number] * _split_counts(level, splits, number), checks, rejected)
     enumerated = sum(len(splits[pp]) for pp in values["pp"]) * len(values["tp"]) * len(values["cp"]) * below[0]
-    return _with_sharding(level, setting, sharding_choices(wish, default_dist_opt), enumerated, rejected)
+    choices = sharding_choices(wish, setting.stack.supports_distributed_optimizer)
+    return _with_sharding(level, setting, choices, enumerated, rejected)
 
 
 def _sizes_below(values: Mapping[str, Sequence[Any]]) -> list[int]:

@@ -88,7 +88,7 @@ def nothing_legal(question: Question, space: Space) -> InputError:
 
 
 def _legal(setting: Setting) -> bool:
-    return enumerate_space(setting, None, setting.stack.memory.default_optimizer_shard).legal > 0
+    return enumerate_space(setting).legal > 0
 
 
 def _what_would_be_legal(setting: Setting) -> str:

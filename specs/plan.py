@@ -94,8 +94,8 @@ def format_plan(plan: TrainPlan) -> str:
     parts += [f"{key}={getattr(plan, key)}" for key in ("vpp", "cp", "ep", "etp") if getattr(plan, key) != 1]
     parts += [f"dp={plan.dp}", f"mbs={plan.mbs}", f"sp={int(plan.sp)}", f"recompute={plan.recompute}"]
     parts += [f"{key}={getattr(plan, key)}" for key in ("first", "last") if getattr(plan, key) is not None]
-    if not plan.dist_opt:
-        parts.append("dist_opt=0")
+    if plan.dist_opt == bool(plan.fsdp):
+        parts.append(f"dist_opt={int(plan.dist_opt)}")
     if plan.fsdp:
         parts.append(f"fsdp={plan.fsdp}")
     if plan.offload:
@@ -141,14 +141,14 @@ def _parse_value(key: str, text: str) -> object:
     return number
 
 
-def parse_plan(text: str, num_gpus: int) -> TrainPlan:
+def parse_plan(text: str, num_gpus: int, *, dist_opt: bool = True) -> TrainPlan:
     """A whole plan; keys left out take the documented defaults, dp the rest of `num_gpus`. Raises PlanError.
 
-    Defaults (design page, section 5): vpp, cp, ep, etp 1; sp 0; mbs 1; recompute none; dist_opt 1; even stages;
-    dp = N / (tp pp cp), and tp, pp 1.
+    Defaults (docs/specs.md): tp, pp, vpp, cp, ep, etp 1; sp 0; mbs 1; recompute none; even stages; dp = N / (tp pp cp);
+    dist_opt as given (False for stacks without a distributed optimizer), and 0 where fsdp is given.
     """
     values = parse_keys(text)
-    filled = {"tp": 1, "pp": 1, "mbs": 1, **values}
+    filled = {"tp": 1, "pp": 1, "mbs": 1, "dist_opt": dist_opt and not values.get("fsdp"), **values}
     if "dp" not in filled:
         size = int(filled["tp"]) * int(filled["pp"]) * int(filled.get("cp", 1))  # type: ignore[call-overload]
         filled["dp"] = max(1, num_gpus // size) if size else 1

@@ -82,6 +82,9 @@ class SoftwareStack:
     """GPUs below it cannot run the stack (Transformer Engine and flash attention 2 need 8.0)."""
     supports_fp8: bool = True
     supports_fsdp: bool = True
+    supports_fsdp_with_tied_embeddings: bool = False
+    """Megatron's torch FSDP2 needs an output layer of its own (NV100)."""
+    supports_distributed_optimizer: bool = True
     supports_selective_recompute: bool = True
     supports_context_parallel: bool = True
     supports_sequence_parallel: bool = True

@@ -16,6 +16,8 @@ SUPPORT_FLAGS = {
     "least_compute_capability": 0.0,
     "supports_fp8": True,
     "supports_fsdp": True,
+    "supports_fsdp_with_tied_embeddings": False,
+    "supports_distributed_optimizer": True,
     "supports_selective_recompute": True,
     "supports_context_parallel": True,
     "supports_sequence_parallel": True,

@@ -74,7 +74,8 @@ def is_legal_by_hand(s, tp, pp, cp, sp, ep, etp, vpp, first, last, mbs):
 
 def within_bounds_by_hand(s, tp, cp, etp):
     inside = max(8, s.cluster.gpus_per_node, s.cluster.link_domain_size)
-    return tp <= inside and etp <= inside and cp <= max(1, s.workload.seq_length // 256)
+    tiles = max(1, s.model.moe_ffn_hidden_size // 256)
+    return tp <= inside and etp <= min(inside, tiles) and cp <= max(1, s.workload.seq_length // 256)
 
 
 def grid_by_hand(s):
@@ -137,7 +138,8 @@ def test_violations_agree_with_brute_force_on_the_whole_grid(setting_of, name, c
     grid = [x for x in grid_by_hand(s) if s.cluster.num_gpus % (x[0] * x[1] * x[2]) == 0]
     for values in grid[:: 1 + len(grid) // 500]:
         tp, pp, cp, sp, ep, etp, vpp, first, last, mbs = values
-        plan = TrainPlan(tp=tp, pp=pp, cp=cp, sp=sp, ep=ep, etp=etp, vpp=vpp, mbs=mbs, dp=s.cluster.num_gpus // (tp * pp * cp),
+        plan = TrainPlan(tp=tp, pp=pp, cp=cp, sp=sp, ep=ep, etp=etp, vpp=vpp, mbs=mbs,
+                         dist_opt=s.stack.supports_distributed_optimizer, dp=s.cluster.num_gpus // (tp * pp * cp),
                          first=None if pp == 1 else first, last=None if pp == 1 else last)  # fmt: skip
         assert (not violations(s, plan)) == is_legal_by_hand(s, *values), str(plan)
 
@@ -174,11 +176,13 @@ EXAMPLES = {
     "NV007": (DENSE, {}, "mbs=4,dp=8", "mbs=3,dp=8"),
     "NV041": (DENSE, {}, "vpp=2,pp=4,mbs=1,dp=8", "vpp=2,pp=4,mbs=4,dp=4"),
     "NV042": (DENSE, {}, "vpp=2,pp=4,mbs=2,dp=2", "vpp=2,pp=3,mbs=2,dp=2"),
-    "NV100": (DENSE, {}, "fsdp=3,pp=1,ep=1,dist_opt=0", "fsdp=3,pp=2,ep=1,dist_opt=0"),
+    "NV100": (DENSE, {"architecture": {"untie_embeddings_and_output_weights": True}},
+              "fsdp=3,pp=1,ep=1,dist_opt=0", "fsdp=3,pp=2,ep=1,dist_opt=0"),
     "AC006": (DENSE, {"software": "megatron-lm-2022"}, "fsdp=0", "fsdp=3"),
     "NV130": (DENSE, {"gpu": "h100-sxm-80gb", "numerics": {"precision": "fp8", "fp8_param_gather": True}},
               "fsdp=0,dist_opt=1", "fsdp=0,dist_opt=0"),
     "NV094": (DENSE, {}, "offload=1,dist_opt=1", "offload=1,dist_opt=0"),
+    "AC008": (DENSE, {"software": "megatron-lm-2021"}, "dist_opt=0", "dist_opt=1"),
     "NV092": (DENSE, {"numerics": {"exp_avg_dtype": "bf16"}}, "fsdp=0,dist_opt=1", "fsdp=0,dist_opt=0"),
 }  # fmt: skip
 
@@ -216,7 +220,8 @@ PLANS_AND_RULES = [
      None, "NV118"),
     (MLA, {}, "recompute=selective:mlp", None, "AC004"),
     (MOE, {}, "recompute=none", "recompute=selective:mlp", "AC004"),
-    (DENSE, {"software": "megatron-lm-2021"}, "recompute=full:uniform:1", "recompute=selective:core_attn", "AC007"),
+    (DENSE, {"software": "megatron-lm-2021"}, "dist_opt=0,recompute=full:uniform:1",
+     "dist_opt=0,recompute=selective:core_attn", "AC007"),
     (DENSE, {}, "tp=2,pp=2,dp=2", "tp=2,pp=2,dp=1", "AC005"),
 ]  # fmt: skip
 
@@ -291,9 +296,11 @@ def sharding(space):
 
 
 def test_sharding_choices(setting_of):
-    s = setting_of("dense")
+    s = setting_of("dense", architecture={"untie_embeddings_and_output_weights": True})
     assert sharding(enumerate_space(s)) == {(True, 0, 0.0), (False, 3, 0.0)}
-    assert sharding(enumerate_space(s, default_dist_opt=False)) == {(False, 0, 0.0), (False, 3, 0.0)}
+    assert sharding(enumerate_space(setting_of("dense"))) == {(True, 0, 0.0)}, "FSDP needs untied embeddings"
+    old = setting_of("dense", software="megatron-lm-2021")
+    assert sharding(enumerate_space(old)) == {(False, 0, 0.0)}, "no distributed optimizer and no FSDP in 2021"
     for fixed, excluded, wanted in (
         ({"dist_opt": {False}}, {}, {(False, 0, 0.0), (False, 3, 0.0)}),
         ({"dist_opt": {True}}, {}, {(True, 0, 0.0)}),

@@ -68,10 +68,10 @@ def test_any_text_is_a_recompute_or_a_plan_error(text):
         assert Recompute.parse(str(recompute)) == recompute
 
 
-FULL = "tp=2,pp=4,vpp=3,cp=5,ep=6,etp=7,dp=8,mbs=9,sp=1,recompute=full:block:10,first=11,last=12,dist_opt=0,fsdp=3,offload=0.5"
+FULL = "tp=2,pp=4,vpp=3,cp=5,ep=6,etp=7,dp=8,mbs=9,sp=1,recompute=full:block:10,first=11,last=12,dist_opt=1,fsdp=3,offload=0.5"
 FULL_VALUES = {
     "tp": 2, "pp": 4, "vpp": 3, "cp": 5, "ep": 6, "etp": 7, "dp": 8, "mbs": 9, "sp": True,
-    "recompute": Recompute("full", (), "block", 10), "first": 11, "last": 12, "dist_opt": False, "fsdp": 3, "offload": 0.5,
+    "recompute": Recompute("full", (), "block", 10), "first": 11, "last": 12, "dist_opt": True, "fsdp": 3, "offload": 0.5,
 }  # fmt: skip
 
 
