@@ -11,7 +11,6 @@ from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.question import Question
 from autoconfig.search import Funnel
 from autoconfig.service import IncludedPlan, SearchAnswer
-from autoconfig.verdict import what_would_fit
 from memory_model.overhead import allocator_bytes, cuda_context_bytes
 from specs.parameters import total_parameters
 from specs.plan import TrainPlan
@@ -164,7 +163,7 @@ def search_json(answer: SearchAnswer) -> dict[str, Any]:
         else {
             **report_json(miss, question),
             "shortfall_gib": (miss.peak_bytes - miss.limit_bytes) / GIB,
-            "try": what_would_fit(miss, question),
+            "try": [str(remedy) for remedy in answer.remedies],
         }
     )
     body["gpus_tried"] = [{"num_gpus": gpus, "step_seconds": step} for gpus, step in answer.gpus_tried]

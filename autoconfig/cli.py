@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ class _Group(click.Group):
         except BrokenPipeError:  # `autoconfig models | head`: the reader has what it wants
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
+        except OSError as error:  # standard output is full or gone
+            click.echo(f"error: the answer cannot be written: {error.strerror or error}", err=True)
+            ctx.exit(EXIT_BAD_INPUT)
         except InputError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(EXIT_BAD_INPUT)
@@ -69,6 +73,7 @@ def search_command(ctx: click.Context, /, as_json: bool, output: str | None, **o
     answer = search(request_of(options), _progress(options))
     if output is not None:
         write_table(answer.ranking, Path(output))
+        click.echo(f"{len(answer.ranking.row):,} plans written to {output}", err=True)
     if as_json:
         from autoconfig.answer_json import search_json
 
@@ -76,7 +81,7 @@ def search_command(ctx: click.Context, /, as_json: bool, output: str | None, **o
     else:
         from autoconfig.report import show_search
 
-        show_search(_console(), answer)
+        show_search(_console(), answer, _explain_command(sys.argv[1:], answer.question.setting.cluster.num_gpus))
     if not answer.plans:
         ctx.exit(EXIT_NOTHING_FITS)
 
@@ -133,6 +138,24 @@ def software_command(as_json: bool) -> None:
     from autoconfig.listings import software_rows
 
     _show_rows("software", software_rows(), as_json)
+
+
+SEARCH_ONLY = ("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by", "--output")
+
+
+def _explain_command(arguments: list[str], gpus: int) -> str:
+    """The `explain` command for the same question: the search's own options are left out."""
+    kept, skip = ["autoconfig", "explain"], False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in SEARCH_ONLY:
+            skip = True
+        elif argument != "search" and argument.split("=")[0] not in SEARCH_ONLY:
+            kept.append(argument)
+    if not any(argument.split("=")[0] in ("--gpus", "--cluster") for argument in kept):
+        kept += ["--gpus", str(gpus)]
+    return shlex.join(kept)
 
 
 def _console() -> Any:

@@ -63,9 +63,7 @@ def question_options(command: Command) -> Command:
         click.option("--gpu", help="GPU type (see `autoconfig gpus`), or `local` for the one in this machine."),
         click.option("--cluster", help="JSON or TOML file that describes other hardware."),
         click.option("--gpus-per-node", type=int, help="GPUs in one node, where it is not the usual server."),
-        click.option(
-            "--software", default=DEFAULT_STACK, show_default=True, help="Software stack (see `autoconfig software`)."
-        ),
+        click.option("--software", help=f"Software stack (see `autoconfig software`); {DEFAULT_STACK} where the GPU runs it."),
         click.option("--seq-length", type=int, help="Tokens of one sample."),
         click.option("--global-batch-size", type=int, help="Samples of one optimizer step."),
         click.option("--memory-margin", type=float, default=0.0, show_default=True, help="Share of GPU memory to keep free."),

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoconfig.confidence import Confidence, confidence_of
+from autoconfig.flops import flops_per_step
 from autoconfig.rules import RULE_TEXT, RULES, Setting, recompute_rule
 from memory_model import overhead
 from memory_model.predict import MOMENTS, estimate_memory
 from specs.errors import PlanError
 from specs.layouts import layouts_of, stage_layers
-from specs.parameters import model_flops_per_token
 from specs.plan import TrainPlan
 from specs.units import SECONDS_PER_DAY
 from time_model.predict import estimate_step_time
@@ -137,7 +137,7 @@ def report_plan(setting: Setting, plan: TrainPlan, money: Money | None = None, m
     step = float(time.step_seconds[0, 0])
     gpus, workload = setting.cluster.num_gpus, setting.workload
     tokens_rate = workload.tokens_per_step / step
-    flops_rate = model_flops_per_token(setting.model, workload.seq_length, FLOPS_CONVENTION) * tokens_rate / gpus
+    flops_rate = flops_per_step(setting, FLOPS_CONVENTION) / step / gpus
     days = money.tokens / tokens_rate / SECONDS_PER_DAY if money.tokens else None
     cost = days * 24 * gpus * money.price_per_gpu_hour if days is not None and money.price_per_gpu_hour else None
     return PlanReport(

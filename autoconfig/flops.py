@@ -15,9 +15,9 @@ def flops_per_step(setting: Setting, convention: str = "causal") -> float:
     96 B s l h^2 (1 + s/6h + V/16lh)).
     """
     model, seq = setting.model, setting.workload.seq_length
-    tokens = setting.workload.tokens_per_step
+    tokens, frozen = setting.workload.tokens_per_step, setting.numerics.peft != "none"
     if convention != "full+recompute":
-        return tokens * model_flops_per_token(model, seq, convention or "causal")
+        return tokens * model_flops_per_token(model, seq, convention or "causal", frozen=frozen)
     head = 6.0 * model.vocab_size * model.hidden_size
     layers = model_flops_per_token(model, seq, "full") - head
     return tokens * (layers * 4 / 3 + head)

@@ -26,7 +26,9 @@ from specs.software import SoftwareStack
 from specs.software_catalogue import DEFAULT_STACK, load_stack
 
 DEFAULT_GPU = "h100-sxm-80gb"
-DEFAULT_SEQ_LENGTH = 4096
+OLDER_STACK = "megatron-lm-2022"
+"""Runs on GPUs that the default stack does not run on."""
+DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
 SORTS = ("step", "memory", "cost")
@@ -41,7 +43,7 @@ class Request:
     gpu: str | None = None
     cluster: str | None = None
     gpus_per_node: int | None = None
-    software: str = DEFAULT_STACK
+    software: str | None = None
     seq_length: int | None = None
     global_batch_size: int | None = None
     architecture: Mapping[str, object] = field(default_factory=dict)
@@ -79,7 +81,7 @@ def understand(request: Request) -> Question:
     assumed += notes
     model = apply_overrides(model, request.architecture)
     cluster = _cluster(request, assumed)
-    stack = load_stack(request.software)
+    stack = _stack(request, cluster.gpu, assumed)
     workload = _workload(request, model, assumed)
     if workload.seq_length > model.max_position_embeddings:
         assumed.append(
@@ -87,7 +89,7 @@ def understand(request: Request) -> Question:
         )
         model = model.replace(max_position_embeddings=workload.seq_length)
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
-    cluster.gpu.peak_flops_per_s(numerics.gemm_precision)
+    _check_runs(cluster.gpu, numerics, stack)
     setting = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
     wish = Wish(
         fixed=_sets(request.fix, "--fix", workload),
@@ -99,6 +101,33 @@ def understand(request: Request) -> Question:
         with _named(f"--include {text}"):
             parse_plan(text, cluster.num_gpus)
     return Question(setting=setting, wish=wish, assumed=tuple(assumed), request=request)
+
+
+MXFP8_LEAST_COMPUTE_CAPABILITY = 10.0
+"""Microscaling formats are Blackwell's (Transformer Engine, MXFP8BlockScaling)."""
+
+
+def _check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
+    """The stack runs on the GPU in this precision. Raises InputError with what to change."""
+    gpu.peak_flops_per_s(numerics.gemm_precision)
+    capability = gpu.compute_capability
+    if capability is not None and capability < stack.least_compute_capability:
+        raise InputError(
+            f"software {stack.name} needs compute capability {stack.least_compute_capability:g}; {gpu.id} has "
+            f"{capability:g}: say --software megatron-lm-2022 or megatron-local"
+        )
+    if numerics.precision == "fp8" and not stack.supports_fp8:
+        raise InputError(f"software {stack.name} has no fp8; say --precision bf16, or --software {DEFAULT_STACK}")
+    if (
+        numerics.precision == "fp8"
+        and numerics.fp8_recipe == "mxfp8"
+        and capability is not None
+        and capability < MXFP8_LEAST_COMPUTE_CAPABILITY
+    ):
+        raise InputError(
+            f"the mxfp8 recipe needs compute capability {MXFP8_LEAST_COMPUTE_CAPABILITY:g} (Blackwell); {gpu.id} has "
+            f"{capability:g}: say --fp8-recipe delayed, tensorwise or blockwise"
+        )
 
 
 def _check_wish(setting: Setting, wish: Wish) -> None:
@@ -149,22 +178,45 @@ def _cluster(request: Request, assumed: list[str]) -> ClusterSpec:
     return cluster_of(gpu, gpus, gpus_per_node=request.gpus_per_node)
 
 
+def _stack(request: Request, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
+    """The stack asked for, else the default; on GPUs that it does not run on, the last one that does."""
+    if request.software is not None:
+        return load_stack(request.software)
+    stack = load_stack(DEFAULT_STACK)
+    if gpu.compute_capability is not None and gpu.compute_capability < stack.least_compute_capability:
+        older = load_stack(OLDER_STACK)
+        assumed.append(f"software {older.name}, because {stack.name} does not run on {gpu.id} (--software)")
+        return older
+    return stack
+
+
 def _workload(request: Request, model: ModelSpec, assumed: list[str]) -> Workload:
     seq = request.seq_length
     if seq is None:
         seq = model.default_seq_length or min(model.max_position_embeddings, DEFAULT_SEQ_LENGTH)
-        source = "the model's published training" if model.default_seq_length else "a usual length"
+        source = (
+            _provenance(model, "default_seq_length") if model.default_seq_length else "what the model allows, at most 8,192"
+        )
         assumed.append(f"sequence length {seq}, {source} (--seq-length)")
     batch = request.global_batch_size
     if batch is None:
         same = model.default_global_batch_size and seq == (model.default_seq_length or seq)
         batch = model.default_global_batch_size if same else None
-        source = "the model's published training"
+        source = _provenance(model, "default_global_batch_size")
         if batch is None:
             batch = max(1, DEFAULT_TOKENS_PER_STEP // max(seq, 1))
             source = f"about {DEFAULT_TOKENS_PER_STEP / 1e6:.0f} million tokens a step"
         assumed.append(f"global batch {batch}, {source} (--global-batch-size)")
     return Workload(seq_length=seq, global_batch_size=batch)
+
+
+def _provenance(model: ModelSpec, key: str) -> str:
+    """Where a default of the model comes from."""
+    return (
+        "the model's published training"
+        if model.published_parameters
+        else model.sources.get(key, "as similar models are trained")
+    )
 
 
 def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareStack, assumed: list[str]) -> Numerics:

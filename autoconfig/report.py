@@ -11,12 +11,13 @@ from rich.table import Table
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.question import Question
 from autoconfig.rules import RULE_TEXT
-from autoconfig.service import IncludedPlan, SearchAnswer
-from autoconfig.verdict import RESOLUTION, what_would_fit
+from autoconfig.service import SAFE_FIT, IncludedPlan, SearchAnswer
+from autoconfig.verdict import RESOLUTION
 from specs.parameters import total_parameters
 from specs.units import GIB
 
 RULES_SHOWN = 4
+COUNTS_SHOWN = 4
 
 
 def seconds_text(value: float) -> str:
@@ -24,8 +25,8 @@ def seconds_text(value: float) -> str:
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.2f} s"
 
 
-def show_search(console: Console, answer: SearchAnswer) -> None:
-    """The whole answer of `search`."""
+def show_search(console: Console, answer: SearchAnswer, command: str = "autoconfig explain ...") -> None:
+    """The whole answer of `search`; `command` explains a plan when its short form is put behind it."""
     show_question(console, answer.question)
     funnel = answer.ranking.funnel
     console.print(
@@ -44,11 +45,25 @@ def show_search(console: Console, answer: SearchAnswer) -> None:
         show_nothing_fits(console, answer)
     else:
         show_plans(console, answer)
+        console.print(f"[dim]Every number: {escape(command)} {escape(str(answer.plans[0].report.plan))}[/dim]", soft_wrap=True)
     for included in answer.included:
         show_included(console, included, answer)
     if answer.gpus_tried:
+        show_gpus_tried(console, answer)
+
+
+def show_gpus_tried(console: Console, answer: SearchAnswer) -> None:
+    """The GPU counts of --gpus-at-most with their best step and cost in GPU-seconds."""
+    done = [(gpus, step) for gpus, step in answer.gpus_tried if step is not None]
+    best = {gpus for gpus, _ in sorted(done, key=lambda item: item[1])[:COUNTS_SHOWN]}
+    best |= {gpus for gpus, _ in sorted(done, key=lambda item: item[0] * item[1])[:COUNTS_SHOWN]}
+    chosen = answer.question.setting.cluster.num_gpus
+    console.print(f"Tried {len(answer.gpus_tried)} GPU counts, chose {chosen}. The fastest and the cheapest of them:")
+    for gpus, step in sorted((item for item in done if item[0] in best), reverse=True):
         console.print(
-            f"Tried {len(answer.gpus_tried)} GPU counts: the best plan uses {answer.question.setting.cluster.num_gpus}."
+            f"  {gpus:>8,} GPUs  {seconds_text(step):>10} a step  {gpus * step / 3600:,.2f} GPU-hours a step"
+            f"{'  <- chosen' if gpus == chosen else ''}",
+            highlight=False,
         )
 
 
@@ -72,46 +87,74 @@ def show_question(console: Console, question: Question) -> None:
         console.print("[dim]Assumed: " + escape("; ".join(question.assumed)) + "[/dim]")
 
 
+TABLE_WIDTH = 150
+"""Below this width every plan gets a line of its own under its figures."""
+
+
 def show_plans(console: Console, answer: SearchAnswer) -> None:
-    """The ranked table, why the first is first, ties, and the Pareto set."""
-    reports = [p.report for p in answer.plans]
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    table.add_column("#", justify="right")
-    table.add_column("plan", no_wrap=True)
-    for name in ("step", "tokens/s/GPU", f"TFLOPS ({FLOPS_CONVENTION})", "MFU", "peak / limit GiB"):
-        table.add_column(name, justify="right", no_wrap=True)
-    with_days, with_cost = reports[0].days_to_train is not None, reports[0].cost is not None
-    if with_days:
-        table.add_column("days", justify="right")
-    if with_cost:
-        table.add_column("cost", justify="right")
-    for ranked in answer.plans:
-        tie = "=" if ranked.tie_group == 1 and ranked.rank > 1 else ""
-        cells = [f"{ranked.rank}{tie}", str(ranked.report.plan), *_figures(ranked.report)]
-        cells += [f"{ranked.report.days_to_train:,.1f}"] if with_days else []
-        cells += [f"{ranked.report.cost:,.0f}"] if with_cost else []
-        table.add_row(*cells)
-    console.print(table)
-    ties = sum(1 for p in answer.plans if p.tie_group == 1)
-    console.print(f"[bold]Why the first:[/bold] {escape(answer.plans[0].why)}.")
+    """The ranked table, why the first is first, ties, the safe choice, and the Pareto set."""
+    first = answer.plans[0].report
+    _plan_table(console, answer)
+    ties = answer.ties
+    label = "Why the first" if answer.plans[0].rank == 1 else "Against the fastest, the first is"
+    console.print(f"[bold]{label}:[/bold] {escape(answer.plans[0].why)}.")
     if len(answer.plans) > 1:
         console.print(
             f"[bold]The next one[/bold] ({escape(str(answer.plans[1].report.plan))}) is {escape(answer.plans[1].why)}."
         )
-    if ties > 1:
+    band = first.confidence
+    tie = f"= marks a tie: {ties} plans are within {RESOLUTION:.0%} of the fastest, closer than the model can tell apart. "
+    edges = f"{seconds_text(band.step_seconds_p5)} to {seconds_text(band.step_seconds_p95)} ({band.level})"
+    console.print(
+        f"[dim]{tie if ties > 1 else ''}90 % band of the first: {edges}. "
+        "peak is torch's allocated memory on the worst stage, fit the chance not to run out of it.[/dim]"
+    )
+    if answer.safe is not None and band.fit_probability < SAFE_FIT:
+        safe = answer.safe
         console.print(
-            f"[dim]= marks a tie: {ties} plans within {RESOLUTION:.0%} of the first, closer than the model can tell apart; "
-            f"peak is torch's allocated memory on the worst stage. 90 % band of the first: "
-            f"{seconds_text(reports[0].confidence.step_seconds_p5)} to {seconds_text(reports[0].confidence.step_seconds_p95)} "
-            f"({reports[0].confidence.level}).[/dim]"
+            f"[bold]Safe choice:[/bold] {escape(str(safe.plan))}, {seconds_text(safe.step_seconds)}, chance to fit "
+            f"{safe.confidence.fit_probability:.0%} (or search with --memory-margin 0.05)."
         )
-    less = [r for r in answer.pareto if r.peak_bytes < reports[0].peak_bytes][:3]
+    less = [r for r in answer.pareto if r.peak_bytes < first.peak_bytes][:3]
     if less:
         console.print(
             "Less memory: "
             + "; ".join(f"{escape(str(r.plan))} {r.peak_bytes / GIB:.1f} GiB at {seconds_text(r.step_seconds)}" for r in less)
         )
-    console.print(f"[dim]Every number: autoconfig explain ... {escape(str(reports[0].plan))}[/dim]")
+
+
+def _plan_table(console: Console, answer: SearchAnswer) -> None:
+    """One row per plan; on a narrow terminal the plan stands under its figures, so that nothing is cut."""
+    reports = [p.report for p in answer.plans]
+    wide = console.width >= TABLE_WIDTH
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("#", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("plan", no_wrap=True)
+    names = ["step", "tokens/s/GPU", f"TFLOPS ({FLOPS_CONVENTION})" if wide else "TFLOPS", "MFU", "peak / limit GiB", "fit"]
+    names += ["days"] if reports[0].days_to_train is not None else []
+    names += ["cost"] if reports[0].cost is not None else []
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    lines = []
+    for ranked in answer.plans:
+        report = ranked.report
+        cells = [*_figures(report), f"{report.confidence.fit_probability:.0%}"]
+        cells += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
+        cells += [f"{report.cost:,.0f}"] if report.cost is not None else []
+        rank = f"{ranked.rank}{'=' if ranked.tie_group == 1 and answer.ties > 1 else ''}"
+        table.add_row(*([rank, str(report.plan), *cells] if wide else [rank, *cells]))
+        lines.append(str(report.plan))
+    if wide:
+        console.print(table)
+        return
+    with console.capture() as capture:
+        console.print(table)
+    header, *rows = capture.get().rstrip("\n").split("\n")
+    console.print(header, markup=False, soft_wrap=True)
+    for row, line in zip(rows, lines, strict=True):
+        console.print(row, markup=False, soft_wrap=True)
+        console.print(f"    {line}", markup=False, soft_wrap=True)
 
 
 def _figures(report: PlanReport) -> list[str]:
@@ -134,9 +177,10 @@ def show_nothing_fits(console: Console, answer: SearchAnswer) -> None:
         f"[bold red]Nothing fits.[/bold red] The nearest miss is {escape(str(miss.plan))}: stage {miss.worst_stage.stage} "
         f"needs {miss.peak_bytes / GIB:.1f} GiB of {miss.limit_bytes / GIB:.1f}, {short:.1f} GiB too much."
     )
-    console.print("What would make it fit:")
-    for hint in what_would_fit(miss, answer.question):
-        console.print(f"  - {escape(hint)}")
+    console.print("What was tried to make it fit:")
+    for remedy in answer.remedies:
+        mark = "[green]fits[/green]" if remedy.fits else "[dim]no[/dim]  "
+        console.print(f"  {mark} {escape(str(remedy))}", soft_wrap=True)
 
 
 def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer) -> None:
@@ -181,7 +225,7 @@ def show_explain(console: Console, question: Question, included: IncludedPlan) -
         f"of {question.setting.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
     )
     console.print(_time_table(report))
-    console.print(_memory_table(report))
+    console.print(_memory_table(report, console.width))
     console.print(
         "[dim]Each part is the name of a function and has its line in docs/memory_model.md or docs/time_model.md.[/dim]"
     )
@@ -189,7 +233,7 @@ def show_explain(console: Console, question: Question, included: IncludedPlan) -
 
 def _time_table(report: PlanReport) -> Table:
     table = Table(title="Time of one step", box=None, padding=(0, 1), header_style="bold", title_justify="left")
-    table.add_column("part")
+    table.add_column("part", no_wrap=True)
     table.add_column("seconds", justify="right")
     table.add_column("share", justify="right")
     for name, seconds in sorted(report.time_parts.items(), key=lambda item: -item[1]):
@@ -199,19 +243,26 @@ def _time_table(report: PlanReport) -> Table:
     return table
 
 
-def _shown_stages(report: PlanReport) -> Sequence[int]:
-    """All stages up to eight; else the first three, the worst and the last."""
-    if len(report.stages) <= 8:
-        return range(len(report.stages))
-    return sorted({0, 1, 2, report.worst_stage.stage, len(report.stages) - 1})
+STAGE_COLUMN = 23
+PART_COLUMN = 28
 
 
-def _memory_table(report: PlanReport) -> Table:
-    chosen = _shown_stages(report)
+def _shown_stages(report: PlanReport, width: int) -> Sequence[int]:
+    """All stages up to eight where they have room; else the worst, the first and the last, and what else has room."""
+    room = max(1, (width - PART_COLUMN) // STAGE_COLUMN)
+    last = len(report.stages) - 1
+    if last < min(room, 8):
+        return range(last + 1)
+    order = dict.fromkeys([report.worst_stage.stage, last, 0, 1, 2])
+    return sorted(list(order)[: min(room, 5)])
+
+
+def _memory_table(report: PlanReport, width: int) -> Table:
+    chosen = _shown_stages(report, width)
     table = Table(title="Memory by pipeline stage, GiB", box=None, padding=(0, 1), header_style="bold", title_justify="left")
-    table.add_column("part")
+    table.add_column("part", no_wrap=True)
     for stage in chosen:
-        table.add_column(f"stage {stage}", justify="right")
+        table.add_column(f"stage {stage}", justify="right", no_wrap=True)
     names = {name for stage in chosen for name in report.stages[stage].parts}
     for name in sorted(names, key=lambda n: -max(report.stages[s].parts.get(n, 0.0) for s in chosen)):
         table.add_row(name, *(f"{report.stages[s].parts.get(name, 0.0) / GIB:.3f}" for s in chosen))

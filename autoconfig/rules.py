@@ -211,6 +211,12 @@ def fsdp(s: Setting, c: Columns) -> Mask:
     return (c["fsdp"] == 0) | ((c["pp"] == 1) & (c["ep"] == 1) & ~c["dist_opt"])
 
 
+@_rule("AC006", "fsdp")
+def fsdp_support(s: Setting, c: Columns) -> Mask:
+    """This software stack has no FSDP."""
+    return (c["fsdp"] == 0) | s.stack.supports_fsdp
+
+
 @_rule("NV130", "fsdp dist_opt")
 def fp8_param_gather(s: Setting, c: Columns) -> Mask:
     """fp8_param_gather needs the distributed optimizer or FSDP."""
@@ -237,6 +243,7 @@ RULE_TEXT: dict[str, str] = {rule.id: rule.text for rule in RULES} | {
     "NV115": "recomputing mla_up_proj needs multi-latent attention",
     "NV118": "recomputing moe_act or layernorm is refused with the delayed fp8 recipe",
     "AC004": "recomputing mlp needs a layer with a dense MLP",
+    "AC007": "this software stack recomputes whole layers only",
     "AC005": "the plan's tp x pp x cp x dp must be the number of GPUs",
 }
 
@@ -244,6 +251,8 @@ RULE_TEXT: dict[str, str] = {rule.id: rule.text for rule in RULES} | {
 def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
     """The rule that forbids these modules for this model and precision, whatever the layout; None when legal."""
     model, modules = setting.model, set(recompute.modules)
+    if modules and not setting.stack.supports_selective_recompute:
+        return "AC007"
     if "mla_up_proj" in modules and not model.multi_latent_attention:
         return "NV115"
     if modules & {"moe", "moe_act"} and not model.is_moe:

@@ -10,12 +10,16 @@ import numpy.typing as npt
 
 from autoconfig.evaluate import Money, PlanReport, Violation, report_plan, violations
 from autoconfig.question import Question, Request, understand
+from autoconfig.remedies import Remedy, remedies
 from autoconfig.search import Ranking, rank_plans
 from autoconfig.verdict import RESOLUTION, nothing_legal, reason_for, tie_groups
+from memory_model.overhead import fit_probability
 from specs.layouts import stage_layers
 from specs.plan import TrainPlan, parse_plan
 from specs.units import GIB
 
+SAFE_FIT = 0.95
+"""Chance to fit from which a plan is called safe."""
 PARETO_POINTS = 12
 PARETO_SLOWEST = 2.0
 """The Pareto set ends at plans this many times slower than the first."""
@@ -52,9 +56,15 @@ class SearchAnswer:
     question: Question
     ranking: Ranking
     plans: tuple[RankedPlan, ...]
+    ties: int
+    """Layouts within the model's resolution of the fastest, shown or not."""
+    safe: PlanReport | None
+    """The fastest plan whose chance to fit is at least SAFE_FIT."""
     pareto: tuple[PlanReport, ...]
     included: tuple[IncludedPlan, ...]
     nearest_miss: PlanReport | None
+    remedies: tuple[Remedy, ...] = ()
+    """Where nothing fits: changes that were tried, with their outcome."""
     gpus_tried: tuple[tuple[int, float | None], ...] = ()
     """With gpus_at_most: GPU counts tried and the best step seconds of each."""
 
@@ -75,19 +85,15 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
     def report(position: int) -> PlanReport:
         return report_plan(setting, ranking.plan(position), money, request.memory_margin)
 
-    order = _sorted(ranking, request.sort_by)[: request.top]
+    order = [int(position) for position in _sorted(ranking, request.sort_by)[: request.top]]
     groups = tie_groups(ranking.step_seconds[ranking.best])
-    ranks = {int(position): rank for rank, position in enumerate(ranking.best)}
-    reports = [report(int(position)) for position in order]
+    layout_ranks = {int(ranking.space.layout_id[ranking.row[p]]): rank for rank, p in enumerate(ranking.best)}
+    ranks = [layout_ranks[int(ranking.space.layout_id[ranking.row[p]])] for p in order]
+    reports = [report(position) for position in order]
     first = report(int(ranking.best[0])) if len(ranking.best) else None
     plans = tuple(
-        RankedPlan(
-            rank=ranks[int(p)] + 1,
-            tie_group=int(groups[ranks[int(p)]]),
-            report=r,
-            why=reason_for(r, first, ranking, ranks[int(p)]),
-        )
-        for p, r in zip(order, reports, strict=True)
+        RankedPlan(rank=rank + 1, tie_group=int(groups[rank]), report=r, why=reason_for(r, first, ranking, position))
+        for position, rank, r in zip(order, ranks, reports, strict=True)
     )
     miss = None
     if ranking.nearest_miss is not None:
@@ -98,11 +104,15 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
             money,
             request.memory_margin,
         )
+    safe = _safe_position(ranking)
     return SearchAnswer(
         question=question,
         ranking=ranking,
         plans=plans,
+        ties=int((groups == 1).sum()),
+        safe=None if safe is None else report(safe),
         nearest_miss=miss,
+        remedies=tuple(remedies(question)) if miss is not None else (),
         gpus_tried=tried,
         pareto=tuple(report(p) for p in pareto_positions(ranking)),
         included=tuple(_include(text, question, ranking, money) for text in request.include),
@@ -131,11 +141,21 @@ def pareto_positions(ranking: Ranking) -> list[int]:
     return [int(position) for position in front]
 
 
+def _safe_position(ranking: Ranking) -> int | None:
+    """Position of the fastest plan whose chance to fit is at least SAFE_FIT; None where there is none."""
+    device = ranking.setting.cluster.memory_bytes
+    likely = np.flatnonzero(fit_probability(ranking.peak_bytes, ranking.limit_bytes, device) >= SAFE_FIT)
+    return int(likely[0]) if len(likely) else None
+
+
 def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
-    """Positions of the layouts' best plans; by memory: least peak first. Cost follows step time, the GPUs being the same."""
-    if sort_by == "memory":
-        return ranking.best[np.argsort(ranking.peak_bytes[ranking.best], kind="stable")]
-    return ranking.best
+    """One plan per layout: its fastest, fastest first; by memory its smallest, smallest first. Cost follows step time, the
+    GPUs being the same."""
+    if sort_by != "memory":
+        return ranking.best
+    by_peak = np.lexsort((ranking.step_seconds, ranking.peak_bytes))
+    _, first = np.unique(ranking.space.layout_id[ranking.row[by_peak]], return_index=True)
+    return by_peak[np.sort(first)]
 
 
 def _include(text: str, question: Question, ranking: Ranking | None, money: Money) -> IncludedPlan:
@@ -180,7 +200,8 @@ def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
 def _search_at_most(
     question: Question, progress: Callable[[str], None] | None
 ) -> tuple[Question, Ranking, tuple[tuple[int, float | None], ...]]:
-    """The fastest plan on at most the given GPUs, in whole nodes (or any part of a single one).
+    """The fastest plan on at most the given GPUs (sorted by cost: that with the fewest GPU-seconds), in whole nodes or any part
+    of a single one.
 
     Counts with many divisors come first: they show how few GPU-seconds a step can cost. Then from the most downwards, until a
     count could not win even at that cost, less the model's resolution.
@@ -189,9 +210,12 @@ def _search_at_most(
     counts = _gpu_counts(cluster.num_gpus, cluster.gpus_per_node)
     tried: dict[int, float | None] = {}
     winner: tuple[Question, Ranking] | None = None
-    fastest, cheapest_gpu_seconds = float("inf"), float("inf")
+    by_cost = question.request.sort_by == "cost"
+    least, cheapest_gpu_seconds = float("inf"), float("inf")
+    if by_cost:
+        counts = _thinned(counts)
     for gpus in [*_rich_in_divisors(counts), *counts]:
-        if gpus in tried or cheapest_gpu_seconds / (1 + RESOLUTION) / gpus > fastest:
+        if gpus in tried or (not by_cost and cheapest_gpu_seconds / (1 + RESOLUTION) / gpus > least):
             continue
         if progress is not None:
             progress(f"{gpus} GPUs")
@@ -201,10 +225,11 @@ def _search_at_most(
         tried[gpus] = step
         if step is not None:
             cheapest_gpu_seconds = min(cheapest_gpu_seconds, step * gpus)
-        better = step < fastest if step is not None else winner is not None and _misses_by_less(ranking, winner[1])
+        price = None if step is None else step * gpus if by_cost else step
+        better = price < least if price is not None else winner is not None and _misses_by_less(ranking, winner[1])
         if winner is None or better:
             winner = (replace(question, setting=setting), ranking)
-            fastest = step if step is not None else fastest
+            least = price if price is not None else least
     assert winner is not None
     return winner[0], winner[1], tuple(sorted(tried.items(), reverse=True))
 
@@ -212,6 +237,15 @@ def _search_at_most(
 def _gpu_counts(most: int, per_node: int) -> list[int]:
     """Whole nodes up to `most`, most first; within one node any number."""
     return list(range(most, 0, -1)) if most <= per_node else list(range(most // per_node * per_node, 0, -per_node))
+
+
+def _thinned(counts: list[int]) -> list[int]:
+    """Counts about a fifth apart, most first: enough to find where GPU-seconds are least."""
+    kept: list[int] = []
+    for count in counts:
+        if not kept or count <= kept[-1] * 0.8:
+            kept.append(count)
+    return kept
 
 
 def _rich_in_divisors(counts: list[int]) -> list[int]:

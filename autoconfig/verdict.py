@@ -35,9 +35,9 @@ def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return groups
 
 
-def reason_for(report: PlanReport, first: PlanReport | None, ranking: Ranking, index: int) -> str:
+def reason_for(report: PlanReport, first: PlanReport | None, ranking: Ranking, position: int) -> str:
     """Why the plan is at this place: for the first its largest parts and what it beat, for others what they trade."""
-    if first is None or index == 0 or report is first:
+    if first is None or position == int(ranking.best[0]):
         return _why_first(report, ranking)
     ratio = report.step_seconds / first.step_seconds - 1
     slower = f"{ratio:.1%} slower than the first" if ratio > 0.0005 else "as fast as the first"
@@ -108,23 +108,3 @@ def _what_would_be_legal(setting: Setting) -> str:
         if _legal(replace(setting, cluster=replace(setting.cluster, num_gpus=wanted))):
             return f"--gpus {wanted}, or --gpus-at-most {gpus}"
     return "another sequence length, or a model whose heads and layers have more divisors"
-
-
-def what_would_fit(report: PlanReport, question: Question) -> list[str]:
-    """Things to try when nothing fits, most effective first."""
-    setting, numerics = question.setting, question.setting.numerics
-    state = sum(report.worst_stage.parts.get(name, 0.0) for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"))
-    hints = []
-    factor = report.peak_bytes / report.limit_bytes
-    more = int(np.ceil(setting.cluster.num_gpus * factor / setting.cluster.gpus_per_node)) * setting.cluster.gpus_per_node
-    hints.append(f"more GPUs: about {max(more, setting.cluster.num_gpus + setting.cluster.gpus_per_node)} of the same kind")
-    if state > 0.5 * report.peak_bytes:
-        hints.append("a share of the optimizer state on the CPU: --fix offload=1")
-        if numerics.grad_reduce_dtype == "fp32":
-            hints.append("gradients in bf16: --grad-reduce-dtype bf16")
-        if numerics.exp_avg_dtype == "fp32":
-            hints.append("optimizer moments in bf16: --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16")
-    if setting.workload.seq_length > 8192:
-        hints.append("a shorter sequence: --seq-length")
-    hints.append("GPUs with more memory: see `autoconfig gpus`")
-    return hints

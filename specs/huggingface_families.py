@@ -290,6 +290,7 @@ def _opt(cfg: ConfigReader) -> Fields:
     # modeling_opt.py: OPTLearnedPositionalEmbedding holds two rows more than max_position_embeddings
     return _gpt_like(cfg, _layers(cfg), hidden, cfg.integer("num_attention_heads"), cfg.integer("ffn_dim"),
                      cfg.integer("max_position_embeddings", 2048) + 2) | {
+        "default_seq_length": cfg.integer("max_position_embeddings", 2048),
         "position_embedding_type": "learned_absolute", "activation": _activation(cfg, "activation_function", "relu", False),
         "add_bias_linear": cfg.boolean("enable_bias", True)}
 

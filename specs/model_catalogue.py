@@ -26,7 +26,7 @@ HINT = "autoconfig models lists them all; a size like 13b or the path of a Huggi
 
 _SPEC_FIELDS = frozenset(f.name for f in fields(ModelSpec))
 _FILE_ONLY = frozenset({"family", "aliases"})
-_BARE_SIZE = re.compile(r"(?:gpt-?3?-)?([0-9.]+(?:e\+?[0-9]+)?[kmbgt]?)")
+_BARE_SIZE = re.compile(r"(?:gpt-?3?-)?([0-9.]+(?:e\+?[0-9]+)?[kmbgt]|[0-9]{7,24}|[0-9.]+e\+?[0-9]+)")
 _VARIANT = re.compile(r"(.*?)\s*\(([^()]*)\)")
 _VARIANTS: dict[str, dict[str, object]] = {"tokendrop": {}, "dropless": {}, "w/ mtp": {}, "w/o mtp": {"mtp_num_layers": 0}}
 """What NVIDIA's performance tables write behind a model's name, and what it changes in the architecture."""

@@ -196,12 +196,13 @@ def active_matmul_parameters(model: ModelSpec) -> int:
     return round((model.num_layers - num_moe) * dense + num_moe * sparse + head + model.mtp_num_layers * depth)
 
 
-def model_flops_per_token(model: ModelSpec, seq_length: int, convention: str = "causal") -> float:
+def model_flops_per_token(model: ModelSpec, seq_length: int, convention: str = "causal", *, frozen: bool = False) -> float:
     """Forward and backward FLOPs of one trained token, no recomputation.
 
     `6 x active matmul parameters + 6 L a d s` for causal attention (half of the score matrix), 12 instead of 6 where
     publications count full attention (Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eq. 7). Query and value head
-    dims may differ (MLA). Sliding-window layers count min(s, window) keys.
+    dims may differ (MLA). Sliding-window layers count min(s, window) keys. Frozen weights (LoRA) have no weight gradient: 4
+    instead of 6; the adapters' own FLOPs are left out.
     """
     per_pair = 6.0 if convention == "causal" else 12.0
     head_dim = (model.query_head_dim + model.value_head_dim) / 2
@@ -211,4 +212,5 @@ def model_flops_per_token(model: ModelSpec, seq_length: int, convention: str = "
         if sliding and model.window_size is not None and model.window_size < seq_length:
             keys = 2.0 * model.window_size if convention == "causal" else float(model.window_size)
         pairs += min(keys, float(seq_length))
-    return 6.0 * active_matmul_parameters(model) + per_pair * model.num_attention_heads * head_dim * pairs
+    per_parameter = 4.0 if frozen else 6.0
+    return per_parameter * active_matmul_parameters(model) + per_pair * model.num_attention_heads * head_dim * pairs

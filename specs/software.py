@@ -78,6 +78,11 @@ class SoftwareStack:
     parent: str | None = None
     """Generation whose constants stand in where this one has none."""
     aliases: tuple[str, ...] = ()
+    least_compute_capability: float = 0.0
+    """GPUs below it cannot run the stack (Transformer Engine and flash attention 2 need 8.0)."""
+    supports_fp8: bool = True
+    supports_fsdp: bool = True
+    supports_selective_recompute: bool = True
     supports_context_parallel: bool = True
     supports_sequence_parallel: bool = True
     memory: StackMemory

@@ -12,7 +12,15 @@ from specs.errors import CatalogueError, UnknownNameError
 from specs.software import SoftwareStack, StackMemory, StackTime
 
 DEFAULT_STACK = "transformer-engine"
-SUPPORT_FLAGS = ("supports_context_parallel", "supports_sequence_parallel")
+SUPPORT_FLAGS = {
+    "least_compute_capability": 0.0,
+    "supports_fp8": True,
+    "supports_fsdp": True,
+    "supports_selective_recompute": True,
+    "supports_context_parallel": True,
+    "supports_sequence_parallel": True,
+}
+"""What a stack can do, inherited by stacks that extend it, and what holds where no file says so."""
 
 
 @cache
@@ -25,8 +33,8 @@ def _raw(name: str) -> dict[str, Any]:
         base = _raw(data["extends"])
         for part in ("memory", "time", "sources"):
             data[part] = {**base.get(part, {}), **data.get(part, {})}
-        for flag in SUPPORT_FLAGS:
-            data.setdefault(flag, base.get(flag, True))
+        for flag, usual in SUPPORT_FLAGS.items():
+            data.setdefault(flag, base.get(flag, usual))
     return data
 
 
@@ -56,7 +64,7 @@ def _build(data: dict[str, Any]) -> SoftwareStack:
         generation=data["generation"],
         parent=data.get("parent"),
         aliases=tuple(data.get("aliases", ())),
-        **{flag: data.get(flag, True) for flag in SUPPORT_FLAGS},
+        **{flag: data.get(flag, usual) for flag, usual in SUPPORT_FLAGS.items()},
         memory=StackMemory(**_known(StackMemory, data.get("memory", {}), data["name"])),
         time=StackTime(**_known(StackTime, data.get("time", {}), data["name"])),
         sources=data.get("sources", {}),

@@ -175,6 +175,7 @@ EXAMPLES = {
     "NV041": (DENSE, {}, "vpp=2,pp=4,mbs=1,dp=8", "vpp=2,pp=4,mbs=4,dp=4"),
     "NV042": (DENSE, {}, "vpp=2,pp=4,mbs=2,dp=2", "vpp=2,pp=3,mbs=2,dp=2"),
     "NV100": (DENSE, {}, "fsdp=3,pp=1,ep=1,dist_opt=0", "fsdp=3,pp=2,ep=1,dist_opt=0"),
+    "AC006": (DENSE, {"software": "megatron-lm-2022"}, "fsdp=0", "fsdp=3"),
     "NV130": (DENSE, {"gpu": "h100-sxm-80gb", "numerics": {"precision": "fp8", "fp8_param_gather": True}},
               "fsdp=0,dist_opt=1", "fsdp=0,dist_opt=0"),
     "NV094": (DENSE, {}, "offload=1,dist_opt=1", "offload=1,dist_opt=0"),
@@ -215,6 +216,7 @@ PLANS_AND_RULES = [
      None, "NV118"),
     (MLA, {}, "recompute=selective:mlp", None, "AC004"),
     (MOE, {}, "recompute=none", "recompute=selective:mlp", "AC004"),
+    (DENSE, {"software": "megatron-lm-2021"}, "recompute=full:uniform:1", "recompute=selective:core_attn", "AC007"),
     (DENSE, {}, "tp=2,pp=2,dp=2", "tp=2,pp=2,dp=1", "AC005"),
 ]  # fmt: skip
 

@@ -1,0 +1,129 @@
+"""What would make a model fit: every suggestion is tried before it is made, and says what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from autoconfig.question import Question
+from autoconfig.rules import Setting
+from autoconfig.search import Ranking, rank_plans
+from autoconfig.space import Wish
+from specs.cluster import cluster_of
+from specs.errors import InputError
+from specs.gpu_catalogue import gpu_ids, load_gpu
+from specs.numerics import Numerics
+from specs.plan import TrainPlan
+from specs.units import GIB
+
+GROWTH = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+"""Cluster sizes tried, in multiples of the one asked for."""
+LARGER_GPUS_TRIED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """One change and what it does."""
+
+    change: str
+    """In words, with the option that makes it."""
+    fits: bool
+    plan: TrainPlan | None = None
+    step_seconds: float | None = None
+    still_short_gib: float | None = None
+    """Where it does not fit: what the nearest plan still lacks."""
+
+    def __str__(self) -> str:
+        if self.fits:
+            return f"{self.change}: {self.plan} at {self.step_seconds:,.2f} s a step"
+        return f"{self.change}: still {self.still_short_gib:,.1f} GiB too much"
+
+
+def remedies(question: Question) -> list[Remedy]:
+    """Changes that make it fit, and savings that alone do not; options that were given already are not repeated."""
+    found: list[Remedy] = []
+    savings = list(_savings(question))
+    for change, setting, wish in savings:
+        found += _tried(change, setting, wish, question)
+    if len(savings) > 1:
+        everything, wish = question.setting, question.wish
+        for _, setting, changed in savings:
+            everything = replace(everything, numerics=_merged(everything, setting, question.setting))
+            wish = changed if changed is not question.wish else wish
+        found += _tried("all of these together", everything, wish, question)
+    found += _larger_gpus(question)
+    found += _more_gpus(question)
+    return found
+
+
+def _merged(so_far: Setting, changed: Setting, original: Setting) -> Numerics:
+    before, after = vars(original.numerics), vars(changed.numerics)
+    return replace(so_far.numerics, **{key: after[key] for key in before if after[key] != before[key]})
+
+
+def _savings(question: Question) -> Iterator[tuple[str, Setting, Wish]]:
+    """(words, setting, wish) of every saving that is not in use yet."""
+    setting, numerics = question.setting, question.setting.numerics
+    if numerics.peft != "none":
+        return
+    fixed = question.wish.fixed
+    if "offload" not in fixed and fixed.get("dist_opt", {True}) != {False}:
+        wish = replace(question.wish, fixed={**fixed, "offload": frozenset({1.0})})
+        yield "optimizer state on the CPU (--fix offload=1)", setting, wish
+    if numerics.grad_reduce_dtype == "fp32":
+        half = replace(setting, numerics=replace(numerics, grad_reduce_dtype="bf16"))
+        yield "gradients in bf16 (--grad-reduce-dtype bf16)", half, question.wish
+    if numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32":
+        half = replace(setting, numerics=replace(numerics, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"))
+        yield "optimizer moments in bf16 (--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16)", half, question.wish
+
+
+def _larger_gpus(question: Question) -> list[Remedy]:
+    """The first GPU type with more memory, ascending, on which as many GPUs are enough."""
+    setting = question.setting
+    larger = sorted(
+        (gpu for gpu in map(load_gpu, gpu_ids()) if gpu.memory_bytes > setting.cluster.gpu.memory_bytes),
+        key=lambda gpu: gpu.memory_bytes,
+    )
+    step = max(1, len(larger) // LARGER_GPUS_TRIED)
+    for gpu in larger[step - 1 :: step]:
+        try:
+            gpu.peak_flops_per_s(setting.numerics.gemm_precision)
+            changed = replace(setting, cluster=cluster_of(gpu, setting.cluster.num_gpus))
+        except InputError:
+            continue
+        tried = _tried(f"{setting.cluster.num_gpus} x {gpu.id} instead (--gpu {gpu.id})", changed, question.wish, question)
+        if tried and tried[0].fits:
+            return tried
+    return []
+
+
+def _more_gpus(question: Question) -> list[Remedy]:
+    """The smallest tried multiple of the cluster on which it fits."""
+    setting = question.setting
+    node = setting.cluster.gpus_per_node
+    for factor in GROWTH:
+        count = -(-int(setting.cluster.num_gpus * factor) // node) * node
+        try:
+            changed = replace(setting, cluster=replace(setting.cluster, num_gpus=count))
+        except InputError:
+            return []
+        tried = _tried(f"{count} GPUs of the same kind (--gpus {count})", changed, question.wish, question)
+        if tried and tried[0].fits:
+            return tried
+    return []
+
+
+def _tried(change: str, setting: Setting, wish: Wish, question: Question) -> list[Remedy]:
+    """The change with its outcome; nothing where it leaves no legal plan."""
+    ranking: Ranking = rank_plans(setting, wish, question.request.memory_margin)
+    if len(ranking.best):
+        return [
+            Remedy(
+                change=change, fits=True, plan=ranking.plan(int(ranking.best[0])), step_seconds=float(ranking.step_seconds[0])
+            )
+        ]
+    miss = ranking.nearest_miss
+    if miss is None:
+        return []
+    return [Remedy(change=change, fits=False, still_short_gib=(miss.peak_bytes - miss.limit_bytes) / GIB)]
