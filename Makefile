@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | soak. Everything runs from .venv, made on first use with the python3 on PATH
+# make demo | test | lint | bench | soak | calibration | accuracy. Everything runs from .venv, made on first use with the python3 on PATH
 # (another one: make PYTHON=python3.12 test). Setup runs again only after pyproject.toml changed.
 
 PYTHON ?= python3
@@ -10,13 +10,15 @@ PIP := PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint bench soak clean
+.PHONY: help demo test lint bench soak calibration accuracy clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
 	@echo "make test    lint and the fast tests"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make bench   speed and memory of the planner"
+	@echo "make calibration  fit the shipped calibration and bands on the published runs"
+	@echo "make accuracy     write docs/accuracy.md"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -32,6 +34,12 @@ lint: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/bench.py
+
+calibration: $(DEV)
+	$(BIN)/python tools/fit_published.py
+
+accuracy: $(DEV)
+	$(BIN)/autoconfig validate --docs docs/accuracy.md
 
 soak: $(DEV)
 	@echo "soak: seed $(SEED) (make soak SEED=$(SEED) repeats this run)"

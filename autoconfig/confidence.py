@@ -1,7 +1,7 @@
 """How sure a prediction is: a 90 % band around the step time by class, the chance to fit, and what both rest on.
 
-The bands are quantiles of measured / predicted on published runs whose source the constants had not seen; `data/bands.json` holds
-them by class and is written by `make calibration`. Measured runs are more often slower than faster, so the bands are asymmetric.
+The bands are quantiles of measured / predicted on published runs whose source the constants had not seen; `data/bands.json`
+holds them by class and is written by `make calibration`. Measured runs are more often slower than faster: bands are asymmetric.
 """
 
 from __future__ import annotations

@@ -116,7 +116,10 @@ def report_plan(
     margin: float = 0.0,
     calibration: Calibration = DOCUMENTED_DEFAULTS,
 ) -> PlanReport:
-    """Predict one legal plan in full; `calibration` is the one that `setting` carries. Raises PlanError when its stages or micro-batches are not whole numbers."""
+    """Predict one legal plan in full; `calibration` is the one that `setting` carries.
+
+    Raises PlanError when its stages or micro-batches are not whole numbers.
+    """
     money = money or Money()
     layouts = layouts_of([plan], setting.model, setting.workload.global_batch_size)
     arguments = {

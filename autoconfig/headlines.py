@@ -154,8 +154,8 @@ def throughput_gain() -> dict[str, float]:
 
 
 def days_of_175b() -> dict[str, float]:
-    """Days for 300B tokens: the plan of Megatron-LM's README and our best with the software of 2021 (full recomputation, optimizer
-    not sharded), our best with that of 2022."""
+    """Days for 300B tokens: the plan of Megatron-LM's README and our best with the software of 2021 (full recomputation,
+    optimizer not sharded), our best with that of 2022."""
     old = _gpt3_on_a100(1024, 1536, "megatron-lm-2021", fix=("recompute=full", "dist_opt=0", "fsdp=0"))
     plans = {
         "full recompute, README's plan": _report(old, "tp=8,pp=16,mbs=1,recompute=full:uniform:1,dist_opt=0"),
@@ -202,7 +202,7 @@ def interleaving_gain() -> dict[str, float]:
 
 def weak_scaling() -> dict[str, float]:
     """TFLOPS per GPU of Narayanan et al. 2021, Table 1, counting recomputation as the paper does."""
-    sizes = [entry["points"] for entry in _entries() if entry["id"] == "weak_scaling"][0]
+    sizes = next(entry["points"] for entry in _entries() if entry["id"] == "weak_scaling")
     cases = [case for case in _cases().values() if case.source == "Narayanan2021-Table1"]
     by_gpus = {case.setting.cluster.num_gpus: _flops_per_gpu(case, "full+recompute") / 1e12 for case in cases}
     return {label: by_gpus[int(label.split()[-1])] for label in sizes}

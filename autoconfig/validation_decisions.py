@@ -13,7 +13,7 @@ from autoconfig.validation_runs import Constants, Predicted, predict_steps, with
 LEAST_ROWS = 6
 """Measured plans that make a group."""
 FIRST_CHOICES = 3
-HOST_FACTORS = np.geomspace(0.25, 4.0, 17)
+HOST_FACTORS = tuple(float(factor) for factor in np.geomspace(0.25, 4.0, 17))
 SCALAR_ROWS = 160
 """Rows on which the host scalar is chosen, spread over the source."""
 

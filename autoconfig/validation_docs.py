@@ -33,7 +33,7 @@ chosen while looking at these rows: expect runs that nobody looked at to be 1 to
 """
 NOT_MODELLED = """## What is not modelled
 
-- Fine-tuning on packed sequences: the lengths of NVIDIA's SFT and LoRA rows are not published, and their rows are predicted too slow.
+- Fine-tuning on packed sequences: the lengths of NVIDIA's SFT and LoRA rows are not published; they are predicted too slow.
 - Single-layer timings and launch-bound CI runs of tiny models: the host's share of a step is a floor per layer, no more.
 - Load imbalance of dropless mixtures of experts beyond `--moe-imbalance`; dispatch kernels by release.
 - Context parallelism of NeMo 24.03: the whole long-context series is predicted too fast.

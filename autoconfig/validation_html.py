@@ -16,7 +16,8 @@ SIZE = 260
 EDGE = 36
 STYLE = """
 body{font:14px/1.4 system-ui,sans-serif;margin:2em;color:#222;background:#fff}
-table{border-collapse:collapse;margin:0 0 .5em}td,th{padding:2px 8px;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}
+table{border-collapse:collapse;margin:0 0 .5em}
+td,th{padding:2px 8px;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}
 figure{display:inline-block;margin:0 1em 1em 0}figcaption{max-width:260px}svg{background:#fafafa;border:1px solid #ccc}
 """
 
@@ -37,7 +38,8 @@ def page(found: Validation) -> str:
     plots = "".join(plot(group) for group in found.groups if group.points)
     tables = "".join(_table(sheet) for sheet in sheets(found))
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{STYLE}</style></head>"
         f"<body><h1>{escape(title)}</h1><p>Constants: {escape(found.constants)}.</p>"
         f"<h2>Predicted over measured step time</h2><p>Both axes are logarithmic, seconds; the lines are equality and 10 % "
         f"beside it.</p>{plots}{tables}</body></html>\n"

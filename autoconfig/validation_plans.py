@@ -49,8 +49,9 @@ class PlacedPlan:
 
     @property
     def holds(self) -> bool:
-        ranked = self.ratio is not None and self.percentile is not None
-        return bool(ranked and self.ratio <= RATIO_BAR and self.percentile <= PERCENTILE_BAR)
+        if self.ratio is None or self.percentile is None:
+            return False
+        return self.ratio <= RATIO_BAR and self.percentile <= PERCENTILE_BAR
 
 
 def placed_plans(leave_out: str | None, progress: Progress | None = None) -> list[PlacedPlan]:

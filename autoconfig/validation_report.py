@@ -70,7 +70,7 @@ def error_sheet(found: Validation) -> Sheet:
         title=f"Step time by source and GPU, {TITLE[found.leave_out]}",
         columns=columns,
         lines=tuple(lines),
-        note=f"Constants: {found.constants}. Errors are shares of the measured step; bias is the median of predicted / measured - 1.",
+        note=f"Constants: {found.constants}. Errors are shares of the measured step; bias: median of predicted / measured - 1.",
     )
 
 
@@ -148,7 +148,8 @@ def plan_sheet(placed: Sequence[PlacedPlan]) -> Sheet:
             what = f"{plan.model}, {plan.gpus} x {plan.gpu}, batch {plan.batch}, {plan.precision}"
             lines.append((what, plan.plan, plan.first, ratio, where, plan.separates))
     note = (
-        f"{summary['rows']} rows are {summary['plans']} plans; {summary['hold']} are within 1.10 x our first and in the first 5 %; "
+        f"{summary['rows']} rows are {summary['plans']} plans; {summary['hold']} are within 1.10 x our first and in the first "
+        f"5 %; "
         f"median percentile {summary['median_percentile']:.2f} %, median ratio {summary['median_ratio']:.3f}; "
         f"{summary['refused']} are not legal or do not fit for us (their ratio is printed all the same)."
     )
@@ -206,7 +207,7 @@ def headline_sheet(found: Validation) -> Sheet:
         title="Headline results of the field",
         columns=("headline", "case", "published", "ours", "deviation", "cause, where beyond 10 %"),
         lines=tuple(lines),
-        note="Shipped calibration, software of the time. For overheads and gains the deviation is that of the resulting step time.",
+        note="Shipped calibration, software of the time. For overheads and gains the deviation is that of the step time.",
     )
 
 

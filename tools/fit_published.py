@@ -1,4 +1,4 @@
-"""`make calibration`: fits time_model/data/calibration.json on the published runs, then the bands of autoconfig/data/bands.json.
+"""`make calibration`: fits time_model/data/calibration.json on the published runs, then autoconfig/data/bands.json.
 
 Deterministic: the same tables and the same models give the same files.
 """
@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CALIBRATION = ROOT / "time_model" / "data" / "calibration.json"
 BANDS = ROOT / "autoconfig" / "data" / "bands.json"
 ABOUT = (
-    "5 % and 95 % quantiles of measured over predicted step time, every source with equal weight, on published runs whose source "
-    "the constants had not seen (autoconfig/validation_bands.py). Written by tools/fit_published.py."
+    "5 % and 95 % quantiles of measured over predicted step time, every source with equal weight, on published runs whose "
+    "source the constants had not seen (autoconfig/validation_bands.py). Written by tools/fit_published.py."
 )
 
 
