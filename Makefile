@@ -1,4 +1,5 @@
-# make demo | test | lint | bench | soak | tables. Everything runs from .venv, made on first use with the python3 on PATH
+# make demo | test | lint | bench | soak | tables | calibration | accuracy. Everything runs from .venv, made on first
+# use with the python3 on PATH
 # (another one: make PYTHON=python3.12 test). Setup runs again only after pyproject.toml changed.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ PIP := PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint bench soak tables clean
+.PHONY: help demo test lint bench soak tables calibration accuracy clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -18,6 +19,8 @@ help:
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make bench   speed and memory of the planner"
 	@echo "make tables  distil measured operators to time_model/data/operators (downloads a wheel of 82 MB)"
+	@echo "make calibration  fit the shipped calibration and bands on the published runs"
+	@echo "make accuracy     write docs/accuracy.md"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -36,6 +39,12 @@ bench: $(DEV)
 
 tables: $(DEV)
 	$(BIN)/python -m tools.distil_operator_tables
+
+calibration: $(DEV)
+	$(BIN)/python tools/fit_published.py
+
+accuracy: $(DEV)
+	$(BIN)/autoconfig validate --docs docs/accuracy.md
 
 soak: $(DEV)
 	@echo "soak: seed $(SEED) (make soak SEED=$(SEED) repeats this run)"

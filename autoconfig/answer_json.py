@@ -134,6 +134,7 @@ def setting_json(question: Question) -> dict[str, Any]:
         "workload": asdict(setting.workload),
         "numerics": {**asdict(setting.numerics), "lora_target_modules": list(setting.numerics.lora_target_modules)},
         "software": setting.stack.name,
+        "calibration": question.calibration.version,
         "assumed": list(question.assumed),
     }
 

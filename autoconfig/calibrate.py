@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoconfig.files import write_atomically
+from autoconfig.calibration_file import read_calibration, write_calibration
 from autoconfig.fit import fit, refine
 from autoconfig.observe import Run, all_published_rows, observe, timed_runs, useful_for_calibration
 from autoconfig.predict import read_table
-from specs.errors import FileError, InputError
-from time_model.calibration import Calibration, parse, shipped, to_json
-
-MAX_FILE_BYTES = 16 * 2**20
+from specs.errors import InputError
+from time_model.calibration import NAMES, Calibration, shipped
 
 
 def published_calibration() -> Calibration:
@@ -41,23 +38,20 @@ def _version(kind: str, runs: Sequence[Run]) -> str:
     return f"{kind}-{len(runs)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def write_calibration(calibration: Calibration, target: Path) -> None:
-    """As JSON, written beside and renamed. Raises FileError."""
-    text = json.dumps(to_json(calibration), indent=1) + "\n"
+def describe(calibration: Calibration, source: Path) -> list[str]:
+    """A line per entry that the user's runs made: its factors, and which of them the runs do not determine."""
+    ids = {row.get("id", "") for row in read_table(source)}
+    lines = []
+    for entry in calibration.entries:
+        if not entry.rows or not set(entry.rows) <= ids:
+            continue
+        known = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in entry.determined) or "nothing"
+        kept = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in NAMES if name not in entry.determined)
+        lines.append(
+            f"{entry.generation} on {entry.architecture} ({entry.kind}), {len(entry.rows)} runs: determined {known}; "
+            f"not determined, kept near where they were: {kept or 'nothing'}"
+        )
+    return lines
 
-    def write(file: Path) -> None:
-        file.write_text(text, encoding="utf-8")
 
-    write_atomically(target, write)
-
-
-def read_calibration(source: Path) -> Calibration:
-    """A file that `write_calibration` wrote. Raises FileError or InputError."""
-    try:
-        if source.stat().st_size > MAX_FILE_BYTES:
-            raise FileError(f"{source} is larger than {MAX_FILE_BYTES // 2**20} MiB")
-        return parse(json.loads(source.read_text(encoding="utf-8")), str(source))
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        if isinstance(error, OSError):
-            raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
-        raise InputError(f"{source} is not a calibration; write one with autoconfig calibrate") from error
+__all__ = ["calibrate_file", "describe", "published_calibration", "read_calibration", "write_calibration"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from autoconfig import cli_truth
 from autoconfig.cli_options import question_options, request_of, search_options
 from specs.errors import AutoconfigError, InputError
 
@@ -81,7 +82,7 @@ def search_command(ctx: click.Context, /, as_json: bool, output: str | None, **o
     else:
         from autoconfig.report import show_search
 
-        show_search(_console(), answer, _explain_command(sys.argv[1:], answer.question.setting.cluster.num_gpus))
+        show_search(console(), answer, _explain_command(sys.argv[1:], answer.question.setting.cluster.num_gpus))
     if not answer.plans:
         ctx.exit(EXIT_NOTHING_FITS)
 
@@ -106,11 +107,15 @@ def explain_command(ctx: click.Context, /, plan: str, as_json: bool, **options: 
     else:
         from autoconfig.report import show_explain
 
-        show_explain(_console(), question, included)
+        show_explain(console(), question, included)
     if not included.legal:
         ctx.exit(EXIT_BAD_INPUT)
     if included.report is not None and not included.report.fits:
         ctx.exit(EXIT_NOTHING_FITS)
+
+
+for _command in cli_truth.COMMANDS:
+    cli.add_command(_command)
 
 
 @cli.command("models")
@@ -158,7 +163,8 @@ def _explain_command(arguments: list[str], gpus: int) -> str:
     return shlex.join(kept)
 
 
-def _console() -> Any:
+def console() -> Any:
+    """Where tables go; wide when piped."""
     from rich.console import Console
 
     class PipeConsole(Console):
@@ -185,7 +191,7 @@ def _show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
         )
     for row in rows:
         table.add_row(*(f"{v:,}" if isinstance(v, int | float) and not isinstance(v, bool) else str(v) for v in row.values()))
-    _console().print(table)
+    console().print(table)
 
 
 def _progress(options: dict[str, Any]) -> Any:

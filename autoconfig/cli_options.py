@@ -45,6 +45,13 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+calibration_option = click.option(
+    "--calibration",
+    metavar="FILE",
+    help="Written by `autoconfig calibrate`; `none`: no measured runs.  [default: the shipped one]",
+)
+
+
 def question_options(command: Command) -> Command:
     """Model, cluster, workload, numerics: everything but the plan."""
     for name in reversed(BOOLEAN_FIELDS):
@@ -64,6 +71,7 @@ def question_options(command: Command) -> Command:
         click.option("--cluster", help="JSON or TOML file that describes other hardware."),
         click.option("--gpus-per-node", type=int, help="GPUs in one node, where it is not the usual server."),
         click.option("--software", help=f"Software stack (see `autoconfig software`); {DEFAULT_STACK} where the GPU runs it."),
+        calibration_option,
         click.option("--seq-length", type=int, help="Tokens of one sample."),
         click.option("--global-batch-size", type=int, help="Samples of one optimizer step."),
         click.option("--memory-margin", type=float, default=0.0, show_default=True, help="Share of GPU memory to keep free."),
@@ -105,6 +113,7 @@ def request_of(options: dict[str, Any]) -> Request:
         cluster=options["cluster"],
         gpus_per_node=options["gpus_per_node"],
         software=options["software"],
+        calibration=options.get("calibration"),
         seq_length=options["seq_length"],
         global_batch_size=options["global_batch_size"],
         architecture=architecture,

@@ -1,22 +1,41 @@
-"""How sure a prediction is: a 90 % band around the step time by class, and the chance to fit.
+"""How sure a prediction is: a 90 % band around the step time by class, the chance to fit, and what both rest on.
 
-The bands are quantiles of |measured / predicted| on runs that the constants had not seen (findings on public measurements:
-half-width 13 to 14 % pooled, measured more often slower than predicted). They are data below, by class; calibration on a
-user's own runs replaces them.
+The bands are quantiles of measured / predicted on published runs whose source the constants had not seen; `data/bands.json`
+holds them by class and is written by `make calibration`. Measured runs are more often slower than faster: bands are asymmetric.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
 from autoconfig.rules import Setting
+from specs.parameters import total_parameters
+from time_model.calibration import POOL, Calibration
 
-BANDS: dict[str, tuple[float, float]] = {
-    "dense, constants from this GPU": (0.09, 0.14),
-    "dense, inherited constants": (0.20, 0.30),
-    "mixture of experts": (0.25, 0.35),
-}
-"""Class -> share below and above the prediction that hold 90 % of left-out runs (inherited constants: an assumption, wider)."""
+MOE = "mixture of experts"
+SMALL = "small model"
+CALIBRATED = "calibrated generation"
+RELATED = "related generation"
+UNCALIBRATED = "uncalibrated GPU"
+CLASSES = (CALIBRATED, RELATED, UNCALIBRATED, MOE, SMALL)
+SMALL_PARAMETERS = 1e9
+"""Below it a step is bound by the host and by launches, which no public measurement determines (findings, section 1)."""
+LEAST_SOURCES = 3
+"""A class with fewer sources takes the pooled band."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """5 % and 95 % quantile of measured over predicted step time, and what they were counted on."""
+
+    p5: float
+    p95: float
+    rows: int
+    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,20 +49,58 @@ class Confidence:
     level: str
 
 
-def confidence_of(setting: Setting, step_seconds: float, fit_probability: float, constants: str) -> Confidence:
-    """Band of one prediction. `constants` is the time model's level: `calibrated` or `default`."""
-    if constants != "calibrated":
-        level = "dense, inherited constants"
-    elif setting.model.is_moe:
-        level = "mixture of experts"
-    else:
-        level = "dense, constants from this GPU"
-    below, above = BANDS[level]
-    source = "published operator tables" if constants == "calibrated" else "constants of another GPU generation"
+def confidence_class(setting: Setting, calibration: Calibration) -> str:
+    """Which of CLASSES a question belongs to under a calibration."""
+    if setting.model.is_moe:
+        return MOE
+    if total_parameters(setting.model) < SMALL_PARAMETERS:
+        return SMALL
+    entry = calibration.entry_for(setting.cluster.gpu, setting.stack.generation)
+    if entry is None or not entry.sources:
+        return UNCALIBRATED
+    return CALIBRATED if entry.generation == setting.stack.generation else RELATED
+
+
+@cache
+def shipped_bands() -> Mapping[str, Band]:
+    """Class -> band, from data/bands.json; the key `pooled` holds all sources together."""
+    text = (resources.files("autoconfig") / "data" / "bands.json").read_text(encoding="utf-8")
+    return {
+        name: Band(p5=item["p5"], p95=item["p95"], rows=item["rows"], sources=tuple(item["sources"]))
+        for name, item in json.loads(text)["bands"].items()
+    }
+
+
+def band_of(level: str, bands: Mapping[str, Band]) -> Band:
+    """The band of a class, the pooled one where the class has too few sources."""
+    own = bands.get(level)
+    return own if own is not None and len(own.sources) >= LEAST_SOURCES else bands["pooled"]
+
+
+def confidence_of(setting: Setting, step_seconds: float, fit_probability: float, calibration: Calibration) -> Confidence:
+    """Band of one prediction made under a calibration."""
+    level = confidence_class(setting, calibration)
+    band = band_of(level, shipped_bands())
     return Confidence(
-        step_seconds_p5=step_seconds * (1 - below),
-        step_seconds_p95=step_seconds * (1 + above),
+        step_seconds_p5=step_seconds * band.p5,
+        step_seconds_p95=step_seconds * band.p95,
         fit_probability=fit_probability,
-        calibrated_on=f"{source}; software {setting.stack.name}",
+        calibrated_on=_evidence(setting, calibration),
         level=level,
     )
+
+
+def _evidence(setting: Setting, calibration: Calibration) -> str:
+    """The runs behind the constants, and which constants the runs do not determine."""
+    start = f"calibration {calibration.version}, software {setting.stack.name}: "
+    entry = calibration.entry_for(setting.cluster.gpu, setting.stack.generation, moe=setting.model.is_moe)
+    if entry is None or not entry.sources:
+        return start + f"no measured runs on {setting.cluster.gpu.architecture}, documented defaults"
+    sources = len(entry.sources)
+    if entry.generation == POOL:
+        return start + f"what {sources} sources of other generations on {entry.architecture} have in common"
+    text = f"{len(entry.rows)} runs of {sources} source{'s' * (sources > 1)} with {entry.generation} on {entry.architecture}"
+    if entry.kind == "dense" and setting.model.is_moe:
+        text += ", dense models"
+    kept = [name for name in entry.log_sd if name not in entry.determined and (name != "moe" or setting.model.is_moe)]
+    return start + text + (f"; not determined by them, kept near the default: {', '.join(kept)}" if kept else "")

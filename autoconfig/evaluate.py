@@ -15,6 +15,7 @@ from specs.errors import PlanError
 from specs.layouts import layouts_of, stage_layers
 from specs.plan import TrainPlan
 from specs.units import SECONDS_PER_DAY
+from time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
 from time_model.predict import estimate_step_time
 
 FLOPS_CONVENTION = "causal"
@@ -108,8 +109,17 @@ def violations(setting: Setting, plan: TrainPlan) -> list[Violation]:
     return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in dict.fromkeys(found)]
 
 
-def report_plan(setting: Setting, plan: TrainPlan, money: Money | None = None, margin: float = 0.0) -> PlanReport:
-    """Predict one legal plan in full. Raises PlanError when its stages or micro-batches are not whole numbers."""
+def report_plan(
+    setting: Setting,
+    plan: TrainPlan,
+    money: Money | None = None,
+    margin: float = 0.0,
+    calibration: Calibration = DOCUMENTED_DEFAULTS,
+) -> PlanReport:
+    """Predict one legal plan in full; `calibration` is the one that `setting` carries.
+
+    Raises PlanError when its stages or micro-batches are not whole numbers.
+    """
     money = money or Money()
     layouts = layouts_of([plan], setting.model, setting.workload.global_batch_size)
     arguments = {
@@ -152,5 +162,5 @@ def report_plan(setting: Setting, plan: TrainPlan, money: Money | None = None, m
         mfu=flops_rate / setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision),
         days_to_train=days,
         cost=cost,
-        confidence=confidence_of(setting, step, float(memory.fit_probability[0, 0]), time.level),
+        confidence=confidence_of(setting, step, float(memory.fit_probability[0, 0]), calibration),
     )

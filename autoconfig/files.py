@@ -20,15 +20,20 @@ TABLE_SUFFIXES = (".parquet", ".csv")
 
 
 def check_table_path(path: Path) -> None:
+    """`check_output_path` for ranked tables."""
+    check_output_path(path, TABLE_SUFFIXES)
+
+
+def check_output_path(path: Path, suffixes: tuple[str, ...]) -> None:
     """Fail before the work, not after it. Raises FileError when the suffix or the folder cannot be used."""
     name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
     if "\0" in name:
         raise FileError(f"output {name!r} holds a NUL character; name a file without it")
     try:
         if path.is_dir():
-            raise FileError(f"output {name!r} is a folder; name a file in it, ending in {' or '.join(TABLE_SUFFIXES)}")
-        if path.suffix.lower() not in TABLE_SUFFIXES:
-            raise FileError(f"output {name!r}: the name must end in {' or '.join(TABLE_SUFFIXES)}")
+            raise FileError(f"output {name!r} is a folder; name a file in it, ending in {' or '.join(suffixes)}")
+        if path.suffix.lower() not in suffixes:
+            raise FileError(f"output {name!r}: the name must end in {' or '.join(suffixes)}")
         if not path.parent.is_dir():
             raise FileError(f"output {name!r}: there is no folder {str(path.parent)[:200]}; make it first")
         if not os.access(path.parent, os.W_OK):

@@ -8,16 +8,19 @@ predicted keeps its line, empty, with the reason.
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from autoconfig.calibration_file import calibrated
 from autoconfig.confidence import Confidence, confidence_of
 from autoconfig.files import write_atomically
 from autoconfig.flops import flops_per_step
 from autoconfig.measured import Case, read_case, read_partial
+from autoconfig.question import Progress
 from autoconfig.row_cells import Row, cell
 from autoconfig.rules import Setting
 from autoconfig.search import rank_plans
@@ -25,6 +28,7 @@ from memory_model.overhead import allocator_bytes, fit_probability
 from memory_model.predict import estimate_memory
 from specs.errors import AutoconfigError, FileError, InputError
 from specs.layouts import layouts_of
+from specs.plan import TrainPlan
 from specs.units import GIB
 from time_model.calibration import Calibration, shipped
 from time_model.predict import estimate_step_time
@@ -43,6 +47,8 @@ COLUMNS = (
     "pred_confidence",
     "pred_note",
 )
+Key = tuple[tuple[str, str], ...]
+NEVER_READ = frozenset({"id", "source", "source_ref", "notes", "status", "assumed", "peak_mem_gib", "params_b", "attention"})
 MAX_INPUT_BYTES = 512 * 2**20
 
 
@@ -83,10 +89,12 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def predict_file(source: Path, target: Path, calibration: Calibration | None = None) -> list[Prediction]:
+def predict_file(
+    source: Path, target: Path, calibration: Calibration | None = None, progress: Progress | None = None
+) -> list[Prediction]:
     """Predict every row of `source` into `target` (written beside, then renamed). Raises FileError or InputError."""
     rows = read_table(source)
-    predictions = predict_rows(rows, calibration)
+    predictions = predict_rows(rows, calibration, progress)
 
     def write(file: Path) -> None:
         with file.open("w", encoding="utf-8", newline="") as out:
@@ -121,33 +129,59 @@ def read_table(source: Path) -> list[dict[str, str]]:
     return rows
 
 
-def predict_rows(rows: Sequence[Row], calibration: Calibration | None = None) -> list[Prediction]:
-    """A prediction per row, in order, with the shipped calibration unless another is given."""
-    calibration = calibration or shipped()
-    found: dict[int, Prediction] = {}
-    groups: dict[Setting, list[tuple[int, Case]]] = {}
+def predict_rows(
+    rows: Sequence[Row], calibration: Calibration | None = None, progress: Progress | None = None
+) -> list[Prediction]:
+    """A prediction per row, in order, with the shipped calibration unless another is given. Rows that ask the same are
+    answered once."""
+    same: dict[Key, list[int]] = {}
     for number, row in enumerate(rows):
+        same.setdefault(question_key(row), []).append(number)
+    asked = [rows[numbers[0]] for numbers in same.values()]
+    found: dict[int, Prediction] = {}
+    for (number, prediction), count in zip(
+        _predict_distinct(asked, calibration or shipped()), itertools.count(1), strict=False
+    ):
+        found[number] = prediction
+        if progress is not None and count % 100 == 0:
+            progress(f"{count:,} of {len(asked):,} different rows")
+    answers: dict[int, Prediction] = {}
+    for number, numbers in enumerate(same.values()):
+        for original in numbers:
+            answers[original] = replace(found[number], id=cell(rows[original], "id"))
+    return [answers[number] for number in range(len(rows))]
+
+
+def question_key(row: Row) -> Key:
+    """Every cell that a prediction may read. Notes, status and what was measured are not among them."""
+    return tuple(sorted((key, text) for key, text in row.items() if text and not never_read(key)))
+
+
+def never_read(column: str) -> bool:
+    """Columns that name, comment or measure a run."""
+    return column in NEVER_READ or column.startswith("metric_")
+
+
+def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
+    groups: dict[Setting, list[tuple[int, Case]]] = {}
+    scaled: dict[Setting, Setting] = {}
+    for number, row in enumerate(rows):
+        row = {key: text for key, text in row.items() if not never_read(key)}
         try:
             if cell(row, "full_plan") == "0":
                 raise InputError("the plan is not whole")
             case = read_case(row)
-            groups.setdefault(calibrated(case.setting, calibration), []).append((number, case))
+            if case.setting not in scaled:
+                scaled[case.setting] = calibrated(case.setting, calibration)
+            groups.setdefault(scaled[case.setting], []).append((number, case))
         except AutoconfigError as error:
-            found[number] = _completed(row, str(error), calibration)
+            yield number, _completed(row, str(error), calibration)
     for setting, members in groups.items():
-        for number, prediction in _predict_group(setting, members, rows):
-            found[number] = prediction
-    return [found[number] for number in range(len(rows))]
-
-
-def calibrated(setting: Setting, calibration: Calibration) -> Setting:
-    """The setting with its software stack scaled by the calibration of its GPU."""
-    stack = calibration.apply(setting.cluster.gpu, setting.stack, moe=setting.model.is_moe)
-    return setting if stack is setting.stack else replace(setting, stack=stack)
+        yield from _predict_group(setting, members, rows, calibration)
 
 
 def _predict_group(
-    setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence[Row]
+    setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence[Row], calibration: Calibration
 ) -> Iterator[tuple[int, Prediction]]:
     """Rows that differ only in their plan, priced in one call per recomputation."""
     by_recompute: dict[str, list[tuple[int, Case]]] = {}
@@ -155,13 +189,15 @@ def _predict_group(
         by_recompute.setdefault(str(case.plan.recompute), []).append((number, case))
     for same in by_recompute.values():
         try:
-            yield from _price(setting, same, rows)
+            yield from _price(setting, same, rows, calibration)
         except AutoconfigError as error:
             for number, case in same:
                 yield number, Prediction(id=case.id, note=f"not predicted: {error}")
 
 
-def _price(setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence[Row]) -> Iterator[tuple[int, Prediction]]:
+def _price(
+    setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence[Row], calibration: Calibration
+) -> Iterator[tuple[int, Prediction]]:
     plans = [case.plan for _, case in members]
     arguments = {
         "model": setting.model,
@@ -177,13 +213,10 @@ def _price(setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence
     for index, (number, case) in enumerate(members):
         peak = float(memory.peak_bytes[index, 0])
         confidence = confidence_of(
-            setting, float(time.step_seconds[index, 0]), float(memory.fit_probability[index, 0]), time.level
+            setting, float(time.step_seconds[index, 0]), float(memory.fit_probability[index, 0]), calibration
         )
         row = rows[number]
-        if cell(row, "peak_rank") == "last":
-            peak = _last_stage_peak(setting, case)
-        if cell(row, "peak_kind") == "reserved":
-            peak += float(allocator_bytes(peak))
+        peak = peak_bytes(setting, case.plan, row, peak)
         note = "assumed: " + ", ".join(case.assumed) if case.assumed else ""
         yield (
             number,
@@ -193,20 +226,23 @@ def _price(setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence
         )
 
 
-def _last_stage_peak(setting: Setting, case: Case) -> float:
-    """Peak of the last pipeline stage, the rank that some sources report."""
-    found = estimate_memory(
-        model=setting.model,
-        cluster=setting.cluster,
-        numerics=setting.numerics,
-        stack=setting.stack,
-        workload=setting.workload,
-        layouts=layouts_of([case.plan], setting.model, setting.workload.global_batch_size),
-        recomputes=[case.plan.recompute],
-        detail=True,
-    )
-    assert found.per_stage_bytes is not None
-    return float(found.per_stage_bytes[0, 0, -1])
+def peak_bytes(setting: Setting, plan: TrainPlan, row: Row, worst: float | None = None) -> float:
+    """Predicted peak of the rank (`peak_rank`) and of the kind (`peak_kind`) that the row asks for; `worst` is the worst
+    stage's, where it is known already."""
+    last = cell(row, "peak_rank") == "last" and plan.pp > 1
+    if worst is None or last:
+        found = estimate_memory(
+            model=setting.model,
+            cluster=setting.cluster,
+            numerics=setting.numerics,
+            stack=setting.stack,
+            workload=setting.workload,
+            layouts=layouts_of([plan], setting.model, setting.workload.global_batch_size),
+            recomputes=[plan.recompute],
+            detail=last,
+        )
+        worst = float(found.peak_bytes[0, 0]) if found.per_stage_bytes is None else float(found.per_stage_bytes[0, 0, -1])
+    return worst + (float(allocator_bytes(worst)) if cell(row, "peak_kind") == "reserved" else 0.0)
 
 
 def _prediction(
@@ -240,7 +276,7 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
         return Prediction(id=row_id, note=f"not predicted: {reason}; no legal completion fits")
     step, peak, limit = (float(column[0]) for column in (ranking.step_seconds, ranking.peak_bytes, ranking.limit_bytes))
     likely = float(fit_probability(peak, limit, setting.cluster.memory_bytes))
-    confidence = confidence_of(setting, step, likely, ranking.level)
+    confidence = confidence_of(setting, step, likely, calibration)
     middle = float(np.median(ranking.step_seconds[ranking.best]))
     confidence = replace(
         confidence, step_seconds_p95=max(confidence.step_seconds_p95, middle), level="plan completed by search"

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoconfig.calibration_file import calibrated, named_calibration
 from autoconfig.rules import RULE_TEXT, Setting, recompute_rule
 from autoconfig.space import Wish
 from specs.cluster import ClusterSpec, cluster_of
@@ -24,6 +25,7 @@ from specs.overrides import apply_overrides
 from specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
 from specs.software import SoftwareStack
 from specs.software_catalogue import DEFAULT_STACK, load_stack
+from time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
 
 DEFAULT_GPU = "h100-sxm-80gb"
 OLDER_STACK = "megatron-lm-2022"
@@ -44,6 +46,8 @@ class Request:
     cluster: str | None = None
     gpus_per_node: int | None = None
     software: str | None = None
+    calibration: str | None = None
+    """A file of `autoconfig calibrate`; None: the shipped one; `none`: the documented defaults."""
     seq_length: int | None = None
     global_batch_size: int | None = None
     architecture: Mapping[str, object] = field(default_factory=dict)
@@ -71,6 +75,8 @@ class Question:
     wish: Wish
     assumed: tuple[str, ...]
     request: Request
+    calibration: Calibration = DOCUMENTED_DEFAULTS
+    """The one that the setting carries."""
 
 
 def understand(request: Request) -> Question:
@@ -90,7 +96,9 @@ def understand(request: Request) -> Question:
         model = model.replace(max_position_embeddings=workload.seq_length)
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
     _check_runs(cluster.gpu, numerics, stack)
+    calibration = named_calibration(request.calibration)
     setting = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
+    setting = calibrated(setting, calibration)
     wish = Wish(
         fixed=_sets(request.fix, "--fix", workload),
         at_most=_caps(request.max),
@@ -100,7 +108,7 @@ def understand(request: Request) -> Question:
     for text in request.include:
         with _named(f"--include {text}"):
             parse_plan(text, cluster.num_gpus)
-    return Question(setting=setting, wish=wish, assumed=tuple(assumed), request=request)
+    return Question(setting=setting, wish=wish, assumed=tuple(assumed), request=request, calibration=calibration)
 
 
 MXFP8_LEAST_COMPUTE_CAPABILITY = 10.0

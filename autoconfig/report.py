@@ -81,7 +81,8 @@ def show_question(console: Console, question: Question) -> None:
         f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] "
         f"({network}, "
         f"{cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {numerics.precision}, sequence "
-        f"{setting.workload.seq_length:,}, global batch {setting.workload.global_batch_size:,}; software {setting.stack.name}"
+        f"{setting.workload.seq_length:,}, global batch {setting.workload.global_batch_size:,}; software {setting.stack.name}; "
+        f"calibration {escape(question.calibration.version)}"
     )
     if question.assumed:
         console.print("[dim]Assumed: " + escape("; ".join(question.assumed)) + "[/dim]")

@@ -83,7 +83,7 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
     setting = question.setting
 
     def report(position: int) -> PlanReport:
-        return report_plan(setting, ranking.plan(position), money, request.memory_margin)
+        return report_plan(setting, ranking.plan(position), money, request.memory_margin, question.calibration)
 
     order = [int(position) for position in _sorted(ranking, request.sort_by)[: request.top]]
     groups = tie_groups(ranking.step_seconds[ranking.best])
@@ -103,6 +103,7 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
             ranking.space.layouts.plan(near.row, ranking.options[near.option], setting.model),
             money,
             request.memory_margin,
+            question.calibration,
         )
     safe = _safe_position(ranking)
     return SearchAnswer(
@@ -161,10 +162,16 @@ def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
 def _include(text: str, question: Question, ranking: Ranking | None, money: Money) -> IncludedPlan:
     setting = question.setting
     plan = parse_plan(text, setting.cluster.num_gpus, dist_opt=setting.stack.supports_distributed_optimizer)
+    return include(plan, question, ranking, money)
+
+
+def include(plan: TrainPlan, question: Question, ranking: Ranking | None, money: Money) -> IncludedPlan:
+    """What becomes of a plan under a question: legal or not, fits or not, its place in the ranking if one is given."""
+    setting = question.setting
     broken = violations(setting, plan)
     if broken:
         return IncludedPlan(plan=plan, legal=False, violations=tuple(broken))
-    report = report_plan(setting, plan, money, question.request.memory_margin)
+    report = report_plan(setting, plan, money, question.request.memory_margin, question.calibration)
     rank = percentile = ratio = None
     if ranking is not None and len(ranking.best) and report.fits:
         rank = _layout_rank(plan, report.step_seconds, ranking)

@@ -28,6 +28,7 @@ QUESTION = [
 ]
 REPEATS = 7
 SINGLE_PLANS = 200
+PREDICTED_ROWS = 10_000
 
 
 def best_of(repeats: int, work: Callable[[], object]) -> float:
@@ -74,6 +75,22 @@ def whole_process() -> None:
     for model, gpus in (("llama3-70b", 64), ("mixtral-8x7b", 64), ("qwen3-235b-a22b", 256), ("deepseek-v3", 2048)):
         seconds, megabytes = command(["search", "--model", model, "--gpus", str(gpus), "--json"])
         print(f"  {model} on {gpus:,} H100: {seconds:.2f} s, {megabytes:.0f} MB")
+
+
+def prediction_rate() -> None:
+    """Rows of a table of runs that `autoconfig predict` answers in a second: the published rows again and again with other
+    batches, so that no question is asked twice; incomplete plans among them are completed by a search."""
+    from autoconfig.measured import published_rows
+    from autoconfig.predict import predict_rows
+
+    base, rows = list(published_rows()), []
+    for number in range(PREDICTED_ROWS):
+        row, times = base[number % len(base)], 1 + number // len(base)
+        rows.append({**row, "id": str(number), "gbs": str(int(float(row["gbs"])) * times) if row["gbs"] else ""})
+    seconds = best_of(1, lambda: predict_rows(rows))
+    whole = [row for row in rows if row["full_plan"] != "0"]
+    alone = best_of(1, lambda: predict_rows(whole))
+    print(f"predict: {len(rows):,} different rows in {seconds:.1f} s; {len(whole):,} of them with a whole plan in {alone:.1f} s")
 
 
 def pricing_rate() -> None:
@@ -127,6 +144,7 @@ def main() -> None:
     else:
         whole_process()
     pricing_rate()
+    prediction_rate()
     print(f"peak memory of this benchmark: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 

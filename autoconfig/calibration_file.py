@@ -1,0 +1,50 @@
+"""Calibrations by name or file: the shipped one, the documented defaults (`none`), or a file of `autoconfig calibrate`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from autoconfig.files import write_atomically
+from autoconfig.rules import Setting
+from specs.errors import FileError, InputError
+from time_model.calibration import DOCUMENTED_DEFAULTS, Calibration, parse, shipped, to_json
+
+MAX_FILE_BYTES = 16 * 2**20
+NO_CALIBRATION = "none"
+
+
+def named_calibration(name: str | None) -> Calibration:
+    """None: the shipped one. `none`: the documented defaults. Else a file. Raises FileError or InputError."""
+    if name is None:
+        return shipped()
+    return DOCUMENTED_DEFAULTS if name == NO_CALIBRATION else read_calibration(Path(name))
+
+
+def calibrated(setting: Setting, calibration: Calibration) -> Setting:
+    """The setting with its software stack scaled by the calibration of its GPU."""
+    stack = calibration.apply(setting.cluster.gpu, setting.stack, moe=setting.model.is_moe)
+    return setting if stack is setting.stack else replace(setting, stack=stack)
+
+
+def write_calibration(calibration: Calibration, target: Path) -> None:
+    """As JSON, written beside and renamed. Raises FileError."""
+    text = json.dumps(to_json(calibration), indent=1) + "\n"
+
+    def write(file: Path) -> None:
+        file.write_text(text, encoding="utf-8")
+
+    write_atomically(target, write)
+
+
+def read_calibration(source: Path) -> Calibration:
+    """A file that `write_calibration` wrote. Raises FileError or InputError."""
+    try:
+        if source.stat().st_size > MAX_FILE_BYTES:
+            raise FileError(f"{source} is larger than {MAX_FILE_BYTES // 2**20} MiB")
+        return parse(json.loads(source.read_text(encoding="utf-8")), str(source))
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        if isinstance(error, OSError):
+            raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{source} is not a calibration; write one with autoconfig calibrate") from error

@@ -1,0 +1,118 @@
+"""Commands about measured runs: predict, calibrate, validate."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autoconfig.cli_options import calibration_option
+from specs.errors import InputError
+
+
+@click.command("predict")
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="OUT.csv", help="Where the predictions go.")
+@calibration_option
+def predict_command(table: Path, output: Path, calibration: str | None) -> None:
+    """Predict every run of a CSV table: step time with its band, throughput, memory, chance to fit.
+
+    TABLE has the columns of autoconfig/data/published/training_measurements.csv; measured columns and notes are never read.
+    """
+    from autoconfig.calibration_file import named_calibration
+    from autoconfig.files import check_output_path
+    from autoconfig.predict import predict_file
+
+    check_output_path(output, (".csv",))
+    predictions = predict_file(table, output, named_calibration(calibration), _progress())
+    _done()
+    done = sum(p.step_seconds is not None for p in predictions)
+    click.echo(f"{done:,} of {len(predictions):,} rows predicted, written to {output}")
+
+
+@click.command("calibrate")
+@click.argument("measurements", type=click.Path(path_type=Path))
+@click.option(
+    "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Where the calibration goes (.json)."
+)
+@calibration_option
+def calibrate_command(measurements: Path, output: Path, calibration: str | None) -> None:
+    """Make a calibration from your own measured runs; three rows already help.
+
+    MEASUREMENTS has the columns of autoconfig/data/published/training_measurements.csv, with one of metric_step_s,
+    metric_tokens_per_s_per_gpu, metric_tflops_per_gpu, metric_mfu. --calibration names the one to start from.
+    """
+    from autoconfig.calibrate import calibrate_file, describe, write_calibration
+    from autoconfig.calibration_file import named_calibration
+    from autoconfig.files import check_output_path
+
+    check_output_path(output, (".json",))
+    found, runs = calibrate_file(measurements, named_calibration(calibration))
+    write_calibration(found, output)
+    click.echo(f"calibration {found.version} from {runs} runs, written to {output}")
+    for line in describe(found, measurements):
+        click.echo("  " + line)
+
+
+@click.command("validate")
+@click.option("--leave-one-source-out", "by_source", is_flag=True, help="Constants that have not seen the run's source.")
+@click.option("--leave-one-model-out", "by_model", is_flag=True, help="Constants that have not seen the run's model there.")
+@click.option(
+    "--decisions", is_flag=True, help="Also rankings of measured plans and NVIDIA's published plans (a minute or two)."
+)
+@click.option("--memory", is_flag=True, help="Also peak memory and out-of-memory verdicts.")
+@click.option("--headlines", is_flag=True, help="Also the field's headline results beside ours.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write one page with plots to FILE.")
+@click.option("--docs", type=click.Path(path_type=Path), metavar="FILE", help="Write docs/accuracy.md (everything) to FILE.")
+def validate_command(
+    by_source: bool, by_model: bool, as_json: bool, html: Path | None, docs: Path | None, **sections: bool
+) -> None:
+    """Predict the published runs that ship with the project and print how far off we are, by source and GPU."""
+    from autoconfig.files import check_output_path
+    from autoconfig.validate import Sections, validate, validation_json
+
+    if by_source and by_model:
+        raise InputError("give either --leave-one-source-out or --leave-one-model-out, not both")
+    for path, suffixes in ((html, (".html", ".htm")), (docs, (".md",))):
+        if path is not None:
+            check_output_path(path, suffixes)
+    if docs is not None:
+        from autoconfig.validation_docs import write_docs
+
+        write_docs(docs, _progress())
+        _done()
+        click.echo(f"written to {docs}")
+        return
+    found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), _progress())
+    _done()
+    if html is not None:
+        from autoconfig.validation_html import write_html
+
+        write_html(found, html)
+    if as_json:
+        click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
+    else:
+        from autoconfig.cli import console
+        from autoconfig.validation_report import show_validation
+
+        show_validation(console(), found)
+
+
+def _progress() -> Any:
+    """Says on a terminal what is being worked on; silent otherwise."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda text: click.echo(f"\r{text[:76]:<78}", nl=False, err=True)
+
+
+def _done() -> None:
+    """Clears the line of the progress."""
+    if sys.stderr.isatty():
+        click.echo("\r" + " " * 79 + "\r", nl=False, err=True)
+
+
+COMMANDS = (predict_command, calibrate_command, validate_command)

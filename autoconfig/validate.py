@@ -1,0 +1,114 @@
+"""`autoconfig validate`: the published runs that ship with the project, predicted, and what that says about the predictions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autoconfig.confidence import Band
+from autoconfig.headlines import Headline, headlines
+from autoconfig.validation_bands import Coverage, bands_of, coverage, of_training
+from autoconfig.validation_decisions import Decisions, decisions
+from autoconfig.validation_groups import Bar, Group, bars, error_groups, resisting
+from autoconfig.validation_memory import MemoryGroup, Verdicts, memory_groups, verdicts
+from autoconfig.validation_plans import PlacedPlan, placed_plans, plans_summary
+from autoconfig.validation_runs import Constants, LeaveOut, Predicted, Progress, predictions, published_runs
+from time_model.calibration import shipped
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sections:
+    """What to work out besides the errors of step times."""
+
+    decisions: bool = False
+    memory: bool = False
+    headlines: bool = False
+
+
+EVERYTHING = Sections(decisions=True, memory=True, headlines=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """Everything that one way of leaving out says. Sections that were not asked for are empty."""
+
+    leave_out: LeaveOut
+    constants: str
+    groups: tuple[Group, ...]
+    bars: tuple[Bar, ...]
+    bands: dict[str, Band]
+    coverage: tuple[Coverage, ...]
+    resisting: tuple[Predicted, ...]
+    decisions: tuple[Decisions, ...] = ()
+    placed: tuple[PlacedPlan, ...] = ()
+    memory: tuple[MemoryGroup, ...] = ()
+    verdicts: tuple[Verdicts, ...] = ()
+    headlines: tuple[Headline, ...] = ()
+
+
+CONSTANTS = {
+    None: "the shipped calibration, which has seen these runs (in-sample)",
+    "source": "fitted without the run's source",
+    "model": "fitted without the run's model in its source",
+}
+
+
+def validate(leave_out: LeaveOut = None, sections: Sections | None = None, progress: Progress | None = None) -> Validation:
+    """Predict every published run with a whole plan and a time. Bands always rest on other sources, whatever is left out."""
+    sections = sections or Sections()
+    say: Progress = progress or (lambda text: None)
+    say("published runs")
+    predicted = predictions(leave_out)
+    say("bands")
+    unseen = [p for p in predictions("source") if of_training(p.source)]
+    constants = Constants(leave_out)
+    if sections.decisions:
+        say("decisions")
+    chosen = decisions(predicted, constants) if sections.decisions else []
+    placed = placed_plans(leave_out, progress) if sections.decisions else []
+    if sections.memory:
+        say("memory")
+    return Validation(
+        leave_out=leave_out,
+        constants=CONSTANTS[leave_out] + (f"; version {shipped().version}" if leave_out is None else ""),
+        groups=tuple(error_groups(predicted, published_runs().dropped)),
+        bars=tuple(bars(predicted, leave_out)),
+        bands=bands_of(unseen),
+        coverage=tuple(coverage(unseen)),
+        resisting=tuple(resisting(predicted)),
+        decisions=tuple(chosen),
+        placed=tuple(placed),
+        memory=tuple(memory_groups()) if sections.memory else (),
+        verdicts=tuple(verdicts()) if sections.memory else (),
+        headlines=tuple(headlines(progress)) if sections.headlines else (),
+    )
+
+
+def validation_json(found: Validation) -> dict[str, Any]:
+    """The whole answer; figures that do not exist are null. Errors are shares, times seconds."""
+    body: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "leave_out": found.leave_out, "constants": found.constants}
+    body["groups"] = [{k: v for k, v in asdict(group).items() if k != "points"} for group in found.groups]
+    body["bars"] = [{**asdict(bar), "holds": bar.holds} for bar in found.bars]
+    body["bands"] = {name: asdict(band) for name, band in found.bands.items()}
+    body["coverage"] = [asdict(line) for line in found.coverage]
+    body["resisting"] = [{"id": p.run.case.id, "source": p.source, "error": p.ratio} for p in found.resisting]
+    body["decisions"] = [asdict(line) for line in found.decisions]
+    body["published_plans"] = [{**asdict(plan), "holds": plan.holds} for plan in found.placed]
+    body["published_plans_summary"] = plans_summary(found.placed) if found.placed else None
+    body["memory"] = [asdict(line) for line in found.memory]
+    body["verdicts"] = [asdict(line) for line in found.verdicts]
+    body["headlines"] = [{**asdict(line), "deviation": line.deviation} for line in found.headlines]
+    cleaned: dict[str, Any] = _finite(body)
+    return cleaned
+
+
+def _finite(value: Any) -> Any:
+    """NaN is null in JSON."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

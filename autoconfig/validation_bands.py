@@ -1,0 +1,107 @@
+"""Bands whose quantiles come from the other sources, and how many left-out runs they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.confidence import CLASSES, Band, band_of
+from autoconfig.validation_runs import Predicted
+
+POOLED = "pooled"
+NOT_FOR_BANDS = {
+    "Korthikanti2022-Table4-layer": "one layer, no step",
+    "Megatron-LM-golden-values": "launch-bound CI runs of tiny models",
+    "stas00-upgrade-gpus": "optimizer on the CPU",
+}
+"""Sources of something else than a training step that a plan is made for. Their coverage is printed beside."""
+FINE_TUNING = (" SFT", " LoRA")
+"""NVIDIA's fine-tuning rows: packed sequences of unknown lengths, so that the question itself is not known."""
+QUANTILES = (0.05, 0.95)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How many runs of a class lie inside bands that know other sources only."""
+
+    level: str
+    rows: int
+    sources: int
+    inside: float
+    """Share, every source with equal weight."""
+    inside_by_row: float
+    half_width: float
+    """Median of half of (p95 - p5)."""
+
+
+def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: float) -> float:
+    """The value below which `share` of the weight lies; between values linear in the weight's midpoints."""
+    data, weight = np.asarray(values, float), np.asarray(weights, float)
+    order = np.argsort(data, kind="stable")
+    data, weight = data[order], weight[order]
+    middle = (np.cumsum(weight) - weight / 2) / weight.sum()
+    return float(np.interp(share, middle, data))
+
+
+def of_training(source: str) -> bool:
+    """Whether a source's runs are training steps that a band can speak about."""
+    return source not in NOT_FOR_BANDS and not any(task in source for task in FINE_TUNING)
+
+
+def band_from(predicted: Sequence[Predicted]) -> Band:
+    """Quantiles of measured over predicted, every source with equal weight."""
+    sources = sorted({p.source for p in predicted})
+    count = {source: sum(p.source == source for p in predicted) for source in sources}
+    logs = [p.log_ratio for p in predicted]
+    weights = [1.0 / count[p.source] for p in predicted]
+    low, high = (float(np.exp(weighted_quantile(logs, weights, q))) for q in QUANTILES)
+    return Band(p5=low, p95=high, rows=len(predicted), sources=tuple(sources))
+
+
+def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
+    """A band per class that has runs, and the pooled one."""
+    found = {level: [p for p in predicted if p.level == level] for level in CLASSES}
+    return {POOLED: band_from(predicted), **{level: band_from(rows) for level, rows in found.items() if rows}}
+
+
+def coverage(predicted: Sequence[Predicted]) -> list[Coverage]:
+    """Pooled first, then by class."""
+    inside: dict[str, bool] = {}
+    width: dict[str, float] = {}
+    by_source = {source: [p for p in predicted if p.source == source] for source in sorted({p.source for p in predicted})}
+    for source, rows in by_source.items():
+        bands: Mapping[str, Band] = bands_of([p for p in predicted if p.source != source])
+        for p in rows:
+            band = band_of(p.level, bands)
+            inside[_key(p)] = band.p5 <= np.exp(p.log_ratio) <= band.p95
+            width[_key(p)] = (band.p95 - band.p5) / 2
+    levels = [level for level in CLASSES if any(p.level == level for p in predicted)]
+    return [_count(POOLED, predicted, inside, width)] + [
+        _count(level, [p for p in predicted if p.level == level], inside, width) for level in levels
+    ]
+
+
+def _key(predicted: Predicted) -> str:
+    return f"{predicted.source} {id(predicted.run)}"
+
+
+def _count(level: str, rows: Sequence[Predicted], inside: Mapping[str, bool], width: Mapping[str, float]) -> Coverage:
+    sources = sorted({p.source for p in rows})
+    shares = [_mean(inside[_key(p)] for p in rows if p.source == source) for source in sources]
+    count = {source: sum(p.source == source for p in rows) for source in sources}
+    half = weighted_quantile([width[_key(p)] for p in rows], [1 / count[p.source] for p in rows], 0.5)
+    return Coverage(
+        level=level,
+        rows=len(rows),
+        sources=len(sources),
+        inside=_mean(shares),
+        inside_by_row=_mean(inside[_key(p)] for p in rows),
+        half_width=half,
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean([float(value) for value in values]))

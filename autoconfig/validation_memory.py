@@ -1,0 +1,175 @@
+"""Peak memory against measured runs, and the verdict `fits` against runs that ran or ran out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.measured import published_rows, read_case
+from autoconfig.predict import peak_bytes
+from autoconfig.row_cells import Row, cell, number
+from memory_model.overhead import fit_probability
+from memory_model.predict import estimate_memory
+from specs.errors import AutoconfigError
+from specs.layouts import layouts_of
+from specs.units import GIB
+
+OOM_SOURCE = "AlephAlpha-layouts-2311.05610"
+"""The only published source with out-of-memory labels."""
+FOLDS = 5
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryGroup:
+    """Peaks of one source on one stack; errors as shares of the measured peak."""
+
+    source: str
+    stack: str
+    rank: str
+    rows: int
+    covered: int
+    mean: float
+    median: float
+    bias: float
+    worst: float
+    worst_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdicts:
+    """How often `fits` was right on runs with a known end."""
+
+    constants: str
+    oom_rows: int
+    oom_right: float
+    ran_rows: int
+    ran_right: float
+    brier: float
+    """Mean squared distance of the fit probability from what happened."""
+    offsets_gib: tuple[float, ...] = ()
+    """Added to the predicted peak, by fold."""
+
+
+def memory_groups() -> list[MemoryGroup]:
+    """Every source with a measured peak, by stack and by the rank that was measured."""
+    errors: dict[tuple[str, str, str], list[tuple[str, float | None]]] = {}
+    for row in published_rows():
+        measured = number(row, "peak_mem_gib")
+        if measured is None:
+            continue
+        rank = f"{cell(row, 'peak_rank')} rank, {cell(row, 'peak_kind')}"
+        key = (cell(row, "source"), cell(row, "software"), rank)
+        errors.setdefault(key, []).append((cell(row, "id"), _error(row, measured)))
+    return [_memory_group(*key, found) for key, found in sorted(errors.items())]
+
+
+def _error(row: Row, measured: float) -> float | None:
+    if cell(row, "full_plan") == "0":
+        return None
+    try:
+        case = read_case(row)
+        return peak_bytes(case.setting, case.plan, row) / GIB / measured - 1.0
+    except AutoconfigError:
+        return None
+
+
+def _memory_group(source: str, stack: str, rank: str, found: Sequence[tuple[str, float | None]]) -> MemoryGroup:
+    known = [(row_id, error) for row_id, error in found if error is not None]
+    signed = np.array([error for _, error in known])
+    worst = int(np.abs(signed).argmax()) if known else -1
+    return MemoryGroup(
+        source=source,
+        stack=stack,
+        rank=rank,
+        rows=len(found),
+        covered=len(known),
+        mean=float(np.abs(signed).mean()) if known else float("nan"),
+        median=float(np.median(np.abs(signed))) if known else float("nan"),
+        bias=float(np.median(signed)) if known else float("nan"),
+        worst=float(signed[worst]) if known else float("nan"),
+        worst_id=known[worst][0] if known else "",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ends:
+    """Runs with a known end."""
+
+    peak: Floats
+    limit: Floats
+    device: Floats
+    ran: npt.NDArray[np.bool_]
+    group: list[tuple[str, str]]
+    """(GPUs, sequence)."""
+
+
+def verdicts() -> list[Verdicts]:
+    """With no constant from these rows, and with one offset in GiB fitted on the other folds."""
+    ends = _ends()
+    groups = sorted(set(ends.group), key=lambda g: (-ends.group.count(g), g))
+    fold = np.array([groups.index(g) % FOLDS for g in ends.group])
+    offset = np.zeros(len(fold))
+    fitted = []
+    for number_of_fold in sorted(set(fold)):
+        test = fold == number_of_fold
+        shift = best_offset(ends.peak[~test], ends.limit[~test], ends.ran[~test])
+        offset[test] = shift
+        fitted.append(shift / GIB)
+    folds = f"one offset, fitted on the other {len(fitted) - 1} of {len(fitted)} (GPUs, sequence) groups"
+    return [
+        _verdicts("none from these rows", ends, np.zeros(len(fold)), ()),
+        _verdicts(folds, ends, offset, tuple(fitted)),
+    ]
+
+
+def _ends() -> _Ends:
+    found = list(_end_rows())
+    peak, limit, device, ran = (np.array([f[i] for f in found]) for i in range(4))
+    return _Ends(peak=peak, limit=limit, device=device, ran=ran.astype(bool), group=[f[4] for f in found])
+
+
+def _end_rows() -> Iterator[tuple[float, float, float, bool, tuple[str, str]]]:
+    for row in published_rows():
+        if cell(row, "source") != OOM_SOURCE or cell(row, "full_plan") != "1":
+            continue
+        case = read_case(row)
+        setting = case.setting
+        memory = estimate_memory(
+            model=setting.model,
+            cluster=setting.cluster,
+            numerics=setting.numerics,
+            stack=setting.stack,
+            workload=setting.workload,
+            layouts=layouts_of([case.plan], setting.model, setting.workload.global_batch_size),
+            recomputes=[case.plan.recompute],
+        )
+        where = (cell(row, "gpus"), cell(row, "seq"))
+        ran = cell(row, "status") == "ran"
+        yield float(memory.peak_bytes[0, 0]), float(memory.limit_bytes[0]), float(memory.device_bytes), ran, where
+
+
+def best_offset(peak: Floats, limit: Floats, ran: npt.NDArray[np.bool_]) -> float:
+    """The offset that makes the mean of both error rates least; the middle of the best interval."""
+    room = np.sort(limit - peak)
+    edges = np.concatenate([[room[0] - GIB], (room[1:] + room[:-1]) / 2, [room[-1] + GIB]])
+    wrong = np.array([np.mean(limit[ran] - peak[ran] < e) + np.mean(limit[~ran] - peak[~ran] >= e) for e in edges])
+    best = edges[wrong <= wrong.min() + 1e-12]
+    return float(best[len(best) // 2])
+
+
+def _verdicts(constants: str, ends: _Ends, offset: Floats, offsets: tuple[float, ...]) -> Verdicts:
+    likely = fit_probability(ends.peak + offset, ends.limit, ends.device)
+    fits = ends.peak + offset <= ends.limit
+    return Verdicts(
+        constants=constants,
+        oom_rows=int((~ends.ran).sum()),
+        oom_right=float(np.mean(~fits[~ends.ran])),
+        ran_rows=int(ends.ran.sum()),
+        ran_right=float(np.mean(fits[ends.ran])),
+        brier=float(np.mean((likely - ends.ran) ** 2)),
+        offsets_gib=offsets,
+    )

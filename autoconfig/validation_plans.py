@@ -1,0 +1,138 @@
+"""NVIDIA's published training plans in our own ranking of the same question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoconfig.calibration_file import calibrated
+from autoconfig.evaluate import Money, report_plan
+from autoconfig.question import Question, Request
+from autoconfig.row_cells import Row, cell
+from autoconfig.rules import Setting
+from autoconfig.search import Ranking, rank_plans
+from autoconfig.service import IncludedPlan, include
+from autoconfig.space import Wish
+from autoconfig.validation_runs import Constants, Progress, published_runs
+from specs.errors import PlanError
+from specs.plan import TrainPlan
+from time_model.calibration import Calibration
+
+RATIO_BAR = 1.10
+PERCENTILE_BAR = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedPlan:
+    """A published plan beside our first choice for its question."""
+
+    model: str
+    gpus: int
+    gpu: str
+    batch: int
+    precision: str
+    rows: int
+    """Published rows with this plan and question."""
+    plan: str
+    first: str
+    ratio: float | None
+    """Predicted step of the published plan over that of our first, whether it is ranked or not; None where nothing fits."""
+    verdict: str
+    """ranked, not legal, or does not fit."""
+    rank: int | None
+    layouts: int
+    percentile: float | None
+    separates: str
+    """What stands between the plan and our first, for plans beyond the bars."""
+
+    @property
+    def holds(self) -> bool:
+        if self.ratio is None or self.percentile is None:
+            return False
+        return self.ratio <= RATIO_BAR and self.percentile <= PERCENTILE_BAR
+
+
+def placed_plans(leave_out: str | None, progress: Progress | None = None) -> list[PlacedPlan]:
+    """One line per (question, plan) of NVIDIA's rows with a whole plan; each question is searched once."""
+    constants = Constants("model" if leave_out else None)
+    questions: dict[tuple[Setting, str], dict[TrainPlan, list[Row]]] = {}
+    used: dict[tuple[Setting, str], Calibration] = {}
+    for run in published_runs().runs:
+        if not run.case.source.startswith("NVIDIA ") or cell(run.row, "full_plan") != "1":
+            continue
+        calibration = constants.of(run.case.source, run.case.setting.model.name)
+        key = (calibrated(run.case.setting, calibration), cell(run.row, "precision"))
+        used[key] = calibration
+        questions.setdefault(key, {}).setdefault(run.case.plan, []).append(run.row)
+    found: list[PlacedPlan] = []
+    for number, (key, plans) in enumerate(questions.items(), 1):
+        if progress is not None:
+            progress(f"published plans: question {number} of {len(questions)}")
+        found += _placed(key[0], used[key], plans)
+    return found
+
+
+def _placed(setting: Setting, calibration: Calibration, plans: dict[TrainPlan, list[Row]]) -> list[PlacedPlan]:
+    ranking = rank_plans(setting)
+    request = Request(model=setting.model.name)
+    question = Question(setting=setting, wish=Wish(), assumed=(), request=request, calibration=calibration)
+    return [_line(setting, ranking, plan, include(plan, question, ranking, Money()), len(rows)) for plan, rows in plans.items()]
+
+
+def _line(setting: Setting, ranking: Ranking, plan: TrainPlan, place: IncludedPlan, rows: int) -> PlacedPlan:
+    first = ranking.plan(0) if len(ranking.best) else None
+    verdict = "not legal" if not place.legal else "ranked" if place.layout_rank is not None else "does not fit"
+    line = PlacedPlan(
+        model=setting.model.name,
+        gpus=setting.cluster.num_gpus,
+        gpu=setting.cluster.gpu.id,
+        batch=setting.workload.global_batch_size,
+        precision=f"{setting.numerics.precision}, {setting.stack.name}" + (", lora" if setting.numerics.peft == "lora" else ""),
+        rows=rows,
+        plan=str(plan),
+        first=str(first) if first is not None else "nothing fits",
+        ratio=place.step_ratio_to_first,
+        verdict=verdict,
+        rank=place.layout_rank,
+        layouts=len(ranking.best),
+        percentile=place.layout_percentile,
+        separates="",
+    )
+    return line if line.holds else _explained(line, setting, plan, place, first)
+
+
+def _explained(line: PlacedPlan, setting: Setting, plan: TrainPlan, place: IncludedPlan, first: TrainPlan | None) -> PlacedPlan:
+    """With what separates the plan from our first: rules, memory, and the parts of the step in which it is slower."""
+    reasons = [f"breaks {v.rule} ({v.text})" for v in place.violations]
+    if place.report is not None and not place.report.fits:
+        reasons.append(f"needs {place.shortfall_gib:.1f} GiB more than may be allocated")
+    if first is None:
+        return replace(line, separates="; ".join(reasons))
+    try:
+        theirs = place.report or report_plan(setting, plan)
+    except PlanError:
+        return replace(line, separates="; ".join(reasons))
+    ours = report_plan(setting, first)
+    excess = {
+        name: (theirs.time_parts.get(name, 0.0) - ours.time_parts.get(name, 0.0)) / ours.step_seconds
+        for name in {*ours.time_parts, *theirs.time_parts}
+    }
+    largest = sorted(excess, key=lambda name: (-excess[name], name))[:3]
+    reasons += [f"{name} {excess[name]:+.0%}" for name in largest if excess[name] > 0.005]
+    return replace(line, ratio=theirs.step_seconds / ours.step_seconds, separates="; ".join(reasons))
+
+
+def plans_summary(placed: Sequence[PlacedPlan]) -> dict[str, float]:
+    """Counts and medians."""
+    percentiles = [p.percentile for p in placed if p.percentile is not None]
+    ratios = [p.ratio for p in placed if p.ratio is not None and p.rank is not None]
+    return {
+        "plans": len(placed),
+        "rows": sum(p.rows for p in placed),
+        "hold": sum(p.holds for p in placed),
+        "median_percentile": float(np.median(percentiles)) if percentiles else float("nan"),
+        "median_ratio": float(np.median(ratios)) if ratios else float("nan"),
+        "refused": sum(p.verdict != "ranked" for p in placed),
+    }

@@ -1,0 +1,231 @@
+"""A validation as tables, for the screen and for docs/accuracy.md. No arithmetic beyond units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from autoconfig.validate import Validation
+from autoconfig.validation_bands import NOT_FOR_BANDS, POOLED
+from autoconfig.validation_groups import Figures
+from autoconfig.validation_plans import PlacedPlan, plans_summary
+
+TITLE = {None: "in-sample", "source": "leave one source out", "model": "leave one model out"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """A table with a title and a sentence below."""
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def share(value: float | None, digits: int = 1, sign: bool = False) -> str:
+    """A percentage; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{100 * value:{'+' if sign else ''}.{digits}f} %"
+
+
+def sheets(found: Validation) -> list[Sheet]:
+    """Every table that this validation can fill."""
+    every = [error_sheet(found), bar_sheet(found), coverage_sheet(found), decision_sheet(found)]
+    every += [plan_sheet(found.placed), memory_sheet(found), verdict_sheet(found), headline_sheet(found)]
+    return [sheet for sheet in every if sheet.lines]
+
+
+def _figures(figures: Figures | None) -> tuple[str, ...]:
+    if figures is None:
+        return ("0", "-", "-", "-", "-")
+    worst = f"{share(figures.worst, sign=True)} {figures.worst_id}"
+    return (str(figures.rows), share(figures.mean), share(figures.median), share(figures.bias, sign=True), worst)
+
+
+def error_sheet(found: Validation) -> Sheet:
+    """By source and GPU: all rows, and dense ones above 1B parameters."""
+    lines = []
+    for group in found.groups:
+        large = group.large
+        reasons = "; ".join(f"{count} {reason}" for reason, count in group.uncovered.items())
+        lines.append(
+            (
+                group.source,
+                group.gpu,
+                str(group.rows),
+                *_figures(group.all),
+                *(("-", "-") if large is None else (str(large.rows), share(large.mean))),
+                reasons,
+            )
+        )
+    columns = ("source", "GPU", "rows", "covered", "mean", "median", "bias", "worst", "dense > 1B", "mean", "not covered")
+    return Sheet(
+        title=f"Step time by source and GPU, {TITLE[found.leave_out]}",
+        columns=columns,
+        lines=tuple(lines),
+        note=f"Constants: {found.constants}. Errors are shares of the measured step; bias: median of predicted / measured - 1.",
+    )
+
+
+def bar_sheet(found: Validation) -> Sheet:
+    """The lines that the project holds itself to."""
+    lines = [
+        (bar.name, f"without its {bar.leave_out}", *_figures(bar.reached)[:5], share(bar.most), "yes" if bar.holds else "NO")
+        for bar in found.bars
+    ]
+    return Sheet(
+        title=f"Held to, {TITLE[found.leave_out]}",
+        columns=("group", "rule", "rows", "mean", "median", "bias", "worst", "at most", "holds"),
+        lines=tuple(lines),
+    )
+
+
+def coverage_sheet(found: Validation) -> Sheet:
+    """Bands from other sources, and how many left-out runs they hold."""
+    lines = []
+    for line in found.coverage:
+        band = found.bands[line.level]
+        lines.append(
+            (
+                line.level,
+                str(line.rows),
+                str(line.sources),
+                share(line.inside),
+                share(line.inside_by_row),
+                share(line.half_width),
+                f"{band.p5:.3f} to {band.p95:.3f}",
+            )
+        )
+    left = "; ".join(f"{source} ({why})" for source, why in NOT_FOR_BANDS.items())
+    return Sheet(
+        title="90 % bands: quantiles from the other sources only",
+        columns=("class", "rows", "sources", "inside, sources equal", "inside, by row", "median half-width", "band"),
+        lines=tuple(lines),
+        note=f"`{POOLED}` is every run with the band of its class. Not counted: {left}; fine-tuning on packed sequences.",
+    )
+
+
+def decision_sheet(found: Validation) -> Sheet:
+    """Rankings of measured plans."""
+    lines = [
+        (
+            line.source,
+            line.constants,
+            str(line.groups),
+            str(line.rows),
+            f"{line.spearman_median:.2f} ({line.spearman_min:.2f})" if line.groups else "-",
+            f"{share(line.regret_mean)} / {share(line.regret_max)}" if line.groups else "-",
+            f"{share(line.regret_first_three_mean)} / {share(line.regret_first_three_max)}" if line.groups else "-",
+            share(line.mean_error),
+        )
+        for line in found.decisions
+    ]
+    return Sheet(
+        title="Decisions: groups of one architecture, GPUs, sequence and batch with at least 6 timed plans",
+        columns=("source", "constants", "groups", "rows", "Spearman (min)", "regret mean / max", "best of three", "mean error"),
+        lines=tuple(lines),
+        note="Regret: measured time of our first choice over the best measured, less 1.",
+    )
+
+
+def plan_sheet(placed: Sequence[PlacedPlan]) -> Sheet:
+    """NVIDIA's plans that are beyond the bars, with what separates them."""
+    if not placed:
+        return Sheet(title="", columns=(), lines=())
+    summary = plans_summary(placed)
+    lines = []
+    for plan in placed:
+        if not plan.holds:
+            ratio = "-" if plan.ratio is None else f"{plan.ratio:.2f}"
+            where = plan.verdict if plan.rank is None else f"{plan.rank:,} of {plan.layouts:,} ({plan.percentile:.1f} %)"
+            what = f"{plan.model}, {plan.gpus} x {plan.gpu}, batch {plan.batch}, {plan.precision}"
+            lines.append((what, plan.plan, plan.first, ratio, where, plan.separates))
+    note = (
+        f"{summary['rows']} rows are {summary['plans']} plans; {summary['hold']} are within 1.10 x our first and in the first "
+        f"5 %; "
+        f"median percentile {summary['median_percentile']:.2f} %, median ratio {summary['median_ratio']:.3f}; "
+        f"{summary['refused']} are not legal or do not fit for us (their ratio is printed all the same)."
+    )
+    columns = ("question", "published plan", "our first", "ratio", "rank", "what separates them")
+    return Sheet(title="NVIDIA's published plans beyond the bars", columns=columns, lines=tuple(lines), note=note)
+
+
+def memory_sheet(found: Validation) -> Sheet:
+    """Peaks by source and stack."""
+    lines = [
+        (
+            line.source,
+            line.stack,
+            line.rank,
+            str(line.rows),
+            str(line.covered),
+            share(line.mean, 2),
+            share(line.median, 2),
+            share(line.bias, 2, sign=True),
+            f"{share(line.worst, 2, sign=True)} {line.worst_id}",
+        )
+        for line in found.memory
+    ]
+    columns = ("source", "stack", "what was measured", "rows", "covered", "mean", "median", "bias", "worst")
+    return Sheet(title="Peak memory by source and stack", columns=columns, lines=tuple(lines))
+
+
+def verdict_sheet(found: Validation) -> Sheet:
+    """`fits` against what happened."""
+    lines = [
+        (
+            line.constants,
+            f"{share(line.oom_right)} of {line.oom_rows}",
+            f"{share(line.ran_right)} of {line.ran_rows}",
+            f"{line.brier:.3f}",
+            ", ".join(f"{offset:+.1f}" for offset in line.offsets_gib) or "-",
+        )
+        for line in found.verdicts
+    ]
+    return Sheet(
+        title="Fits or not: Aleph Alpha 13B, the only source with out-of-memory labels",
+        columns=("constants", "out of memory, right", "ran, right", "Brier score", "offsets GiB by fold"),
+        lines=tuple(lines),
+    )
+
+
+def headline_sheet(found: Validation) -> Sheet:
+    """The field's headlines beside ours."""
+    lines = []
+    for line in found.headlines:
+        published = "-" if line.published is None else f"{line.published:g} {line.unit}"
+        ours = "-" if line.ours is None else f"{line.ours:.4g}"
+        lines.append((line.title, line.label, published, ours, share(line.deviation, sign=True), line.cause))
+    return Sheet(
+        title="Headline results of the field",
+        columns=("headline", "case", "published", "ours", "deviation", "cause, where beyond 10 %"),
+        lines=tuple(lines),
+        note="Shipped calibration, software of the time. For overheads and gains the deviation is that of the step time.",
+    )
+
+
+def show_validation(console: Console, found: Validation) -> None:
+    """Every table on the screen."""
+    for sheet in sheets(found):
+        table = Table(title=sheet.title, box=None, padding=(0, 1), header_style="bold", title_justify="left")
+        for number, column in enumerate(sheet.columns):
+            table.add_column(column, overflow="fold", justify="left" if number == 0 else "default")
+        for line in sheet.lines:
+            table.add_row(*(escape(text) for text in line))
+        console.print(table)
+        if sheet.note:
+            console.print(f"[dim]{escape(sheet.note)}[/dim]")
+
+
+def markdown(sheet: Sheet) -> str:
+    """The table in Markdown."""
+    rows = [sheet.columns, tuple("---" for _ in sheet.columns), *sheet.lines]
+    text = "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows)
+    return f"### {sheet.title}\n\n{text}\n" + (f"\n{sheet.note}\n" if sheet.note else "")

@@ -1,0 +1,207 @@
+"""The published runs and their predictions, with constants that have or have not seen them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Literal
+
+from autoconfig.calibration_file import calibrated
+from autoconfig.confidence import confidence_class
+from autoconfig.fit import Observation, fit
+from autoconfig.measured import measured_step_seconds, published_rows, read_case
+from autoconfig.nvidia_rows import as_training_row
+from autoconfig.observe import Run, observe, useful_for_calibration
+from autoconfig.row_cells import Row, cell
+from autoconfig.rules import Setting
+from specs.errors import AutoconfigError, InputError
+from specs.layouts import layouts_of
+from specs.plan import TrainPlan
+from time_model.calibration import Calibration, shipped
+from time_model.predict import estimate_step_time
+
+LeaveOut = Literal["source", "model"] | None
+"""What the constants may not have seen: nothing, the run's source, or the run's model in that source."""
+Progress = Callable[[str], None]
+NO_CATALOGUE_MODEL = "NVIDIA, model not in the catalogue"
+PUBLISHER = re.compile(r"^NVIDIA (GB|B|H|A|L)\d+ ")
+"""Groups of NVIDIA's one table: leaving a model out leaves it out of all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """A row that has no prediction to compare, and why."""
+
+    id: str
+    source: str
+    gpu: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRuns:
+    """Every row of the tables that ship: runs with a whole plan and a time, and the others with the reason."""
+
+    runs: tuple[Run, ...]
+    dropped: tuple[Dropped, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """One run beside its prediction."""
+
+    run: Run
+    step_seconds: float
+    level: str
+    """Confidence class under the calibration that was used."""
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.step_seconds / self.run.measured_s - 1.0
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of measured over predicted."""
+        return math.log(self.run.measured_s / self.step_seconds)
+
+    @property
+    def source(self) -> str:
+        return self.run.case.source
+
+
+@cache
+def published_runs() -> PublishedRuns:
+    """Both published tables, NVIDIA's rows in the columns of the first."""
+    runs: list[Run] = []
+    dropped: list[Dropped] = []
+    for row, reason in _rows():
+        found = reason or _run_of(row)
+        if isinstance(found, Run):
+            runs.append(found)
+        else:
+            gpu = gpu_name(row)
+            dropped.append(Dropped(id=cell(row, "id"), source=cell(row, "source"), gpu=gpu, reason=found))
+    return PublishedRuns(runs=tuple(runs), dropped=tuple(dropped))
+
+
+def gpu_name(row: Row) -> str:
+    """The GPU as the row names it."""
+    return cell(row, "gpu").removeprefix("DGX-") or "not said"
+
+
+def _rows() -> Iterator[tuple[Row, str]]:
+    """(row, reason why it cannot be read or an empty text)."""
+    yield from ((row, "") for row in published_rows())
+    for row in published_rows("nvidia_training_measurements"):
+        if cell(row, "task") == "inference":
+            continue
+        try:
+            yield as_training_row(row), ""
+        except InputError as error:
+            yield {**row, "id": cell(row, "model"), "source": NO_CATALOGUE_MODEL, "gpu": cell(row, "system")}, _short(error)
+
+
+def _run_of(row: Row) -> Run | str:
+    if cell(row, "status") == "oom":
+        return "ran out of memory"
+    if cell(row, "full_plan") == "0":
+        return "the plan is not whole"
+    try:
+        case = read_case(row)
+        measured = measured_step_seconds(row, case.setting)
+    except AutoconfigError as error:
+        return _short(error)
+    return Run(row=row, case=case, measured_s=measured) if measured else "no measured time"
+
+
+def _short(error: Exception) -> str:
+    """The message without its particulars, so that like reasons are counted together."""
+    return re.split(r"[:;(]|, (?:use|known)", re.sub(r"'[^']*'", "...", str(error)))[0].strip()[:90]
+
+
+def predict_steps(cases: Sequence[tuple[Setting, TrainPlan]]) -> list[float]:
+    """Step seconds of plans, priced together where only the plan differs."""
+    groups: dict[tuple[Setting, str], list[int]] = {}
+    for number, (setting, plan) in enumerate(cases):
+        groups.setdefault((setting, str(plan.recompute)), []).append(number)
+    steps = [0.0] * len(cases)
+    for (setting, _), members in groups.items():
+        plans = [cases[number][1] for number in members]
+        estimate = estimate_step_time(
+            model=setting.model,
+            cluster=setting.cluster,
+            numerics=setting.numerics,
+            stack=setting.stack,
+            workload=setting.workload,
+            layouts=layouts_of(plans, setting.model, setting.workload.global_batch_size),
+            recomputes=[plans[0].recompute],
+        )
+        for index, number in enumerate(members):
+            steps[number] = float(estimate.step_seconds[index, 0])
+    return steps
+
+
+Key = tuple[str, ...]
+
+
+@dataclass
+class Constants:
+    """The calibration for each run: the shipped one, or one fitted without the run's source or model, each fitted once."""
+
+    leave_out: LeaveOut
+    _fitted: dict[Key, Calibration] = field(default_factory=dict)
+
+    def of(self, source: str, model: str) -> Calibration:
+        """The calibration for a run of this source and model."""
+        if self.leave_out is None:
+            return shipped()
+        key: Key = (source,) if self.leave_out == "source" else (_publisher(source), model)
+        kept = [observation for observation in _observations() if not self._same(observation, key)]
+        if len(kept) == len(_observations()):
+            key = ()
+        if key not in self._fitted:
+            self._fitted[key] = fit(kept, "without " + ", ".join(key) if key else "all published runs")
+        return self._fitted[key]
+
+    def _same(self, observation: Observation, key: Key) -> bool:
+        if self.leave_out == "source":
+            return observation.source == key[0]
+        return (_publisher(observation.source), observation.model) == key
+
+
+def _publisher(source: str) -> str:
+    return "NVIDIA" if PUBLISHER.match(source) else source
+
+
+@cache
+def _observations() -> tuple[Observation, ...]:
+    return tuple(observe(run) for run in published_runs().runs if useful_for_calibration(run))
+
+
+def predict_runs(runs: Sequence[Run], constants: Constants) -> list[Predicted]:
+    """Every run with the constants that it may use."""
+    chosen = [constants.of(run.case.source, run.case.setting.model.name) for run in runs]
+    settings = [calibrated(run.case.setting, calibration) for run, calibration in zip(runs, chosen, strict=True)]
+    steps = predict_steps([(setting, run.case.plan) for setting, run in zip(settings, runs, strict=True)])
+    return [
+        Predicted(run=run, step_seconds=step, level=confidence_class(run.case.setting, calibration))
+        for run, step, calibration in zip(runs, steps, chosen, strict=True)
+    ]
+
+
+@cache
+def predictions(leave_out: LeaveOut) -> tuple[Predicted, ...]:
+    """Every published run that can be predicted."""
+    return tuple(predict_runs(published_runs().runs, Constants(leave_out)))
+
+
+def with_factor(run: Run, *, step: float = 1.0, host: float = 1.0, constants: Constants) -> tuple[Setting, TrainPlan]:
+    """A run's question with measured scalars on top of its constants."""
+    setting = calibrated(run.case.setting, constants.of(run.case.source, run.case.setting.model.name))
+    time = setting.stack.time
+    time = replace(time, step_factor=time.step_factor * step, host_floor_seconds=time.host_floor_seconds * host)
+    return replace(setting, stack=replace(setting.stack, time=time)), run.case.plan

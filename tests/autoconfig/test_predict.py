@@ -1,0 +1,123 @@
+"""`autoconfig predict`: the columns, what it never reads, blanks, incomplete plans, rows without a prediction."""
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from autoconfig.measured import published_rows
+from autoconfig.predict import COLUMNS, never_read, predict_rows
+from specs.plan import parse_plan
+
+ROWS = {row["id"]: row for row in published_rows()}
+SAMPLE = [row for number, row in enumerate(ROWS.values()) if number % 61 == 0 and row["full_plan"] != "0"]
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_one_line_per_row_in_order_with_all_columns(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    source, target = write(tmp_path / "in.csv", SAMPLE), tmp_path / "out.csv"
+    assert autoconfig.run("predict", str(source), "--output", str(target)).exit_code == 0
+    with target.open(newline="") as file:
+        reader = csv.DictReader(file)
+        found = list(reader)
+        assert tuple(reader.fieldnames or ()) == COLUMNS
+    assert [row["id"] for row in found] == [row["id"] for row in SAMPLE]
+    done = [row for row in found if row["pred_step_s"]]
+    assert len(done) > 0.8 * len(found)
+    for row in done:
+        assert float(row["pred_step_s_p5"]) < float(row["pred_step_s"]) < float(row["pred_step_s_p95"])
+        assert 0 < float(row["pred_mfu"]) < 1
+        assert 0 <= float(row["pred_fit_probability"]) <= 1
+        assert (row["pred_fits"] == "1") == (float(row["pred_fit_probability"]) >= 0.5)
+        assert row["pred_confidence"]
+
+
+def test_measured_cells_notes_and_status_change_nothing() -> None:
+    changed = [
+        {k: ("7.77" if never_read(k) and k not in ("id", "status") else "oom" if k == "status" else v) for k, v in row.items()}
+        for row in SAMPLE
+    ]
+    assert any(row["metric_step_s"] for row in SAMPLE)
+    assert predict_rows(SAMPLE) == predict_rows(changed)
+    dropped = [{k: v for k, v in row.items() if k == "id" or not never_read(k)} for row in SAMPLE]
+    assert predict_rows(SAMPLE) == predict_rows(dropped)
+
+
+def test_blank_cells_take_the_documented_defaults() -> None:
+    row = ROWS["KO-0002"] | {"sp": "", "vpp": "", "cp": ""}
+    spelled = row | {"sp": "0", "vpp": "1", "cp": "1"}
+    blank, full = predict_rows([row, spelled])
+    assert blank.step_seconds == full.step_seconds
+    assert blank.peak_gib == full.peak_gib
+    assert "optimizer state" in predict_rows([row | {"fsdp": "", "optimizer_shard": ""}])[0].note
+
+
+@pytest.mark.parametrize("row_id", ["NX-0001", "SD-0001", "MH-0002"])
+def test_incomplete_plans_get_a_completion_and_a_range(row_id: str) -> None:
+    row = ROWS[row_id]
+    assert row["full_plan"] == "0"
+    found = predict_rows([row])[0]
+    assert found.step_seconds is not None and found.confidence is not None, found.note
+    assert "completions" in found.note
+    plan = parse_plan(found.note.split("completions: ")[1].split(";")[0], int(row["gpus"]))
+    for key in ("tp", "pp", "cp", "mbs"):
+        if row[key]:
+            assert getattr(plan, key) == int(row[key])
+    assert found.confidence.step_seconds_p5 < found.step_seconds < found.confidence.step_seconds_p95
+    assert found.confidence.level == "plan completed by search"
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"gpu": "TPUv4"}, "TPUv4"), ({"layers": ""}, "layers"), ({"hidden": "x"}, "hidden"), ({"precision": "int3"}, "precision"),
+])  # fmt: skip
+def test_rows_that_cannot_be_predicted_keep_their_line_with_the_reason(change: dict[str, str], reason: str) -> None:
+    good = ROWS["KO-0002"]
+    before, bad, after = predict_rows([good, good | {"model": "own"} | change, good])
+    assert before.step_seconds == after.step_seconds is not None
+    assert bad.step_seconds is None and bad.id == "KO-0002"
+    assert reason in bad.note
+    assert [cell for name, cell in bad.cells().items() if name not in ("id", "pred_note")] == [""] * (len(COLUMNS) - 2)
+
+
+def test_the_row_says_what_a_figure_counts() -> None:
+    row = ROWS["KO-0004"]
+    causal, full, more = predict_rows([row | {"flops_convention": name} for name in ("causal", "full", "full+recompute")])
+    assert causal.step_seconds == full.step_seconds == more.step_seconds
+    assert causal.mfu is not None and full.mfu is not None and more.mfu is not None
+    assert causal.mfu < full.mfu < more.mfu
+    last, worst = predict_rows([row | {"peak_rank": rank} for rank in ("last", "worst")])
+    assert last.peak_gib is not None and worst.peak_gib is not None and last.peak_gib < worst.peak_gib
+    reserved = predict_rows([row | {"peak_kind": "reserved"}])[0]
+    assert reserved.peak_gib == pytest.approx(1.03 * worst.peak_gib)
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "\0\0", "layers,hidden,heads,seq\n1,2,3,4\n"])
+def test_files_that_are_no_table_of_runs(text: str, autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text(text)
+    result = autoconfig.run("predict", str(source), "--output", str(tmp_path / "out.csv"))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ") and "Traceback" not in result.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_the_output_is_checked_before_the_work(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    for output in (tmp_path / "none" / "out.csv", tmp_path, tmp_path / "out.txt"):
+        result = autoconfig.run("predict", str(tmp_path / "missing.csv"), "--output", str(output))
+        assert result.exit_code == 2
+        assert "output" in result.stderr
+
+
+def test_equal_questions_get_equal_answers_under_their_own_ids() -> None:
+    row = ROWS["NA-0006"]
+    found = predict_rows([row | {"id": str(n), "notes": str(n)} for n in range(50)])
+    assert [p.id for p in found] == [str(n) for n in range(50)]
+    assert len({p.step_seconds for p in found}) == 1

@@ -1,0 +1,152 @@
+"""`autoconfig validate`: honest leaving out, the lines that hold today, decisions, memory, headlines, the files."""
+
+import itertools
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from autoconfig.headlines import FAR, headlines
+from autoconfig.measured import published_rows
+from autoconfig.observe import useful_for_calibration
+from autoconfig.validate import Sections, Validation, validate
+from autoconfig.validation_bands import coverage, of_training, weighted_quantile
+from autoconfig.validation_decisions import decisions
+from autoconfig.validation_html import page
+from autoconfig.validation_memory import best_offset
+from autoconfig.validation_runs import Constants, predictions, published_runs
+
+NOT_REACHED = {"NVIDIA mixture of experts"}
+"""Lines of data/accuracy_bars.json that are not reached; docs/accuracy.md shows the figures."""
+
+
+@pytest.fixture(scope="module")
+def by_source() -> Validation:
+    return validate("source", Sections(memory=True))
+
+
+@pytest.fixture(scope="module")
+def by_model() -> Validation:
+    return validate("model")
+
+
+def test_every_row_is_counted_once(by_source: Validation) -> None:
+    rows = sum(1 for _ in published_rows())
+    nvidia = sum(row["task"] != "inference" for row in published_rows("nvidia_training_measurements"))
+    assert sum(group.rows for group in by_source.groups) == rows + nvidia
+    for group in by_source.groups:
+        assert group.rows == (group.all.rows if group.all else 0) + sum(group.uncovered.values())
+
+
+def test_constants_have_not_seen_what_is_left_out() -> None:
+    constants = Constants("source")
+    for source in {run.case.source for run in published_runs().runs}:
+        assert source not in {s for entry in constants.of(source, "").entries for s in entry.sources}
+    constants = Constants("model")
+    for run in published_runs().runs:
+        if useful_for_calibration(run):
+            seen = {i for e in constants.of(run.case.source, run.case.setting.model.name).entries for i in e.rows}
+            assert run.case.id not in seen
+    nvidia = constants.of("NVIDIA B200 dense FP8", "llama3-70b")
+    assert not any("LLAMA3_70B" in row for entry in nvidia.entries for row in entry.rows)
+
+
+def test_lines_that_hold(by_source: Validation, by_model: Validation) -> None:
+    for bar in by_source.bars + by_model.bars:
+        assert bar.reached is not None
+        print(f"{bar.name}: {bar.reached.rows} rows, mean {bar.reached.mean:.2%}, at most {bar.most:.1%}")
+        assert bar.holds or bar.name in NOT_REACHED, bar.name
+    assert len(by_source.bars + by_model.bars) == 10
+
+
+def test_bands_hold_about_nine_of_ten_left_out_runs(by_source: Validation) -> None:
+    for line in by_source.coverage:
+        print(f"{line.level}: {line.rows} rows of {line.sources} sources, {line.inside:.1%} inside, +-{line.half_width:.1%}")
+    assert 0.80 <= by_source.coverage[0].inside <= 0.97
+
+
+def test_bands_know_other_sources_only() -> None:
+    runs = [p for p in predictions("source") if of_training(p.source)]
+    sources = len({p.source for p in runs})
+    far = [replace(p, step_seconds=p.step_seconds / 9) if p.source == "Narayanan2021-Table1" else p for p in runs]
+    before, after = coverage(runs)[0], coverage(far)[0]
+    assert before.sources == after.sources == sources
+    assert after.inside <= before.inside - 0.9 / sources, "a source that is far off lies outside its own bands"
+
+
+def test_weighted_quantile_of_equal_weights_is_the_median() -> None:
+    assert weighted_quantile([3, 1, 2], [1, 1, 1], 0.5) == 2
+    assert weighted_quantile([1, 2, 3], [1, 1, 98], 0.5) > 2.4
+
+
+def test_decisions() -> None:
+    chosen = ("AlephAlpha-layouts-2311.05610", "vTrain-groundtruth-multi")
+    found = decisions([p for p in predictions("source") if p.source in chosen], Constants("source"))
+    lines = {line.source: line for line in found}
+    for source in chosen:
+        print(lines[source])
+        assert lines[source].groups == 4
+        assert lines[source].regret_first_three_mean <= 0.01
+        assert lines[source].spearman_median >= 0.8
+    assert lines["vTrain-groundtruth-multi"].regret_mean <= 0.02
+
+
+def test_memory_and_verdicts(by_source: Validation) -> None:
+    simumax = next(group for group in by_source.memory if group.source.startswith("SimuMax"))
+    assert simumax.covered == simumax.rows == 16
+    assert abs(simumax.worst) <= 0.005
+    without, folds = by_source.verdicts
+    print(without, folds)
+    assert without.oom_rows == 257 and without.ran_rows == 165
+    assert without.ran_right >= 0.95
+    assert without.oom_right >= 0.8
+    assert max(without.brier, folds.brier) <= 0.09
+
+
+def test_best_offset_finds_the_shift() -> None:
+    peak = np.array([1.0, 2.0, 3.0, 4.0, 5.0]) * 2**30
+    limit = np.full(5, 6.0) * 2**30
+    offset = best_offset(peak, limit, np.array([True, True, True, False, False]))
+    assert 2 * 2**30 < offset < 3 * 2**30
+
+
+def test_headlines_are_complete_and_far_ones_have_a_cause() -> None:
+    found = headlines()
+    assert len({line.title for line in found}) == 10
+    for line in found:
+        print(f"{line.title}: {line.label}: {line.published} published, {line.ours} ours")
+        assert line.source
+        far = line.deviation is None or abs(line.deviation) > FAR
+        assert bool(line.cause) == far, f"{line.title}, {line.label}: {line.deviation}"
+    gains = [line.ours for line in found if "interleaving" in line.title]
+    assert all(a is not None and b is not None and a > b for a, b in itertools.pairwise(gains))
+
+
+def test_page_holds_everything_itself(by_source: Validation) -> None:
+    text = page(by_source)
+    assert text.count("<svg") == sum(bool(group.points) for group in by_source.groups)
+    assert not re.search(r"https?://|<script|<link|@import|url\(", text)
+    assert "NaN" not in text and "nan" not in re.findall(r'c[xy]="([^"]*)"', text)
+
+
+def test_command(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    body = autoconfig.json("validate", "--leave-one-source-out", "--memory", "--html", str(tmp_path / "v.html"))
+    assert body["leave_out"] == "source" and body["schema_version"] == 1
+    assert body["groups"] and body["bars"] and body["coverage"] and body["memory"] and not body["headlines"]
+    assert all(math.isfinite(line["brier"]) for line in body["verdicts"])
+    assert (tmp_path / "v.html").read_text().startswith("<!doctype html>")
+    text = autoconfig.run("validate").stdout
+    assert "in-sample" in text and "SimuMax" in text
+
+
+@pytest.mark.parametrize("options", [
+    ["--leave-one-source-out", "--leave-one-model-out"], ["--html", "/none/v.html"], ["--html", "v.txt"], ["--docs", "x.csv"],
+])  # fmt: skip
+def test_bad_options(options: list[str], autoconfig: SimpleNamespace) -> None:
+    result = autoconfig.run("validate", *options)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")

@@ -1,0 +1,48 @@
+"""`make calibration`: fits time_model/data/calibration.json on the published runs, then autoconfig/data/bands.json.
+
+Deterministic: the same tables and the same models give the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from autoconfig.calibrate import published_calibration, write_calibration
+from autoconfig.confidence import Band
+from autoconfig.validation_bands import bands_of, of_training
+from autoconfig.validation_runs import predictions
+
+ROOT = Path(__file__).resolve().parents[1]
+CALIBRATION = ROOT / "time_model" / "data" / "calibration.json"
+BANDS = ROOT / "autoconfig" / "data" / "bands.json"
+ABOUT = (
+    "5 % and 95 % quantiles of measured over predicted step time, every source with equal weight, on published runs whose "
+    "source the constants had not seen (autoconfig/validation_bands.py). Written by tools/fit_published.py."
+)
+
+
+def bands_json(bands: dict[str, Band]) -> dict[str, object]:
+    """What confidence.shipped_bands reads."""
+    return {
+        "about": ABOUT,
+        "bands": {
+            name: {"p5": round(band.p5, 4), "p95": round(band.p95, 4), "rows": band.rows, "sources": list(band.sources)}
+            for name, band in bands.items()
+        },
+    }
+
+
+def fresh_bands() -> dict[str, Band]:
+    """Bands of all runs, leaving one source out."""
+    return bands_of([p for p in predictions("source") if of_training(p.source)])
+
+
+def main() -> None:
+    """Write both files."""
+    write_calibration(published_calibration(), CALIBRATION)
+    BANDS.write_text(json.dumps(bands_json(fresh_bands()), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
