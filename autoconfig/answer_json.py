@@ -10,7 +10,7 @@ from typing import Any
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.question import Question
 from autoconfig.search import Funnel
-from autoconfig.service import IncludedPlan, SearchAnswer
+from autoconfig.service import Explanation, IncludedPlan, SearchAnswer
 from memory_model.overhead import allocator_bytes, cuda_context_bytes
 from specs.parameters import total_parameters
 from specs.plan import TrainPlan
@@ -171,21 +171,27 @@ def search_json(answer: SearchAnswer) -> dict[str, Any]:
     return body
 
 
-def explain_json(question: Question, included: IncludedPlan) -> dict[str, Any]:
-    """The whole answer of `explain`: every stage with its parts."""
+def explain_json(explanation: Explanation) -> dict[str, Any]:
+    """The whole answer of `explain`: every stage with its parts, every operator, what binds."""
+    question, included = explanation.question, explanation.included
     body = {"schema_version": SCHEMA_VERSION, **setting_json(question), **included_json(included, question)}
-    report = included.report
-    body["stages"] = (
-        []
-        if report is None
-        else [
-            {
-                "stage": s.stage,
-                "peak_gib": s.peak_bytes / GIB,
-                "moment": s.moment,
-                "breakdown_gib": {name: value / GIB for name, value in s.parts.items()},
-            }
-            for s in report.stages
-        ]
-    )
+    body["stages"] = [
+        {
+            "stage": s.stage,
+            "peak_gib": s.peak_bytes / GIB,
+            "moment": s.moment,
+            "breakdown_gib": {name: value / GIB for name, value in s.parts.items()},
+        }
+        for s in (included.report.stages if included.report else ())
+    ]
+    body["operators"] = [asdict(row) for row in explanation.operators]
+    body["what_binds"] = [
+        {
+            "change": gain.change,
+            "same_plan_ratio": gain.same_plan,
+            "best_plan_ratio": gain.best_plan,
+            "best_plan": None if gain.best is None else str(gain.best),
+        }
+        for gain in explanation.gains
+    ]
     return body

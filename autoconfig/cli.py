@@ -90,24 +90,26 @@ def search_command(ctx: click.Context, /, as_json: bool, output: str | None, **o
 @cli.command("explain")
 @click.argument("plan")
 @question_options
+@click.option("--binds/--no-binds", default=True, help="Also say what more memory, bandwidth, compute or batch would buy.")
 @_json_option
 @click.pass_context
-def explain_command(ctx: click.Context, /, plan: str, as_json: bool, **options: Any) -> None:
+def explain_command(ctx: click.Context, /, plan: str, as_json: bool, binds: bool, **options: Any) -> None:
     """Memory per stage and part, time per part, of one PLAN.
 
     autoconfig explain --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
     """
     from autoconfig.service import explain
 
-    question, included = explain(request_of(options), plan)
+    explanation = explain(request_of(options), plan, binds=binds)
+    included = explanation.included
     if as_json:
         from autoconfig.answer_json import explain_json
 
-        _print_json(explain_json(question, included))
+        _print_json(explain_json(explanation))
     else:
         from autoconfig.report import show_explain
 
-        show_explain(console(), question, included)
+        show_explain(console(), explanation)
     if not included.legal:
         ctx.exit(EXIT_BAD_INPUT)
     if included.report is not None and not included.report.fits:

@@ -20,6 +20,8 @@ RECIPES = {
 """Column precision -> fp8 recipe."""
 LONG_CONTEXT = 32_768
 """Rows above this sequence length, and release 24.03's series up to a million tokens, are a group of their own."""
+RELEASE_STACK = {"moe-modelzoo": "megatron-moe-modelzoo"}
+"""Releases that name their software better than the column software does."""
 RECOMPUTE = {"": "none", "full": "full", "selective": "selective", "norm,moe_act": "selective([layernorm moe_act])"}
 
 
@@ -37,7 +39,7 @@ def as_training_row(row: Row) -> dict[str, str]:
     """The same run in the columns of training_measurements.csv. Raises InputError for a model that is not in the catalogue."""
     model = load_model(cell(row, "model"))
     precision = cell(row, "precision")
-    capacity = "tokendrop" if "tokendrop" in cell(row, "model") else ""
+    routing = next((kind for kind in ("tokendrop", "dropless") if kind in cell(row, "model")), "")
     return {
         "id": f"{cell(row, 'release')} {cell(row, 'model')} {cell(row, 'num_gpus')} {cell(row, 'system')} {precision}",
         "source": nvidia_source(row),
@@ -59,8 +61,8 @@ def as_training_row(row: Row) -> dict[str, str]:
         "mbs": cell(row, "mbs"),
         "gbs": cell(row, "gbs"),
         "recompute": RECOMPUTE.get(cell(row, "recompute"), "none"),
-        "software": cell(row, "software"),
-        "moe_routing": capacity,
+        "software": RELEASE_STACK.get(cell(row, "release"), cell(row, "software")),
+        "moe_routing": routing,
         "peft": "lora" if cell(row, "task") == "lora" else "",
         "metric_step_s": cell(row, "step_time_s"),
         "metric_tokens_per_s_per_gpu": cell(row, "tokens_per_s_per_gpu"),

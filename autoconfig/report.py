@@ -11,7 +11,7 @@ from rich.table import Table
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.question import Question
 from autoconfig.rules import RULE_TEXT
-from autoconfig.service import SAFE_FIT, IncludedPlan, SearchAnswer
+from autoconfig.service import SAFE_FIT, Explanation, IncludedPlan, SearchAnswer
 from autoconfig.verdict import RESOLUTION
 from specs.parameters import total_parameters
 from specs.units import GIB
@@ -203,8 +203,9 @@ def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer
         )
 
 
-def show_explain(console: Console, question: Question, included: IncludedPlan) -> None:
-    """Memory per stage and part and time per part of one plan, as tables."""
+def show_explain(console: Console, explanation: Explanation) -> None:
+    """Memory per stage and part, time per part and operator, and what binds one plan, as tables."""
+    question, included = explanation.question, explanation.included
     show_question(console, question)
     console.print(f"Plan [bold]{escape(str(included.plan))}[/bold]")
     if not included.legal:
@@ -226,10 +227,49 @@ def show_explain(console: Console, question: Question, included: IncludedPlan) -
         f"of {question.setting.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
     )
     console.print(_time_table(report))
+    console.print(_operator_table(explanation))
     console.print(_memory_table(report, console.width))
+    for gain in explanation.gains:
+        console.print(
+            f"  {gain.change:24}  this plan {_gain(gain.same_plan)}, the best plan {_gain(gain.best_plan)} tokens/s"
+            f"{'' if gain.best is None else f' ({gain.best})'}",
+            markup=False,
+            soft_wrap=True,
+        )
     console.print(
         "[dim]Each part is the name of a function and has its line in docs/memory_model.md or docs/time_model.md.[/dim]"
     )
+
+
+def _gain(ratio: float | None) -> str:
+    return "not possible" if ratio is None else f"{ratio - 1:+.1%}"
+
+
+def _operator_table(explanation: Explanation) -> Table:
+    table = Table(
+        title="Operators of one layer (and the ends), one micro-batch",
+        box=None,
+        padding=(0, 1),
+        header_style="bold",
+        title_justify="left",
+    )
+    table.add_column("operator", no_wrap=True)
+    table.add_column("layer", no_wrap=True)
+    for name in ("forward", "dgrad", "wgrad", "again"):
+        table.add_column(f"{name} ms", justify="right", no_wrap=True)
+    table.add_column("GFLOP", justify="right", no_wrap=True)
+    table.add_column("of peak", justify="right", no_wrap=True)
+    for row in explanation.operators:
+        times = (row.forward_seconds, row.dgrad_seconds, row.wgrad_seconds, row.recompute_seconds)
+        share = "" if row.share_of_peak is None else f"{row.share_of_peak:.0%}"
+        table.add_row(
+            row.operator,
+            row.layer,
+            *(f"{value * 1e3:.3f}" if value else "" for value in times),
+            f"{row.forward_flops / 1e9:,.1f}" if row.forward_flops else "",
+            share,
+        )
+    return table
 
 
 def _time_table(report: PlanReport) -> Table:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.binding import Gain, what_binds
 from autoconfig.evaluate import Money, PlanReport, Violation, report_plan, violations
 from autoconfig.question import Question, Request, understand
 from autoconfig.remedies import Remedy, remedies
@@ -17,6 +18,7 @@ from memory_model.overhead import fit_probability
 from specs.layouts import stage_layers
 from specs.plan import TrainPlan, parse_plan
 from specs.units import GIB
+from time_model.explain import OperatorRow, explain_operators
 
 SAFE_FIT = 0.95
 """Chance to fit from which a plan is called safe."""
@@ -120,11 +122,30 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
     )
 
 
-def explain(request: Request, plan_text: str) -> tuple[Question, IncludedPlan]:
-    """One plan in full, without a search. Raises InputError when the plan's text cannot be read."""
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """One plan in full."""
+
+    question: Question
+    included: IncludedPlan
+    operators: tuple[OperatorRow, ...] = ()
+    """Every operator of a layer, the head and the embedding; empty where the plan is not legal."""
+    gains: tuple[Gain, ...] = ()
+    """What a little more of everything would buy; empty where it was not asked or nothing fits."""
+
+
+def explain(request: Request, plan_text: str, *, binds: bool = True) -> Explanation:
+    """One plan in full. Raises InputError when the plan's text cannot be read. `binds` re-ranks the space a few times."""
     question = understand(request)
     money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
-    return question, _include(plan_text, question, None, money)
+    included, s = _include(plan_text, question, None, money), question.setting
+    if included.report is None:
+        return Explanation(question=question, included=included)
+    operators = explain_operators(
+        model=s.model, cluster=s.cluster, numerics=s.numerics, stack=s.stack, workload=s.workload, plan=included.plan
+    )
+    gains = what_binds(s, included.plan, request.memory_margin) if binds else []
+    return Explanation(question=question, included=included, operators=tuple(operators), gains=tuple(gains))
 
 
 def pareto_positions(ranking: Ranking) -> list[int]:

@@ -174,6 +174,8 @@ class StackTime:
     """Traffic of routing, permutation and padding over 8 bytes x top-k x hidden, each way."""
     moe_imbalance: float = 1.15
     """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
+    dropless_sends_once_per_domain: bool = False
+    """Runs without token drop use the flex dispatcher, runs with it the all-to-all."""
     moe_send_once_per_domain: bool = False
     """The dispatcher sends a token once to each link domain and spreads it there (flex: DeepEP, HybridEP)."""
     step_factor: float = 1.0

@@ -24,7 +24,7 @@ def answers(request_of):
     small = request_of("dense", gpus=None, gpus_at_most=4, memory_margin=0.99)
     found = [("search", search_json(search(request))), ("search", search_json(search(small)))]
     found += [
-        ("explain", explain_json(*explain(request, text))) for text in ("tp=1,ep=8,mbs=1,recompute=full:uniform:2", "tp=3")
+        ("explain", explain_json(explain(request, text))) for text in ("tp=1,ep=8,mbs=1,recompute=full:uniform:2", "tp=3")
     ]
     return [(name, json.loads(json.dumps(body, allow_nan=False))) for name, body in found]
 
