@@ -126,6 +126,10 @@ def test_a_margin_takes_memory_away(setting_of, rankings):
     assert report.limit_bytes == pytest.approx(tight.limit_bytes[0]) and report.fits
 
 
+def test_runs_six_percent_apart_are_a_tie():
+    assert tie_groups(np.array([1.0, 1.059, 1.061, 1.12, 1.13])).tolist() == [1, 1, 2, 2, 3]
+
+
 @pytest.mark.parametrize(
     "steps", [[1.0], [1, 1.05, 1.0599, 1.0601, 1.1, 1.13, 2, 2.2], [1.0] * 5, list(np.linspace(1, 2, 200))]
 )

@@ -99,6 +99,8 @@ def test_expert_groups_are_carved_out_of_the_data_parallel_ranks() -> None:
     assert (group.size.item(), group.local.item()) == (8, 8)
     rest = expert_data_group(layouts, cluster)  # edp = tp cp dp / (etp ep) = 2 x 16 / 8
     assert (rest.size.item(), rest.local.item()) == (4, 1)
+    sliced = layouts_of([parse_plan("tp=2,pp=2,ep=8,etp=2,mbs=1,sp=1", 64)], model, 256)
+    assert expert_group(sliced, cluster).local.item() == 4  # every second rank: 4 of 8 share a node
 
 
 def test_bubble_is_narayanans() -> None:
