@@ -8,9 +8,13 @@ predicted keeps its line, empty, with the reason.
 from __future__ import annotations
 
 import csv
-import itertools
-from collections.abc import Iterator, Sequence
+import os
+import signal
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +53,10 @@ COLUMNS = (
 )
 Key = tuple[tuple[str, str], ...]
 NEVER_READ = frozenset({"id", "source", "source_ref", "notes", "status", "assumed", "peak_mem_gib", "params_b", "attention"})
+MOST_WORKERS = 8
+LEAST_ROWS_FOR_WORKERS = 2_000
+"""Below it starting processes costs more than it saves."""
+ROWS_PER_BLOCK = 250
 MAX_INPUT_BYTES = 512 * 2**20
 
 
@@ -94,7 +102,7 @@ def predict_file(
 ) -> list[Prediction]:
     """Predict every row of `source` into `target` (written beside, then renamed). Raises FileError or InputError."""
     rows = read_table(source)
-    predictions = predict_rows(rows, calibration, progress)
+    predictions = predict_rows(rows, calibration, progress, workers=min(MOST_WORKERS, os.cpu_count() or 1))
 
     def write(file: Path) -> None:
         with file.open("w", encoding="utf-8", newline="") as out:
@@ -130,21 +138,20 @@ def read_table(source: Path) -> list[dict[str, str]]:
 
 
 def predict_rows(
-    rows: Sequence[Row], calibration: Calibration | None = None, progress: Progress | None = None
+    rows: Sequence[Row], calibration: Calibration | None = None, progress: Progress | None = None, workers: int = 1
 ) -> list[Prediction]:
     """A prediction per row, in order, with the shipped calibration unless another is given. Rows that ask the same are
-    answered once."""
+    answered once; many rows by `workers` processes."""
     same: dict[Key, list[int]] = {}
     for number, row in enumerate(rows):
         same.setdefault(question_key(row), []).append(number)
     asked = [rows[numbers[0]] for numbers in same.values()]
     found: dict[int, Prediction] = {}
-    for (number, prediction), count in zip(
-        _predict_distinct(asked, calibration or shipped()), itertools.count(1), strict=False
-    ):
-        found[number] = prediction
-        if progress is not None and count % 100 == 0:
-            progress(f"{count:,} of {len(asked):,} different rows")
+    with closing(_answers(asked, calibration or shipped(), workers)) as predictions:
+        for count, (number, prediction) in enumerate(predictions, 1):
+            found[number] = prediction
+            if progress is not None and count % 100 == 0:
+                progress(f"{count:,} of {len(asked):,} different rows")
     answers: dict[int, Prediction] = {}
     for number, numbers in enumerate(same.values()):
         for original in numbers:
@@ -160,6 +167,25 @@ def question_key(row: Row) -> Key:
 def never_read(column: str) -> bool:
     """Columns that name, comment or measure a run."""
     return column in NEVER_READ or column.startswith("metric_")
+
+
+def _answers(rows: Sequence[Row], calibration: Calibration, workers: int) -> Generator[tuple[int, Prediction], None, None]:
+    if workers < 2 or len(rows) < LEAST_ROWS_FOR_WORKERS:
+        yield from _predict_distinct(rows, calibration)
+        return
+    blocks = [(start, rows[start : start + ROWS_PER_BLOCK]) for start in range(0, len(rows), ROWS_PER_BLOCK)]
+    work = partial(_predict_block, calibration)
+    with get_context("spawn").Pool(workers, _leave_interrupts_to_the_parent) as pool:  # leaving it ends the processes
+        for (start, _), found in zip(blocks, pool.imap(work, [block for _, block in blocks]), strict=True):
+            yield from ((start + number, prediction) for number, prediction in found)
+
+
+def _predict_block(calibration: Calibration, rows: Sequence[Row]) -> list[tuple[int, Prediction]]:
+    return list(_predict_distinct(rows, calibration))
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:

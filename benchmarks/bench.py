@@ -90,7 +90,8 @@ def prediction_rate() -> None:
     seconds = best_of(1, lambda: predict_rows(rows))
     whole = [row for row in rows if row["full_plan"] != "0"]
     alone = best_of(1, lambda: predict_rows(whole))
-    print(f"predict: {len(rows):,} different rows in {seconds:.1f} s; {len(whole):,} of them with a whole plan in {alone:.1f} s")
+    print(f"predict, in one process: {len(rows):,} different rows in {seconds:.1f} s, "
+          f"{len(whole):,} of them with a whole plan in {alone:.1f} s")
 
 
 def pricing_rate() -> None:

@@ -14,7 +14,7 @@ from autoconfig.headlines import FAR, headlines
 from autoconfig.measured import published_rows
 from autoconfig.observe import useful_for_calibration
 from autoconfig.validate import Sections, Validation, validate
-from autoconfig.validation_bands import coverage, of_training, weighted_quantile
+from autoconfig.validation_bands import coverage, weighted_quantile
 from autoconfig.validation_decisions import decisions
 from autoconfig.validation_html import page
 from autoconfig.validation_memory import best_offset
@@ -70,12 +70,11 @@ def test_bands_hold_about_nine_of_ten_left_out_runs(by_source: Validation) -> No
 
 
 def test_bands_know_other_sources_only() -> None:
-    runs = [p for p in predictions("source") if of_training(p.source)]
-    sources = len({p.source for p in runs})
-    far = [replace(p, step_seconds=p.step_seconds / 9) if p.source == "Narayanan2021-Table1" else p for p in runs]
-    before, after = coverage(runs)[0], coverage(far)[0]
-    assert before.sources == after.sources == sources
-    assert after.inside <= before.inside - 0.9 / sources, "a source that is far off lies outside its own bands"
+    pair = ("Narayanan2021-Table1", "Korthikanti2022-Table5")
+    runs = [p for p in predictions("source") if p.source in pair]
+    far = [replace(p, step_seconds=p.step_seconds / 9) if p.source == pair[0] else p for p in runs]
+    assert coverage(runs)[0].inside > 0.5
+    assert coverage(far)[0].inside == 0.0, "each source would hold 90 % of itself"
 
 
 def test_weighted_quantile_of_equal_weights_is_the_median() -> None:
