@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autoconfig import cli_megatron
 from autoconfig.cli_options import question_options, request_of, search_options
 from specs.errors import AutoconfigError, InputError
 
@@ -208,6 +209,9 @@ def _progress(options: dict[str, Any]) -> Any:
     if options.get("gpus_at_most") is None or not sys.stderr.isatty():
         return None
     return lambda text: click.echo(f"\rtrying {text} ...   ", nl=False, err=True)
+
+
+cli_megatron.register(cli)
 
 
 def main() -> None:
