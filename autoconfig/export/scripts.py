@@ -90,8 +90,8 @@ def sbatch_script(setting: Setting, plan: TrainPlan, report: PlanReport | None) 
         "",
         "# shellcheck disable=SC2016  # expanded on each node, where SLURM_NODEID is that node's number",
         "exec srun --kill-on-bad-exit=1 bash -c "
-        f"'exec torchrun --nproc-per-node \"{per_node}\" --nnodes \"{cluster.num_nodes}\" --node-rank \"$SLURM_NODEID\" "
-        "--master-addr \"$MASTER_ADDR\" --master-port \"$MASTER_PORT\" \"$@\"' \\",
+        f'\'exec torchrun --nproc-per-node "{per_node}" --nnodes "{cluster.num_nodes}" --node-rank "$SLURM_NODEID" '
+        '--master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"\' \\',
         '    torchrun "$MEGATRON_PATH/pretrain_gpt.py" "${ARGUMENTS[@]}"',
     ]
     use = [f"Start: sbatch {SBATCH_SCRIPT} (add --partition and --account where your cluster needs them)"]
@@ -183,7 +183,7 @@ def _data(setting: Setting) -> list[str]:
         '    DATA_ARGUMENTS=(--data-path "$DATA_PATH" --split \'99,1,0\' --tokenizer-type "$TOKENIZER_TYPE"',
         '        --tokenizer-model "$TOKENIZER_MODEL")',
         "fi",
-        'RUN_ARGUMENTS=(--train-iters "$TRAIN_STEPS" --lr "$LEARNING_RATE" --min-lr \'0\' --lr-decay-style \'cosine\'',
+        "RUN_ARGUMENTS=(--train-iters \"$TRAIN_STEPS\" --lr \"$LEARNING_RATE\" --min-lr '0' --lr-decay-style 'cosine'",
         "    --eval-iters '0' --log-interval '1' --log-throughput)",
     ]
     if setting.model.position_embedding_type in ("rope", "yarn"):

@@ -1,9 +1,9 @@
 """Reads questions as JSON lines, answers each with one JSON line. One process, one import of megatron.
 
-    .venv-judge/bin/python -m tools.judge.judge < questions.jsonl
+.venv-judge/bin/python -m tools.judge.judge < questions.jsonl
 
-    {"arguments": ["--num-layers", "2"], "world_size": 8, "environment": {"NAME": "value"}, "capability": 9.0}
-    {"accepted": false, "stage": "config", "message": "", "kind": "ValueError", "where": "megatron/x.py:1324", "changed": {}}
+{"arguments": ["--num-layers", "2"], "world_size": 8, "environment": {"NAME": "value"}, "capability": 9.0}
+{"accepted": false, "stage": "config", "message": "", "kind": "ValueError", "where": "megatron/x.py:1324", "changed": {}}
 """
 
 from __future__ import annotations
