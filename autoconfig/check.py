@@ -84,7 +84,7 @@ def check(source: CheckInput) -> CheckAnswer:
     setting, plan, margin = question.setting, source.plan, question.request.memory_margin
     broken = tuple(plan_violations(setting, plan, source.split))
     report = None if broken else report_plan(setting, plan, None, margin)
-    nearest = nearest_legal(setting, plan) if broken else None
+    nearest = nearest_legal(setting, plan, even_only=setting.stack.name in OLDER) if broken else None
     ranking = rank_plans(setting, _wish(setting, plan), margin)
     better = better_plan(ranking, plan, report)
     found = None if better is None else report_plan(setting, better, None, margin)

@@ -17,6 +17,7 @@ WIDTH_WHEN_PIPED = 160
 def register(group: click.Group) -> None:
     """Add the commands of this module to the command line."""
     group.add_command(check_command)
+    group.add_command(audit_command)
 
 
 @click.command("check")
@@ -62,6 +63,36 @@ def check_command(
         ctx.exit(EXIT_ILLEGAL)
     if answer.report is not None and not answer.report.fits:
         ctx.exit(EXIT_DOES_NOT_FIT)
+
+
+@click.command("audit")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--quick", is_flag=True, help="Leave out whether a recipe could be faster.")
+@click.option("--output", metavar="FILE.csv", help="Write one row a recipe to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def audit_command(file: Path, quick: bool, output: str | None, as_json: bool) -> None:
+    """Check every recipe of a CSV table: can it run at its own GPU count, does it fit, could it be faster.
+
+    The columns are those of NVIDIA's recipes (docs/check.md). Exit code 0: audited; 2: the table cannot be read.
+
+    autoconfig audit nvidia_recipes.csv --output audited.csv
+    """
+    from autoconfig.audit import audit_file
+    from autoconfig.audit_report import audit_json, check_csv_path, show_audit, write_csv
+
+    if output is not None:
+        check_csv_path(Path(output))
+    audit = audit_file(file, quick=quick, progress=_progress if sys.stderr.isatty() else None)
+    if output is not None:
+        write_csv(audit, Path(output))
+    if as_json:
+        click.echo(json.dumps(audit_json(audit), indent=2, allow_nan=False))
+    else:
+        show_audit(_console(), audit)
+
+
+def _progress(done: int, total: int) -> None:
+    click.echo(f"\r{done} of {total} recipes", nl=done + 1 == total, err=True)
 
 
 def _console() -> Any:

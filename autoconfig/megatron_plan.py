@@ -84,6 +84,8 @@ def _stages(
             raise InputError(f"contradictory: {LAYOUT} excludes {(ends + accounts)[0]} (NV029); drop one of them")
         split = split_of_layout(layout, pp, model.num_layers, model.mtp_num_layers)
         return _with_ends(split, model, assumed)
+    if a.has("--deepspeed") and pp > 1:
+        return _with_ends(_deepspeed_split(a, model.num_layers, pp), model, assumed)
     vpp = a.count(CHUNKS_PER_RANK) or 1
     chunk = a.count(LAYERS_PER_CHUNK)
     if chunk is not None:
@@ -100,6 +102,14 @@ def _stages(
         split = split_by_accounting(model.num_layers, pp, vpp, embedding=FOR_EMBEDDING in accounts, loss=FOR_LOSS in accounts)
         return _with_ends(split, model, assumed)
     return None, vpp, a.count(FIRST), a.count(LAST)
+
+
+def _deepspeed_split(a: Arguments, layers: int, pp: int) -> PipelineSplit:
+    """DeepSpeed spreads any number of layers; `type:transformer|embedding` counts both ends as layers, too."""
+    if "embedding" in (a.text("--pp-partition-method") or ""):
+        return split_by_accounting(layers, pp, 1, embedding=True, loss=True)
+    spread = tuple(layers // pp + int(rank < layers % pp) for rank in range(pp))
+    return PipelineSplit(vpp=1, layers=spread)
 
 
 def _with_ends(split: PipelineSplit, model: ModelSpec, assumed: list[str]) -> tuple[PipelineSplit, int, int | None, int | None]:

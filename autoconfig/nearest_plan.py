@@ -22,12 +22,16 @@ CANDIDATES = 300
 """Layouts that are tried with each recomputation, nearest first."""
 
 
-def nearest_legal(setting: Setting, plan: TrainPlan) -> TrainPlan | None:
-    """The legal plan with the fewest changed keys, then the closest values; None where nothing is legal."""
+def nearest_legal(setting: Setting, plan: TrainPlan, *, even_only: bool = False) -> TrainPlan | None:
+    """The legal plan with the fewest changed keys, then the closest values; None where nothing is legal.
+
+    `even_only`: no uneven stages, for software that has no arguments for them.
+    """
     one = [candidate for candidate in _one_change(setting, plan) if not violations(setting, candidate)]
+    one = [candidate for candidate in one if not (even_only and candidate.first)]
     if one:
         return min(one, key=lambda candidate: distance(candidate, plan))
-    return _from_space(setting, plan)
+    return _from_space(setting, plan, even_only)
 
 
 def changed_keys(new: TrainPlan, old: TrainPlan) -> list[str]:
@@ -102,7 +106,7 @@ def _recomputes(setting: Setting, plan: TrainPlan) -> list[Recompute]:
     return list(dict.fromkeys([*found, NONE]))
 
 
-def _from_space(setting: Setting, plan: TrainPlan) -> TrainPlan | None:
+def _from_space(setting: Setting, plan: TrainPlan, even_only: bool) -> TrainPlan | None:
     """The nearest of the whole legal space: kept sharding first, then any."""
     kept = {"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
     for wish in (Wish(fixed=kept), Wish()):
@@ -121,7 +125,9 @@ def _from_space(setting: Setting, plan: TrainPlan) -> TrainPlan | None:
             far += np.abs(np.log2(column / getattr(plan, key)))
         for key in ("sp", "dist_opt", "fsdp"):
             changed += getattr(layouts, key) != getattr(plan, key)
-        even = layouts.first == layouts.last
+        even = (layouts.first == layouts.last) & (layouts.first * layouts.pp == setting.model.num_layers)
+        if even_only:
+            changed += np.where(even | (layouts.pp == 1), 0, len(DEGREES))
         changed += even != (plan.first is None and plan.last is None)
         order = np.lexsort((far, changed))[:CANDIDATES]
         options = [*_recomputes(setting, plan), *recompute_options(setting, Wish(), 1)]
