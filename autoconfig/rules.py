@@ -316,8 +316,9 @@ PLAN_RULES: tuple[PlanRule, ...] = (
         reason="Megatron has no argument for dp: it takes what is left of the GPUs",
     ),
 )
-RULE_TEXT: dict[str, str] = {rule.id: rule.text for rule in (*RULES, *PLAN_RULES)}
-JUDGED_RULES = frozenset(rule.id for rule in (*RULES, *PLAN_RULES) if rule.enforced_in in JUDGED)
+ALL_RULES: tuple[Rule | PlanRule, ...] = (*RULES, *PLAN_RULES)
+RULE_TEXT: dict[str, str] = {rule.id: rule.text for rule in ALL_RULES}
+JUDGED_RULES = frozenset(rule.id for rule in ALL_RULES if rule.enforced_in in JUDGED)
 """Rules that the real megatron-core enforces before a GPU is needed: `make judge` holds us to them both ways."""
 
 

@@ -86,7 +86,7 @@ def read_plan_text(text: str) -> tuple[Setting, TrainPlan]:
     try:
         setting = _setting(body)
         return setting, parse_plan(body["short"], setting.cluster.num_gpus)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"plan file: a field is missing or of the wrong kind: {error}") from None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from autoconfig.evaluate import violations
 from autoconfig.recompute_options import layer_counts, legal_mask, recompute_options
-from autoconfig.rules import ENFORCED_IN, JUDGED_RULES, PLAN_RULES, RULE_TEXT, RULES, recompute_rule
+from autoconfig.rules import ALL_RULES, ENFORCED_IN, JUDGED_RULES, RULE_TEXT, RULES, recompute_rule
 from autoconfig.space import Wish, enumerate_space, stage_splits
 from specs.errors import InputError
 from specs.plan import TrainPlan, parse_keys, parse_plan
@@ -238,7 +238,7 @@ def test_rules_that_depend_on_model_and_numerics(setting_of, name, changes, plan
 
 
 def test_every_rule_says_where_it_is_enforced():
-    for rule in (*RULES, *PLAN_RULES):
+    for rule in ALL_RULES:
         assert rule.enforced_in in ENFORCED_IN, rule.id
         assert (rule.id in JUDGED_RULES) or rule.reason, f"{rule.id} needs a reason: the judge accepts what it forbids"
 

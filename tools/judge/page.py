@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from autoconfig.rules import JUDGED, JUDGED_RULES, PLAN_RULES, RULES, PlanRule, Rule
+from autoconfig.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
 from tools.judge.agreement import Judged, RuleCount, by_rule, from_grid, near_misses
 from tools.judge.client import ROOT, Judges
 
@@ -84,7 +84,7 @@ def page(grid: list[Judged], near: list[Judged]) -> str:
         "",
         "| rule | what must hold | enforced in | broken | alone: refused | alone: accepted | kept | the judge's words |",
         "|---|---|---|---|---|---|---|---|",
-        *(_row(rule, counts[rule.id]) for rule in (*RULES, *PLAN_RULES) if rule.id in JUDGED_RULES),
+        *(_row(rule, counts[rule.id]) for rule in ALL_RULES if rule.id in JUDGED_RULES),
         "",
         "## Rules that the judge does not see",
         "",
@@ -93,7 +93,7 @@ def page(grid: list[Judged], near: list[Judged]) -> str:
         "",
         "| rule | what must hold | enforced in | broken | alone: refused | alone: accepted | why the judge is lax |",
         "|---|---|---|---|---|---|---|",
-        *(_lax_row(rule, counts[rule.id]) for rule in (*RULES, *PLAN_RULES) if rule.id not in JUDGED_RULES),
+        *(_lax_row(rule, counts[rule.id]) for rule in ALL_RULES if rule.id not in JUDGED_RULES),
         "",
         NOTES.read_text(encoding="utf-8").strip(),
         "",

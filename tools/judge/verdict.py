@@ -244,7 +244,7 @@ def _schedule(found: dict[str, Any]) -> None:
     if config.pipeline_model_parallel_size == 1 or chunks is None:
         return  # 1F1B and no pipelining take any number of micro-batches
     chunk = torch.nn.Module()
-    chunk.config, chunk.model_type = config, ModelType.encoder_or_decoder  # type: ignore[assignment]
+    chunk.config, chunk.model_type = config, ModelType.encoder_or_decoder
     pipeline = _Ranks(config.pipeline_model_parallel_size)
     zeros = torch.zeros
     with (

@@ -1,0 +1,1 @@
+"""Programs beside the package; none of them is shipped."""
