@@ -8,15 +8,19 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
 PIP := PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+JUDGE_VENV := .venv-judge
+JUDGE_BIN := $(JUDGE_VENV)/bin
+JUDGE := $(JUDGE_VENV)/.installed
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint bench soak tables calibration accuracy clean
+.PHONY: help demo test lint judge bench soak tables calibration accuracy clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
 	@echo "make test    lint and the fast tests"
 	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make judge   our rules and exports against the real megatron-core 0.19.2 (Python 3.12; 5 GB on first use)"
 	@echo "make bench   speed and memory of the planner"
 	@echo "make tables  distil measured operators to time_model/data/operators (downloads a wheel of 82 MB)"
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
@@ -33,6 +37,11 @@ lint: $(DEV)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
+
+# The real megatron-core as judge of exports and rules; writes docs/legality.md. No GPU is needed.
+judge: $(JUDGE)
+	$(JUDGE_BIN)/python -m pytest tests/judge
+	$(JUDGE_BIN)/python -m tools.judge.page
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/bench.py
@@ -51,7 +60,7 @@ soak: $(DEV)
 	AUTOCONFIG_SOAK=1 AUTOCONFIG_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -m soak --hypothesis-seed=$(SEED)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(JUDGE_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(RUNTIME): pyproject.toml
 	@$(call ensure_venv)
@@ -62,6 +71,22 @@ $(DEV): pyproject.toml
 	@$(call ensure_venv)
 	$(PIP) --editable '.[dev]'
 	@touch $(RUNTIME) $@
+
+# megatron-core 0.19.2 needs Python 3.12: the python3.12 on PATH, or that of pyenv. The finished file comes last, so that a
+# broken installation is made again.
+$(JUDGE): pyproject.toml
+	@set -e; \
+	works() { "$$@" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 12))' >/dev/null 2>&1; }; \
+	if works $(JUDGE_BIN)/python; then :; \
+	elif works python3.12; then python3.12 -m venv --clear $(JUDGE_VENV); \
+	elif works env PYENV_VERSION=3.12.1 python3.12; then PYENV_VERSION=3.12.1 python3.12 -m venv --clear $(JUDGE_VENV); \
+	else \
+		echo "make judge needs Python 3.12 with the venv module (megatron-core 0.19.2): no working python3.12 on PATH," \
+			"nor with PYENV_VERSION=3.12.1; install it (pyenv install 3.12.1, or python3.12-venv) and run make judge again" >&2; \
+		exit 1; \
+	fi
+	PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(JUDGE_BIN)/python -m pip install --quiet --editable '.[judge]'
+	@touch $@
 
 # A virtual environment that works: the one that is there, or a new one.
 define ensure_venv

@@ -10,18 +10,24 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig import cli_truth
+from autoconfig import cli_megatron, cli_truth
 from autoconfig.cli_options import question_options, request_of, search_options
 from specs.errors import AutoconfigError, InputError
+
+if TYPE_CHECKING:
+    from autoconfig.export.service import Export
 
 EXIT_BAD_INPUT = 2
 EXIT_NOTHING_FITS = 3
 EXIT_INTERRUPTED = 130
 WIDTH_WHEN_PIPED = 180
+
+EXPORT_FORMATS = ("megatron", "plan", "deepspeed", "fsdp2")
+_FORMAT_HELP = "megatron: torchrun and sbatch scripts for Megatron-LM, and plan.json; plan: plan.json only."
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
@@ -61,16 +67,21 @@ def cli() -> None:
 @search_options
 @_json_option
 @click.pass_context
-def search_command(ctx: click.Context, /, as_json: bool, output: str | None, **options: Any) -> None:
+def search_command(
+    ctx: click.Context, /, as_json: bool, output: str | None, export: str | None, force: bool, **options: Any
+) -> None:
     """Rank the plans that fit, fastest first.
 
     autoconfig search --model 175b --gpus 1024
     """
+    from autoconfig.export.service import check_export_folder, export_plan
     from autoconfig.files import check_table_path, write_table
     from autoconfig.service import search
 
     if output is not None:
         check_table_path(Path(output))
+    if export is not None:
+        check_export_folder(export, force=force)
     answer = search(request_of(options), _progress(options))
     if output is not None:
         write_table(answer.ranking, Path(output))
@@ -85,6 +96,25 @@ def search_command(ctx: click.Context, /, as_json: bool, output: str | None, **o
         show_search(console(), answer, _explain_command(sys.argv[1:], answer.question.setting.cluster.num_gpus))
     if not answer.plans:
         ctx.exit(EXIT_NOTHING_FITS)
+    if export is not None:
+        first = answer.plans[0].report
+        _show_export(export_plan(answer.question.setting, first.plan, first, export, force=force), err=as_json)
+
+
+@cli.command("export")
+@click.argument("plan")
+@question_options
+@click.option("--output", required=True, metavar="DIR", help="Folder to write into; made if missing.")
+@click.option("--format", "form", type=click.Choice(EXPORT_FORMATS), default="megatron", show_default=True, help=_FORMAT_HELP)
+@click.option("--force", is_flag=True, help="Replace files that autoconfig did not write.")
+def export_command(plan: str, output: str, form: str, force: bool, **options: Any) -> None:
+    """Write launch scripts and plan.json for one PLAN.
+
+    autoconfig export --model 175b --gpus 1024 --output run tp=8,pp=8,mbs=1,sp=1
+    """
+    from autoconfig.export.service import export_named
+
+    _show_export(export_named(request_of(options), plan, output, form, force=force))
 
 
 @cli.command("explain")
@@ -147,7 +177,7 @@ def software_command(as_json: bool) -> None:
     _show_rows("software", software_rows(), as_json)
 
 
-SEARCH_ONLY = ("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by", "--output")
+SEARCH_ONLY = ("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by", "--output", "--export")
 
 
 def _explain_command(arguments: list[str], gpus: int) -> str:
@@ -163,6 +193,14 @@ def _explain_command(arguments: list[str], gpus: int) -> str:
     if not any(argument.split("=")[0] in ("--gpus", "--cluster") for argument in kept):
         kept += ["--gpus", str(gpus)]
     return shlex.join(kept)
+
+
+def _show_export(export: Export, *, err: bool = False) -> None:
+    """What was written and the one command to run."""
+    for warning in export.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"wrote {', '.join(map(str, export.files))}", err=err)
+    click.echo(f"run: {export.command}", err=err)
 
 
 def console() -> Any:
@@ -201,6 +239,9 @@ def _progress(options: dict[str, Any]) -> Any:
     if options.get("gpus_at_most") is None or not sys.stderr.isatty():
         return None
     return lambda text: click.echo(f"\rtrying {text} ...   ", nl=False, err=True)
+
+
+cli_megatron.register(cli)
 
 
 def main() -> None:

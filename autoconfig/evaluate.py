@@ -88,7 +88,7 @@ def violations(setting: Setting, plan: TrainPlan) -> list[Violation]:
         layers = stage_layers(setting.model, plan)
     except PlanError:
         layers = ()
-        found.append("NV024")
+        found.append(_broken_split(setting, plan))
     values: dict[str, object] = {
         key: getattr(plan, key)
         for key in ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "dist_opt", "fsdp", "offload")
@@ -107,6 +107,13 @@ def violations(setting: Setting, plan: TrainPlan) -> list[Violation]:
         if plan.recompute.num_layers > most:
             found.append("NV111")
     return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in dict.fromkeys(found)]
+
+
+def _broken_split(setting: Setting, plan: TrainPlan) -> str:
+    """The rule that a plan breaks whose layers do not fall into stages."""
+    both = plan.first is not None and plan.last is not None
+    unseen = plan.pp == 1 and both and (plan.first or 0) + (plan.last or 0) != setting.model.num_layers
+    return "AC007" if unseen else "NV024"
 
 
 def report_plan(

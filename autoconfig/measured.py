@@ -156,7 +156,7 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) 
         assumed.append(f"gbs {rounded} (the row's {batch} is no multiple of mbs x dp)")
         batch = rounded
     stage, dist_opt = _sharding(row, stack, assumed)
-    first, last = _ends(model, pp, assumed)
+    first, last = even_ends(model, pp, assumed)
     plan = TrainPlan(
         tp=tp,
         pp=pp,
@@ -177,7 +177,7 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) 
     return plan, batch
 
 
-def _ends(model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int | None, int | None]:
+def even_ends(model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int | None, int | None]:
     """Layers of first and last stage where the layers do not divide: the rest, the last stage the shorter one."""
     if model.num_layers % pp == 0 or pp == 1:
         return None, None

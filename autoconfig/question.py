@@ -86,7 +86,7 @@ def understand(request: Request) -> Question:
     model, notes = resolve_model(request.model)
     assumed += notes
     model = apply_overrides(model, request.architecture)
-    cluster = _cluster(request, assumed)
+    cluster = read_cluster(request, assumed)
     stack = _stack(request, cluster.gpu, assumed)
     workload = _workload(request, model, assumed)
     if workload.seq_length > model.max_position_embeddings:
@@ -165,7 +165,8 @@ def _check(request: Request) -> None:
         raise InputError("give either --gpus N (exactly N) or --gpus-at-most N (N or fewer), not both")
 
 
-def _cluster(request: Request, assumed: list[str]) -> ClusterSpec:
+def read_cluster(request: Request, assumed: list[str]) -> ClusterSpec:
+    """The hardware that a request names; what it leaves out is added to `assumed`. Raises InputError."""
     gpus = request.gpus if request.gpus is not None else request.gpus_at_most
     if gpus is not None and gpus < 1:
         raise InputError(f"{gpus} GPUs: give a whole number of at least 1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,6 +10,7 @@ from rich.table import Table
 
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.question import Question
+from autoconfig.remedies import Remedy
 from autoconfig.rules import RULE_TEXT
 from autoconfig.service import SAFE_FIT, Explanation, IncludedPlan, SearchAnswer
 from autoconfig.verdict import RESOLUTION
@@ -179,7 +180,12 @@ def show_nothing_fits(console: Console, answer: SearchAnswer) -> None:
         f"needs {miss.peak_bytes / GIB:.1f} GiB of {miss.limit_bytes / GIB:.1f}, {short:.1f} GiB too much."
     )
     console.print("What was tried to make it fit:")
-    for remedy in answer.remedies:
+    show_remedies(console, answer.remedies)
+
+
+def show_remedies(console: Console, remedies: Iterable[Remedy]) -> None:
+    """One line each: whether it fits, and with what plan."""
+    for remedy in remedies:
         mark = "[green]fits[/green]" if remedy.fits else "[dim]no[/dim]  "
         console.print(f"  {mark} {escape(str(remedy))}", soft_wrap=True)
 

@@ -36,6 +36,12 @@ class Setting:
 
 
 Check = Callable[[Setting, Columns], Mask]
+JUDGED = ("arguments", "config", "groups", "schedule")
+"""Refused by megatron-core before a GPU is needed: parsing and validation, TransformerConfig and OptimizerConfig, process
+groups, the pipeline schedule's own checks."""
+ENFORCED_IN = (*JUDGED, "kernels", "run time", "nowhere")
+"""kernels: layers or collectives that cannot be built or called; run time: a check in the layers; nowhere: Megatron runs
+something else than the plan says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,35 +53,40 @@ class Rule:
     """What must hold, in Megatron's words."""
     needs: tuple[str, ...]
     legal: Check
+    enforced_in: str
+    """Where Megatron refuses such a plan, one of ENFORCED_IN; `docs/legality.md` shows it against the real megatron-core."""
+    reason: str = ""
+    """Why the judge (arguments to schedule, on a machine without GPU) accepts it, or where exactly it is refused."""
 
 
 RULES: list[Rule] = []
 
 
-def _rule(rule_id: str, needs: str) -> Callable[[Check], Check]:
+def _rule(rule_id: str, needs: str, enforced_in: str, reason: str = "") -> Callable[[Check], Check]:
     """Registers a check; its docstring is the rule's text."""
 
     def register(function: Check) -> Check:
         text = (function.__doc__ or "").strip().rstrip(".")
-        RULES.append(Rule(id=rule_id, text=text, needs=tuple(needs.split()), legal=function))
+        rule = Rule(id=rule_id, text=text, needs=tuple(needs.split()), legal=function, enforced_in=enforced_in, reason=reason)
+        RULES.append(rule)
         return function
 
     return register
 
 
-@_rule("NV001", "tp pp cp")
+@_rule("NV001", "tp pp cp", "arguments")
 def world_size(s: Setting, c: Columns) -> Mask:
     """tp x pp x cp must divide the number of GPUs."""
     return s.cluster.num_gpus % (c["tp"] * c["pp"] * c["cp"]) == 0
 
 
-@_rule("NV013", "tp")
+@_rule("NV013", "tp", "config")
 def heads(s: Setting, c: Columns) -> Mask:
     """num_attention_heads must be a multiple of tp."""
     return s.model.num_attention_heads % c["tp"] == 0
 
 
-@_rule("NV014", "tp")
+@_rule("NV014", "tp", "config")
 def query_groups(s: Setting, c: Columns) -> Mask:
     """num_query_groups must be a multiple of tp, or tp a multiple of num_query_groups."""
     if s.model.multi_latent_attention:
@@ -84,7 +95,12 @@ def query_groups(s: Setting, c: Columns) -> Mask:
     return (groups % c["tp"] == 0) | (c["tp"] % groups == 0)
 
 
-@_rule("NV018", "tp etp")
+@_rule(
+    "NV018",
+    "tp etp",
+    "kernels",
+    "the column- and row-parallel layers divide when they are built on the GPU, in Transformer Engine's code",
+)
 def ffn_width(s: Setting, c: Columns) -> Mask:
     """ffn_hidden_size must be a multiple of tp, moe_ffn_hidden_size of etp."""
     model = s.model
@@ -97,73 +113,85 @@ def ffn_width(s: Setting, c: Columns) -> Mask:
     return ok
 
 
-@_rule("NV026", "pp")
+@_rule("NV026", "pp", "arguments")
 def stages_have_layers(s: Setting, c: Columns) -> Mask:
     """Every pipeline stage needs a layer."""
     return c["pp"] <= s.model.num_layers
 
 
-@_rule("NV053", "cp")
+@_rule("NV053", "cp", "arguments")
 def context_parallel_length(s: Setting, c: Columns) -> Mask:
     """seq_length must be a multiple of 2 x cp where cp is above 1."""
     return (c["cp"] == 1) | (s.workload.seq_length % (2 * c["cp"]) == 0)
 
 
-@_rule("NV054", "cp")
+@_rule(
+    "NV054",
+    "cp",
+    "run time",
+    "the local attention asserts it when the layer is built; arguments and config do not look at the layer's kind",
+)
 def context_parallel_kernel(s: Setting, c: Columns) -> Mask:
     """Context parallelism needs Transformer Engine's attention."""
     return (c["cp"] == 1) | s.stack.supports_context_parallel
 
 
-@_rule("NV046", "sp tp")
+@_rule(
+    "NV046",
+    "sp tp",
+    "nowhere",
+    "Megatron-LM switches sequence parallelism off and runs; a plan that says sp=1 would not be what runs",
+)
 def sequence_parallel(s: Setting, c: Columns) -> Mask:
     """Sequence parallelism needs tp above 1."""
     return ~c["sp"] | (c["tp"] > 1)
 
 
-@_rule("AC001", "sp tp cp")
+@_rule(
+    "AC001", "sp tp cp", "kernels", "the reduce-scatter along the sequence needs equal shards; it fails in the first forward"
+)
 def sequence_parallel_length(s: Setting, c: Columns) -> Mask:
     """Sequence parallelism needs seq_length / cp to be a multiple of tp (reduce-scatter along the sequence)."""
     return ~c["sp"] | (s.workload.seq_length % (c["tp"] * c["cp"]) == 0)
 
 
-@_rule("AC002", "sp")
+@_rule("AC002", "sp", "nowhere", "the flag came with Megatron-LM of 2022; today's parser knows it whatever stack is priced")
 def sequence_parallel_support(s: Setting, c: Columns) -> Mask:
     """This software stack has no sequence parallelism."""
     return ~c["sp"] | s.stack.supports_sequence_parallel
 
 
-@_rule("NV061", "ep")
+@_rule("NV061", "ep", "arguments")
 def experts(s: Setting, c: Columns) -> Mask:
     """Ep above 1 needs experts, and num_moe_experts must be a multiple of ep."""
     return (c["ep"] == 1) | ((s.model.num_moe_experts or 1) % c["ep"] == 0)
 
 
-@_rule("AC003", "etp")
+@_rule("AC003", "etp", "nowhere", "Megatron-LM ignores the size without experts; a plan that says etp=2 would not be what runs")
 def expert_tensor_parallel(s: Setting, c: Columns) -> Mask:
     """etp above 1 needs experts."""
     return (c["etp"] == 1) | s.model.is_moe
 
 
-@_rule("NV002", "etp ep pp")
+@_rule("NV002", "etp ep pp", "groups")
 def expert_world_size(s: Setting, c: Columns) -> Mask:
     """etp x ep x pp must divide the number of GPUs."""
     return s.cluster.num_gpus % (c["etp"] * c["ep"] * c["pp"]) == 0
 
 
-@_rule("NV062", "etp")
+@_rule("NV062", "etp", "config")
 def expert_bias(s: Setting, c: Columns) -> Mask:
     """Expert tensor parallelism needs experts without biases."""
     return (c["etp"] == 1) | (not (s.model.is_moe and (s.model.moe_expert_bias or s.model.add_bias_linear)))
 
 
-@_rule("NV048", "sp tp")
+@_rule("NV048", "sp tp", "run time", "the MoE layer raises in its first training forward; before that there is a warning")
 def experts_need_sequence_parallel(s: Setting, c: Columns) -> Mask:
     """A mixture of experts with tp above 1 needs sequence parallelism."""
     return c["sp"] | (c["tp"] == 1) | (not s.model.is_moe)
 
 
-@_rule("NV024", "pp first last")
+@_rule("NV024", "pp first last", "arguments", "even stages in the arguments, first and last stage in the config")
 def layer_split(s: Setting, c: Columns) -> Mask:
     """The layers must divide over the stages that first and last leave."""
     between = np.maximum(c["pp"] - 2, 0)
@@ -172,13 +200,13 @@ def layer_split(s: Setting, c: Columns) -> Mask:
     return whole & np.where(between > 0, rest >= between, rest == 0) & (c["first"] > 0) & (c["last"] > 0)
 
 
-@_rule("NV040", "vpp pp")
+@_rule("NV040", "vpp pp", "arguments")
 def interleaving(s: Setting, c: Columns) -> Mask:
     """Virtual pipeline stages need pp above 1."""
     return (c["vpp"] == 1) | (c["pp"] > 1)
 
 
-@_rule("NV044", "vpp pp first last")
+@_rule("NV044", "vpp pp first last", "config", "get_num_layers_to_build asserts it when a stage's layers are counted")
 def chunk_layers(s: Setting, c: Columns) -> Mask:
     """The layers of every stage must be a multiple of vpp."""
     between = np.maximum(c["pp"] - 2, 1)
@@ -187,25 +215,25 @@ def chunk_layers(s: Setting, c: Columns) -> Mask:
     return (vpp == 1) | ((c["first"] % vpp == 0) & (c["last"] % vpp == 0) & (middle % vpp == 0))
 
 
-@_rule("NV007", "mbs dp")
+@_rule("NV007", "mbs dp", "arguments", "the evaluation batch in validate_args, then the micro-batch calculator")
 def batch(s: Setting, c: Columns) -> Mask:
     """global_batch_size must be a multiple of mbs x dp."""
     return s.workload.global_batch_size % (c["mbs"] * c["dp"]) == 0
 
 
-@_rule("NV041", "vpp pp mbs dp")
+@_rule("NV041", "vpp pp mbs dp", "schedule")
 def interleaved_microbatches(s: Setting, c: Columns) -> Mask:
     """Interleaving needs at least pp micro-batches."""
     return (c["vpp"] == 1) | (s.workload.global_batch_size // (c["mbs"] * c["dp"]) >= c["pp"])
 
 
-@_rule("NV042", "vpp pp mbs dp")
+@_rule("NV042", "vpp pp mbs dp", "schedule")
 def interleaved_groups(s: Setting, c: Columns) -> Mask:
     """Interleaving needs the number of micro-batches to be a multiple of pp."""
     return (c["vpp"] == 1) | (s.workload.global_batch_size // (c["mbs"] * c["dp"]) % c["pp"] == 0)
 
 
-@_rule("NV100", "fsdp pp ep dist_opt")
+@_rule("NV100", "fsdp pp ep dist_opt", "arguments")
 def fsdp(s: Setting, c: Columns) -> Mask:
     """FSDP (fsdp 2 or 3) needs pp 1, ep 1, no distributed optimizer, no fp16 and an output layer of its own."""
     tied = not (s.model.untie_embeddings_and_output_weights or s.stack.supports_fsdp_with_tied_embeddings)
@@ -213,32 +241,32 @@ def fsdp(s: Setting, c: Columns) -> Mask:
     return (c["fsdp"] == 0) | ((c["pp"] == 1) & (c["ep"] == 1) & ~c["dist_opt"] & possible)
 
 
-@_rule("AC006", "fsdp")
+@_rule("AC009", "fsdp", "nowhere", "what a software stack has is ours to know")
 def fsdp_support(s: Setting, c: Columns) -> Mask:
     """This software stack has no FSDP."""
     return (c["fsdp"] == 0) | s.stack.supports_fsdp
 
 
-@_rule("NV130", "fsdp dist_opt")
+@_rule("NV130", "fsdp dist_opt", "arguments")
 def fp8_param_gather(s: Setting, c: Columns) -> Mask:
     """fp8_param_gather needs the distributed optimizer or FSDP."""
     return (c["fsdp"] > 0) | c["dist_opt"] | (not s.numerics.fp8_param_gather)
 
 
-@_rule("NV094", "offload dist_opt")
+@_rule("NV094", "offload dist_opt", "config")
 def offload(s: Setting, c: Columns) -> Mask:
     """Optimizer offload needs the distributed optimizer, and with fp8_param_gather the delayed recipe."""
     possible = not s.numerics.fp8_param_gather or s.numerics.fp8_recipe == "delayed"
     return (c["offload"] == 0) | (c["dist_opt"] & possible)
 
 
-@_rule("AC008", "dist_opt")
+@_rule("AC008", "dist_opt", "nowhere", "what a software stack has is ours to know")
 def distributed_optimizer_support(s: Setting, c: Columns) -> Mask:
     """This software stack has no distributed optimizer (dist_opt=0)."""
     return ~c["dist_opt"] | s.stack.supports_distributed_optimizer
 
 
-@_rule("NV092", "fsdp dist_opt")
+@_rule("NV092", "fsdp dist_opt", "config", "OptimizerConfig, built before the model")
 def precision_aware(s: Setting, c: Columns) -> Mask:
     """Optimizer types other than fp32 need the distributed optimizer."""
     n = s.numerics
@@ -246,32 +274,92 @@ def precision_aware(s: Setting, c: Columns) -> Mask:
     return c["dist_opt"] | plain
 
 
-RULE_TEXT: dict[str, str] = {rule.id: rule.text for rule in RULES} | {
-    "NV111": "full recomputation needs a number of layers from 1 to the layers of a stage (block: of a model chunk)",
-    "NV114": "recomputing moe_act, moe or shared_experts needs a mixture of experts that has them",
-    "NV115": "recomputing mla_up_proj needs multi-latent attention",
-    "NV118": "recomputing moe_act or layernorm is refused with the delayed fp8 recipe",
-    "AC004": "recomputing mlp needs a layer with a dense MLP",
-    "AC007": "this software stack recomputes whole layers only",
-    "AC005": "the plan's tp x pp x cp x dp must be the number of GPUs",
-}
+@dataclass(frozen=True, kw_only=True)
+class PlanRule:
+    """A rule on a whole plan, beside the column rules."""
+
+    id: str
+    text: str
+    enforced_in: str
+    reason: str = ""
+
+
+PLAN_RULES: tuple[PlanRule, ...] = (
+    PlanRule(
+        id="NV111",
+        text="full recomputation needs a number of layers from 1 to the layers of a stage (block: of a model chunk)",
+        enforced_in="nowhere",
+        reason="Megatron's documentation; larger numbers run as all layers, so the plan would not say what runs",
+    ),
+    PlanRule(
+        id="NV114",
+        text="recomputing moe_act needs a mixture of experts (grouped GEMM)",
+        enforced_in="config",
+    ),
+    PlanRule(
+        id="AC006",
+        text="recomputing moe or shared_experts needs a mixture of experts that has them",
+        enforced_in="nowhere",
+        reason="modules that are not there are passed over; the plan would not say what runs",
+    ),
+    PlanRule(id="NV115", text="recomputing mla_up_proj needs multi-latent attention", enforced_in="config"),
+    PlanRule(id="NV118", text="recomputing moe_act or layernorm is refused with the delayed fp8 recipe", enforced_in="config"),
+    PlanRule(
+        id="NV121",
+        text="uniform full recomputation needs groups of 1 layer in a model with multi-token prediction",
+        enforced_in="run time",
+        reason="the multi-token-prediction layer asserts it in its first forward",
+    ),
+    PlanRule(
+        id="AC004",
+        text="recomputing mlp needs a layer with a dense MLP",
+        enforced_in="nowhere",
+        reason="a module that is not there is passed over; the plan would not say what runs",
+    ),
+    PlanRule(
+        id="AC007",
+        text="first and last together need pp above 1",
+        enforced_in="nowhere",
+        reason="with pp 1 Megatron builds as many layers as last says and trains a smaller model without a word",
+    ),
+    PlanRule(
+        id="AC010",
+        text="this software stack recomputes whole layers only",
+        enforced_in="nowhere",
+        reason="what a software stack has is ours to know",
+    ),
+    PlanRule(
+        id="AC005",
+        text="the plan's tp x pp x cp x dp must be the number of GPUs",
+        enforced_in="nowhere",
+        reason="Megatron has no argument for dp: it takes what is left of the GPUs",
+    ),
+)
+ALL_RULES: tuple[Rule | PlanRule, ...] = (*RULES, *PLAN_RULES)
+RULE_TEXT: dict[str, str] = {rule.id: rule.text for rule in ALL_RULES}
+JUDGED_RULES = frozenset(rule.id for rule in ALL_RULES if rule.enforced_in in JUDGED)
+"""Rules that the real megatron-core enforces before a GPU is needed: `make judge` holds us to them both ways."""
 
 
 def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
     """The rule that forbids these modules for this model and precision, whatever the layout; None when legal."""
     model, modules = setting.model, set(recompute.modules)
     if modules and not setting.stack.supports_selective_recompute:
-        return "AC007"
+        return "AC010"
     if "mla_up_proj" in modules and not model.multi_latent_attention:
         return "NV115"
-    if modules & {"moe", "moe_act"} and not model.is_moe:
+    if "moe_act" in modules and not model.is_moe:
         return "NV114"
-    if "shared_experts" in modules and not model.moe_shared_expert_intermediate_size:
-        return "NV114"
-    if "mlp" in modules and 0 not in model.moe_pattern:
-        return "AC004"
     if modules & {"moe_act", "layernorm"} and setting.numerics.precision == "fp8" and setting.numerics.fp8_recipe == "delayed":
         return "NV118"
+    if modules & {"moe", "shared_experts"} and not model.is_moe:
+        return "AC006"
+    if "shared_experts" in modules and not model.moe_shared_expert_intermediate_size:
+        return "AC006"
+    if "mlp" in modules and 0 not in model.moe_pattern:
+        return "AC004"
+    if model.mtp_num_layers and recompute.method == "uniform" and recompute.num_layers > 1:
+        return "NV121"
     return None
 
 

@@ -1,1 +1,1 @@
-"""Programs that make the project's data files. Not part of the installed package; they may use pandas, pyarrow and scipy."""
+"""Programs beside the package: they make its data files and judge it. None is shipped; they may use pandas, pyarrow, scipy."""

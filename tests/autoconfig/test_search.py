@@ -338,7 +338,7 @@ def test_gpus_at_most_within_one_node_and_where_nothing_fits(request_of):
         ({"fix": ("tp=x",)}, ["--fix tp=x", "whole number"]),
         ({"fix": ("tp=0",)}, ["--fix tp=0", "1 to 1,000,000"]),
         ({"fix": ("fsdp=7",)}, ["--fix fsdp=7", "0 (off)"]),
-        ({"fix": ("recompute=selective:moe",)}, ["--fix recompute=selective:moe", "NV114"]),
+        ({"fix": ("recompute=selective:moe",)}, ["--fix recompute=selective:moe", "AC006"]),
         ({"max": ("sp=1",)}, ["--max sp=1", "tp, pp"]),
         ({"include": ("tp=",)}, ["--include tp=", "no value"]),
         ({"gpus": None}, ["--gpus N"]),

@@ -9,7 +9,7 @@ import pytest
 
 from autoconfig.evaluate import violations
 from autoconfig.recompute_options import layer_counts, legal_mask, recompute_options
-from autoconfig.rules import RULE_TEXT, RULES, recompute_rule
+from autoconfig.rules import ALL_RULES, ENFORCED_IN, JUDGED_RULES, RULE_TEXT, RULES, recompute_rule
 from autoconfig.space import Wish, enumerate_space, stage_splits
 from specs.errors import InputError
 from specs.plan import TrainPlan, parse_keys, parse_plan
@@ -178,7 +178,7 @@ EXAMPLES = {
     "NV042": (DENSE, {}, "vpp=2,pp=4,mbs=2,dp=2", "vpp=2,pp=3,mbs=2,dp=2"),
     "NV100": (DENSE, {"architecture": {"untie_embeddings_and_output_weights": True}},
               "fsdp=3,pp=1,ep=1,dist_opt=0", "fsdp=3,pp=2,ep=1,dist_opt=0"),
-    "AC006": (DENSE, {"software": "megatron-lm-2022"}, "fsdp=0", "fsdp=3"),
+    "AC009": (DENSE, {"software": "megatron-lm-2022"}, "fsdp=0", "fsdp=3"),
     "NV130": (DENSE, {"gpu": "h100-sxm-80gb", "numerics": {"precision": "fp8", "fp8_param_gather": True}},
               "fsdp=0,dist_opt=1", "fsdp=0,dist_opt=0"),
     "NV094": (DENSE, {}, "offload=1,dist_opt=1", "offload=1,dist_opt=0"),
@@ -209,9 +209,11 @@ PLANS_AND_RULES = [
     (DENSE, {}, "pp=2,vpp=3,recompute=full:block:1", "pp=2,vpp=3,recompute=full:block:2", "NV111"),
     (MOE, {}, "recompute=selective:moe+moe_act", None, "NV114"),
     (DENSE, {}, "recompute=none", "recompute=selective:moe_act", "NV114"),
-    (DENSE, {}, "recompute=none", "recompute=selective:moe", "NV114"),
-    (MLA, {}, "recompute=selective:shared_experts", None, "NV114"),
-    (MOE, {}, "recompute=none", "recompute=selective:shared_experts", "NV114"),
+    (DENSE, {}, "recompute=none", "recompute=selective:moe", "AC006"),
+    (MLA, {}, "recompute=selective:shared_experts", None, "AC006"),
+    (MOE, {}, "recompute=none", "recompute=selective:shared_experts", "AC006"),
+    (MLA, {"model": "deepseek-v3", "architecture": {}}, "recompute=full:uniform:1", "recompute=full:uniform:2", "NV121"),
+    (MLA, {"model": "deepseek-v3", "architecture": {}}, "recompute=full:block:2", None, "NV121"),
     (MLA, {}, "recompute=selective:mla_up_proj", None, "NV115"),
     (DENSE, {}, "recompute=none", "recompute=selective:mla_up_proj", "NV115"),
     (DENSE, {"gpu": "h100", "numerics": {"precision": "fp8"}}, "recompute=selective:core_attn", "recompute=selective:layernorm",
@@ -221,9 +223,31 @@ PLANS_AND_RULES = [
     (MLA, {}, "recompute=selective:mlp", None, "AC004"),
     (MOE, {}, "recompute=none", "recompute=selective:mlp", "AC004"),
     (DENSE, {"software": "megatron-lm-2021"}, "dist_opt=0,recompute=full:uniform:1",
-     "dist_opt=0,recompute=selective:core_attn", "AC007"),
+     "dist_opt=0,recompute=selective:core_attn", "AC010"),
     (DENSE, {}, "tp=2,pp=2,dp=2", "tp=2,pp=2,dp=1", "AC005"),
+    (DENSE, {}, "tp=2,pp=1,first=6,last=6", "tp=2,pp=1,first=3,last=2", "AC007"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "plan"),
+    [
+        (DENSE, {}, "dist_opt=0,fsdp=3"),  # tied embeddings
+        (ODD, {"numerics": {"precision": "fp16"}}, "dist_opt=0,fsdp=2"),
+        (ODD, {"gpu": "h100", "numerics": {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True}},
+         "offload=0.5"),
+    ],
+)  # fmt: skip
+def test_rules_that_depend_on_model_and_numerics(setting_of, name, changes, plan):
+    assert [v.rule for v in violations(setting_of(name, **changes), parse_plan(plan, 8))] == [
+        "NV094" if "offload" in plan else "NV100"
+    ]
+
+
+def test_every_rule_says_where_it_is_enforced():
+    for rule in ALL_RULES:
+        assert rule.enforced_in in ENFORCED_IN, rule.id
+        assert (rule.id in JUDGED_RULES) or rule.reason, f"{rule.id} needs a reason: the judge accepts what it forbids"
 
 
 @pytest.mark.parametrize(("name", "changes", "legal", "illegal", "rule"), PLANS_AND_RULES)

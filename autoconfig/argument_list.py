@@ -1,0 +1,196 @@
+"""An argument list of Megatron-LM, split into names and values by the table of public argument names.
+
+`autoconfig/data/megatron_arguments.csv` holds the names that Megatron-LM's parser knew in any year from 2020 to 2026, and those
+of Megatron-DeepSpeed, BigScience, Pai-Megatron-Patch and others: name, how many values it takes (argparse's nargs: 0, 1, 2, ?,
+*, +), their type, the parser's group, the software and the first year in which it was seen. `_` and `-` are the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+
+from specs.errors import InputError, nearest
+
+_OPTION = re.compile(r"--?[A-Za-z]")
+_BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
+MOST_ARGUMENTS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownArgument:
+    """One row of the table."""
+
+    name: str
+    values: str
+    type: str
+    group: str
+    software: str
+    first_year: int
+
+
+@cache
+def known_arguments() -> dict[str, KnownArgument]:
+    """The table, by name with `-` for `_`."""
+    text = (resources.files("autoconfig") / "data" / "megatron_arguments.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {row["name"]: KnownArgument(**{**row, "first_year": int(row["first_year"])}) for row in rows}  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """One argument as it was given: the positions of its words in the list."""
+
+    name: str
+    values: tuple[str, ...]
+    position: int
+    value_positions: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """A whole list. Every reading of a value is recorded, so that what nobody read can be listed."""
+
+    given: Mapping[str, Given]
+    """The last occurrence of each known argument, as argparse counts it."""
+    unknown: tuple[str, ...]
+    """Arguments that the table does not hold, and words that belong to none."""
+    repeated: tuple[str, ...]
+    """Arguments given more than once with different values."""
+    unread: Mapping[int, str]
+    """Positions of words whose text is not known, and why."""
+    used: set[str] = field(default_factory=set)
+
+    def has(self, *names: str) -> bool:
+        """Whether any of these was given."""
+        return any(self._find(name) for name in names)
+
+    def text(self, *names: str) -> str | None:
+        """The value of the first of these that was given. Raises InputError where it has none or it is not known."""
+        for name in names:
+            if found := self._find(name):
+                return self._value(found)
+        return None
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """All values of an argument that takes several."""
+        found = self._find(name)
+        if found is None:
+            return ()
+        for position in found.value_positions:
+            self._known(found, position)
+        return found.values
+
+    def whole(self, *names: str) -> int | None:
+        """A whole number. Raises InputError naming the argument."""
+        text = self.text(*names)
+        if text is None:
+            return None
+        if not re.fullmatch(r"[+-]?[0-9]{1,15}", text.strip()):
+            name = next(n for n in names if n in self.given)
+            raise InputError(f"{name} {text[:40]!r} is not a whole number; write the number in the file")
+        return int(text)
+
+    def count(self, *names: str) -> int | None:
+        """A whole number of at least 1."""
+        number = self.whole(*names)
+        if number is not None and number < 1:
+            raise InputError(f"{next(n for n in names if n in self.given)} {number} must be at least 1")
+        return number
+
+    def number(self, *names: str) -> float | None:
+        """A finite number."""
+        text = self.text(*names)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not abs(value) < 1e18:
+            raise InputError(f"{next(n for n in names if n in self.given)} {text[:40]!r} is not a number")
+        return value
+
+    def not_used(self) -> tuple[str, ...]:
+        """Known arguments that nothing read: data, paths, logging, learning rate, ..."""
+        return tuple(name for name in self.given if name not in self.used)
+
+    def newest_year(self) -> int:
+        """The year in which the newest of the given arguments was first seen; 0 for none."""
+        return max((known_arguments()[name].first_year for name in self.given), default=0)
+
+    def _find(self, name: str) -> Given | None:
+        self.used.add(name)
+        return self.given.get(name)
+
+    def _value(self, found: Given) -> str:
+        if not found.values:
+            raise InputError(f"{found.name} has no value; write {found.name} VALUE")
+        self._known(found, found.value_positions[0])
+        return found.values[0]
+
+    def _known(self, found: Given, position: int) -> None:
+        if position in self.unread:
+            raise InputError(
+                f"the value of {found.name} is not known: {self.unread[position]}; write the value in the file, "
+                f"or pass it to `autoconfig check` where it has an option for it (--model, --gpus, --seq-length, ...)"
+            )
+
+
+def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None) -> Arguments:
+    """Names and values of an argument list; `unread`: words that are not known, and why. Raises InputError when too long."""
+    if len(argv) > MOST_ARGUMENTS:
+        raise InputError(f"{len(argv):,} arguments are more than {MOST_ARGUMENTS:,}; this is no launch of one training job")
+    unread = unread or {}
+    given: dict[str, Given] = {}
+    unknown: list[str] = []
+    repeated: list[str] = []
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        if position in unread or not _OPTION.match(word):
+            unknown.append(word if position not in unread else f"{word} ({unread[position]})")
+            position += 1
+            continue
+        found, position, known = _one(argv, position, unread)
+        if not known:
+            unknown.append(" ".join([found.name, *found.values]))
+            continue
+        before = given.get(found.name)
+        if before is not None and before.values != found.values:
+            repeated.append(found.name)
+        given.pop(found.name, None)
+        given[found.name] = found
+    return Arguments(given=given, unknown=tuple(unknown), repeated=tuple(dict.fromkeys(repeated)), unread=dict(unread))
+
+
+def _one(argv: Sequence[str], start: int, unread: Mapping[int, str]) -> tuple[Given, int, bool]:
+    """The argument at `start`, the position behind it, and whether the table holds it."""
+    raw, equals, joined = argv[start].partition("=")
+    name = "--" + raw.lstrip("-").replace("_", "-")
+    known = known_arguments().get(name)
+    if equals:
+        return Given(name=name, values=(joined,), position=start, value_positions=(start,)), start + 1, known is not None
+    most = {"0": 0, "1": 1, "2": 2, "?": 1}.get(known.values if known else "*", len(argv))
+    end = start + 1
+    while end < len(argv) and end - start <= most and (end in unread or not _OPTION.match(argv[end])):
+        if end in unread and end > start + 1 and _BARE.fullmatch(argv[end]):
+            break  # a variable of its own: other arguments may stand in it
+        end += 1
+    found = Given(
+        name=name if known else raw,
+        values=tuple(argv[start + 1 : end]),
+        position=start,
+        value_positions=tuple(range(start + 1, end)),
+    )
+    return found, end, known is not None
+
+
+def name_hint(unknown: str) -> str:
+    """The known name most like an unknown one, empty when nothing is alike."""
+    close = nearest("--" + unknown.split()[0].lstrip("-").replace("_", "-"), known_arguments(), 1) if unknown.strip() else []
+    return close[0] if close else ""

@@ -1,0 +1,219 @@
+"""`autoconfig audit`: every recipe of a table: can it run at its own GPU count, does it fit, could it be faster."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoconfig.calibration_file import calibrated
+from autoconfig.check import plan_violations
+from autoconfig.check_input import read_text
+from autoconfig.evaluate import PlanReport, Violation, report_plan
+from autoconfig.recipe_rows import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
+from autoconfig.row_cells import Row, cell, whole
+from autoconfig.rules import RULE_TEXT, Setting
+from autoconfig.search import rank_plans
+from specs.errors import InputError
+from specs.plan import TrainPlan
+from specs.units import GIB
+from time_model.calibration import shipped
+
+COLUMNS = ("recipe", "gpus", "tp", "pp", "seq", "gbs", "mbs")
+"""Columns that a table must have."""
+MOST_ROWS = 20_000
+NOT_COVERED, ILLEGAL, DOES_NOT_FIT, FITS = "not covered", "illegal", "does not fit", "fits"
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The fastest plan for a setting."""
+
+    plan: TrainPlan
+    step_seconds: float
+    peak_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedRecipe:
+    """What became of one recipe."""
+
+    row: Row
+    family: str
+    """Family of a text decoder that must be covered; empty for others."""
+    verdict: str
+    reason: str
+    """Why it is not covered."""
+    violations: tuple[Violation, ...]
+    named: tuple[str, ...]
+    """Rules that the table itself says are broken."""
+    recipe: Recipe | None
+    report: PlanReport | None
+    best: Best | None
+
+    @property
+    def faster(self) -> float | None:
+        """How much more the best plan does in the same time: 0.2 is 20 %. None where one of them is not known."""
+        if self.report is None or self.best is None:
+            return None
+        return self.report.step_seconds / self.best.step_seconds - 1
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Rules that the table names and we did not find broken."""
+        return tuple(rule for rule in self.named if rule not in {v.rule for v in self.violations})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """A whole table."""
+
+    recipes: tuple[AuditedRecipe, ...]
+    questions: int
+    """Different questions that were searched."""
+
+    def in_families(self) -> list[AuditedRecipe]:
+        """The text decoders of the named families."""
+        return [recipe for recipe in self.recipes if recipe.family]
+
+    def covered_share(self) -> float:
+        """Covered share of the named families; 1 where the table has none of them."""
+        named = self.in_families()
+        return sum(recipe.verdict != NOT_COVERED for recipe in named) / len(named) if named else 1.0
+
+    def accused(self) -> list[AuditedRecipe]:
+        """Recipes that we call illegal and the table does not."""
+        return [recipe for recipe in self.recipes if recipe.verdict == ILLEGAL and not recipe.named]
+
+
+def audit_file(path: Path, *, quick: bool = False, progress: Progress | None = None) -> Audit:
+    """Audit a CSV file. Raises InputError where it cannot be read."""
+    return audit_rows(read_rows(read_text(path)), quick=quick, progress=progress)
+
+
+def read_rows(text: str) -> list[Row]:
+    """Rows of a CSV file. Raises InputError where needed columns are missing."""
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        names = reader.fieldnames or ()
+        missing = [name for name in COLUMNS if name not in names]
+        if missing:
+            raise InputError(f"columns {', '.join(missing)} are missing; the table needs {', '.join(COLUMNS)} (docs/check.md)")
+        rows: list[Row] = [{key: value or "" for key, value in row.items() if key is not None} for row in reader]
+    except csv.Error as error:
+        raise InputError(f"this is no CSV file: {error}") from None
+    if len(rows) > MOST_ROWS:
+        raise InputError(f"{len(rows):,} recipes are more than {MOST_ROWS:,}; split the table")
+    return rows
+
+
+def audit_rows(rows: Iterable[Row], *, quick: bool = False, progress: Progress | None = None) -> Audit:
+    """Audit rows; `quick` leaves out whether a recipe could be faster."""
+    rows = list(rows)
+    cache: dict[object, Best | None] = {}
+    found = []
+    for number, row in enumerate(rows):
+        if progress is not None:
+            progress(number, len(rows))
+        found.append(_audit(row, cache, quick))
+    return Audit(recipes=tuple(found), questions=len(cache))
+
+
+def _audit(row: Row, cache: dict[object, Best | None], quick: bool) -> AuditedRecipe:
+    common: dict[str, Any] = {"row": row, "family": family_of_recipe(cell(row, "recipe")), "named": named_rules(row)}
+    nothing: dict[str, Any] = {"recipe": None, "report": None, "best": None}
+    try:
+        recipe = read_recipe(row)
+        recipe = replace(recipe, setting=calibrated(recipe.setting, shipped()))
+    except InputError as error:
+        broken = _without_model(row)
+        verdict = ILLEGAL if broken else NOT_COVERED
+        return AuditedRecipe(**{**common, **nothing}, verdict=verdict, reason=str(error), violations=broken)
+    broken = tuple(plan_violations(recipe.setting, recipe.plan, recipe.split))
+    best = None if quick else _best(recipe.setting, cache)
+    if broken:
+        return AuditedRecipe(
+            **{**common, **nothing, "recipe": recipe, "best": best}, verdict=ILLEGAL, reason="", violations=broken
+        )
+    report = report_plan(recipe.setting, recipe.plan, calibration=shipped())
+    verdict = FITS if report.fits else DOES_NOT_FIT
+    return AuditedRecipe(**common, recipe=recipe, report=report, best=best, verdict=verdict, reason="", violations=())
+
+
+def _without_model(row: Row) -> tuple[Violation, ...]:
+    """The rules that need no model: divisibility of GPUs and batch."""
+    try:
+        degrees, gpus, batch = degrees_of_recipe(row), whole(row, "gpus"), whole(row, "gbs")
+    except InputError:
+        return ()
+    degrees["etp"] = whole(row, "etp", 1) or 1  # accuse only of what the table says
+    size = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    dp = max(1, gpus // size)
+    broken = {
+        "NV001": gpus % size != 0,
+        "NV002": gpus % (degrees["etp"] * degrees["ep"] * degrees["pp"]) != 0,
+        "NV007": batch % (degrees["mbs"] * dp) != 0,
+    }
+    return tuple(Violation(rule=rule, text=RULE_TEXT[rule]) for rule, is_broken in broken.items() if is_broken)
+
+
+def _best(setting: Setting, cache: dict[object, Best | None]) -> Best | None:
+    key = (
+        setting.model,
+        setting.cluster.gpu.id,
+        setting.cluster.num_gpus,
+        setting.numerics,
+        setting.stack.name,
+        setting.workload,
+    )
+    if key not in cache:
+        try:
+            ranking = rank_plans(setting)
+        except InputError:  # too many layouts to hold
+            cache[key] = None
+            return None
+        first = int(np.argmin(ranking.step_seconds)) if len(ranking.row) else -1
+        cache[key] = (
+            None
+            if first < 0
+            else Best(
+                plan=ranking.plan(first),
+                step_seconds=float(ranking.step_seconds[first]),
+                peak_bytes=float(ranking.peak_bytes[first]),
+            )
+        )
+    return cache[key]
+
+
+def audit_record(audited: AuditedRecipe) -> dict[str, Any]:
+    """One recipe as a flat record, for JSON and CSV."""
+    report, best, recipe = audited.report, audited.best, audited.recipe
+    return {
+        "recipe": cell(audited.row, "recipe"),
+        "kind": cell(audited.row, "kind"),
+        "task": cell(audited.row, "task"),
+        "gpus": cell(audited.row, "gpus"),
+        "gpu": cell(audited.row, "hw"),
+        "precision": cell(audited.row, "precision"),
+        "family": audited.family,
+        "model": recipe.setting.model.name if recipe else "",
+        "plan": str(recipe.plan) if recipe else "",
+        "verdict": audited.verdict,
+        "rules": " ".join(v.rule for v in audited.violations),
+        "named_rules": " ".join(audited.named),
+        "reason": audited.reason or "; ".join(f"{v.rule}: {v.text}" for v in audited.violations),
+        "peak_gib": report.peak_bytes / GIB if report else None,
+        "limit_gib": report.limit_bytes / GIB if report else None,
+        "step_seconds": report.step_seconds if report else None,
+        "best_plan": str(best.plan) if best else "",
+        "best_step_seconds": best.step_seconds if best else None,
+        "faster": audited.faster,
+        "assumed": "; ".join(recipe.assumed) if recipe else "",
+        "source": cell(audited.row, "source"),
+    }

@@ -1,0 +1,174 @@
+"""`autoconfig check`: is the run of a file legal, does it fit, how fast is it, and is there a better plan for the same job?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.check_input import CheckInput, CheckRequest, read_check, read_text
+from autoconfig.evaluate import PlanReport, Violation, report_plan, violations
+from autoconfig.export.run_arguments import plan_arguments
+from autoconfig.nearest_plan import changed_keys, nearest_legal
+from autoconfig.pipeline_split import OWN_RULES, PipelineSplit
+from autoconfig.remedies import Remedy, remedies
+from autoconfig.rules import RULE_TEXT, Setting
+from autoconfig.search import Ranking, rank_plans
+from autoconfig.space import Wish
+from specs.errors import InputError
+from specs.plan import TrainPlan
+
+CLOSE = 0.01
+"""Among plans this close to the fastest, the one with the fewest changed keys is named."""
+WORTH_SAYING = 0.01
+MOST_COMPARED = 500
+OLDER = {
+    "megatron-lm-2021": ("vpp",),
+    "megatron-lm-2022": ("vpp", "core_attn"),
+    "megatron-deepspeed-2022": (),
+    "megatron-deepspeed-2023": (),
+}
+"""Stacks whose arguments know no uneven stages and no recompute modules, and which of the newer plan keys they know."""
+SPLIT_RULES = {
+    "NV030": "the stages of the pipeline layout must be a multiple of pp",
+    "NV031": "the pipeline layout must hold E first and L last, once each, and every decoder and MTP layer of the model",
+    "NV024": "the layers, with embedding and loss counted as the flags say, must divide over the stages",
+    "NV044": "the layers of a stage, with embedding and loss counted as the flags say, must be a multiple of vpp",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlagChange:
+    """One argument that differs: its values before and after; None where it is absent."""
+
+    flag: str
+    old: tuple[str, ...] | None
+    new: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckAnswer:
+    """Everything that `check` says of a file."""
+
+    source: CheckInput
+    violations: tuple[Violation, ...]
+    nearest: TrainPlan | None
+    """The nearest legal plan, where the file's is not legal."""
+    report: PlanReport | None
+    """The file's plan, priced; None where it is not legal."""
+    better: PlanReport | None
+    """The plan to change to; None where the file's is as good as any."""
+    changes: tuple[FlagChange, ...]
+    """From the file's plan to the better one."""
+    fixes: tuple[FlagChange, ...]
+    """From the file's plan to the nearest legal one."""
+    plans_ranked: int
+    remedies: tuple[Remedy, ...] = ()
+    """What would make it fit, where nothing does."""
+
+    @property
+    def speedup(self) -> float | None:
+        """Step time of the file's plan over the better one's; None where one of them is not known."""
+        if self.report is None or self.better is None:
+            return None
+        return self.report.step_seconds / self.better.step_seconds
+
+
+def check_file(path: Path, request: CheckRequest) -> CheckAnswer:
+    """Check the file at `path`. Raises InputError where it cannot be read."""
+    return check(read_check(read_text(path), request))
+
+
+def check(source: CheckInput) -> CheckAnswer:
+    """Check what was read."""
+    question = source.question
+    setting, plan, margin = question.setting, source.plan, question.request.memory_margin
+    broken = tuple(plan_violations(setting, plan, source.split))
+    report = None if broken else report_plan(setting, plan, None, margin, question.calibration)
+    nearest = nearest_legal(setting, plan, even_only=setting.stack.name in OLDER) if broken else None
+    ranking = rank_plans(setting, _wish(setting, plan), margin)
+    better = better_plan(ranking, plan, report)
+    found = None if better is None else report_plan(setting, better, None, margin, question.calibration)
+    return CheckAnswer(
+        source=source,
+        violations=broken,
+        nearest=nearest,
+        report=report,
+        better=found,
+        changes=flag_changes(setting, plan, better) if better else (),
+        fixes=flag_changes(setting, plan, nearest) if nearest else (),
+        plans_ranked=len(ranking.row),
+        remedies=() if len(ranking.row) else tuple(remedies(question)),
+    )
+
+
+def plan_violations(setting: Setting, plan: TrainPlan, split: PipelineSplit | None) -> list[Violation]:
+    """The broken rules; where the file places the layers itself, the rules of that way of placing them."""
+    found = violations(setting, plan)
+    if split is None:
+        return found
+    own = [Violation(rule=rule, text=SPLIT_RULES.get(rule, RULE_TEXT.get(rule, ""))) for rule in split.broken]
+    return [violation for violation in found if violation.rule not in OWN_RULES] + own
+
+
+def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None) -> TrainPlan | None:
+    """The fastest plan, or among those as good as it the one nearest to `plan`; None where `plan` is as good."""
+    if not len(ranking.row):
+        return None
+    positions = np.flatnonzero(_sayable(ranking))
+    if not len(positions):
+        return None
+    fastest = float(ranking.step_seconds[positions[0]])
+    if report is not None and report.fits and report.step_seconds <= fastest * (1 + WORTH_SAYING):
+        return None
+    close = positions[ranking.step_seconds[positions] <= fastest * (1 + CLOSE)]
+    candidates = [ranking.plan(int(position)) for position in close[:MOST_COMPARED]]
+    return min(candidates, key=lambda candidate: len(changed_keys(candidate, plan)))
+
+
+def _wish(setting: Setting, plan: TrainPlan) -> Wish | None:
+    """Older software keeps the sharding that the file has: its arguments for others are its own."""
+    if setting.stack.name not in OLDER:
+        return None
+    return Wish(fixed={"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp})})
+
+
+def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:
+    """Plans that the software of the file has arguments for: no uneven stages or modules before they existed."""
+    ok = np.ones(len(ranking.row), bool)
+    words = OLDER.get(ranking.setting.stack.name)
+    if words is None:
+        return ok
+    layouts, rows = ranking.space.layouts, ranking.row
+    ok &= layouts.first[rows] * layouts.pp[rows] == ranking.setting.model.num_layers
+    ok &= (layouts.pp[rows] == 1) | (layouts.first[rows] == layouts.last[rows])
+    if "vpp" not in words:
+        ok &= layouts.vpp[rows] == 1
+    known = [r.granularity != "selective" or (r.modules == ("core_attn",) and "core_attn" in words) for r in ranking.options]
+    return ok & np.array(known)[ranking.option]
+
+
+def plan_flags(setting: Setting, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+    """Megatron's arguments of a plan: name -> values."""
+    flags = {argument.flag: argument.values for argument in plan_arguments(setting, plan)}
+    flags["--micro-batch-size"] = (str(plan.mbs),)
+    return flags
+
+
+def flag_changes(setting: Setting, old: TrainPlan, new: TrainPlan) -> tuple[FlagChange, ...]:
+    """What to change in the arguments, in the order in which Megatron's arguments are written."""
+    before, after = plan_flags(setting, old), plan_flags(setting, new)
+    names = dict.fromkeys([*after, *before])
+    found = (FlagChange(flag=name, old=before.get(name), new=after.get(name)) for name in names)
+    return tuple(change for change in found if change.old != change.new)
+
+
+def target_plan(answer: CheckAnswer) -> TrainPlan:
+    """The plan that `--apply-to` writes: the better one, else the nearest legal one. Raises InputError where there is none."""
+    if answer.better is not None:
+        return answer.better.plan
+    if answer.nearest is not None:
+        return answer.nearest
+    raise InputError("--apply-to: there is nothing to change: the plan is legal, fits, and no better one was found")

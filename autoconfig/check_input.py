@@ -1,0 +1,221 @@
+"""What `autoconfig check` is given: a launch script, an argument list or a plan.json, read without running anything."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoconfig.argument_list import name_hint
+from autoconfig.calibration_file import calibrated
+from autoconfig.export.plan_json import KIND, read_plan_text
+from autoconfig.megatron_arguments import Overrides, read_arguments
+from autoconfig.pipeline_split import PipelineSplit
+from autoconfig.question import Question, Request, read_cluster
+from autoconfig.rules import Setting
+from autoconfig.shell_lexer import ArrayAssignment, Source, tokens_of
+from autoconfig.shell_script import Script, read_script
+from autoconfig.shell_values import Value, Variables, fields_of, plain_value
+from autoconfig.space import Wish
+from specs.errors import FileError, InputError
+from specs.plan import TrainPlan
+from time_model.calibration import shipped
+
+MOST_BYTES = 1_000_000
+_HEAD = "A=(\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRequest:
+    """A file to check, and what the caller says instead of it. None: as the file says."""
+
+    model: str | None = None
+    gpus: int | None = None
+    gpu: str | None = None
+    cluster: str | None = None
+    gpus_per_node: int | None = None
+    software: str | None = None
+    seq_length: int | None = None
+    global_batch_size: int | None = None
+    memory_margin: float = 0.0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckInput:
+    """A file that could be read."""
+
+    kind: str
+    """script, arguments or plan"""
+    question: Question
+    plan: TrainPlan
+    split: PipelineSplit | None
+    unknown: tuple[str, ...]
+    ignored: tuple[str, ...]
+    notes: tuple[str, ...]
+    text: str
+    script: Script | None
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of at most MOST_BYTES. Raises FileError saying what to do for anything else."""
+    name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+    try:
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise FileError(f"{name!r} is a folder; name the launch script in it")
+        if not stat.S_ISREG(found.st_mode):
+            raise FileError(f"{name!r} is no ordinary file; save the script to a file first")
+        if found.st_size > MOST_BYTES:
+            raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {MOST_BYTES:,}; give the launch script itself")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FileError(f"{name!r} cannot be read: {reason}; check the path") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise FileError(f"{name!r} is no text file (UTF-8); give a launch script, an argument list or a plan.json")
+    if not text.strip():
+        raise FileError(f"{name!r} is empty; give a launch script, an argument list or a plan.json")
+    return text
+
+
+def read_check(text: str, request: CheckRequest) -> CheckInput:
+    """A file's text as a question and a plan. Raises InputError saying what to change or to pass."""
+    if text.lstrip().startswith("{"):
+        return _from_plan(text, request)
+    if text.lstrip().startswith("["):
+        script = Script(argv=_json_words(text), program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
+        return _from_script("arguments", text, script, request)
+    if _is_argument_list(text):
+        return _from_script("arguments", text, _argument_list(text, request), request)
+    return _from_script("script", text, read_script(text, request.settings), request)
+
+
+def _from_script(kind: str, text: str, script: Script, request: CheckRequest) -> CheckInput:
+    gpus = request.gpus if request.gpus is not None else script.num_gpus
+    if gpus is None:
+        raise InputError(f"the number of GPUs is not known: {script.gpus_reason}; say --gpus N")
+    overrides = Overrides(
+        model=request.model,
+        software=request.software,
+        seq_length=request.seq_length,
+        global_batch_size=request.global_batch_size,
+    )
+    read = read_arguments(script.words(), gpus, overrides, script.unread())
+    assumed = list(read.assumed)
+    asked = Request(
+        model=read.model.name,
+        gpus=gpus,
+        gpu=request.gpu,
+        cluster=request.cluster,
+        gpus_per_node=request.gpus_per_node,
+        software=read.stack.name,
+        memory_margin=_margin(request),
+    )
+    cluster = read_cluster(asked, assumed)
+    cluster.gpu.peak_flops_per_s(read.numerics.gemm_precision)
+    setting = Setting(model=read.model, cluster=cluster, numerics=read.numerics, stack=read.stack, workload=read.workload)
+    question = _question(setting, tuple(assumed), asked)
+    hints = ((word, name_hint(word)) for word in read.unknown)
+    unknown = tuple(f"{word} (did you mean {hint}?)" if hint and word.startswith("--") else word for word, hint in hints)
+    return CheckInput(
+        kind=kind,
+        question=question,
+        plan=read.plan,
+        split=read.split,
+        unknown=unknown,
+        ignored=read.ignored,
+        notes=script.notes,
+        text=text,
+        script=script,
+    )
+
+
+def _question(setting: Setting, assumed: tuple[str, ...], asked: Request) -> Question:
+    calibration = shipped()
+    setting = calibrated(setting, calibration)
+    return Question(setting=setting, wish=Wish(), assumed=assumed, request=asked, calibration=calibration)
+
+
+def _margin(request: CheckRequest) -> float:
+    if not 0.0 <= request.memory_margin < 1.0:
+        raise InputError(f"memory margin {request.memory_margin!r}: give a share from 0 to below 1")
+    return request.memory_margin
+
+
+def _from_plan(text: str, request: CheckRequest) -> CheckInput:
+    given = {
+        "--model": request.model,
+        "--gpus": request.gpus,
+        "--gpu": request.gpu,
+        "--cluster": request.cluster,
+        "--gpus-per-node": request.gpus_per_node,
+        "--software": request.software,
+        "--seq-length": request.seq_length,
+        "--global-batch-size": request.global_batch_size,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if named:
+        raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
+    setting, plan = read_plan_text(text)
+    asked = Request(
+        model=setting.model.name, gpus=setting.cluster.num_gpus, software=setting.stack.name, memory_margin=_margin(request)
+    )
+    question = _question(setting, (), asked)
+    return CheckInput(
+        kind="plan", question=question, plan=plan, split=None, unknown=(), ignored=(), notes=(), text=text, script=None
+    )
+
+
+def _json_words(text: str) -> tuple[Value, ...]:
+    try:
+        words = json.loads(text)
+    except (ValueError, RecursionError):
+        words = None
+    if not isinstance(words, list) or not all(isinstance(word, str | int | float) for word in words):
+        raise InputError(
+            f'a file that begins with [ must be a JSON list, ["--num-layers", "96", ...]; a plan file has "kind": "{KIND}"'
+        )
+    return tuple(plain_value(str(word)) for word in words)
+
+
+def _is_argument_list(text: str) -> bool:
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    return first.startswith("--")
+
+
+def _argument_list(text: str, request: CheckRequest) -> Script:
+    source = Source(
+        text=f"{_HEAD}{text}\n)",
+        origin=[*([None] * len(_HEAD)), *range(len(text)), None, None],
+        file_text=text,
+    )
+    tokens = tokens_of(source)
+    token = tokens[0]
+    if not isinstance(token, ArrayAssignment) or len(tokens) > 1:
+        raise InputError("this argument list holds an unpaired bracket; quote it, or give the launch script")
+    variables = Variables(values={name: plain_value(value) for name, value in request.settings.items()})
+    words = tuple(value for word in token.words for value in fields_of(word, variables))
+    return Script(argv=words, program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
+
+
+def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=VALUE` options. Raises InputError for other text."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not (name.isdigit() or name.isidentifier()):
+            raise InputError(
+                f"--set {text[:60]}: write it like --set NNODES=4, or --set 1=VALUE for the script's first argument"
+            )
+        settings[name] = value
+    return settings

@@ -1,0 +1,150 @@
+"""The answer of `check` on the screen and as JSON. Schema: `autoconfig/schemas/check.schema.json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from autoconfig.answer_json import SCHEMA_VERSION, plan_json, report_json, setting_json
+from autoconfig.check import CheckAnswer, FlagChange
+from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
+from autoconfig.report import seconds_text, show_question, show_remedies
+from autoconfig.verdict import RESOLUTION
+from specs.units import GIB
+
+STAGES_SHOWN = 16
+
+
+def check_json(answer: CheckAnswer) -> dict[str, Any]:
+    """The whole answer."""
+    source = answer.source
+    question = source.question
+    batch = question.setting.workload.global_batch_size
+    report, better = answer.report, answer.better
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": source.kind,
+        **setting_json(question),
+        "plan": plan_json(source.plan, batch),
+        "short": str(source.plan),
+        "layers_per_stage": list(source.split.layers) if source.split else None,
+        "unknown_arguments": list(source.unknown),
+        "ignored_arguments": list(source.ignored),
+        "notes": list(source.notes),
+        "legal": not answer.violations,
+        "rejected_by": [{"rule": v.rule, "text": v.text} for v in answer.violations],
+        "nearest_legal": None
+        if answer.nearest is None
+        else {"plan": plan_json(answer.nearest, batch), "short": str(answer.nearest), "changes": _changes(answer.fixes)},
+        "fits": None if report is None else report.fits,
+        "report": None if report is None else report_json(report, question),
+        "better": None
+        if better is None
+        else {**report_json(better, question), "changes": _changes(answer.changes), "speedup": answer.speedup},
+        "plans_ranked": answer.plans_ranked,
+    }
+
+
+def _changes(changes: tuple[FlagChange, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "flag": change.flag,
+            "old": None if change.old is None else list(change.old),
+            "new": None if change.new is None else list(change.new),
+        }
+        for change in changes
+    ]
+
+
+def show_check(console: Console, answer: CheckAnswer) -> None:
+    """Legal, fits, how fast, better."""
+    source = answer.source
+    show_question(console, source.question)
+    console.print(f"Plan [bold]{escape(str(source.plan))}[/bold]")
+    for note in source.notes:
+        console.print(f"[dim]{escape(note)}[/dim]")
+    if source.unknown:
+        console.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(source.unknown))}")
+    if source.ignored:
+        console.print(
+            f"[dim]Arguments without effect on the answer ({len(source.ignored)}): {escape(' '.join(source.ignored))}[/dim]"
+        )
+    _show_legality(console, answer)
+    if answer.report is not None:
+        _show_report(console, answer, answer.report)
+    _show_better(console, answer)
+
+
+def _show_legality(console: Console, answer: CheckAnswer) -> None:
+    if not answer.violations:
+        console.print("[bold green]Legal.[/bold green]")
+        return
+    console.print("[bold red]Not legal:[/bold red]")
+    for violation in answer.violations:
+        console.print(f"  {violation.rule}: {escape(violation.text)}")
+    if answer.nearest is None:
+        console.print("No plan is legal for this model, number of GPUs and global batch; change one of them.")
+        return
+    console.print(f"The nearest legal plan is [bold]{escape(str(answer.nearest))}[/bold]:")
+    console.print(_change_table(answer.fixes))
+
+
+def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> None:
+    worst, device = report.worst_stage, answer.source.question.setting.cluster.memory_bytes
+    verdict = "[bold green]Fits[/bold green]" if report.fits else "[bold red]Does not fit[/bold red]"
+    console.print(
+        f"{verdict}: stage {worst.stage} needs {worst.peak_bytes / GIB:.1f} GiB of {report.limit_bytes / GIB:.1f} "
+        f"({device / GIB:.1f} on the device less allocator, NCCL and CUDA context); chance to fit "
+        f"{report.confidence.fit_probability:.0%}."
+    )
+    peaks = [f"{stage.peak_bytes / GIB:.1f}" for stage in report.stages]
+    shown = ", ".join(peaks) if len(peaks) <= STAGES_SHOWN else f"{', '.join(peaks[: STAGES_SHOWN - 1])}, ..., {peaks[-1]}"
+    console.print(f"Peak by stage, GiB: {shown}")
+    console.print(
+        f"Step {seconds_text(report.step_seconds)} (90 % band {seconds_text(report.confidence.step_seconds_p5)} to "
+        f"{seconds_text(report.confidence.step_seconds_p95)}; {report.confidence.level}), "
+        f"{report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
+        f"{report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
+    )
+
+
+def _show_better(console: Console, answer: CheckAnswer) -> None:
+    better = answer.better
+    if better is None:
+        if answer.plans_ranked == 0:
+            console.print("No plan fits. What was tried instead:")
+            show_remedies(console, answer.remedies)
+        elif answer.report is not None:
+            console.print(f"No better plan among {answer.plans_ranked:,} that fit.")
+        return
+    console.print(
+        f"[bold]Better[/bold] among {answer.plans_ranked:,} plans that fit: [bold]{escape(str(better.plan))}[/bold]: step "
+        f"{seconds_text(better.step_seconds)}, {better.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, peak "
+        f"{better.peak_bytes / GIB:.1f} of {better.limit_bytes / GIB:.1f} GiB"
+    )
+    if answer.speedup is not None and answer.report is not None:
+        tie = " (a tie: closer than the model can tell apart)" if abs(answer.speedup - 1) < RESOLUTION else ""
+        memory = (better.peak_bytes - answer.report.peak_bytes) / GIB
+        console.print(
+            f"It buys {answer.speedup - 1:+.1%} speed{tie}, {better.step_seconds - answer.report.step_seconds:+.3g} s a step, "
+            f"{memory:+.1f} GiB on the worst stage."
+        )
+    console.print(_change_table(answer.changes))
+
+
+def _change_table(changes: tuple[FlagChange, ...]) -> Table:
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for name in ("argument", "old", "new"):
+        table.add_column(name, no_wrap=True)
+    for change in changes:
+        table.add_row(change.flag, *(_cell(value) for value in (change.old, change.new)))
+    return table
+
+
+def _cell(values: tuple[str, ...] | None) -> str:
+    if values is None:
+        return "[dim](absent)[/dim]"
+    return escape(" ".join(values)) or "(given)"

@@ -1,0 +1,56 @@
+"""Everything that Megatron-LM's pretrain_gpt.py needs to start a plan, as an ordered list of arguments."""
+
+from __future__ import annotations
+
+from autoconfig.export.argument import Argument, Collector
+from autoconfig.export.model_arguments import model_arguments
+from autoconfig.export.run_arguments import (
+    batch_arguments,
+    numerics_arguments,
+    optimizer_arguments,
+    overlap_arguments,
+    plan_arguments,
+)
+from autoconfig.rules import Setting
+from specs.plan import TrainPlan
+
+MOCK_STEPS = 50
+
+
+def train_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
+    """All arguments but data, schedule and checkpoints. Raises UnsupportedError for what Megatron-LM cannot run."""
+    return [
+        *model_arguments(setting),
+        *plan_arguments(setting, plan),
+        *batch_arguments(setting, plan),
+        *numerics_arguments(setting, plan),
+        *optimizer_arguments(setting, plan),
+        *overlap_arguments(setting, plan),
+    ]
+
+
+def mock_data_arguments(setting: Setting) -> list[Argument]:
+    """Data that needs no file: random tokens of the model's vocabulary."""
+    out = Collector("data")
+    out.add("mock-data", why="random tokens")
+    out.add("tokenizer-type", "NullTokenizer")
+    out.add("vocab-size", setting.model.vocab_size)
+    return out.arguments
+
+
+def schedule_arguments(steps: str = str(MOCK_STEPS), learning_rate: str = "1e-4") -> list[Argument]:
+    """Length of the run and logging."""
+    out = Collector("run")
+    out.add("train-iters", steps)
+    out.add("lr", learning_rate)
+    out.add("min-lr", "0")
+    out.add("lr-decay-style", "cosine")
+    out.add("eval-iters", 0)
+    out.add("log-interval", 1)
+    out.add("log-throughput")
+    return out.arguments
+
+
+def mock_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
+    """A whole argument list on mock data: what the scripts run when no variable is set."""
+    return [*train_arguments(setting, plan), *mock_data_arguments(setting), *schedule_arguments()]

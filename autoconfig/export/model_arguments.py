@@ -1,0 +1,147 @@
+"""ModelSpec -> Megatron-LM's flags. What Megatron-LM has no flag for is refused, never dropped."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from autoconfig.export.argument import Argument, Collector
+from autoconfig.rules import Setting
+from specs.errors import UnsupportedError
+from specs.model import ModelSpec
+
+
+def model_arguments(setting: Setting) -> list[Argument]:
+    """Shape, attention, positions, experts. Raises UnsupportedError for what Megatron-LM cannot build."""
+    model = setting.model
+    _refuse(model)
+    out = Collector("model")
+    out.add("num-layers", model.num_layers)
+    out.add("hidden-size", model.hidden_size)
+    out.add("ffn-hidden-size", model.ffn_hidden_size)
+    out.add("num-attention-heads", model.num_attention_heads)
+    _attention(out, model)
+    out.add("max-position-embeddings", max(model.max_position_embeddings, setting.workload.seq_length))
+    _positions(out, model)
+    _norm_and_activation(out, model)
+    if model.untie_embeddings_and_output_weights:
+        out.add("untie-embeddings-and-output-weights")
+    out.add("make-vocab-size-divisible-by", model.make_vocab_size_divisible_by, why="times tp: the vocabulary's padding")
+    if model.is_moe:
+        _experts(out, setting)
+    if model.mtp_num_layers:
+        out.add("mtp-num-layers", model.mtp_num_layers, why="multi-token prediction, on the last stage")
+    return out.arguments
+
+
+def _refuse(model: ModelSpec) -> None:
+    reasons = {
+        "alibi positions": model.position_embedding_type == "alibi",
+        "attention and MLP in parallel": model.parallel_attention,
+        "a norm behind the embedding": model.embedding_layernorm,
+        "a LayerNorm without bias": model.normalization == "LayerNorm" and not model.layernorm_bias,
+        f"the activation {model.activation}": model.activation in ("geglu", "relu"),
+        "norms behind attention and MLP (four a layer)": model.num_layernorms_per_layer > 2 and not model.parallel_attention,
+        "biases in some linear layers only": model.add_attention_output_bias != biased(model) and not model.add_bias_linear,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise UnsupportedError(
+            f"{model.name} has {' and '.join(found)}: Megatron-LM has no argument for it, so no launch script is written; "
+            "plans can still be searched, and --format plan writes plan.json"
+        )
+
+
+def biased(model: ModelSpec) -> bool:
+    """Megatron's add_bias_linear: attention output, MLP, experts and router have biases, all or none."""
+    return model.add_bias_linear or (model.add_attention_output_bias and model.moe_expert_bias)
+
+
+def _attention(out: Collector, model: ModelSpec) -> None:
+    out.add("kv-channels", model.kv_channels)
+    if model.multi_latent_attention:
+        out.add("multi-latent-attention")
+        if model.q_lora_rank is not None:
+            out.add("q-lora-rank", model.q_lora_rank)
+        out.add("kv-lora-rank", model.kv_lora_rank)
+        out.add("qk-head-dim", model.qk_head_dim)
+        out.add("qk-pos-emb-head-dim", model.qk_pos_emb_head_dim)
+        out.add("v-head-dim", model.v_head_dim)
+        out.add("qk-layernorm", why="norms of the two latents")
+    else:
+        if model.num_query_groups != model.num_attention_heads:
+            out.add("group-query-attention")
+            out.add("num-query-groups", model.num_query_groups)
+        if model.qk_layernorm:
+            out.add("qk-layernorm")
+    if model.window_size is not None:
+        out.add("window-size", f"{model.window_size},0", why="sliding-window attention")
+        if model.window_attn_skip_freq is not None:
+            out.add("window-attn-skip-freq", model.window_attn_skip_freq)
+    if model.attention_sinks:
+        out.add("softmax-type", "learnable", why="one learned logit per head")
+
+
+def _positions(out: Collector, model: ModelSpec) -> None:
+    kind = model.position_embedding_type
+    if model.multi_latent_attention and kind in ("rope", "yarn"):
+        out.add("position-embedding-type", "rope")
+        out.add("rope-type", kind)
+    else:
+        out.add("position-embedding-type", kind)
+
+
+def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
+    out.add("normalization", model.normalization)
+    if model.activation == "swiglu":
+        out.add("swiglu")
+    elif model.activation == "squared-relu":
+        out.add("squared-relu")
+        if biased(model):
+            out.add("no-bias-gelu-fusion", why="the fused kernel knows GELU only")
+    if not biased(model):
+        out.add("disable-bias-linear")
+        if model.add_qkv_bias:
+            out.add("add-qkv-bias")
+
+
+def pattern_text(pattern: tuple[int, ...]) -> str:
+    """Megatron's list expression: ([0]*3+[1]*58)."""
+    runs = [(value, len(list(group))) for value, group in groupby(pattern)]
+    if len(runs) > 8:
+        return "[" + ",".join(map(str, pattern)) + "]"
+    return "(" + "+".join(f"[{value}]*{count}" for value, count in runs) + ")"
+
+
+def _experts(out: Collector, setting: Setting) -> None:
+    model, numerics = setting.model, setting.numerics
+    out.add("num-experts", model.num_moe_experts)
+    out.add("moe-router-topk", model.moe_router_topk)
+    out.add("moe-ffn-hidden-size", model.moe_ffn_hidden_size)
+    if isinstance(model.moe_layer_freq, int):
+        out.add("moe-layer-freq", model.moe_layer_freq)
+    else:
+        out.add("moe-layer-freq", pattern_text(model.moe_layer_freq), why="1: a mixture-of-experts layer, 0: a dense one")
+    if model.moe_shared_expert_intermediate_size:
+        out.add("moe-shared-expert-intermediate-size", model.moe_shared_expert_intermediate_size)
+        if model.moe_shared_expert_gate:
+            out.add("moe-shared-expert-gate")
+    if model.moe_router_enable_expert_bias:
+        out.add("moe-router-score-function", "sigmoid", why="the correction bias needs it")
+        out.add("moe-router-enable-expert-bias")
+        out.add("moe-router-load-balancing-type", "seq_aux_loss")
+        out.add("moe-aux-loss-coeff", "1e-4")
+    else:
+        out.add("moe-router-load-balancing-type", "aux_loss")
+        out.add("moe-aux-loss-coeff", "1e-2")
+        if model.moe_router_topk == 1:
+            out.add("moe-router-pre-softmax", why="with top-1 the softmax of one score would have no gradient")
+    out.add("moe-router-dtype", "fp32")
+    out.add("moe-grouped-gemm")
+    if setting.stack.time.moe_send_once_per_domain:
+        out.add("moe-token-dispatcher-type", "flex", why="a token is sent once to a link domain")
+        out.add("moe-flex-dispatcher-backend", "deepep")
+    else:
+        out.add("moe-token-dispatcher-type", "alltoall")
+    if numerics.moe_capacity_factor is not None:
+        out.add("moe-expert-capacity-factor", numerics.moe_capacity_factor)
+        out.add("moe-pad-expert-input-to-capacity")

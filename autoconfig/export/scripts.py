@@ -1,0 +1,198 @@
+"""Launch scripts for torchrun and Slurm. Every value is quoted; what the user may set is a variable with a default.
+
+Nothing here reads or runs anything: text in, text out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
+from autoconfig.export.argument import GROUPS, Argument
+from autoconfig.export.arguments import MOCK_STEPS, train_arguments
+from autoconfig.export.run_arguments import environment
+from autoconfig.rules import Setting
+from specs.plan import TrainPlan
+from specs.units import GIB
+
+TORCHRUN_SCRIPT = "train.sh"
+SBATCH_SCRIPT = "train.sbatch"
+MARK = "# Written by megatron-autoconfig"
+"""Second line of every script of ours: such a file may be written again."""
+TITLES = {
+    "model": "Model",
+    "plan": "Plan",
+    "batch": "Batch",
+    "numerics": "Numerics",
+    "optimizer": "Optimizer",
+    "overlap": "What runs beside what",
+}
+WIDTH = 128
+
+
+def quoted(value: str) -> str:
+    """A word in single quotes, safe in any shell."""
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+def remark(text: str) -> str:
+    """Text for a comment: one line, printable, so that no name can end the comment and start a command."""
+    return "".join(c if c.isprintable() else " " for c in text)[:400]
+
+
+def slug(text: str) -> str:
+    """A name for jobs and folders: letters, digits, dot, dash."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.")[:60] or "model"
+
+
+def torchrun_script(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> str:
+    """A script that starts this node's processes with torchrun; on several nodes it runs once on each."""
+    cluster = setting.cluster
+    per_node = min(cluster.gpus_per_node, cluster.num_gpus)
+    launch = [
+        "torchrun",
+        f'--nproc-per-node "{per_node}"',
+        f'--nnodes "{cluster.num_nodes}"',
+        '--node-rank "${NODE_RANK:-0}"',
+        '--master-addr "${MASTER_ADDR:-localhost}"',
+        '--master-port "${MASTER_PORT:-29500}"',
+        '"$MEGATRON_PATH/pretrain_gpt.py" "${ARGUMENTS[@]}"',
+    ]
+    use = [f"Start: {start_command(setting)}"]
+    return _script(setting, plan, report, use, [], ["exec " + " \\\n    ".join(launch)])
+
+
+def start_command(setting: Setting) -> str:
+    """What to type beside the torchrun script."""
+    nodes = setting.cluster.num_nodes
+    if nodes == 1:
+        return f"bash {TORCHRUN_SCRIPT}"
+    return f"on each of {nodes} nodes: NODE_RANK=(0 to {nodes - 1}) MASTER_ADDR=(host of node 0) bash {TORCHRUN_SCRIPT}"
+
+
+def sbatch_script(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> str:
+    """A Slurm batch script: one task a node, each starting torchrun with the node's number."""
+    cluster = setting.cluster
+    per_node = min(cluster.gpus_per_node, cluster.num_gpus)
+    directives = [
+        f"#SBATCH --job-name={slug(setting.model.name)}",
+        f"#SBATCH --nodes={cluster.num_nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={per_node}",
+        "#SBATCH --exclusive",
+        "#SBATCH --output=%x-%j.log",
+    ]
+    launch = [
+        'MASTER_ADDR="${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}"',
+        'MASTER_PORT="${MASTER_PORT:-29500}"',
+        "export MASTER_ADDR MASTER_PORT",
+        "",
+        "# shellcheck disable=SC2016  # expanded on each node, where SLURM_NODEID is that node's number",
+        "exec srun --kill-on-bad-exit=1 bash -c "
+        f'\'exec torchrun --nproc-per-node "{per_node}" --nnodes "{cluster.num_nodes}" --node-rank "$SLURM_NODEID" '
+        '--master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"\' \\',
+        '    torchrun "$MEGATRON_PATH/pretrain_gpt.py" "${ARGUMENTS[@]}"',
+    ]
+    use = [f"Start: sbatch {SBATCH_SCRIPT} (add --partition and --account where your cluster needs them)"]
+    return _script(setting, plan, report, use, directives, launch)
+
+
+def _script(
+    setting: Setting, plan: TrainPlan, report: PlanReport | None, use: list[str], directives: list[str], launch: list[str]
+) -> str:
+    arguments = train_arguments(setting, plan)
+    lines = ["#!/usr/bin/env bash", *directives, f"{MARK}: {remark(setting.model.name)}, {plan}", "#"]
+    lines += [f"# {remark(line)}".rstrip() for line in [*story(setting, plan, report), "", *use]]
+    lines += ["set -eu", "", *_variables(setting), *_environment(environment(setting, plan))]
+    for group in GROUPS:
+        chosen = [argument for argument in arguments if argument.group == group]
+        if chosen:
+            lines += _array(group, chosen)
+    lines += _data(setting)
+    written = [group for group in GROUPS if any(a.group == group for a in arguments)]
+    names = [f'"${{{group.upper()}_ARGUMENTS[@]}}"' for group in [*written, "data", "run", "checkpoint"]]
+    lines += ["ARGUMENTS=(", *(f"    {name}" for name in names), '    "$@"', ")", ""]
+    return "\n".join([*lines, *launch, ""])
+
+
+def story(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> list[str]:
+    """What was chosen, for what, and what is expected of it."""
+    cluster, numerics, workload = setting.cluster, setting.numerics, setting.workload
+    lines = [
+        f"{setting.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id} ({cluster.num_nodes} nodes); {numerics.precision}, "
+        f"sequence {workload.seq_length:,}, global batch {workload.global_batch_size:,}; for megatron-core 0.19.",
+        f"Plan: {plan}",
+    ]
+    if report is not None:
+        confidence = report.confidence
+        largest = sorted(report.time_parts.items(), key=lambda item: -item[1])[:3]
+        lines += [
+            f"Predicted step: {report.step_seconds:.3g} s (90 % band {confidence.step_seconds_p5:.3g} to "
+            f"{confidence.step_seconds_p95:.3g} s), {report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
+            f"{report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS/GPU ({FLOPS_CONVENTION} attention), "
+            f"MFU {report.mfu:.1%}.",
+            f"Predicted memory: {report.peak_bytes / GIB:.1f} GiB allocated on stage {report.worst_stage.stage}, limit "
+            f"{report.limit_bytes / GIB:.1f} GiB, chance to fit {confidence.fit_probability:.0%}.",
+            f"Calibration: {confidence.level}; {confidence.calibrated_on}.",
+            "Largest parts of the step: "
+            + ", ".join(f"{name} {seconds / report.step_seconds:.0%}" for name, seconds in largest if seconds > 0) + ".",
+        ]  # fmt: skip
+        if not report.fits:
+            lines.append("WARNING: this plan is predicted not to fit; it was asked for by name.")
+    if not setting.stack.generation.startswith(("megatron", "nemo")) and setting.stack.name != "transformer-engine":
+        lines.append(f"The prediction is for {setting.stack.name}; Megatron-LM behaves otherwise.")
+    return lines
+
+
+def _variables(setting: Setting) -> list[str]:
+    lines = [
+        "# --- Yours to set, here or in the environment ---",
+        'MEGATRON_PATH="${MEGATRON_PATH:-./Megatron-LM}"  # a checkout of Megatron-LM (core_v0.19.x)',
+        'DATA_PATH="${DATA_PATH:-}"  # prefix of preprocessed data (.bin, .idx); empty: mock data',
+        'TOKENIZER_TYPE="${TOKENIZER_TYPE:-HuggingFaceTokenizer}"  # used with DATA_PATH',
+        'TOKENIZER_MODEL="${TOKENIZER_MODEL:-}"  # name or path of the tokenizer, used with DATA_PATH',
+        'CHECKPOINT_DIR="${CHECKPOINT_DIR:-}"  # empty: nothing is saved or loaded',
+        f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"',
+        'LEARNING_RATE="${LEARNING_RATE:-1e-4}"',
+    ]
+    if setting.model.position_embedding_type in ("rope", "yarn"):
+        lines.append('ROTARY_BASE="${ROTARY_BASE:-10000}"  # the model\'s rope_theta; changes neither speed nor memory')
+    return [*lines, ""]
+
+
+def _environment(variables: Mapping[str, str | None]) -> list[str]:
+    lines = [f"unset {name}" if value is None else f"export {name}={quoted(value)}" for name, value in variables.items()]
+    return [*lines, ""] if lines else []
+
+
+def _array(group: str, arguments: Iterable[Argument]) -> list[str]:
+    lines = [f"# --- {TITLES[group]} ---", f"{group.upper()}_ARGUMENTS=("]
+    for argument in arguments:
+        line = "    " + " ".join([argument.flag, *map(quoted, argument.values)])
+        lines.append(f"{line}  # {remark(argument.comment)}" if argument.comment else line)
+    return [*lines, ")", ""]
+
+
+def _data(setting: Setting) -> list[str]:
+    vocab = quoted(str(setting.model.vocab_size))
+    lines = [
+        "# --- Data, length of the run, checkpoints ---",
+        f"DATA_ARGUMENTS=(--mock-data --tokenizer-type 'NullTokenizer' --vocab-size {vocab})",
+        'if [ -n "$DATA_PATH" ]; then',
+        '    DATA_ARGUMENTS=(--data-path "$DATA_PATH" --split \'99,1,0\' --tokenizer-type "$TOKENIZER_TYPE"',
+        '        --tokenizer-model "$TOKENIZER_MODEL")',
+        "fi",
+        "RUN_ARGUMENTS=(--train-iters \"$TRAIN_STEPS\" --lr \"$LEARNING_RATE\" --min-lr '0' --lr-decay-style 'cosine'",
+        "    --eval-iters '0' --log-interval '1' --log-throughput)",
+    ]
+    if setting.model.position_embedding_type in ("rope", "yarn"):
+        lines.append('RUN_ARGUMENTS+=(--rotary-base "$ROTARY_BASE")')
+    return [
+        *lines,
+        "CHECKPOINT_ARGUMENTS=()",
+        'if [ -n "$CHECKPOINT_DIR" ]; then',
+        '    CHECKPOINT_ARGUMENTS=(--save "$CHECKPOINT_DIR" --load "$CHECKPOINT_DIR" --save-interval \'1000\')',
+        "fi",
+        "",
+    ]

@@ -1,0 +1,94 @@
+"""From a list of Megatron-LM arguments to a question and a plan: what `autoconfig check` reads.
+
+Every argument is used, listed as ignored (known, but it changes neither memory nor time nor legality: data, paths, logging), or
+listed as unknown. Contradictory ones are InputErrors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autoconfig.argument_list import Arguments, split_arguments
+from autoconfig.megatron_model import read_model
+from autoconfig.megatron_numerics import read_numerics, read_seq_length, read_software
+from autoconfig.megatron_plan import read_plan
+from autoconfig.pipeline_split import PipelineSplit
+from specs.errors import InputError
+from specs.model import ModelSpec
+from specs.model_catalogue import resolve_model
+from specs.numerics import Numerics, Workload
+from specs.plan import TrainPlan
+from specs.software import SoftwareStack
+
+_READ_ELSEWHERE = ("--world-size", "--local-rank", "--rank", "--deepspeed-config", "--nnodes", "--nproc-per-node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """What the caller says instead of the file; None or empty: as the file says."""
+
+    model: str | None = None
+    software: str | None = None
+    seq_length: int | None = None
+    global_batch_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgumentsRead:
+    """What an argument list says."""
+
+    model: ModelSpec
+    numerics: Numerics
+    stack: SoftwareStack
+    workload: Workload
+    plan: TrainPlan
+    split: PipelineSplit | None
+    """Where the file places the layers itself (a layout or the account-for flags)."""
+    unknown: tuple[str, ...]
+    ignored: tuple[str, ...]
+    assumed: tuple[str, ...]
+    arguments: Arguments
+
+
+def read_arguments(
+    argv: Sequence[str], num_gpus: int, overrides: Overrides | None = None, unread: Mapping[int, str] | None = None
+) -> ArgumentsRead:
+    """Model, numerics, software, workload and plan of an argument list on so many GPUs. Raises InputError."""
+    overrides = overrides or Overrides()
+    if num_gpus < 1:
+        raise InputError(f"{num_gpus} GPUs: give a whole number of at least 1 (--gpus N)")
+    arguments = split_arguments(argv, unread)
+    assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
+    model = _model(arguments, overrides, assumed)
+    seq = overrides.seq_length or read_seq_length(arguments)
+    arguments.has("--seq-length")
+    found = read_plan(arguments, model, num_gpus, assumed)
+    batch = overrides.global_batch_size or found.global_batch_size
+    if seq > model.max_position_embeddings:
+        assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq}")
+        model = model.replace(max_position_embeddings=seq)
+    numerics = read_numerics(arguments, model, assumed)
+    stack = read_software(arguments, overrides.software, model, assumed)
+    for name in _READ_ELSEWHERE:
+        arguments.has(name)
+    return ArgumentsRead(
+        model=model,
+        numerics=numerics,
+        stack=stack,
+        workload=Workload(seq_length=seq, global_batch_size=batch),
+        plan=found.plan,
+        split=found.split,
+        unknown=arguments.unknown,
+        ignored=arguments.not_used(),
+        assumed=tuple(assumed),
+        arguments=arguments,
+    )
+
+
+def _model(arguments: Arguments, overrides: Overrides, assumed: list[str]) -> ModelSpec:
+    if overrides.model is None:
+        return read_model(arguments, assumed)
+    model, notes = resolve_model(overrides.model)
+    assumed += [*notes, f"model {model.name} instead of the file's (--model)"]
+    return model

@@ -1,0 +1,259 @@
+"""The model that Megatron-LM builds from its arguments; what they leave out takes Megatron's own default."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from autoconfig.argument_list import Arguments
+from specs.errors import InputError, UnsupportedError
+from specs.model import ModelSpec
+from specs.model_catalogue import load_model, model_names
+
+_REFUSED = {
+    "--hybrid-layer-pattern": "a hybrid of attention and state-space layers",
+    "--hybrid-override-pattern": "a hybrid of attention and state-space layers",
+    "--hybrid-attention-ratio": "a hybrid of attention and state-space layers",
+    "--is-hybrid-model": "a hybrid of attention and state-space layers",
+    "--heterogeneous-layers-config-path": "a model whose layers differ",
+    "--heterogeneous-layers-config-encoded-json": "a model whose layers differ",
+    "--experimental-attention-variant": "an experimental attention",
+    "--retro-add-retriever": "a retrieval model",
+    "--yaml-cfg": "a run whose arguments lie in a YAML file",
+    "--decoder-num-layers": "an encoder-decoder model",
+    "--decoder-seq-length": "an encoder-decoder model",
+}
+_TOKENIZER_VOCAB = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 131072}
+GPT2_VOCAB = 50257
+_POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
+_GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu", True), "liglu": ("swiglu", True)}
+MOST_PATTERN = 10_000
+
+
+def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
+    """The architecture. Raises InputError for a missing size, UnsupportedError for what is no decoder-only transformer."""
+    for name, kind in _REFUSED.items():
+        if a.has(name):
+            raise UnsupportedError(f"{name}: {kind} cannot be checked; only decoder-only transformers of like layers can")
+    layers = _needed(a, "--num-layers", "--encoder-num-layers")
+    hidden = _needed(a, "--hidden-size")
+    heads = _needed(a, "--num-attention-heads")
+    activation, gated = _activation(a)
+    values: dict[str, Any] = {
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "activation": activation,
+        "gated_linear_unit": gated,
+        "kv_channels": _kv_channels(a, hidden, heads),
+        "num_query_groups": _query_groups(a, heads, assumed),
+        "ffn_hidden_size": _ffn(a, hidden, gated),
+        **_norm_and_positions(a, assumed),
+        **_biases(a),
+    }
+    if a.has("--multi-latent-attention"):
+        values |= _latent_attention(a, heads)
+    values |= _experts(a, values)
+    values |= _window(a)
+    values["mtp_num_layers"] = a.whole("--mtp-num-layers") or 0
+    values["make_vocab_size_divisible_by"] = a.count("--make-vocab-size-divisible-by") or 128
+    values["vocab_size"] = _vocabulary(a, values, assumed)
+    return ModelSpec(name="model of the file", **values)
+
+
+def _needed(a: Arguments, *names: str) -> int:
+    number = a.count(*names)
+    if number is None:
+        raise InputError(f"{names[0]} is not in the file; add it, or name the model with --model (see `autoconfig models`)")
+    return number
+
+
+def _activation(a: Arguments) -> tuple[str, bool]:
+    chosen: list[tuple[str, bool]] = []
+    for name, meaning in (
+        ("--swiglu", ("swiglu", True)),
+        ("--squared-relu", ("squared-relu", False)),
+        ("--geglu", ("geglu", True)),
+        ("--quick-geglu", ("geglu", True)),
+    ):
+        if a.has(name):
+            chosen.append(meaning)
+    if glu := a.text("--glu-activation"):
+        if glu not in _GLU:
+            raise InputError(f"--glu-activation {glu[:40]!r}: use one of {', '.join(_GLU)}")
+        chosen.append(_GLU[glu])
+    if len(set(chosen)) > 1:
+        raise InputError("contradictory activations: give one of --swiglu, --squared-relu, --quick-geglu, --glu-activation")
+    return chosen[0] if chosen else ("gelu", False)
+
+
+def _kv_channels(a: Arguments, hidden: int, heads: int) -> int:
+    given = a.count("--kv-channels")
+    if given is None and hidden % heads:
+        raise InputError(
+            f"--hidden-size {hidden} is not a multiple of --num-attention-heads {heads}; change one or give --kv-channels"
+        )
+    return given or hidden // heads
+
+
+def _query_groups(a: Arguments, heads: int, assumed: list[str]) -> int:
+    groups = a.count("--num-query-groups", "--num-key-value-heads", "--num-attention-heads-kv")
+    if a.has("--group-query-attention"):
+        return groups or 1
+    if groups and groups != heads and a.has("--num-query-groups"):
+        assumed.append(f"--num-query-groups {groups} has no effect without --group-query-attention, as in Megatron-LM")
+        return heads
+    return groups or heads
+
+
+def _ffn(a: Arguments, hidden: int, gated: bool) -> int:
+    """Megatron's default: 4 h; with SwiGLU 8/3 h, down to a multiple of 64."""
+    given = a.count("--ffn-hidden-size")
+    if given is not None:
+        return given
+    return max(64, int(4 * hidden * 2 / 3) // 64 * 64) if gated else 4 * hidden
+
+
+def _norm_and_positions(a: Arguments, assumed: list[str]) -> dict[str, Any]:
+    norm = (a.text("--normalization") or ("RMSNorm" if a.has("--use-rms-norm") else "LayerNorm")).lower()
+    names = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+    if norm not in names:
+        raise InputError(f"--normalization {norm[:40]!r}: use LayerNorm or RMSNorm")
+    position = a.text("--position-embedding-type") or "learned_absolute"
+    if a.has("--use-rotary-position-embeddings", "--use-rope", "--rope-scaling-factor"):
+        position = "rope"
+    elif a.has("--no-position-embedding", "--no-learned-position-embeddings") and position == "learned_absolute":
+        position = "none"
+    position = position.removeprefix("PositionEmbeddingType.")
+    most = a.count("--max-position-embeddings")
+    if most is None:
+        most = a.count("--seq-length", "--encoder-seq-length") or 4096
+        assumed.append(f"max_position_embeddings {most}, the sequence length (--max-position-embeddings is not given)")
+    return {
+        "normalization": names[norm],
+        "position_embedding_type": _POSITIONS.get(position, position),
+        "max_position_embeddings": most,
+        "embedding_layernorm": a.has("--embed-layernorm"),
+        "parallel_attention": a.has("--parallel-attn"),
+    }
+
+
+def _biases(a: Arguments) -> dict[str, Any]:
+    linear = not a.has("--disable-bias-linear", "--no-add-bias-linear", "--disable-add-bias-linear")
+    return {
+        "add_bias_linear": linear,
+        "add_qkv_bias": a.has("--add-qkv-bias"),
+        "qk_layernorm": a.has("--qk-layernorm"),
+        "untie_embeddings_and_output_weights": a.has("--untie-embeddings-and-output-weights", "--no-tie-embed-logits"),
+        "attention_sinks": a.text("--softmax-type") == "learnable",
+    }
+
+
+def _latent_attention(a: Arguments, heads: int) -> dict[str, Any]:
+    """Multi-latent attention with Megatron's defaults for what is not given."""
+
+    def size(name: str, default: int) -> int:
+        return a.count(name) or default
+
+    return {
+        "multi_latent_attention": True,
+        "num_query_groups": heads,
+        "q_lora_rank": a.count("--q-lora-rank"),
+        "kv_lora_rank": size("--kv-lora-rank", 32),
+        "qk_head_dim": size("--qk-head-dim", 128),
+        "qk_pos_emb_head_dim": size("--qk-pos-emb-head-dim", 64),
+        "v_head_dim": size("--v-head-dim", 128),
+    }
+
+
+def _experts(a: Arguments, values: dict[str, Any]) -> dict[str, Any]:
+    texts = set(a.texts("--num-experts"))
+    if len(texts) > 1:
+        raise UnsupportedError("--num-experts with several numbers: a pyramid of experts cannot be checked")
+    experts = a.whole("--num-experts", "--moe-num-experts") or 0
+    if experts <= 0 or (experts == 1 and a.has("--deepspeed", "--expert-interval")):  # 1 is DeepSpeed's word for none
+        return {}
+    deepspeed = a.has("--topk", "--expert-interval", "--moe-expert-parallel-size")
+    one = deepspeed or a.has("--moe-num-experts")
+    topk = a.count("--moe-router-topk", "--topk", "--moe-top-k") or (1 if one else 2)
+    return {
+        "num_moe_experts": experts,
+        "moe_router_topk": topk,
+        "moe_ffn_hidden_size": a.count("--moe-ffn-hidden-size") or values["ffn_hidden_size"],
+        "moe_shared_expert_intermediate_size": a.whole("--moe-shared-expert-intermediate-size") or 0,
+        "moe_shared_expert_gate": a.has("--moe-shared-expert-gate", "--moe-use-shared-expert-gate"),
+        "moe_router_enable_expert_bias": a.has("--moe-router-enable-expert-bias"),
+        "moe_expert_bias": bool(values["add_bias_linear"]),
+        "moe_layer_freq": _layer_frequency(a, values["num_layers"], deepspeed),
+    }
+
+
+def _layer_frequency(a: Arguments, layers: int, deepspeed: bool) -> int | tuple[int, ...]:
+    text = a.text("--moe-layer-freq")
+    if text is None:
+        every = a.count("--expert-interval") or (2 if deepspeed else 1)
+        return every if every == 1 else tuple(int(i % every == every - 1) for i in range(layers))
+    pattern = read_pattern(text, "--moe-layer-freq")
+    return pattern if isinstance(pattern, int) else tuple(pattern)
+
+
+def read_pattern(text: str, name: str) -> int | list[int]:
+    """A whole number, or Megatron's pattern like `([0]*3+[1]*58)`: lists of numbers, +, *. Never evaluated as Python."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        value = _pattern(tree)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise InputError(f"{name} {text[:60]!r} is neither a whole number nor a pattern like ([0]*3+[1]*58)") from None
+    return value
+
+
+def _pattern(node: ast.expr) -> int | list[int]:
+    if isinstance(node, ast.Constant) and type(node.value) is int and 0 <= node.value <= MOST_PATTERN:
+        return node.value
+    if isinstance(node, ast.List):
+        values = [_pattern(item) for item in node.elts]
+        if all(isinstance(value, int) for value in values):
+            return [value for value in values if isinstance(value, int)]
+    if isinstance(node, ast.BinOp):
+        left, right = _pattern(node.left), _pattern(node.right)
+        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+            return left + right
+        if isinstance(node.op, ast.Mult):
+            items, times = (left, right) if isinstance(left, list) else (right, left)
+            if isinstance(items, list) and isinstance(times, int) and len(items) * times <= MOST_PATTERN:
+                return items * times
+    raise ValueError(f"not a pattern: {ast.dump(node)[:60]}")
+
+
+def _window(a: Arguments) -> dict[str, Any]:
+    texts = a.texts("--window-size")
+    if not texts:
+        return {}
+    numbers = [part for part in ",".join(texts).strip("()").replace(" ", "").split(",") if part]
+    if not numbers or not all(part.lstrip("-").isdigit() for part in numbers):
+        raise InputError(f"--window-size {' '.join(texts)[:40]!r} is not like 128,0")
+    skip = a.text("--window-attn-skip-freq")
+    pattern = read_pattern(skip, "--window-attn-skip-freq") if skip else None
+    size = int(numbers[0])
+    return {
+        "window_size": size if size > 0 else None,
+        "window_attn_skip_freq": pattern if isinstance(pattern, int) else None,
+    }
+
+
+def _vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
+    given = a.count("--vocab-size", "--padded-vocab-size")
+    if given:
+        return given
+    tokenizer = a.text("--tokenizer-type") or ""
+    if tokenizer in _TOKENIZER_VOCAB:
+        assumed.append(f"vocabulary {_TOKENIZER_VOCAB[tokenizer]}, that of {tokenizer} (--vocab-size)")
+        return _TOKENIZER_VOCAB[tokenizer]
+    for name in model_names():
+        known = load_model(name)
+        same = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
+        if all(getattr(known, key) == values[key] for key in same):
+            assumed.append(f"vocabulary {known.vocab_size}, that of {name}, a model of the same shape (--vocab-size)")
+            return known.vocab_size
+    assumed.append(f"vocabulary {GPT2_VOCAB}: the file does not say it (--vocab-size)")
+    return GPT2_VOCAB

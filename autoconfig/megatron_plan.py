@@ -1,0 +1,224 @@
+"""The plan in Megatron-LM's arguments of any year: degrees, stages, micro-batch, recomputation, sharding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoconfig.argument_list import Arguments
+from autoconfig.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
+from specs.errors import InputError
+from specs.model import ModelSpec
+from specs.plan import TrainPlan
+from specs.recompute import NONE, Recompute
+
+_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+LAYERS_PER_CHUNK = "--num-layers-per-virtual-pipeline-stage"
+CHUNKS_PER_RANK = "--num-virtual-stages-per-pipeline-rank"
+LAYOUT = "--pipeline-model-parallel-layout"
+FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
+FOR_EMBEDDING, FOR_LOSS = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRead:
+    """The plan, the batch, and the split where the file places the layers itself."""
+
+    plan: TrainPlan
+    global_batch_size: int
+    split: PipelineSplit | None
+
+
+def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[str]) -> PlanRead:
+    """The plan on so many GPUs. Raises InputError for contradictory arguments; what breaks a rule is not an error here."""
+    tp = a.count("--tensor-model-parallel-size", "--model-parallel-size", "--tensor-parallel-size") or 1
+    pp = a.count("--pipeline-model-parallel-size") or 1
+    if a.has("--no-pipeline-parallel") and pp > 1:
+        raise InputError(f"--no-pipeline-parallel contradicts --pipeline-model-parallel-size {pp}; drop one of them")
+    cp = a.count("--context-parallel-size", "--ds-sequence-parallel-size") or 1
+    dp = max(1, num_gpus // (tp * pp * cp))
+    split, vpp, first, last = _stages(a, model, pp, assumed)
+    mbs = a.count("--micro-batch-size", "--batch-size")
+    if mbs is None:
+        raise InputError("--micro-batch-size is not in the file; add it")
+    batch = a.count("--global-batch-size")
+    if batch is None:
+        batch = mbs * dp
+        assumed.append(f"global batch {batch} = micro-batch x data parallelism, Megatron's default (--global-batch-size)")
+    if a.has("--rampup-batch-size"):
+        assumed.append("the batch is ramped up: checked at its full size")
+    dist_opt, fsdp = _sharding(a, assumed)
+    plan = TrainPlan(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        mbs=mbs,
+        vpp=vpp,
+        cp=cp,
+        ep=_experts_over(a, model, dp, assumed),
+        etp=_expert_tensor(a, model, tp, assumed),
+        sp=_sequence_parallel(a, tp, assumed),
+        recompute=read_recompute(a, assumed),
+        first=first,
+        last=last,
+        dist_opt=dist_opt,
+        fsdp=fsdp,
+        offload=_offload(a),
+    )
+    return PlanRead(plan=plan, global_batch_size=batch, split=split)
+
+
+def _stages(
+    a: Arguments, model: ModelSpec, pp: int, assumed: list[str]
+) -> tuple[PipelineSplit | None, int, int | None, int | None]:
+    """(split, vpp, first, last); the ways of saying them exclude each other."""
+    ways = [name for name in (LAYERS_PER_CHUNK, CHUNKS_PER_RANK, LAYOUT) if a.has(name)]
+    if len(ways) > 1:
+        raise InputError(f"contradictory: {' and '.join(ways)} are given together (NV038); Megatron-LM takes one of them")
+    ends = [name for name in (FIRST, LAST) if a.has(name)]
+    accounts = [name for name in (FOR_EMBEDDING, FOR_LOSS) if a.has(name)]
+    if ends and accounts:
+        raise InputError(f"contradictory: {ends[0]} and {accounts[0]} exclude each other (NV028); drop one of them")
+    layout = a.text(LAYOUT)
+    if layout is not None:
+        if ends or accounts:
+            raise InputError(f"contradictory: {LAYOUT} excludes {(ends + accounts)[0]} (NV029); drop one of them")
+        split = split_of_layout(layout, pp, model.num_layers, model.mtp_num_layers)
+        return _with_ends(split, model, assumed)
+    if a.has("--deepspeed") and pp > 1:
+        return _with_ends(_deepspeed_split(a, model.num_layers, pp), model, assumed)
+    vpp = a.count(CHUNKS_PER_RANK) or 1
+    chunk = a.count(LAYERS_PER_CHUNK)
+    if chunk is not None:
+        counted = model.num_layers + len(accounts)
+        if ends:
+            raise InputError(f"contradictory: {LAYERS_PER_CHUNK} with {ends[0]}; use {CHUNKS_PER_RANK} with uneven stages")
+        if counted % (pp * chunk):
+            raise InputError(
+                f"{LAYERS_PER_CHUNK} {chunk}: {counted} layers over {pp} stages are no multiple of {chunk} layers (NV044); "
+                f"use a divisor of {counted // pp if counted % pp == 0 else counted}"
+            )
+        vpp = counted // pp // chunk
+    if accounts:
+        split = split_by_accounting(model.num_layers, pp, vpp, embedding=FOR_EMBEDDING in accounts, loss=FOR_LOSS in accounts)
+        return _with_ends(split, model, assumed)
+    return None, vpp, a.count(FIRST), a.count(LAST)
+
+
+def _deepspeed_split(a: Arguments, layers: int, pp: int) -> PipelineSplit:
+    """DeepSpeed spreads any number of layers; `type:transformer|embedding` counts both ends as layers, too."""
+    if "embedding" in (a.text("--pp-partition-method") or ""):
+        return split_by_accounting(layers, pp, 1, embedding=True, loss=True)
+    spread = tuple(layers // pp + int(rank < layers % pp) for rank in range(pp))
+    return PipelineSplit(vpp=1, layers=spread)
+
+
+def _with_ends(split: PipelineSplit, model: ModelSpec, assumed: list[str]) -> tuple[PipelineSplit, int, int | None, int | None]:
+    first, last = split.ends(model.num_layers)
+    if not split.even_inside and not split.broken:
+        assumed.append(
+            f"stages of {', '.join(map(str, split.layers))} layers are priced as "
+            + (f"first {first}, last {last}" if first else f"{model.num_layers // len(split.layers)} each")
+        )
+    return split, split.vpp, first, last
+
+
+def _experts_over(a: Arguments, model: ModelSpec, dp: int, assumed: list[str]) -> int:
+    given = a.count("--expert-model-parallel-size", "--moe-expert-parallel-size")
+    if given is not None and not model.is_moe:
+        if given > 1:
+            raise InputError(f"--expert-model-parallel-size {given} without --num-experts; drop it or give the experts")
+        return 1
+    if given is None and model.is_moe and a.has("--expert-parallel", "--moe-expert-model-parallelism"):
+        given = min(dp, model.num_moe_experts or 1)
+        assumed.append(f"expert parallelism {given}: --expert-parallel spreads the experts over data parallelism")
+    return given or 1
+
+
+def _expert_tensor(a: Arguments, model: ModelSpec, tp: int, assumed: list[str]) -> int:
+    given = a.count("--expert-tensor-parallel-size")
+    if not model.is_moe:
+        return 1
+    if given is not None:
+        return given
+    if a.has("--deepspeed") and not a.has("--enable-expert-tensor-parallelism"):
+        return 1
+    if tp > 1:
+        assumed.append(f"expert tensor parallelism {tp} = tensor parallelism, the default (--expert-tensor-parallel-size)")
+    return tp
+
+
+def _sequence_parallel(a: Arguments, tp: int, assumed: list[str]) -> bool:
+    if not a.has("--sequence-parallel"):
+        return False
+    if tp == 1:
+        assumed.append("--sequence-parallel has no effect at tensor parallelism 1: Megatron-LM turns it off")
+    return tp > 1
+
+
+def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
+    """(distributed optimizer, fsdp stage)."""
+    dist_opt = a.has("--use-distributed-optimizer")
+    if a.has("--use-torch-fsdp2"):
+        return False, 2 if a.has("--torch-fsdp2-no-reshard-after-forward") else 3
+    if a.has("--use-megatron-fsdp", "--use-custom-fsdp"):
+        strategy = a.text("--data-parallel-sharding-strategy") or "no_shard"
+        if strategy not in _SHARDING:
+            raise InputError(f"--data-parallel-sharding-strategy {strategy[:40]!r}: use one of {', '.join(_SHARDING)}")
+        stage = _SHARDING[strategy]
+        return (False, stage) if stage > 1 else (stage == 1 or dist_opt, 0)
+    if a.has("--deepspeed"):
+        zero = a.whole("--zero-stage")
+        if zero is None:
+            zero = 1
+            assumed.append("ZeRO stage 1: the DeepSpeed configuration file is not read (--zero-stage)")
+        elif not 0 <= zero <= 3:
+            raise InputError(f"--zero-stage {zero}: use 0 to 3")
+        return (False, zero) if zero > 1 else (zero == 1, 0)
+    return dist_opt, 0
+
+
+def _offload(a: Arguments) -> float:
+    if not a.has("--optimizer-cpu-offload"):
+        return 0.0
+    share = a.number("--optimizer-offload-fraction")
+    return 1.0 if share is None else share
+
+
+def read_recompute(a: Arguments, assumed: list[str]) -> Recompute:
+    """Recomputation in the words of 2020 (--checkpoint-activations) to today. Raises InputError for what excludes itself."""
+    granularity = a.text("--recompute-granularity")
+    short = a.has("--recompute-activations")
+    old_method = a.text("--activations-checkpoint-method")
+    old = a.has("--checkpoint-activations") or old_method is not None
+    if short and granularity == "full":
+        raise InputError("--recompute-activations (selective) contradicts --recompute-granularity full; drop one of them")
+    if old and (short or granularity):
+        raise InputError("--checkpoint-activations is an older spelling of --recompute-granularity; give one of them")
+    count = a.count("--recompute-num-layers", "--activations-checkpoint-num-layers", "--checkpoint-num-layers") or 1
+    if old:
+        return Recompute("full", (), _method(old_method or "uniform", "--activations-checkpoint-method"), count)
+    if granularity == "full":
+        method = a.text("--recompute-method")
+        if method is None:
+            raise InputError("--recompute-granularity full needs --recompute-method uniform or block (NV111)")
+        return Recompute("full", (), _method(method, "--recompute-method"), count)
+    if granularity == "selective" or short:
+        if a.has("--recompute-method"):
+            raise InputError("--recompute-method contradicts selective recomputation (NV110); drop it")
+        modules = tuple(word for text in a.texts("--recompute-modules") for word in text.replace(",", " ").split())
+        if not modules:
+            modules = ("core_attn",)
+            if a.has("--recompute-modules"):
+                return NONE
+        return Recompute("selective", modules)
+    if granularity not in (None, "none"):
+        raise InputError(f"--recompute-granularity {granularity[:40]!r}: use full or selective")
+    if a.has("--recompute-modules"):
+        assumed.append("--recompute-modules has no effect without --recompute-granularity selective")
+    return NONE
+
+
+def _method(text: str, name: str) -> str:
+    if text not in ("uniform", "block"):
+        raise InputError(f"{name} {text[:40]!r}: use uniform or block")
+    return text

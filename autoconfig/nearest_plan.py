@@ -1,0 +1,139 @@
+"""The nearest legal plan to one that breaks a rule: the fewest changed keys, then the closest values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from autoconfig.evaluate import violations
+from autoconfig.recompute_options import recompute_options
+from autoconfig.rules import Setting, recompute_rule
+from autoconfig.space import Wish, axes, enumerate_space
+from specs.errors import InputError, PlanError
+from specs.layouts import stage_layers
+from specs.plan import TrainPlan
+from specs.recompute import NONE, Recompute
+from specs.units import divisors
+
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
+CANDIDATES = 300
+"""Layouts that are tried with each recomputation, nearest first."""
+
+
+def nearest_legal(setting: Setting, plan: TrainPlan, *, even_only: bool = False) -> TrainPlan | None:
+    """The legal plan with the fewest changed keys, then the closest values; None where nothing is legal.
+
+    `even_only`: no uneven stages, for software that has no arguments for them.
+    """
+    one = [candidate for candidate in _one_change(setting, plan) if not violations(setting, candidate)]
+    one = [candidate for candidate in one if not (even_only and candidate.first)]
+    if one:
+        return min(one, key=lambda candidate: distance(candidate, plan))
+    return _from_space(setting, plan, even_only)
+
+
+def changed_keys(new: TrainPlan, old: TrainPlan) -> list[str]:
+    """Keys that differ; dp follows from the others and does not count."""
+    keys = [*DEGREES, "sp", "recompute", "first", "last", "dist_opt", "fsdp", "offload"]
+    return [key for key in keys if getattr(new, key) != getattr(old, key)]
+
+
+def distance(new: TrainPlan, old: TrainPlan) -> tuple[int, float]:
+    """(changed keys, how far the numbers are apart): powers of two of the degrees, layers of the ends."""
+    far = sum(abs(math.log2(getattr(new, key) / getattr(old, key))) for key in DEGREES)
+    keys = changed_keys(new, old)
+    for key in ("first", "last"):
+        a, b = getattr(new, key), getattr(old, key)
+        far += 0.25 * abs(a - b) if a and b else 1.0 if a != b else 0.0
+    if "recompute" in keys:
+        far += _recompute_distance(new.recompute, old.recompute)
+    return len(keys), far
+
+
+def _recompute_distance(new: Recompute, old: Recompute) -> float:
+    if new.granularity != old.granularity:
+        return 3.0
+    if new.granularity == "full":
+        return (new.method != old.method) + 0.01 * abs(new.num_layers - old.num_layers)
+    return 0.1 * len(set(new.modules) ^ set(old.modules))
+
+
+def _one_change(setting: Setting, plan: TrainPlan) -> Iterator[TrainPlan]:
+    """Plans that differ in one key; the data-parallel size follows."""
+    gpus = setting.cluster.num_gpus
+    values = axes(setting)
+    values["vpp"] = divisors(setting.model.num_layers)
+    for key in DEGREES:
+        for value in values[key]:
+            yield from _with(setting, plan, {key: value}, gpus)
+    others: tuple[dict[str, object], ...] = (
+        {"sp": not plan.sp},
+        {"dist_opt": not plan.dist_opt},
+        {"fsdp": 0},
+        {"offload": 0.0},
+        {"first": None, "last": None},
+    )
+    for change in others:
+        yield from _with(setting, plan, change, gpus)
+    for recompute in _recomputes(setting, plan):
+        yield from _with(setting, plan, {"recompute": recompute}, gpus)
+
+
+def _with(setting: Setting, plan: TrainPlan, change: dict[str, object], gpus: int) -> Iterator[TrainPlan]:
+    try:
+        found = plan.replace(**change)
+        size = found.tp * found.pp * found.cp
+        if gpus % size == 0:
+            found = found.replace(dp=gpus // size)
+            stage_layers(setting.model, found)
+            yield found
+    except PlanError:
+        return
+
+
+def _recomputes(setting: Setting, plan: TrainPlan) -> list[Recompute]:
+    """Recomputations to try, the nearest to the plan's own first."""
+    asked = plan.recompute
+    found = [asked]
+    if asked.granularity == "selective":
+        kept = tuple(m for m in asked.modules if recompute_rule(setting, Recompute("selective", (m,))) is None)
+        found += [Recompute("selective", kept)] if kept else []
+    if asked.granularity == "full":
+        most = -(-setting.model.num_layers // plan.pp)
+        found += [Recompute("full", (), asked.method, n) for n in range(min(most, asked.num_layers), 0, -1)]
+    return list(dict.fromkeys([*found, NONE]))
+
+
+def _from_space(setting: Setting, plan: TrainPlan, even_only: bool) -> TrainPlan | None:
+    """The nearest of the whole legal space: kept sharding first, then any."""
+    kept = {"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
+    for wish in (Wish(fixed=kept), Wish()):
+        try:
+            space = enumerate_space(setting, wish)
+        except InputError:  # too many layouts to hold
+            continue
+        if not space.legal:
+            continue
+        layouts = space.layouts
+        changed = np.zeros(len(layouts))
+        far = np.zeros(len(layouts))
+        for key in DEGREES:
+            column = getattr(layouts, key)
+            changed += column != getattr(plan, key)
+            far += np.abs(np.log2(column / getattr(plan, key)))
+        for key in ("sp", "dist_opt", "fsdp"):
+            changed += getattr(layouts, key) != getattr(plan, key)
+        even = (layouts.first == layouts.last) & (layouts.first * layouts.pp == setting.model.num_layers)
+        if even_only:
+            changed += np.where(even | (layouts.pp == 1), 0, len(DEGREES))
+        changed += even != (plan.first is None and plan.last is None)
+        order = np.lexsort((far, changed))[:CANDIDATES]
+        options = [*_recomputes(setting, plan), *recompute_options(setting, Wish(), 1)]
+        for row in order:
+            for option in options:
+                found = layouts.plan(int(row), option, setting.model)
+                if not violations(setting, found):
+                    return found
+    return None

@@ -1,0 +1,153 @@
+"""The command of a script that starts training: its program, its arguments, and how many GPUs its launcher names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autoconfig.argument_list import known_arguments
+from autoconfig.shell_values import Value, plain_value, reason_of, text_of
+from specs.errors import UnsupportedError
+
+_LAYERS = frozenset({"--num-layers", "--encoder-num-layers"})
+_NOT_LAUNCHERS = re.compile(
+    "echo|printf|cat|tee|grep|sed|awk|rm|mv|cp|mkdir|cd|ls|chmod|touch|tar|wget|curl|git|pip3?|export|set"
+)
+_REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|mamba|hybrid|biencoder|retriever)(?=[_./]|$)")
+_TASKS = frozenset({"--ntasks", "-n", "-np", "--np"})
+_NODES = frozenset({"--nodes", "-N", "--nnodes", "--num-nodes"})
+_PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--gpus-per-node", "--gpus-on-node"})
+_LAUNCHERS = re.compile(r"(?:^|/)(torchrun|srun|mpirun|mpiexec|deepspeed|accelerate|horovodrun|python[0-9.]*)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One command that hands arguments to a training program."""
+
+    arguments: tuple[Value, ...]
+    program: str
+    before: tuple[Value, ...]
+    """Words in front of the program: the launcher and its options."""
+    line: int
+
+    @property
+    def names_layers(self) -> bool:
+        return any(text_of(value).split("=")[0].replace("_", "-") in _LAYERS for value in self.arguments)
+
+    def behind(self, words: Sequence[Value]) -> Launch:
+        """The same launch with more words in front (`srun ... bash -c "..."`)."""
+        return replace(self, before=(*words, *self.before))
+
+
+def launch_of(fields: Sequence[Value], line: int) -> Launch | None:
+    """The launch that a command's words are; None for any other command. Raises UnsupportedError for other kinds of model."""
+    texts = [text_of(value) for value in fields]
+    if _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
+        return None
+    names = [text.split("=")[0].replace("_", "-") for text in texts]
+    program = next((i for i, text in enumerate(texts) if text.endswith(".py") and not text.startswith("-")), None)
+    if program is None:
+        if not _LAYERS & set(names):
+            return None
+        options = _NODES | _PER_NODE | _TASKS
+        start = next(i for i, name in enumerate(names) if name in known_arguments() and name not in options)
+        return Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line)
+    arguments = tuple(fields[program + 1 :])
+    if sum(name in known_arguments() for name in names[program + 1 :]) < 3:
+        return None
+    if match := _REFUSED.search(texts[program].lower()):
+        raise UnsupportedError(
+            f"line {line} starts {texts[program][:80]}: {match[1]} models cannot be checked; only the training of decoder-only "
+            "transformers (pretrain_gpt.py and the like) can"
+        )
+    return Launch(arguments=arguments, program=texts[program], before=tuple(fields[:program]), line=line)
+
+
+def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
+    """(number of GPUs, why it is not known) from the launcher's options, else from the #SBATCH lines."""
+    options = _launcher_options(launch.before)
+    slurm = {name: plain_value(value) for name, value in sbatch_options(text).items()}
+    under_slurm = any(text_of(value).rsplit("/", 1)[-1] == "srun" for value in launch.before)
+    per_node = _first(options, ("--nproc-per-node", "--num-gpus"))
+    if per_node is not None:
+        nodes = _first(options, ("--nnodes", "--num-nodes"))
+        if nodes is None and any(text_of(v).rsplit("/", 1)[-1] == "deepspeed" for v in launch.before):
+            nodes = _first({**slurm, **options}, ("--nodes", "-N"))
+        return _product(per_node, nodes or plain_value("1"))
+    merged = {**slurm, **options} if under_slurm or not options else options
+    tasks = _first(merged, ("--ntasks", "-n", "-np", "--np"))
+    if tasks is not None:
+        return _product(tasks, plain_value("1"))
+    nodes = _first(merged, ("--nodes", "-N", "--nnodes"))
+    per_node = _first(merged, ("--ntasks-per-node", "--gpus-per-node"))
+    if nodes is not None and per_node is not None:
+        return _product(nodes, per_node)
+    named = [text_of(value) for value in launch.before if _LAUNCHERS.search(text_of(value))]
+    if len(named) == 1 and named[0].rsplit("/", 1)[-1].startswith("python") and "-m" not in map(text_of, launch.before):
+        return 1, ""
+    return None, "the launcher does not say how many GPUs it starts"
+
+
+def _first(options: dict[str, Value], names: Sequence[str]) -> Value | None:
+    return next((options[name] for name in names if name in options), None)
+
+
+def _product(a: Value, b: Value) -> tuple[int | None, str]:
+    result = 1
+    for value in (a, b):
+        if reason := reason_of(value):
+            return None, reason
+        text = text_of(value)
+        if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) < 1:
+            return None, f"{text[:40]!r} is no number of GPUs or nodes"
+        result *= int(text)
+    return result, ""
+
+
+def _launcher_options(words: Sequence[Value]) -> dict[str, Value]:
+    options: dict[str, Value] = {}
+    for position, value in enumerate(words):
+        text = text_of(value)
+        name, equals, joined = text.partition("=")
+        name = "--" + name[2:].replace("_", "-") if name.startswith("--") else name
+        if name not in _NODES | _PER_NODE | _TASKS:
+            continue
+        if equals:
+            options[name] = value if reason_of(value) else plain_value(joined)
+        elif position + 1 < len(words):
+            options[name] = words[position + 1]
+    return options
+
+
+def sbatch_options(text: str) -> dict[str, str]:
+    """Options of the #SBATCH lines that say how many nodes, tasks and GPUs there are, as plain numbers."""
+    found: dict[str, str] = {}
+    for match in re.finditer(r"^#SBATCH[ \t]+(-{1,2}[A-Za-z-]+)(?:[ \t]*[= \t][ \t]*|(?=[0-9]))([^\s#]+)", text, re.MULTILINE):
+        name, value = match[1], match[2]
+        name = {"-N": "--nodes", "-n": "--ntasks"}.get(name, name)
+        if name == "--gres":
+            gpus = re.search(r"gpu(?::[A-Za-z0-9_.-]+)*?:([0-9]+)", value)
+            name, value = "--gpus-per-node", gpus[1] if gpus else ""
+        value = value.rsplit(":", 1)[-1] if name == "--gpus-per-node" else value
+        if name in _NODES | _PER_NODE | _TASKS and re.fullmatch(r"[0-9]{1,7}", value):
+            found[name] = value
+    return found
+
+
+def slurm_variables(text: str) -> dict[str, str]:
+    """What Slurm would set from the #SBATCH lines: SLURM_NNODES, SLURM_NTASKS and the like."""
+    options = sbatch_options(text)
+    variables: dict[str, str] = {}
+    nodes, per_node = options.get("--nodes"), options.get("--ntasks-per-node")
+    tasks = options.get("--ntasks") or (str(int(nodes) * int(per_node)) if nodes and per_node else None)
+    gpus = options.get("--gpus-per-node")
+    for names, value in (
+        (("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
+        (("SLURM_NTASKS", "SLURM_NPROCS"), tasks),
+        (("SLURM_NTASKS_PER_NODE",), per_node),
+        (("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), gpus),
+    ):
+        if value is not None:
+            variables |= dict.fromkeys(names, value)
+    return variables

@@ -1,0 +1,318 @@
+"""What words of a shell script stand for: variables, defaults, arrays, arithmetic. Pure text: no command is ever run.
+
+A value is a row of pieces, each with the place of its characters in the file, so that it can be edited there. What cannot be
+known without running something (a command's output, a variable that only the environment holds) is a piece with the reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from autoconfig.shell_lexer import Part, Source, Word
+from specs.errors import InputError
+
+MOST_CHARACTERS = 4_000_000
+MOST_DIGITS = 18
+_SPECIAL = "#?@*$!-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Some characters and where they stand; or, with a reason, what is not known."""
+
+    text: str
+    origin: tuple[int | None, ...] = ()
+    unknown: str = ""
+    unset: bool = False
+    """Not known because the file does not set it: in conditions it counts as empty, as in a clean environment."""
+
+
+Value = tuple[Piece, ...]
+
+
+def text_of(value: Value) -> str:
+    """The characters of a value; unknown pieces as they were written."""
+    return "".join(piece.text for piece in value)
+
+
+def reason_of(value: Value) -> str:
+    """Why a value is not wholly known; empty where it is."""
+    return next((piece.unknown for piece in value if piece.unknown), "")
+
+
+def known_text(value: Value | None) -> str | None:
+    """The text, with what is not set counting as empty; None where a part cannot be known."""
+    if value is None or any(piece.unknown and not piece.unset for piece in value):
+        return None
+    return "".join(piece.text for piece in value if not piece.unset)
+
+
+def plain_value(text: str) -> Value:
+    """A value that stands nowhere in the file."""
+    return (Piece(text=text, origin=(None,) * len(text)),)
+
+
+@dataclass
+class Variables:
+    """Shell variables while a script is read; a list is an array."""
+
+    values: dict[str, Value | list[Value]] = field(default_factory=dict)
+    budget: list[int] = field(default_factory=lambda: [MOST_CHARACTERS])
+    """Characters that expansions may still make: variables that double each other end here."""
+
+    def copy(self) -> Variables:
+        """The same values; changes stay apart."""
+        return Variables(values=dict(self.values), budget=self.budget)
+
+    def scalar(self, name: str, line: int) -> Value:
+        """The value of $name (of an array its first element)."""
+        found = self.values.get(name)
+        if isinstance(found, list):
+            return found[0] if found else ()
+        if found is not None:
+            return found
+        if name in _SPECIAL:
+            return (Piece(text=f"${name}", unknown=f"${name} in line {line} is known only when the script runs"),)
+        if name.isdigit():
+            why = f"${name} in line {line} is an argument of the script: say --set {name}=VALUE"
+        else:
+            why = f"${name} in line {line} is not set in the file: say --set {name}=VALUE"
+        return (Piece(text=f"${name}", unknown=why, unset=True),)
+
+
+def fields_of(word: Word, variables: Variables) -> list[Value]:
+    """The words that one word becomes: unquoted variables are split at blanks, "${ARRAY[@]}" gives
+    its elements."""
+    fields: list[list[Piece]] = [[]]
+    started = False
+    for part in word.parts:
+        if part.kind == "variable" and part.operator in ("[@]", "[*]"):
+            elements = _elements(part, variables)
+            for number, element in enumerate(elements):
+                if number:
+                    fields.append([])
+                if part.quoted:
+                    fields[-1].extend(element)
+                else:
+                    _split_into(fields, element)
+                started = True
+            continue
+        pieces = part_value(part, variables)
+        if part.quoted or part.kind == "literal":
+            fields[-1].extend(pieces)
+            started = started or part.quoted or bool(pieces and text_of(pieces))
+            continue
+        started = _split_into(fields, pieces) or started
+    found = [tuple(pieces) for pieces in fields]
+    return [value for value in found if text_of(value) or (started and len(found) == 1 and _has_quotes(word))]
+
+
+def _has_quotes(word: Word) -> bool:
+    return any(part.quoted for part in word.parts)
+
+
+def _split_into(fields: list[list[Piece]], pieces: Value) -> bool:
+    """Append pieces, beginning a new field at each blank outside quotes."""
+    for piece in pieces:
+        if piece.unknown:
+            fields[-1].append(piece)
+            continue
+        for match in re.finditer(r"\s+|\S+", piece.text):
+            if match[0].isspace():
+                fields.append([])
+            else:
+                fields[-1].append(Piece(text=match[0], origin=piece.origin[match.start() : match.end()]))
+    return any(piece.text.strip() for piece in pieces)
+
+
+def value_of(word: Word, variables: Variables) -> Value:
+    """The value of a word where the shell does not split: behind NAME= and in case."""
+    pieces: list[Piece] = []
+    for part in word.parts:
+        if part.kind == "variable" and part.operator in ("[@]", "[*]"):
+            for number, element in enumerate(_elements(part, variables)):
+                pieces += [*plain_value(" "), *element] if number else element
+        else:
+            pieces += part_value(part, variables)
+    return tuple(pieces)
+
+
+def _elements(part: Part, variables: Variables) -> list[Value]:
+    found = variables.values.get(part.text)
+    if found is None:
+        return [variables.scalar(part.text, part.line)]
+    elements = found if isinstance(found, list) else [found]
+    _spend(variables, sum(len(text_of(e)) for e in elements), part.line)
+    return elements
+
+
+def _spend(variables: Variables, characters: int, line: int) -> None:
+    variables.budget[0] -= characters + 1
+    if variables.budget[0] < 0:
+        raise InputError(f"line {line}: the variables expand to more than {MOST_CHARACTERS:,} characters; simplify the script")
+
+
+def part_value(part: Part, variables: Variables) -> Value:
+    """The value of one part."""
+    if part.kind == "literal":
+        return (Piece(text=part.text, origin=part.origin),)
+    if part.kind == "command":
+        shown = part.text if len(part.text) <= 60 else f"{part.text[:57]}..."
+        return (Piece(text=part.text, unknown=f"{shown} in line {part.line} is a command, and commands are never run"),)
+    if part.kind == "arithmetic":
+        return arithmetic(part, variables)
+    value = _variable(part, variables)
+    _spend(variables, len(text_of(value)), part.line)
+    return value
+
+
+def _variable(part: Part, variables: Variables) -> Value:
+    name, how = part.text, part.operator
+    index = re.match(r"\[([0-9]+)\]", how)
+    found = variables.values.get(name)
+    if index:
+        how = how[index.end() :]
+        elements = found if isinstance(found, list) else [found] if found is not None else []
+        number = int(index[1]) if len(index[1]) < 7 else 0
+        base: Value = elements[number] if number < len(elements) else variables.scalar(name, part.line) if found is None else ()
+    else:
+        base = variables.scalar(name, part.line)
+    if not how:
+        return base
+    rest = value_of(part.rest, variables) if part.rest else ()
+    empty = known_text(base) == ""
+    if how in (":-", ":="):
+        return rest if empty else base
+    if how in ("-", "="):
+        return rest if found is None else base
+    if how in (":+", "+"):
+        return () if empty else rest
+    if how in (":?", "?"):
+        return base
+    text = known_text(base)
+    if how in ("#[@]", "#[*]", "#"):
+        length = len(found) if isinstance(found, list) and how != "#" else None if text is None else len(text)
+        return plain_value(str(length)) if length is not None and found is not None else _unknown(part)
+    pattern = known_text(rest)
+    if text is None or pattern is None or found is None:
+        return _unknown(part)
+    return _trimmed(text, how, pattern, part)
+
+
+def _unknown(part: Part) -> Value:
+    shown = f"${{{part.text}...}}"
+    return (Piece(text=shown, unknown=f"{shown} in line {part.line} cannot be worked out without running the script"),)
+
+
+def _trimmed(text: str, how: str, pattern: str, part: Part) -> Value:
+    """${name%pattern}, ${name%%pattern}, ${name#pattern}, ${name##pattern}; everything else is not known."""
+    if how not in ("%", "#") or len(text) > 10_000:
+        return _unknown(part)
+    longest = pattern.startswith(how)
+    pattern = pattern.removeprefix(how)
+    cuts = range(len(text) + 1) if (how == "#") != longest else range(len(text), -1, -1)
+    for cut in cuts:
+        piece = text[cut:] if how == "%" else text[:cut]
+        if fnmatch.fnmatchcase(piece, pattern):
+            return plain_value(text[:cut] if how == "%" else text[cut:])
+    return plain_value(text)
+
+
+_OPERATIONS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda a, b: int(a / b) if abs(a) < 2**53 else a // b,
+    ast.Mod: operator.mod,
+}
+
+
+def arithmetic(part: Part, variables: Variables) -> Value:
+    """$(( ... )) with + - * / % and brackets over whole numbers; anything else is not known, with the reason."""
+    shown = f"$(({part.text.strip()[:50]}))"
+    unknown = (Piece(text=shown, unknown=f"{shown} in line {part.line} cannot be worked out"),)
+    if len(part.text) > 500:
+        return unknown
+    from autoconfig.shell_lexer import tokens_of
+
+    source = Source(text=f'"{part.text}"', origin=(None,) * (len(part.text) + 2), file_text="")
+    try:
+        words = [token for token in tokens_of(source) if isinstance(token, Word)]
+    except InputError:
+        return unknown
+    value = tuple(piece for word in words for piece in value_of(word, variables))
+    if reason := reason_of(value):
+        return (Piece(text=shown, unknown=reason),)
+    text = text_of(value)
+    for name in set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text)):
+        number = variables.scalar(name, part.line)
+        if reason := reason_of(number):
+            return (Piece(text=shown, unknown=reason),)
+        text = re.sub(rf"\b{name}\b", f"({text_of(number).strip() or 0})", text)
+    result = whole_number(text)
+    return plain_value(str(result)) if result is not None else unknown
+
+
+def whole_number(text: str) -> int | None:
+    """The value of an expression of whole numbers; None where it is none."""
+    text = re.sub(r"\b0+([0-9])", r"\1", text.strip())
+    if not re.fullmatch(r"[0-9+\-*/% ()\t\n]+", text) or len(text) > 500 or "**" in text or "//" in text:
+        return None
+    try:
+        return _calculate(ast.parse(text.replace("/", "//"), mode="eval").body)
+    except (ValueError, SyntaxError, ZeroDivisionError, RecursionError, MemoryError, OverflowError):
+        return None
+
+
+def _calculate(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int and len(str(node.value)) <= MOST_DIGITS:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        return -_calculate(node.operand) if isinstance(node.op, ast.USub) else _calculate(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        result = _OPERATIONS[type(node.op)](_calculate(node.left), _calculate(node.right))
+        if abs(result) < 10**MOST_DIGITS:
+            return result
+    raise ValueError("not a number")
+
+
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
+}  # fmt: skip
+
+
+def condition(values: Sequence[Value]) -> bool | None:
+    """Whether `[ ... ]`, `[[ ... ]]` or `test ...` holds; None where that cannot be known. What is not set counts as empty."""
+    words = [known_text(value) for value in values]
+    for joint, decide in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
+        if joint in words:
+            at = words.index(joint)
+            sides = [condition(values[:at]), condition(values[at + 1 :])]
+            certain = (decide is any) in sides
+            return decide is any if certain else None if None in sides else decide is all
+    if words[:1] == ["!"]:
+        inner = condition(values[1:])
+        return None if inner is None else not inner
+    if len(words) == 1:
+        return None if words[0] is None else bool(words[0])
+    if len(words) == 2 and words[0] in ("-z", "-n"):
+        return None if words[1] is None else (words[1] == "") == (words[0] == "-z")
+    if len(words) == 3 and words[0] is not None and words[2] is not None:
+        return _compared(words[0], words[1] or "", words[2])
+    return None
+
+
+def _compared(left: str, sign: str, right: str) -> bool | None:
+    if sign in ("=", "=="):
+        return fnmatch.fnmatchcase(left, right)
+    if sign == "!=":
+        return not fnmatch.fnmatchcase(left, right)
+    if sign in _COMPARE:
+        a, b = whole_number(left), whole_number(right)
+        return None if a is None or b is None else _COMPARE[sign](a, b)
+    return None

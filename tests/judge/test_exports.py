@@ -1,0 +1,156 @@
+"""Exported scripts, started against stand-in launchers, and what the real megatron-core says of their arguments."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from autoconfig.evaluate import report_plan
+from autoconfig.export.argument import words
+from autoconfig.export.arguments import mock_arguments, train_arguments
+from autoconfig.export.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
+from autoconfig.export.write import export_texts, write_export
+from autoconfig.question import Request, understand
+from autoconfig.search import rank_plans
+from specs.plan import parse_plan
+from tools.judge.capture import launch_of
+
+FIRST = None
+"""The plan that the search puts first."""
+FP8 = {"precision": "fp8"}
+EXPORTS = {
+    "175b-first": ("gpt3-175b", 1024, "a100-80gb", FIRST, {}),
+    "175b-nvidia": ("gpt3-175b", 1024, "a100-80gb", "tp=4,pp=8,vpp=6,mbs=2,sp=1", {}),
+    "175b-full-recompute": ("gpt3-175b", 1024, "a100-80gb", "tp=8,pp=16,mbs=1,sp=1,recompute=full:uniform:1", {}),
+    "175b-block-recompute": ("gpt3-175b", 1024, "a100-80gb", "tp=8,pp=8,vpp=3,mbs=1,sp=1,recompute=full:block:2", {}),
+    "175b-selective": ("gpt3-175b", 1024, "a100-80gb", "tp=8,pp=8,mbs=1,sp=1,recompute=selective:core_attn", {}),
+    "175b-interleaved-two-stages": ("gpt3-175b", 1024, "a100-80gb", "tp=8,pp=2,vpp=4,mbs=1,sp=1", {}),
+    "llama-first": ("llama3-70b", 64, "h100-sxm-80gb", FIRST, {}),
+    "llama-interleaved": ("llama3-70b", 64, "h100-sxm-80gb", "tp=4,pp=4,vpp=5,cp=2,mbs=1,sp=1", {}),
+    "llama-uneven": ("llama3-70b", 64, "h100-sxm-80gb", "tp=8,pp=4,mbs=1,sp=1,first=19,last=19", {}),
+    "llama-uneven-interleaved": ("llama3-70b", 64, "h100-sxm-80gb", "tp=4,pp=4,vpp=2,mbs=1,sp=1,first=18,last=18", {}),
+    "llama-fp8": ("llama3-70b", 64, "h100-sxm-80gb", "tp=4,pp=4,vpp=5,mbs=1,sp=1", FP8),
+    "llama-fp8-gathered": ("llama3-70b", 64, "h100-sxm-80gb", "tp=4,pp=4,mbs=1,sp=1", {**FP8, "fp8_param_gather": True}),
+    "llama-mxfp8": ("llama3-70b", 64, "b200-180gb", "tp=4,pp=2,mbs=1,sp=1",
+                    {**FP8, "fp8_recipe": "mxfp8", "fp8_param_gather": True}),
+    "llama-fsdp": ("llama3-8b", 64, "h100-sxm-80gb", "tp=1,pp=1,mbs=1,dist_opt=0,fsdp=3", {}),
+    "llama-fsdp-zero2-tp": ("llama3-8b", 64, "h100-sxm-80gb", "tp=2,pp=1,mbs=1,sp=1,dist_opt=0,fsdp=2", {}),
+    "llama-offload": ("llama3-8b", 8, "h100-sxm-80gb", "tp=2,pp=1,mbs=1,sp=1,offload=0.5", {}),
+    "llama-one-gpu": ("llama3.2-1b", 1, "h100-sxm-80gb", "tp=1,pp=1,mbs=1", {}),
+    "llama-fp16": ("llama3-8b", 8, "a100-80gb", "tp=2,pp=2,mbs=1", {"precision": "fp16"}),
+    "llama-fp32": ("llama3.2-1b", 8, "a100-80gb", "tp=2,pp=2,mbs=1", {"precision": "fp32"}),
+    "llama-small-optimizer": ("llama3-8b", 8, "h100-sxm-80gb", "tp=2,pp=2,mbs=1",
+                              {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "fp8", "grad_reduce_dtype": "bf16"}),
+    "llama-deterministic": ("llama3-8b", 8, "h100-sxm-80gb", "tp=2,pp=2,mbs=1,sp=1", {"deterministic": True}),
+    "nemotron": ("nemotron4-340b", 256, "h100-sxm-80gb", "tp=8,pp=8,vpp=12,mbs=1,sp=1", {}),
+    "mixtral-first": ("mixtral-8x7b", 64, "h100-sxm-80gb", FIRST, {}),
+    "mixtral-ep": ("mixtral-8x7b", 64, "h100-sxm-80gb", "tp=2,pp=2,vpp=4,ep=8,mbs=1,sp=1", {}),
+    "mixtral-etp": ("mixtral-8x7b", 64, "h100-sxm-80gb", "tp=4,pp=1,ep=4,etp=4,mbs=1,sp=1,recompute=selective:moe_act", {}),
+    "mixtral-capacity": ("mixtral-8x7b", 64, "h100-sxm-80gb", "tp=1,pp=1,ep=8,mbs=1", {"moe_capacity_factor": 1.25}),
+    "qwen-first": ("qwen3-235b-a22b", 256, "h100-sxm-80gb", FIRST, {}),
+    "qwen-recompute": ("qwen3-235b-a22b", 256, "h100-sxm-80gb",
+                       "tp=2,pp=8,ep=32,mbs=1,sp=1,first=11,last=11,recompute=selective:moe_act+layernorm", {}),
+    "qwen2-moe": ("qwen2-57b-a14b", 64, "h100-sxm-80gb", "tp=2,pp=4,ep=4,mbs=1,sp=1,recompute=selective:shared_experts", {}),
+    "gpt-oss": ("gpt-oss-120b", 64, "h100-sxm-80gb", "tp=1,pp=1,ep=32,mbs=1", {}),
+    "deepseek-first": ("deepseek-v3", 1024, "h100-sxm-80gb", FIRST, {}),
+    "deepseek-uneven": ("deepseek-v3", 2048, "h800-80gb",
+                        "tp=1,pp=16,ep=64,mbs=1,first=3,last=2,recompute=selective:mla_up_proj+moe_act+layernorm", {}),
+    "deepseek-fp8": ("deepseek-v3", 1024, "h100-sxm-80gb", "tp=2,pp=16,ep=32,mbs=1,sp=1,first=3,last=2",
+                     {**FP8, "fp8_recipe": "blockwise"}),
+    "deepseek-v2-lite": ("deepseek-v2-lite", 16, "h100-sxm-80gb", "tp=2,pp=1,ep=8,mbs=1,sp=1", {}),
+}  # fmt: skip
+
+
+def written(name, folder):
+    model, gpus, gpu, text, numerics = EXPORTS[name]
+    question = understand(Request(model=model, gpus=gpus, gpu=gpu, numerics=numerics))
+    setting = question.setting
+    plan = parse_plan(text, gpus) if text else rank_plans(setting, question.wish, 0.0).plan(0)
+    write_export(folder, export_texts(setting, plan, report_plan(setting, plan), "megatron"))
+    return setting, plan
+
+
+@pytest.mark.parametrize("script", [TORCHRUN_SCRIPT, SBATCH_SCRIPT])
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_exported_script_passes_the_judge(judge, tmp_path, name, script):
+    setting, plan = written(name, tmp_path)
+    cluster = setting.cluster
+    for variables in ({}, {"DATA_PATH": "/data/a b", "TOKENIZER_MODEL": "/tok", "CHECKPOINT_DIR": "/ckpt", "TRAIN_STEPS": "7"}):
+        launch = launch_of(tmp_path / script, **variables)
+        options = dict(zip(launch.launcher[::2], launch.launcher[1::2], strict=False))
+        assert int(options["--nproc-per-node"]) * int(options["--nnodes"]) == cluster.num_gpus == plan.world_size
+        given = [word for word in launch.arguments if word in ("/data/a b", "/tok", "/ckpt", "7")]
+        assert len(given) == (5 if variables else 0)
+        keep = {k: v for k, v in launch.environment.items() if k.startswith(("CUDA_", "NCCL_", "NVTE_", "CUBLAS_"))}
+        answer = judge.arguments(launch.arguments, cluster.num_gpus, keep, cluster.gpu.compute_capability)
+        assert answer["accepted"], answer
+        assert answer["changed"] == {}, "megatron runs something else than the plan says"
+
+
+@pytest.mark.parametrize("name", ["llama-fp8", "deepseek-uneven", "llama-fsdp"])
+def test_a_script_hands_over_the_argument_list(tmp_path, name):
+    setting, plan = written(name, tmp_path)
+    wanted = words(train_arguments(setting, plan))
+    for script in (TORCHRUN_SCRIPT, SBATCH_SCRIPT):
+        assert launch_of(tmp_path / script).arguments[: len(wanted)] == wanted
+
+
+def test_the_judge_reads_as_the_published_experiment_does(judge, tmp_path):
+    """No variable of ours is needed: a bare environment with foreign Slurm variables starts, too."""
+    setting, _ = written("llama-first", tmp_path)
+    launch = launch_of(tmp_path / SBATCH_SCRIPT, SLURM_NNODES="1", SLURM_JOB_ID="1", MASTER_ADDR="localhost")
+    assert judge.arguments(launch.arguments, setting.cluster.num_gpus, launch.environment, 9.0)["accepted"]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus"),
+    [("llama3-8b", 24), ("mixtral-8x7b", 32), ("deepseek-v2-lite", 16), ("gpt3-7.5b", 48), ("qwen3-30b-a3b", 64)],
+)
+def test_plans_that_we_rank_are_accepted(judge, model, gpus):
+    question = understand(Request(model=model, gpus=gpus, gpu="h100-sxm-80gb", global_batch_size=192))
+    ranking = rank_plans(question.setting, question.wish, 0.0)
+    chosen = random.Random(model).sample(range(len(ranking.row)), 40)
+    for position in chosen:
+        plan = ranking.plan(position)
+        answer = judge.plan(question.setting, plan)
+        assert answer["accepted"] and not answer["changed"], (str(plan), answer)
+
+
+def test_refusals_name_their_stage(judge):
+    setting = understand(Request(model="llama3-8b", gpus=16, gpu="h100-sxm-80gb", global_batch_size=64)).setting
+    for text, stage in (
+        ("tp=2,pp=3,mbs=1", "arguments"),
+        ("tp=2,pp=2,vpp=3,mbs=1", "config"),
+        ("tp=1,pp=4,vpp=2,mbs=8,dp=4", "schedule"),
+        ("tp=1,pp=4,etp=8,mbs=1", "groups"),
+    ):
+        answer = judge.plan(setting, parse_plan(text, 16))
+        assert (answer["accepted"], answer["stage"]) == (False, stage), answer
+        assert answer["message"] and answer["where"].startswith("megatron/")
+
+
+def test_a_question_leaves_no_trace_in_the_next(judge):
+    """One process answers many questions: determinism, environment and process groups of one must not reach the next."""
+    setting = understand(Request(model="llama3-8b", gpus=16, gpu="h100-sxm-80gb", global_batch_size=64)).setting
+    good, bad = parse_plan("tp=2,pp=2,vpp=4,mbs=1,sp=1", 16), parse_plan("tp=2,pp=2,vpp=4,mbs=1,sp=1,fsdp=3", 16)
+    listed = words(mock_arguments(setting, good))
+    deterministic = judge.arguments([*listed, "--deterministic-mode"], 16, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, 9.0)
+    assert not deterministic["accepted"] and "tp_comm_overlap" in deterministic["message"]
+    for _ in range(3):
+        assert judge.plan(setting, good)["accepted"] and not judge.plan(setting, bad)["accepted"]
+    refused = judge.arguments(listed, 16, {}, 9.0)
+    assert not refused["accepted"] and "CUDA_DEVICE_MAX_CONNECTIONS" in refused["message"]
+
+
+def test_an_unknown_argument_is_refused(judge):
+    setting = understand(Request(model="llama3-8b", gpus=8, gpu="h100-sxm-80gb")).setting
+    listed = words(mock_arguments(setting, parse_plan("tp=1,pp=1,mbs=1", 8)))
+    answer = judge.arguments([*listed, "--no-such-flag"], 8, {}, 9.0)
+    assert answer["kind"] == "SystemExit" and "--no-such-flag" in answer["message"]
+
+
+def test_the_page_is_that_of_these_rules():
+    from autoconfig.rules import RULE_TEXT
+
+    page = (Path(__file__).parents[2] / "docs" / "legality.md").read_text(encoding="utf-8")
+    assert all(f"| {rule} |" in page for rule in RULE_TEXT)

@@ -1,0 +1,1 @@
+"""The real megatron-core as judge of argument lists, without a GPU."""

@@ -1,0 +1,90 @@
+"""Asks the judge, which is a process of its own: one import of megatron for any number of questions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from autoconfig.export.argument import words
+from autoconfig.export.arguments import mock_arguments
+from autoconfig.export.run_arguments import environment
+from autoconfig.rules import Setting
+from specs.plan import TrainPlan
+
+ROOT = Path(__file__).parents[2]
+
+
+class Judge:
+    """`with Judge() as judge: judge.plan(setting, plan)`. The interpreter must be that of `make judge`."""
+
+    def __init__(self, python: str = sys.executable) -> None:
+        self._process = subprocess.Popen(
+            [python, "-W", "ignore", "-m", "tools.judge.judge"],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+        self._process.stdout.close()
+
+    def arguments(
+        self, argument_list: Sequence[str], world_size: int, variables: Mapping[str, str], capability: float | None
+    ) -> dict[str, Any]:
+        """The verdict on an argument list."""
+        question = {
+            "arguments": list(argument_list),
+            "world_size": world_size,
+            "environment": dict(variables),
+            "capability": capability,
+        }
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the judge died; run `.venv-judge/bin/python -m tools.judge.judge` to see why")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def plan(self, setting: Setting, plan: TrainPlan) -> dict[str, Any]:
+        """The verdict on what a plan is exported as, on mock data."""
+        variables = {name: value for name, value in environment(setting, plan).items() if value is not None}
+        capability = setting.cluster.gpu.compute_capability
+        return self.arguments(words(mock_arguments(setting, plan)), setting.cluster.num_gpus, variables, capability)
+
+
+class Judges:
+    """Several judges side by side; answers come in the order of the questions."""
+
+    def __init__(self, count: int = 2, python: str = sys.executable) -> None:
+        self._judges = [Judge(python) for _ in range(count)]
+        self._pool = ThreadPoolExecutor(count)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.shutdown()
+        for judge in self._judges:
+            judge.__exit__(kind, error, trace)
+
+    def plans(self, questions: Sequence[tuple[Setting, TrainPlan]]) -> list[dict[str, Any]]:
+        """The verdicts on many plans."""
+        count = len(self._judges)
+
+        def share(number: int) -> list[dict[str, Any]]:
+            return [self._judges[number].plan(setting, plan) for setting, plan in questions[number::count]]
+
+        shares = list(self._pool.map(share, range(count)))
+        return [shares[i % count][i // count] for i in range(len(questions))]
