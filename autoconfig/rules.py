@@ -344,8 +344,6 @@ JUDGED_RULES = frozenset(rule.id for rule in ALL_RULES if rule.enforced_in in JU
 def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
     """The rule that forbids these modules for this model and precision, whatever the layout; None when legal."""
     model, modules = setting.model, set(recompute.modules)
-    if modules and not setting.stack.supports_selective_recompute:
-        return "AC010"
     if "mla_up_proj" in modules and not model.multi_latent_attention:
         return "NV115"
     if "moe_act" in modules and not model.is_moe:
@@ -360,7 +358,7 @@ def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
         return "AC004"
     if model.mtp_num_layers and recompute.method == "uniform" and recompute.num_layers > 1:
         return "NV121"
-    return None
+    return "AC010" if modules and not setting.stack.supports_selective_recompute else None
 
 
 def recompute_fits_layers(recompute: Recompute, chunk_layers: npt.NDArray[Any], stage_layers: npt.NDArray[Any]) -> Mask:
