@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -186,10 +186,19 @@ def _include(text: str, question: Question, ranking: Ranking | None, money: Mone
     return include(plan, question, ranking, money)
 
 
-def include(plan: TrainPlan, question: Question, ranking: Ranking | None, money: Money) -> IncludedPlan:
-    """What becomes of a plan under a question: legal or not, fits or not, its place in the ranking if one is given."""
+def include(
+    plan: TrainPlan,
+    question: Question,
+    ranking: Ranking | None,
+    money: Money,
+    broken: Sequence[Violation] | None = None,
+) -> IncludedPlan:
+    """What becomes of a plan under a question: legal or not, fits or not, its place in the ranking if one is given.
+
+    `broken`: the rules that it breaks, where the caller knows more of its stages than a plan can say.
+    """
     setting = question.setting
-    broken = violations(setting, plan)
+    broken = violations(setting, plan) if broken is None else broken
     if broken:
         return IncludedPlan(plan=plan, legal=False, violations=tuple(broken))
     report = report_plan(setting, plan, money, question.request.memory_margin, question.calibration)

@@ -38,8 +38,8 @@ NOT_MODELLED = """## What is not modelled
 - Load imbalance of dropless mixtures of experts beyond `--moe-imbalance`; dispatch kernels by release.
 - Context parallelism of NeMo 24.03: the whole long-context series is predicted too fast.
 - Optimizer and activation offload beyond their bytes; memory pressure (allocator retries near the limit).
-- Stages that count embedding or loss as a layer (Llama-3.1 405B, Qwen3 235B, DeepSeek-V3 plans of NVIDIA): such plans are
-  called not legal; their ratio to our first choice is printed all the same.
+- Stages placed by a layout string (DeepSeek-V3 plans of NVIDIA): such plans are called not legal; their ratio to our first
+  choice is printed all the same. Stages that count embedding or loss as a layer are read but not searched.
 - Fragmentation, NCCL buffers by group size: see [memory_model.md](memory_model.md).
 """
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoconfig.calibration_file import calibrated
-from autoconfig.evaluate import Money, report_plan
+from autoconfig.check import plan_violations
+from autoconfig.evaluate import Money, Violation, report_plan, violations
+from autoconfig.pipeline_split import split_by_accounting
 from autoconfig.question import Question, Request
 from autoconfig.row_cells import Row, cell
 from autoconfig.rules import Setting
@@ -78,7 +80,21 @@ def _placed(setting: Setting, calibration: Calibration, plans: dict[TrainPlan, l
     ranking = rank_plans(setting)
     request = Request(model=setting.model.name)
     question = Question(setting=setting, wish=Wish(), assumed=(), request=request, calibration=calibration)
-    return [_line(setting, ranking, plan, include(plan, question, ranking, Money()), len(rows)) for plan, rows in plans.items()]
+    return [
+        _line(setting, ranking, plan, include(plan, question, ranking, Money(), _broken(setting, plan)), len(rows))
+        for plan, rows in plans.items()
+    ]
+
+
+def _broken(setting: Setting, plan: TrainPlan) -> list[Violation]:
+    """Rules that the plan breaks. Where its ends hold a layer less because embedding or loss counts as one (Megatron's
+    account_for_..._in_pipeline_split, which the rows do not name and a plan cannot say), the rules of that split."""
+    layers = setting.model.num_layers
+    for embedding, loss in ((True, True), (False, True), (True, False)):
+        split = split_by_accounting(layers, plan.pp, plan.vpp, embedding=embedding, loss=loss)
+        if not split.broken and plan.first is not None and split.ends(layers) == (plan.first, plan.last):
+            return plan_violations(setting, plan, split)
+    return violations(setting, plan)
 
 
 def _line(setting: Setting, ranking: Ranking, plan: TrainPlan, place: IncludedPlan, rows: int) -> PlacedPlan:
