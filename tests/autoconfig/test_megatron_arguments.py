@@ -32,8 +32,17 @@ def test_the_table_is_whole_and_sorted():
     assert len(known) > 1_000 and list(known) == sorted(known)
     for argument in known.values():
         assert argument.values in ("0", "1", "2", "?", "*", "+") and 2020 <= argument.first_year <= 2026
-    for name in ("--tensor-model-parallel-size", "--model-parallel-size", "--checkpoint-activations", "--zero-stage", "--lr",
-                 "--recompute-modules", "--pipeline-model-parallel-layout", "--data-path", "--batch-size"):  # fmt: skip
+    for name in (
+        "--tensor-model-parallel-size",
+        "--model-parallel-size",
+        "--checkpoint-activations",
+        "--zero-stage",
+        "--lr",
+        "--recompute-modules",
+        "--pipeline-model-parallel-layout",
+        "--data-path",
+        "--batch-size",
+    ):
         assert name in known
 
 
@@ -41,37 +50,63 @@ def test_the_table_is_whole_and_sorted():
     ("text", "plan"),
     [
         ("", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0"),
-        ("--model-parallel-size 2 --checkpoint-activations --checkpoint-num-layers 2",
-         "tp=2,pp=1,dp=4,mbs=1,sp=0,recompute=full:uniform:2,dist_opt=0"),
-        ("--activations-checkpoint-method block --activations-checkpoint-num-layers 3",
-         "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=full:block:3,dist_opt=0"),
+        (
+            "--model-parallel-size 2 --checkpoint-activations --checkpoint-num-layers 2",
+            "tp=2,pp=1,dp=4,mbs=1,sp=0,recompute=full:uniform:2,dist_opt=0",
+        ),
+        (
+            "--activations-checkpoint-method block --activations-checkpoint-num-layers 3",
+            "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=full:block:3,dist_opt=0",
+        ),
         ("--recompute-activations", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=selective:core_attn,dist_opt=0"),
-        ("--recompute-granularity selective --recompute-modules core_attn layernorm",
-         "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=selective:core_attn+layernorm,dist_opt=0"),
-        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
-         "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=full:uniform:4,dist_opt=0"),
-        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer",
-         "tp=1,pp=2,vpp=2,dp=4,mbs=1,sp=0,recompute=none"),
-        ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --use-distributed-optimizer",
-         "tp=1,pp=2,vpp=4,dp=4,mbs=1,sp=0,recompute=none"),
-        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1",
-         "tp=1,pp=4,dp=2,mbs=1,sp=0,recompute=none,first=1,last=1,dist_opt=0"),
-        ("--tensor-model-parallel-size 2 --num-experts 4 --use-distributed-optimizer",
-         "tp=2,pp=1,etp=2,dp=4,mbs=1,sp=0,recompute=none"),
-        ("--tensor-model-parallel-size 2 --num-experts 4 --expert-tensor-parallel-size 1 --expert-model-parallel-size 4",
-         "tp=2,pp=1,ep=4,dp=4,mbs=1,sp=0,recompute=none,dist_opt=0"),
+        (
+            "--recompute-granularity selective --recompute-modules core_attn layernorm",
+            "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=selective:core_attn+layernorm,dist_opt=0",
+        ),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+            "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=full:uniform:4,dist_opt=0",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer",
+            "tp=1,pp=2,vpp=2,dp=4,mbs=1,sp=0,recompute=none",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --use-distributed-optimizer",
+            "tp=1,pp=2,vpp=4,dp=4,mbs=1,sp=0,recompute=none",
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1",
+            "tp=1,pp=4,dp=2,mbs=1,sp=0,recompute=none,first=1,last=1,dist_opt=0",
+        ),
+        (
+            "--tensor-model-parallel-size 2 --num-experts 4 --use-distributed-optimizer",
+            "tp=2,pp=1,etp=2,dp=4,mbs=1,sp=0,recompute=none",
+        ),
+        (
+            "--tensor-model-parallel-size 2 --num-experts 4 --expert-tensor-parallel-size 1 --expert-model-parallel-size 4",
+            "tp=2,pp=1,ep=4,dp=4,mbs=1,sp=0,recompute=none,dist_opt=0",
+        ),
         ("--deepspeed --zero-stage 3", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0,fsdp=3"),
         ("--use-torch-fsdp2", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0,fsdp=3"),
-        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-distributed-optimizer",
-         "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,offload=0.5"),
-        ("--tensor-model-parallel-size 2 --sequence-parallel --tensor-model-parallel-size 4",
-         "tp=4,pp=1,dp=2,mbs=1,sp=1,recompute=none,dist_opt=0"),
-        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tttttL",
-         "tp=1,pp=2,dp=4,mbs=1,sp=0,recompute=none,first=3,last=5,dist_opt=0"),
-        ("--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
-         "tp=1,pp=2,dp=4,mbs=1,sp=0,recompute=none,dist_opt=0"),
+        (
+            "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-distributed-optimizer",
+            "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,offload=0.5",
+        ),
+        (
+            "--tensor-model-parallel-size 2 --sequence-parallel --tensor-model-parallel-size 4",
+            "tp=4,pp=1,dp=2,mbs=1,sp=1,recompute=none,dist_opt=0",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tttttL",
+            "tp=1,pp=2,dp=4,mbs=1,sp=0,recompute=none,first=3,last=5,dist_opt=0",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            "tp=1,pp=2,dp=4,mbs=1,sp=0,recompute=none,dist_opt=0",
+        ),
     ],
-)  # fmt: skip
+)
 def test_plans_of_every_year(text, plan):
     assert str(read(text).plan) == plan
 
@@ -126,8 +161,11 @@ def test_numerics_take_megatrons_defaults(text, field, value):
         ("--recompute-activations --recompute-granularity full", "contradicts"),
         ("--recompute-granularity full", "--recompute-method"),
         ("--recompute-granularity selective --recompute-method uniform", "NV110"),
-        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2",
-         "NV038"),
+        (
+            "--pipeline-model-parallel-size 2 "
+            "--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2",
+            "NV038",
+        ),
         ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "NV044"),
         ("--decoder-first-pipeline-num-layers 2 --account-for-loss-in-pipeline-split", "NV028"),
         ("--pipeline-model-parallel-layout Et|tL --account-for-loss-in-pipeline-split", "NV029"),
@@ -146,7 +184,7 @@ def test_numerics_take_megatrons_defaults(text, field, value):
         ("--position-embedding-type none2", "not one of"),
         ("--zero-stage 7 --deepspeed", "use 0 to 3"),
     ],
-)  # fmt: skip
+)
 def test_contradictions_and_odd_values_are_errors(text, says):
     with pytest.raises(InputError) as error:
         read(text)
@@ -207,8 +245,20 @@ def round_trip(setting_of, seed, count):
             found = read_arguments(words(mock_arguments(setting, plan)), setting.cluster.num_gpus)
             assert found.plan == plan
             assert found.workload == setting.workload and found.numerics == setting.numerics
-            shape = ("num_layers", "hidden_size", "ffn_hidden_size", "num_query_groups", "num_moe_experts", "moe_ffn_hidden_size",
-                     "moe_pattern", "vocab_size", "q_lora_rank", "v_head_dim", "gated_linear_unit", "normalization")  # fmt: skip
+            shape = (
+                "num_layers",
+                "hidden_size",
+                "ffn_hidden_size",
+                "num_query_groups",
+                "num_moe_experts",
+                "moe_ffn_hidden_size",
+                "moe_pattern",
+                "vocab_size",
+                "q_lora_rank",
+                "v_head_dim",
+                "gated_linear_unit",
+                "normalization",
+            )
             assert [getattr(found.model, key) for key in shape] == [getattr(setting.model, key) for key in shape]
             assert found.unknown == ()
             seen += 1
