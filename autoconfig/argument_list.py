@@ -90,10 +90,10 @@ class Arguments:
         text = self.text(*names)
         if text is None:
             return None
-        if not re.fullmatch(r"[+-]?[0-9]{1,15}", text.strip()):
+        if not re.fullmatch(r"[+-]?[0-9][0-9_]{0,15}", text.strip()):
             name = next(n for n in names if n in self.given)
             raise InputError(f"{name} {text[:40]!r} is not a whole number; write the number in the file")
-        return int(text)
+        return int(text.replace("_", ""))
 
     def count(self, *names: str) -> int | None:
         """A whole number of at least 1."""

@@ -210,6 +210,7 @@ def audit_record(audited: AuditedRecipe) -> dict[str, Any]:
         "reason": audited.reason or "; ".join(f"{v.rule}: {v.text}" for v in audited.violations),
         "peak_gib": report.peak_bytes / GIB if report else None,
         "limit_gib": report.limit_bytes / GIB if report else None,
+        "fit_probability": report.confidence.fit_probability if report else None,
         "step_seconds": report.step_seconds if report else None,
         "best_plan": str(best.plan) if best else "",
         "best_step_seconds": best.step_seconds if best else None,

@@ -107,7 +107,7 @@ def _show_too_large(console: Console, audit: Audit) -> None:
         way = f"; fits as {recipe.best.plan}" if recipe.best else ""
         console.print(
             f"[yellow]does not fit[/yellow] {escape(cell(recipe.row, 'recipe'))}: {report.peak_bytes / GIB:.1f} of "
-            f"{report.limit_bytes / GIB:.1f} GiB{escape(way)}"
+            f"{report.limit_bytes / GIB:.1f} GiB, chance to fit {report.confidence.fit_probability:.0%}{escape(way)}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -89,9 +90,9 @@ def read_text(path: Path) -> str:
 
 def read_check(text: str, request: CheckRequest) -> CheckInput:
     """A file's text as a question and a plan. Raises InputError saying what to change or to pass."""
-    if text.lstrip().startswith("{"):
+    if re.match(r"\s*\{\s*[\"}]", text):
         return _from_plan(text, request)
-    if text.lstrip().startswith("["):
+    if re.match(r"\s*\[\s*[\"\]]", text):
         script = Script(argv=_json_words(text), program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
         return _from_script("arguments", text, script, request)
     if _is_argument_list(text):

@@ -167,7 +167,7 @@ class _Editor:
     def _span(self, position: int, name: str, *, joined: bool = False) -> tuple[int, int]:
         """Where the characters of a word stand in the file; with `joined`, those behind `=`."""
         value = self.argv[position]
-        origin = [place for piece in value for place in (piece.origin or (None,))]
+        origin = [place for piece in value if piece.text for place in (piece.origin or (None,))]
         if joined:
             origin = origin[text_of(value).index("=") + 1 :]
         places = [place for place in origin if place is not None]

@@ -123,7 +123,8 @@ def _launcher_options(words: Sequence[Value]) -> dict[str, Value]:
 def sbatch_options(text: str) -> dict[str, str]:
     """Options of the #SBATCH lines that say how many nodes, tasks and GPUs there are, as plain numbers."""
     found: dict[str, str] = {}
-    for match in re.finditer(r"^#SBATCH[ \t]+(-{1,2}[A-Za-z-]+)(?:[ \t]*[= \t][ \t]*|(?=[0-9]))([^\s#]+)", text, re.MULTILINE):
+    lines = "\n".join(re.findall(r"^#SBATCH[ \t]([^#\n]*)", text, re.MULTILINE))
+    for match in re.finditer(r"(?<!\S)(-{1,2}[A-Za-z][A-Za-z-]*)(?:=|[ \t]+|(?=[0-9]))([^\s=-][^\s]*)", lines):
         name, value = match[1], match[2]
         name = {"-N": "--nodes", "-n": "--ntasks"}.get(name, name)
         if name == "--gres":

@@ -262,7 +262,8 @@ class _Lexer:
         self.at = close + 1
         if match is None:
             return Part(kind="command", text=self.text[start : close + 1], quoted=quoted, line=line)
-        prefix, name, index, operator = match[1] or "", match[2], match[3] or "", match[4] or ""
+        prefix = {"#": "length", "!": "indirect"}.get(match[1] or "", "")
+        name, index, operator = match[2], match[3] or "", match[4] or ""
         rest = None
         if operator:
             begin = start + 2 + match.end()

@@ -16,7 +16,18 @@ from autoconfig.argument_list import known_arguments
 from autoconfig.shell_launch import Launch, gpus_of, launch_of, slurm_variables
 from autoconfig.shell_lexer import ArrayAssignment, Part, Source, Word, tokens_of
 from autoconfig.shell_parser import Case, Chain, Function, If, Loop, Node, Simple, parse
-from autoconfig.shell_values import Piece, Value, Variables, condition, fields_of, known_text, plain_value, text_of, value_of
+from autoconfig.shell_values import (
+    Piece,
+    Value,
+    Variables,
+    condition,
+    fields_of,
+    known_text,
+    plain_value,
+    reason_of,
+    text_of,
+    value_of,
+)
 from specs.errors import InputError
 
 MOST_CHARACTERS = 1_000_000
@@ -95,6 +106,8 @@ class _Reader:
     notes: list[str] = field(default_factory=list)
     steps: int = 0
     calls: int = 0
+    why: str = ""
+    """Why the last condition is not known."""
 
     def __post_init__(self) -> None:
         for name, value in self.settings.items():
@@ -154,6 +167,7 @@ class _Reader:
         return True
 
     def _case(self, node: Case) -> bool | None:
+        self.why = reason_of(value_of(node.word, self.variables))
         subject = known_text(value_of(node.word, self.variables))
         if subject is None or self._unset(node.word):
             self._either([*(body for _, body in node.branches), ()], node.line)
@@ -210,7 +224,8 @@ class _Reader:
             if all(value == found[0] for value in found) and found[0] is not None:
                 before.values[name] = found[0]
             else:
-                why = f"${name} depends on a condition in line {line} that is not known: say --set {name}=VALUE"
+                because = f": {self.why}" if self.why else f": say --set {name}=VALUE"
+                why = f"${name} depends on a condition in line {line} that is not known{because}"
                 if name not in self.settings:
                     before.values[name] = (Piece(text=f"${name}", unknown=why),)
 
@@ -237,6 +252,7 @@ class _Reader:
         if name in _TESTS:
             closing = {"[": "]", "[[": "]]"}.get(name)
             inner = fields[1:-1] if closing and text_of(fields[-1]) == closing else fields[1:]
+            self.why = next((reason for value in inner if (reason := reason_of(value))), "")
             return condition(inner)
         if name == "exit":
             raise _Exit
@@ -364,8 +380,8 @@ class _Reader:
         values: list[Value] = []
         for found in self.variables.values.values():
             elements = found if isinstance(found, list) else _blank_separated(found)
-            if elements and sum(text_of(e).split("=")[0].replace("_", "-") in known_arguments() for e in elements) >= 1:
-                values += elements
+            first = next((at for at, element in enumerate(elements) if _is_known(element)), None)
+            values += elements[first:] if first is not None else []
         if not any(text_of(value) in ("--num-layers", "--num_layers", "--encoder-num-layers") for value in values):
             raise InputError(
                 "no launch of Megatron-LM was found: no command with a .py file and --num-layers; give the script that starts "
@@ -373,6 +389,10 @@ class _Reader:
             )
         self.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
         return Launch(arguments=tuple(values), program="", before=(), line=1)
+
+
+def _is_known(value: Value) -> bool:
+    return text_of(value).split("=")[0].replace("_", "-") in known_arguments()
 
 
 def _blank_separated(value: Value) -> list[Value]:

@@ -82,7 +82,7 @@ class Variables:
             why = f"${name} in line {line} is an argument of the script: say --set {name}=VALUE"
         else:
             why = f"${name} in line {line} is not set in the file: say --set {name}=VALUE"
-        return (Piece(text=f"${name}", unknown=why, unset=True),)
+        return (Piece(text=f"${name}", unknown=why, unset=not name.isdigit()),)
 
 
 def fields_of(word: Word, variables: Variables) -> list[Value]:
@@ -185,7 +185,7 @@ def _variable(part: Part, variables: Variables) -> Value:
     if not how:
         return base
     rest = value_of(part.rest, variables) if part.rest else ()
-    empty = known_text(base) == ""
+    empty = known_text(base) == "" or (found is None and name not in _SPECIAL)
     if how in (":-", ":="):
         return rest if empty else base
     if how in ("-", "="):
@@ -195,8 +195,8 @@ def _variable(part: Part, variables: Variables) -> Value:
     if how in (":?", "?"):
         return base
     text = known_text(base)
-    if how in ("#[@]", "#[*]", "#"):
-        length = len(found) if isinstance(found, list) and how != "#" else None if text is None else len(text)
+    if how in ("length[@]", "length[*]", "length"):
+        length = len(found) if isinstance(found, list) and how != "length" else None if text is None else len(text)
         return plain_value(str(length)) if length is not None and found is not None else _unknown(part)
     pattern = known_text(rest)
     if text is None or pattern is None or found is None:

@@ -15,6 +15,7 @@ from autoconfig.rules import Setting
 from specs.plan import TrainPlan
 
 MOCK_STEPS = 50
+EVAL_INTERVAL = 1000
 
 
 def train_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
@@ -45,6 +46,7 @@ def schedule_arguments(steps: str = str(MOCK_STEPS), learning_rate: str = "1e-4"
     out.add("lr", learning_rate)
     out.add("min-lr", "0")
     out.add("lr-decay-style", "cosine")
+    out.add("eval-interval", EVAL_INTERVAL, why="Megatron divides by it even where nothing is evaluated")
     out.add("eval-iters", 0)
     out.add("log-interval", 1)
     out.add("log-throughput")

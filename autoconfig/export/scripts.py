@@ -184,7 +184,7 @@ def _data(setting: Setting) -> list[str]:
         '        --tokenizer-model "$TOKENIZER_MODEL")',
         "fi",
         "RUN_ARGUMENTS=(--train-iters \"$TRAIN_STEPS\" --lr \"$LEARNING_RATE\" --min-lr '0' --lr-decay-style 'cosine'",
-        "    --eval-iters '0' --log-interval '1' --log-throughput)",
+        "    --eval-interval '1000' --eval-iters '0' --log-interval '1' --log-throughput)",
     ]
     if setting.model.position_embedding_type in ("rope", "yarn"):
         lines.append('RUN_ARGUMENTS+=(--rotary-base "$ROTARY_BASE")')

@@ -1,0 +1,188 @@
+"""`autoconfig check`: the verdict on a file, the nearest legal plan, the better plan, and the file with it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from autoconfig.answer_json import schema
+from autoconfig.check import check, flag_changes
+from autoconfig.check_input import CheckRequest, read_check
+from autoconfig.evaluate import violations
+from autoconfig.export.plan_json import plan_text
+from autoconfig.nearest_plan import changed_keys, nearest_legal
+from autoconfig.script_edit import improved_text
+from specs.errors import InputError
+from specs.plan import parse_plan
+
+SCRIPTS = Path(__file__).parent / "scripts"
+MODEL = """MODEL=(
+    --num-layers 24 --hidden-size 2048 --num-attention-heads 16   # 1.3B
+    --seq-length 2048 --max-position-embeddings 2048 --vocab-size 50257 --bf16
+)
+"""
+
+
+def script(plan, before=""):
+    launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py ${{MODEL[@]}} \\\n    {plan} \\\n    --lr 1e-4\n"
+    return f"#!/bin/bash\n{before}{MODEL}{launch}"
+
+
+LEGAL = "--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 64"
+
+
+def checked(text, **request):
+    asked = CheckRequest(gpu="a100-80gb", **request)
+    return check(read_check(text, asked)), asked
+
+
+def test_a_legal_plan_is_priced_and_a_better_one_named(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(script(LEGAL))
+    result = autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb")
+    assert result.exit_code == 0
+    for part in ("Legal.", "Fits:", "Peak by stage", "Better", "It buys", "--tensor-model-parallel-size", "Assumed:"):
+        assert part in result.stdout, part
+    body = autoconfig.json("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb")
+    Draft202012Validator(schema("check")).validate(body)
+    assert body["legal"] and body["fits"] and body["better"]["speedup"] > 1
+    assert body["better"]["changes"][0] == {"flag": "--tensor-model-parallel-size", "old": ["8"], "new": ["1"]}
+    assert body["ignored_arguments"] == ["--lr"]
+
+
+def test_an_illegal_plan_names_the_rule_and_the_nearest_legal_plan(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(script("--pipeline-model-parallel-size 8 --micro-batch-size 3 --global-batch-size 64"))
+    result = autoconfig.run("check", str(tmp_path / "run.sh"), "--json")
+    body = json.loads(result.stdout)
+    Draft202012Validator(schema("check")).validate(body)
+    assert result.exit_code == 2 and [rule["rule"] for rule in body["rejected_by"]] == ["NV007"]
+    assert body["nearest_legal"]["changes"] == [{"flag": "--micro-batch-size", "old": ["3"], "new": ["4"]}]
+    assert body["report"] is None and body["better"] is not None
+    text = autoconfig.run("check", str(tmp_path / "run.sh")).stdout
+    assert "Not legal" in text and "NV007" in text and "nearest legal plan" in text
+
+
+def test_a_plan_that_does_not_fit_ends_in_3(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(script("--micro-batch-size 64 --global-batch-size 512"))
+    result = autoconfig.run("check", str(tmp_path / "run.sh"), "--json", "--gpu", "a100-40gb")
+    body = json.loads(result.stdout)
+    Draft202012Validator(schema("check")).validate(body)
+    assert result.exit_code == 3 and body["legal"] and body["fits"] is False and body["better"]["memory"]
+
+
+@pytest.mark.parametrize("text", ["echo hello", "torchrun 'cut", '{"kind": 3}', '["--num-layers", 3', "--num-layers"])
+def test_bad_input_ends_in_2_with_a_message(autoconfig, tmp_path, text):
+    (tmp_path / "run.sh").write_text(text)
+    result = autoconfig.run("check", str(tmp_path / "run.sh"))
+    assert result.exit_code == 2 and result.stdout == "" and result.stderr.startswith("error: ")
+    assert autoconfig.run("check", str(tmp_path)).exit_code == 2
+    assert autoconfig.run("check", str(tmp_path / "run.sh"), "--set", "x").exit_code == 2
+
+
+def test_a_plan_file_is_checked_as_it_is(setting_of, autoconfig, tmp_path):
+    setting = setting_of("dense")
+    plan = parse_plan("tp=2,pp=1,mbs=1,sp=1", 8)
+    (tmp_path / "plan.json").write_text(plan_text(setting, plan, None))
+    body = autoconfig.json("check", str(tmp_path / "plan.json"))
+    assert body["kind"] == "plan" and body["short"] == str(plan) and body["legal"]
+    written = tmp_path / "better.json"
+    assert autoconfig.run("check", str(tmp_path / "plan.json"), "--apply-to", str(written)).exit_code == 0
+    assert autoconfig.json("check", str(written))["short"] == body["better"]["short"]
+    assert autoconfig.run("check", str(tmp_path / "plan.json"), "--gpus", "9").exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["dense", "odd", "moe", "mla"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tp=3,mbs=1",
+        "tp=2,pp=2,mbs=5",
+        "tp=2,sp=1,pp=2,vpp=7,mbs=1",
+        "tp=16,pp=16,mbs=1,ep=3",
+        "tp=1,mbs=1,recompute=selective:moe_act+mla_up_proj",
+        "tp=1,pp=2,mbs=1,recompute=full:block:50",
+    ],
+)
+def test_the_nearest_legal_plan_is_legal_and_near(setting_of, name, text):
+    setting = setting_of(name)
+    plan = parse_plan(text, 8)
+    found = nearest_legal(setting, plan)
+    assert found is not None and not violations(setting, found)
+    if not violations(setting, plan):
+        assert found == plan
+    assert len(changed_keys(found, plan)) <= 5
+    if text == "tp=2,pp=2,mbs=5" and name == "dense":
+        assert changed_keys(found, plan) == ["mbs"] and found.mbs == 4
+
+
+def test_only_changed_arguments_are_edited(tmp_path):
+    text = script("--tensor-model-parallel-size $TP --micro-batch-size 1 --global-batch-size 64", "TP=8   # all of the node\n")
+    answer, asked = checked(text)
+    edited = improved_text(answer, asked)
+    assert answer.better is not None
+    again, _ = checked(edited)
+    assert again.source.plan == answer.better.plan and again.better is None
+    assert "TP=1   # all of the node" in edited
+    kept = [line for line in text.splitlines() if line not in edited.splitlines()]
+    assert all("TP=8" in line or "--tensor-model-parallel-size" in line for line in kept)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "megatron_2025_mixtral_8x7b",
+        "swissai_2025_apertus_70b",
+        "megatron_2021_gpt_345m_mp",
+        "megatron_2025_llama3_8b_fp8",
+        "bigscience_2021_tr1_13b",
+        "swissai_2025_llama3_70b",
+    ],
+)
+def test_public_scripts_are_improved_in_place(name):
+    given = {"settings": {"SLURM_NNODES": "8"}} if "mixtral" in name else {}
+    text = (SCRIPTS / f"{name}.sh").read_text()
+    asked = CheckRequest(gpu="h100", **given)
+    answer = check(read_check(text, asked))
+    if answer.better is None:
+        return
+    edited = improved_text(answer, asked)
+    assert read_check(edited, asked).plan == answer.better.plan
+    changed = sum(a != b for a, b in zip(text.splitlines(), edited.splitlines(), strict=True))
+    assert 1 <= changed <= 6
+
+
+def test_what_cannot_be_edited_is_refused_with_the_changes_by_hand():
+    text = script("--tensor-model-parallel-size $((2*4)) --micro-batch-size 1 --global-batch-size 64")
+    answer, asked = checked(text)
+    with pytest.raises(InputError, match=r"worked out .*Nothing was written.*--tensor-model-parallel-size 8 -> 1"):
+        improved_text(answer, asked)
+    shared = script("--tensor-model-parallel-size $N --micro-batch-size 1 --global-batch-size $((64/8*N))", "N=8\n")
+    answer, asked = checked(shared)
+    with pytest.raises(InputError, match="cannot be edited"):
+        improved_text(answer, asked)
+
+
+def test_apply_to_is_atomic_and_keeps_the_mode(autoconfig, tmp_path):
+    run = tmp_path / "run.sh"
+    run.write_text(script(LEGAL))
+    run.chmod(0o755)
+    assert autoconfig.run("check", str(run), "--gpu", "a100-80gb", "--apply-to", str(run)).exit_code == 0
+    assert "--tensor-model-parallel-size 1" in run.read_text() and os.stat(run).st_mode & 0o777 == 0o755
+    assert [path.name for path in tmp_path.iterdir()] == ["run.sh"]
+    before = run.read_bytes()
+    result = autoconfig.run("check", str(run), "--gpu", "a100-80gb", "--apply-to", str(run))
+    assert result.exit_code == 2 and "nothing to change" in result.stderr and run.read_bytes() == before
+    assert autoconfig.run("check", str(run), "--apply-to", str(tmp_path / "no" / "x.sh")).exit_code == 2
+
+
+def test_changes_lead_from_one_plan_to_the_other(setting_of):
+    setting = setting_of("dense")
+    old = parse_plan("tp=2,pp=2,vpp=3,mbs=1,sp=1,recompute=full:uniform:1", 8)
+    new = parse_plan("tp=2,pp=1,mbs=2,recompute=selective:core_attn", 8)
+    changes = {change.flag: (change.old, change.new) for change in flag_changes(setting, old, new)}
+    assert changes["--pipeline-model-parallel-size"] == (("2",), ("1",))
+    assert changes["--sequence-parallel"] == ((), None)
+    assert changes["--recompute-granularity"] == (("full",), ("selective",))
+    assert changes["--recompute-method"] == (("uniform",), None) and changes["--micro-batch-size"] == (("1",), ("2",))
+    assert "--tensor-model-parallel-size" not in changes

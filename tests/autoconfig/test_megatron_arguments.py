@@ -1,0 +1,273 @@
+"""Megatron-LM's arguments of every year as a question and a plan; what our export writes reads back to the same plan."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+
+from autoconfig.argument_list import known_arguments, split_arguments
+from autoconfig.evaluate import violations
+from autoconfig.export.argument import words
+from autoconfig.export.arguments import mock_arguments
+from autoconfig.megatron_arguments import Overrides, read_arguments
+from autoconfig.megatron_model import read_pattern
+from autoconfig.pipeline_split import layout_chunks, split_of_layout
+from autoconfig.recompute_options import recompute_options
+from autoconfig.space import Wish, enumerate_space
+from specs.errors import InputError, UnsupportedError
+
+SMALL = (
+    "--num-layers 8 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --vocab-size 1000 "
+)
+BASE = SMALL + "--micro-batch-size 1 --global-batch-size 16 --bf16 "
+
+
+def read(text, gpus=8, **overrides):
+    return read_arguments((BASE + text).split(), gpus, Overrides(**overrides))
+
+
+def test_the_table_is_whole_and_sorted():
+    known = known_arguments()
+    assert len(known) > 1_000 and list(known) == sorted(known)
+    for argument in known.values():
+        assert argument.values in ("0", "1", "2", "?", "*", "+") and 2020 <= argument.first_year <= 2026
+    for name in (
+        "--tensor-model-parallel-size",
+        "--model-parallel-size",
+        "--checkpoint-activations",
+        "--zero-stage",
+        "--lr",
+        "--recompute-modules",
+        "--pipeline-model-parallel-layout",
+        "--data-path",
+        "--batch-size",
+    ):
+        assert name in known
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0"),
+        (
+            "--model-parallel-size 2 --checkpoint-activations --checkpoint-num-layers 2",
+            "tp=2,pp=1,dp=4,mbs=1,sp=0,recompute=full:uniform:2,dist_opt=0",
+        ),
+        (
+            "--activations-checkpoint-method block --activations-checkpoint-num-layers 3",
+            "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=full:block:3,dist_opt=0",
+        ),
+        ("--recompute-activations", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=selective:core_attn,dist_opt=0"),
+        (
+            "--recompute-granularity selective --recompute-modules core_attn layernorm",
+            "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=selective:core_attn+layernorm,dist_opt=0",
+        ),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+            "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=full:uniform:4,dist_opt=0",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer",
+            "tp=1,pp=2,vpp=2,dp=4,mbs=1,sp=0,recompute=none",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --use-distributed-optimizer",
+            "tp=1,pp=2,vpp=4,dp=4,mbs=1,sp=0,recompute=none",
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1",
+            "tp=1,pp=4,dp=2,mbs=1,sp=0,recompute=none,first=1,last=1,dist_opt=0",
+        ),
+        (
+            "--tensor-model-parallel-size 2 --num-experts 4 --use-distributed-optimizer",
+            "tp=2,pp=1,etp=2,dp=4,mbs=1,sp=0,recompute=none",
+        ),
+        (
+            "--tensor-model-parallel-size 2 --num-experts 4 --expert-tensor-parallel-size 1 --expert-model-parallel-size 4",
+            "tp=2,pp=1,ep=4,dp=4,mbs=1,sp=0,recompute=none,dist_opt=0",
+        ),
+        ("--deepspeed --zero-stage 3", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0,fsdp=3"),
+        ("--use-torch-fsdp2", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0,fsdp=3"),
+        (
+            "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-distributed-optimizer",
+            "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,offload=0.5",
+        ),
+        (
+            "--tensor-model-parallel-size 2 --sequence-parallel --tensor-model-parallel-size 4",
+            "tp=4,pp=1,dp=2,mbs=1,sp=1,recompute=none,dist_opt=0",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tttttL",
+            "tp=1,pp=2,dp=4,mbs=1,sp=0,recompute=none,first=3,last=5,dist_opt=0",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            "tp=1,pp=2,dp=4,mbs=1,sp=0,recompute=none,dist_opt=0",
+        ),
+    ],
+)
+def test_plans_of_every_year(text, plan):
+    assert str(read(text).plan) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("", "ffn_hidden_size", 1024),
+        ("--swiglu", "ffn_hidden_size", 640),
+        ("--swiglu --ffn-hidden-size 700", "ffn_hidden_size", 700),
+        ("--squared-relu", "activation", "squared-relu"),
+        ("--group-query-attention --num-query-groups 2", "num_query_groups", 2),
+        ("--num-query-groups 2", "num_query_groups", 8),
+        ("--use-rotary-position-embeddings", "position_embedding_type", "rope"),
+        ("--position-embedding-type alibi", "position_embedding_type", "alibi"),
+        ("--normalization RMSNorm", "normalization", "RMSNorm"),
+        ("--disable-bias-linear", "add_bias_linear", False),
+        ("--untie-embeddings-and-output-weights", "untie_embeddings_and_output_weights", True),
+        ("--multi-latent-attention --kv-lora-rank 64", "kv_lora_rank", 64),
+        ("--num-experts 4", "moe_router_topk", 2),
+        ("--num-experts 4 --moe-layer-freq ([0]*2+[1]*6)", "moe_layer_freq", (0, 0, 1, 1, 1, 1, 1, 1)),
+        ("--num-experts 4 --expert-interval 2 --deepspeed", "moe_layer_freq", (0, 1) * 4),
+        ("--window-size 128,0 --window-attn-skip-freq 2", "window_size", 128),
+        ("--mtp-num-layers 1", "mtp_num_layers", 1),
+    ],
+)
+def test_models_take_megatrons_defaults(text, field, value):
+    assert getattr(read(text).model, field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("", "grad_reduce_dtype", "fp32"),
+        ("--grad-reduce-in-bf16", "grad_reduce_dtype", "bf16"),
+        ("--fp8-format hybrid --fp8-recipe mxfp8 --fp8-param-gather", "fp8_recipe", "mxfp8"),
+        ("--hidden-dropout 0", "hidden_dropout", 0.0),
+        ("", "attention_dropout", 0.1),
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16", "exp_avg_dtype", "bf16"),
+        ("--moe-expert-capacity-factor 1.5", "moe_capacity_factor", 1.5),
+    ],
+)
+def test_numerics_take_megatrons_defaults(text, field, value):
+    assert getattr(read(text).numerics, field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("--fp16", "--fp16 and --bf16"),
+        ("--swiglu --squared-relu", "contradictory"),
+        ("--recompute-activations --recompute-granularity full", "contradicts"),
+        ("--recompute-granularity full", "--recompute-method"),
+        ("--recompute-granularity selective --recompute-method uniform", "NV110"),
+        (
+            "--pipeline-model-parallel-size 2 "
+            "--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2",
+            "NV038",
+        ),
+        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "NV044"),
+        ("--decoder-first-pipeline-num-layers 2 --account-for-loss-in-pipeline-split", "NV028"),
+        ("--pipeline-model-parallel-layout Et|tL --account-for-loss-in-pipeline-split", "NV029"),
+        ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout Et|tL", "NV030"),
+        ("--pipeline-model-parallel-layout Etxt|L", "cannot be read"),
+        ("--tensor-model-parallel-size two", "not a whole number"),
+        ("--tensor-model-parallel-size 0", "at least 1"),
+        ("--tensor-model-parallel-size", "has no value"),
+        ("--expert-model-parallel-size 2", "without --num-experts"),
+        ("--num-attention-heads 7", "not a multiple"),
+        ("--moe-layer-freq __import__('os') --num-experts 2", "neither a whole number"),
+        ("--moe-layer-freq [1]*999999999 --num-experts 2", "neither a whole number"),
+        ("--recompute-granularity selective --recompute-modules mhc", "allowed are"),
+        ("--no-pipeline-parallel --pipeline-model-parallel-size 2", "contradicts"),
+        ("--hidden-dropout nan", "not a number"),
+        ("--position-embedding-type none2", "not one of"),
+        ("--zero-stage 7 --deepspeed", "use 0 to 3"),
+    ],
+)
+def test_contradictions_and_odd_values_are_errors(text, says):
+    with pytest.raises(InputError) as error:
+        read(text)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["--hybrid-layer-pattern M*", "--decoder-seq-length 128", "--yaml-cfg a.yaml", "--fp4-format e2m1"]
+)
+def test_what_cannot_be_checked_is_refused(text):
+    with pytest.raises(UnsupportedError):
+        read(text)
+
+
+def test_unknown_arguments_are_listed_and_known_ones_never():
+    found = read("--new-switch --new-value 3 --lr 1e-4 --data-path 0.3 a 0.7 b --log-interval 1 stray --no-load-optim -x")
+    assert found.unknown == ("--new-switch", "--new-value 3", "stray", "-x")
+    assert found.ignored == ("--lr", "--data-path", "--log-interval", "--no-load-optim")
+    assert split_arguments(["--tensor_model_parallel_size=4"]).whole("--tensor-model-parallel-size") == 4
+
+
+def test_overrides_win():
+    found = read("", model="llama3-8b", seq_length=1024, global_batch_size=64, software="nemo-25.11")
+    assert found.model.name == "llama3-8b" and found.workload.seq_length == 1024
+    assert found.workload.global_batch_size == 64 and found.stack.name == "nemo-25.11"
+
+
+def test_layouts():
+    assert layout_chunks("Et*2|(t*2|)*2,t*3|tL") == ["Ett", "tt", "tt", "ttt", "tL"]
+    split = split_of_layout("Et|(tt|)*30mL", 8, 61, 1)
+    assert split.vpp == 4 and split.layers == (7, 8, 8, 8, 8, 8, 8, 6) and not split.broken
+    assert split.ends(61) == (7, 6)
+    assert split_of_layout("[['embedding','decoder'],['decoder','loss']]", 2, 2, 0).layers == (1, 1)
+    assert split_of_layout("Et|tL", 2, 3, 0).broken == ("NV031",)
+    assert read_pattern("([0]*3+[1]*58)", "--x") == [0] * 3 + [1] * 58
+
+
+def random_plans(setting, generator, count):
+    """Legal plans of a setting, uneven stages, recomputation and sharding included."""
+    sharding = generator.choice(
+        [Wish(), Wish(fixed={"dist_opt": frozenset({False})}), Wish(fixed={"offload": frozenset({0.5})})]
+    )
+    layouts = enumerate_space(setting, sharding, True).layouts
+    options = recompute_options(setting, Wish(), setting.model.num_layers)
+    for row in np.array([generator.randrange(len(layouts)) for _ in range(count)]):
+        plan = layouts.plan(int(row), generator.choice(options), setting.model)
+        if not violations(setting, plan):
+            yield plan
+
+
+def round_trip(setting_of, seed, count):
+    generator = random.Random(seed)
+    seen = 0
+    while seen < count:
+        name = generator.choice(("dense", "odd", "moe", "mla"))
+        setting = setting_of(name, gpus=generator.choice((8, 16, 48, 64)))
+        for plan in random_plans(setting, generator, 25):
+            found = read_arguments(words(mock_arguments(setting, plan)), setting.cluster.num_gpus)
+            assert found.plan == plan
+            assert found.workload == setting.workload and found.numerics == setting.numerics
+            shape = (
+                "num_layers",
+                "hidden_size",
+                "ffn_hidden_size",
+                "num_query_groups",
+                "num_moe_experts",
+                "moe_ffn_hidden_size",
+                "moe_pattern",
+                "vocab_size",
+                "q_lora_rank",
+                "v_head_dim",
+                "gated_linear_unit",
+                "normalization",
+            )
+            assert [getattr(found.model, key) for key in shape] == [getattr(setting.model, key) for key in shape]
+            assert found.unknown == ()
+            seen += 1
+
+
+def test_what_the_export_writes_reads_back_to_the_same_plan(setting_of):
+    round_trip(setting_of, 1, 100)
+
+
+@pytest.mark.soak
+def test_a_thousand_exported_plans_read_back(setting_of):
+    round_trip(setting_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")), 1000)

@@ -1,0 +1,342 @@
+"""Launch scripts are read, never run: 25 public ones (facts re-typed with their source), the shell's own rules, bad input."""
+
+import contextlib
+import json
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from autoconfig.check_input import CheckRequest, read_check, read_text
+from autoconfig.shell_script import read_script
+from specs.errors import FileError, InputError, UnsupportedError
+from specs.parameters import total_parameters
+
+SCRIPTS = Path(__file__).parent / "scripts"
+PAI = {"1": "dsw", "2": "70B", "3": "1", "4": "64", "7": "4096", "10": "8", "11": "1", "13": "true", "14": "true"}
+
+READ = [
+    # script, what the caller adds, GPUs, plan, billions of parameters, software
+    (
+        "bigscience_2021_gpt2_perf_n16",
+        {},
+        64,
+        "tp=4,pp=16,dp=1,mbs=4,sp=0,recompute=full:uniform:1,dist_opt=0",
+        52.0,
+        "megatron-lm-2021",
+    ),
+    (
+        "bigscience_2021_tr1_13b",
+        {},
+        512,
+        "tp=2,pp=4,dp=64,mbs=1,sp=0,recompute=full:uniform:1",
+        12.9,
+        "megatron-deepspeed-2022",
+    ),
+    (
+        "bigscience_2022_bloom_176b",
+        {},
+        192,
+        "tp=4,pp=12,dp=4,mbs=2,sp=0,recompute=full:uniform:1,first=5,last=5,dist_opt=0",
+        176.2,
+        "megatron-deepspeed-2022",
+    ),
+    (
+        "deepspeed_2022_moe_1.3b",
+        {"gpus": 64},
+        64,
+        "tp=1,pp=1,ep=64,dp=64,mbs=8,sp=0,recompute=full:uniform:1",
+        52.5,
+        "megatron-deepspeed-2022",
+    ),
+    (
+        "deepspeed_2023_azure_175b",
+        {"gpus": 8},
+        8,
+        "tp=1,pp=1,dp=8,mbs=4,sp=0,recompute=full:uniform:1,dist_opt=0,fsdp=3",
+        174.6,
+        "megatron-deepspeed-2022",
+    ),
+    ("deepspeed_2023_llama2", {}, 8, "tp=2,pp=2,dp=2,mbs=4,sp=0,recompute=none,dist_opt=0", 1.3, "megatron-deepspeed-2023"),
+    (
+        "deepspeed_2024_ulysses_30b",
+        {"gpus": 8},
+        8,
+        "tp=1,pp=1,cp=4,dp=2,mbs=1,sp=0,recompute=full:uniform:1,dist_opt=0,fsdp=3",
+        29.5,
+        "megatron-deepspeed-2022",
+    ),
+    ("megablocks_2023_dmoe_760m", {}, 8, "tp=1,pp=1,ep=8,dp=8,mbs=8,sp=0,recompute=none,dist_opt=0", 29.3, "megatron-lm-2022"),
+    ("megablocks_2023_gpt2_125m", {}, 8, "tp=1,pp=1,dp=8,mbs=64,sp=0,recompute=none,dist_opt=0", 0.1, "megatron-lm-2022"),
+    (
+        "megatron_2021_gpt3_175b",
+        {},
+        1024,
+        "tp=8,pp=16,dp=8,mbs=1,sp=0,recompute=full:uniform:1,dist_opt=0",
+        174.6,
+        "megatron-lm-2021",
+    ),
+    (
+        "megatron_2021_gpt_345m_mp",
+        {},
+        8,
+        "tp=2,pp=2,dp=2,mbs=4,sp=0,recompute=full:uniform:1,dist_opt=0",
+        0.4,
+        "megatron-lm-2021",
+    ),
+    ("megatron_2023_gpt_345m_sp", {}, 8, "tp=2,pp=2,dp=2,mbs=4,sp=1,recompute=none,dist_opt=0", 0.4, "megatron-lm-2022"),
+    (
+        "megatron_2025_deepseek_v3_fsdp",
+        {"gpus": 64},
+        64,
+        "tp=1,pp=1,ep=8,dp=64,mbs=4,sp=0,recompute=selective:layernorm+mla_up_proj+mlp+moe,dist_opt=0,fsdp=3",
+        671.0,
+        "transformer-engine",
+    ),
+    (
+        "megatron_2025_gpt3_175b",
+        {"gpus": 1024},
+        1024,
+        "tp=8,pp=16,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0",
+        174.6,
+        "transformer-engine",
+    ),
+    ("megatron_2025_gpt_oss", {}, 8, "tp=1,pp=4,dp=2,mbs=1,sp=0,recompute=selective:core_attn", 0.3, "transformer-engine"),
+    ("megatron_2025_llama3_8b_fp8", {}, 8, "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none", 8.0, "transformer-engine"),
+    (
+        "megatron_2025_mixtral_8x7b",
+        {"settings": {"SLURM_NNODES": "8"}},
+        64,
+        "tp=1,pp=4,ep=8,dp=16,mbs=1,sp=0,recompute=none",
+        46.7,
+        "transformer-engine",
+    ),
+    (
+        "modelopt_2025_qwen3_235b",
+        {"gpus": 64},
+        64,
+        "tp=1,pp=1,dp=64,mbs=1,sp=0,recompute=none,dist_opt=0",
+        235.1,
+        "transformer-engine",
+    ),
+    ("pai_2024_llama2_70b", {"settings": PAI}, 8, "tp=8,pp=1,dp=1,mbs=1,sp=1,recompute=none", 69.0, "transformer-engine"),
+    ("rocm_2024_llama2_7b", {"gpus": 8}, 8, "tp=1,pp=1,dp=8,mbs=4,sp=0,recompute=none", 6.7, "megatron-lm-2022"),
+    ("swissai_2025_apertus_70b", {}, 4096, "tp=4,pp=8,vpp=5,dp=128,mbs=1,sp=1,recompute=none", 69.3, "transformer-engine"),
+    ("swissai_2025_llama3_70b", {}, 128, "tp=4,pp=8,vpp=2,dp=4,mbs=1,sp=1,recompute=none", 69.0, "transformer-engine"),
+]
+REFUSED = [
+    ("deepspeed_2023_azure_175b", {}, InputError, "--gpus N"),
+    ("rocm_2024_llama2_7b", {}, InputError, "commands are never run"),
+    ("pai_2024_llama2_70b", {}, InputError, "--set 1=VALUE"),
+    ("pai_2024_llama2_70b", {"gpus": 8}, InputError, "--set 2=VALUE"),
+    ("megatron_2023_t5", {}, UnsupportedError, "t5 models"),
+    ("megatron_2025_mamba", {}, UnsupportedError, "mamba models"),
+    ("sc21_2021_figure_11", {}, InputError, "no launch of Megatron-LM was found"),
+]
+
+
+def read(text, **request):
+    return read_check(text, CheckRequest(**request))
+
+
+def launch(before="", arguments=""):
+    """A small script around some lines."""
+    base = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --bf16"
+    return f"{before}\ntorchrun --nproc_per_node 8 pretrain_gpt.py {base} --vocab-size 1000 --micro-batch-size 1 {arguments}\n"
+
+
+@pytest.mark.parametrize(("name", "given", "gpus", "plan", "billions", "software"), READ, ids=[row[0] for row in READ])
+def test_public_scripts_are_read(name, given, gpus, plan, billions, software):
+    found = read(read_text(SCRIPTS / f"{name}.sh"), **given)
+    setting = found.question.setting
+    assert str(found.plan) == plan
+    assert setting.cluster.num_gpus == gpus and setting.stack.name == software
+    assert total_parameters(setting.model) / 1e9 == pytest.approx(billions, abs=0.06)
+
+
+@pytest.mark.parametrize(("name", "given", "kind", "says"), REFUSED)
+def test_what_cannot_be_read_is_refused_with_what_to_do(name, given, kind, says):
+    with pytest.raises(kind) as error:
+        read(read_text(SCRIPTS / f"{name}.sh"), **given)
+    assert says in str(error.value)
+
+
+def test_every_script_names_its_source_and_is_a_shell_script():
+    files = sorted(SCRIPTS.glob("*.sh"))
+    assert {file.stem for file in files} == {row[0] for row in READ} | {row[0] for row in REFUSED}
+    for file in files:
+        assert file.read_text().splitlines()[1].startswith("# Facts of ")
+        assert subprocess.run(["bash", "-n", str(file)], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "arguments", "tp"),
+    [
+        ("TP=2", "--tensor-model-parallel-size $TP", 2),
+        ("TP=2", '--tensor-model-parallel-size "${TP}"', 2),
+        ("", "--tensor-model-parallel-size ${TP:-4}", 4),
+        ("TP=", "--tensor-model-parallel-size ${TP:-4}", 4),
+        ("A=2; B=2", "--tensor-model-parallel-size $((A*B))", 4),
+        ("A=8", "--tensor-model-parallel-size $(( $A / 2 - 2 ))", 2),
+        ("A=(1 2 4)", "--tensor-model-parallel-size ${A[2]}", 4),
+        ("A=(--tensor-model-parallel-size 2)", '"${A[@]}"', 2),
+        ("A=(--tensor-model-parallel-size)\nA+=( 2 ) # two", "${A[*]}", 2),
+        ("A='--tensor-model-parallel-size 2'", "$A", 2),
+        ('A="--tensor-model-parallel-size"\nA+=" 2"', "$A", 2),
+        ("", "--tensor-model-parallel-size=2", 2),
+        ("", "\\\n   --tensor-model-parallel-size \\\n  2 \\\n", 2),
+        ("", "--tensor-model-parallel-size 2 # 8", 2),
+        ("if [ 1 -lt 2 ]; then TP=2; else TP=4; fi", "--tensor-model-parallel-size $TP", 2),
+        ("if [[ -z $NOT_SET && a == a* ]]; then TP=2; fi", "--tensor-model-parallel-size $TP", 2),
+        ("S=7b\ncase $S in 7b|8b) TP=2 ;; *) TP=8 ;; esac", "--tensor-model-parallel-size $TP", 2),
+        ("for TP in 2 4 8; do :; done", "--tensor-model-parallel-size $TP", 2),
+        ("f() { TP=2; }\nf", "--tensor-model-parallel-size $TP", 2),
+        ("[ a = a ] && TP=2 || TP=4", "--tensor-model-parallel-size $TP", 2),
+        ("export TP=2 OTHER=3", "--tensor-model-parallel-size $TP", 2),
+        ("N=tp2\nTP=${N#tp}", "--tensor-model-parallel-size $TP", 2),
+        ("A=(x y)\nTP=${#A[@]}", "--tensor-model-parallel-size $TP", 2),
+        ("cat > f.json <<EOF\nTP=8 \" ' (\nEOF\nTP=2", "--tensor-model-parallel-size $TP", 2),
+        ('TP=2 # it\'s "fine"', "--tensor-model-parallel-size $TP > log 2>&1", 2),
+        ("TP=4\n(TP=2)\nTP=2", "--tensor-model-parallel-size $TP | tee log", 2),
+    ],
+)
+def test_the_shell_is_followed(before, arguments, tp):
+    assert read(launch(before, arguments)).plan.tp == tp
+
+
+def test_eval_and_bash_c_and_crlf_are_followed():
+    text = launch("", "--tensor-model-parallel-size 2").strip()
+    assert read(f"CMD='{text}'\neval $CMD").plan.tp == 2
+    assert read(f"CMD='{text}'\nsrun -l bash -c \"$CMD\"").plan.tp == 2
+    assert read(launch("TP=2", "\\\n --tensor-model-parallel-size $TP").replace("\n", "\r\n")).plan.tp == 2
+
+
+def test_argument_lists_and_json_lists_are_read():
+    words = launch("", "--tensor-model-parallel-size 2").split("pretrain_gpt.py ")[1].split()
+    assert read("# mine\n" + "\n".join(words), gpus=8).plan.tp == 2
+    assert read(json.dumps(words), gpus=8).plan.tp == 2
+    with pytest.raises(InputError, match="--gpus N"):
+        read("\n".join(words))
+
+
+@pytest.mark.parametrize("value", ["$(touch {0})", "`touch {0}`", "$(rm -rf {0})", "<(touch {0})", "$(($(touch {0})+1))"])
+def test_nothing_is_ever_run(tmp_path, value):
+    mark = tmp_path / "mark"
+    dangerous = value.format(mark)
+    for text in (
+        launch(f"X={dangerous}"),
+        launch(dangerous),
+        launch("", f"--data-path {dangerous}"),
+        launch(f'eval "{dangerous}"'),
+        launch(f"if {dangerous}; then A=1; fi"),
+        launch(f"A=( {dangerous} )\nB[$(touch {mark})]=1\ntouch {mark}"),
+    ):
+        with contextlib.suppress(InputError):
+            read(text)
+        assert not mark.exists()
+    with pytest.raises(InputError, match=r"never run|not known|worked out|not a whole number"):
+        read(launch(f"N={dangerous}", "--tensor-model-parallel-size ${N}x"))
+
+
+def test_an_unknown_value_is_an_error_only_where_it_is_needed():
+    assert read(launch("P=$(hostname)", "--data-path $P --save $UNSET/x")).plan.tp == 1
+    with pytest.raises(InputError, match="--micro-batch-size is not known"):
+        read("M=$(nproc)\n" + launch().replace("--micro-batch-size 1", "--micro-batch-size $M"))
+    assert (
+        read("M=$(nproc)\n" + launch().replace("--micro-batch-size 1", "--micro-batch-size $M"), settings={"M": "2"}).plan.mbs
+        == 2
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torchrun 'abc",
+        'A="',
+        "A=(1 2",
+        "if true; then",
+        "for x in 1 2; do",
+        "case a in",
+        "cat <<EOF\nabc",
+        "echo $((1+",
+        "f() {",
+        "${",
+        "echo `a",
+        "}",
+        "fi",
+        ")",
+        "echo hello",
+        "\\",
+        "((",
+        "A=${B:-$(x}",
+    ],
+)
+def test_cut_or_foreign_text_is_an_input_error(text):
+    with pytest.raises(InputError) as error:
+        read_script(text)
+    assert len(str(error.value)) > 30
+
+
+def test_every_prefix_of_a_script_is_read_or_refused():
+    for name in ("bigscience_2022_bloom_176b", "megatron_2025_llama3_8b_fp8", "pai_2024_llama2_70b"):
+        text = (SCRIPTS / f"{name}.sh").read_text()
+        for end in range(0, len(text), 23):
+            try:
+                read(text[:end], gpus=8)
+            except InputError as error:
+                assert len(str(error)) < 1500
+
+
+def test_random_damage_is_read_or_refused():
+    generator = random.Random(5)
+    text = (SCRIPTS / "megatron_2025_llama3_8b_fp8.sh").read_text()
+    for _ in range(150):
+        at, size = generator.randrange(len(text)), generator.randrange(1, 30)
+        odd = "".join(generator.choice("\"'`$(){}[]<>|&;#\\\n\t x=1") for _ in range(generator.randrange(6)))
+        try:
+            read(text[:at] + odd + text[at + size :], gpus=8)
+        except InputError as error:
+            assert len(str(error)) < 1500
+
+
+def test_exploding_scripts_end_soon():
+    start = time.perf_counter()
+    doubling = "A=xxxxxxxxxxxxxxxx\n" + "A=$A$A\n" * 60
+    for text in (
+        doubling,
+        "f() { f; f; }\nf\n",
+        "A=$((9**9**9**9))\n" + launch(),
+        "(" * 5000,
+        "if true; then " * 5000,
+        '"${A:-' * 500,
+        "eval 'eval \"$X\"'\n",
+        "X='eval $X'\neval $X\n",
+    ):
+        with contextlib.suppress(InputError):
+            read_script(text)
+    assert time.perf_counter() - start < 20
+
+
+def test_files_that_are_no_text_are_refused(tmp_path):
+    for name, data, says in (
+        ("binary", bytes(range(256)) * 10, "no text file"),
+        ("nul", b"abc\0def", "no text file"),
+        ("empty", b" \n", "is empty"),
+        ("large", b"#" * 1_000_001, "more than 1,000,000"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(FileError, match=says):
+            read_text(tmp_path / name)
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(100_000_000)
+    for path, says in (
+        (tmp_path / "huge", "more than"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "none", "cannot be read"),
+        (Path("/dev/zero"), "no ordinary file"),
+        (Path("a\0b"), "cannot be read"),
+    ):
+        with pytest.raises(FileError, match=says):
+            read_text(path)

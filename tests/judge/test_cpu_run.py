@@ -1,0 +1,55 @@
+"""Exported scripts of tiny models train three steps with megatron-core's own trainer: torchrun, gloo, mock data, no GPU."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoconfig.export.scripts import TORCHRUN_SCRIPT
+from autoconfig.export.write import export_texts, write_export
+from autoconfig.question import Request, understand
+from specs.plan import parse_plan
+
+ROOT = Path(__file__).parents[2]
+TINY = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
+GQA = {**TINY, "num_query_groups": 2, "kv_channels": 16, "ffn_hidden_size": 128}
+WITHOUT_GPU = (
+    "--distributed-backend", "gloo", "--no-persist-layer-norm", "--no-gradient-accumulation-fusion",
+    "--no-masked-softmax-fusion", "--use-cpu-initialization", "--num-workers", "0",
+)  # fmt: skip
+"""Added on the command line: what needs NCCL, Apex or CUDA kernels is off; everything else is what the script says."""
+RUNS = [
+    ("gpt3-126m", TINY, "tp=1,pp=2,vpp=2,mbs=1", "fp32"),
+    ("llama3-8b", GQA, "tp=2,pp=1,mbs=1", "bf16"),
+    ("llama3-8b", GQA, "tp=1,pp=2,mbs=1,first=3,last=1,recompute=full:uniform:1", "bf16"),
+    ("mixtral-8x7b", GQA | {"moe_ffn_hidden_size": 128}, "tp=1,pp=1,ep=2,mbs=1", "fp32"),
+]
+
+
+@pytest.mark.parametrize(("model", "architecture", "text", "precision"), RUNS)
+def test_an_exported_script_trains_three_steps(tmp_path, model, architecture, text, precision):
+    question = understand(
+        Request(
+            model=model, gpus=2, gpu="h100-sxm-80gb", software="megatron-local", seq_length=64, global_batch_size=8,
+            architecture=architecture, numerics={"precision": precision},
+        )
+    )  # fmt: skip
+    write_export(tmp_path, export_texts(question.setting, parse_plan(text, 2), None, "megatron"))
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "MEGATRON_PATH": str(ROOT / "tools" / "cpu_run"),
+        "TRAIN_STEPS": "3",
+        "MASTER_PORT": str(20000 + os.getpid() % 20000),
+        "OMP_NUM_THREADS": "1",
+    }
+    run = subprocess.run(
+        ["bash", tmp_path / TORCHRUN_SCRIPT, *WITHOUT_GPU],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    losses = [float(value) for value in re.findall(r"iteration +\d+/ +3 .*lm loss: (\S+)", run.stdout)]
+    assert run.returncode == 0 and len(losses) == 3, (run.stdout[-2000:], run.stderr[-3000:])
+    assert all(6.0 < loss < 6.5 for loss in losses), "a model of 512 tokens that knows nothing has ln 512 = 6.24"

@@ -1,0 +1,1 @@
+"""An exported script on a CPU, with megatron-core's own trainer."""
