@@ -87,8 +87,8 @@ def test_the_table_is_whole_and_sorted():
             "--tensor-model-parallel-size 2 --num-experts 4 --expert-tensor-parallel-size 1 --expert-model-parallel-size 4",
             "tp=2,pp=1,ep=4,dp=4,mbs=1,sp=0,recompute=none,dist_opt=0",
         ),
-        ("--deepspeed --zero-stage 3", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0,fsdp=3"),
-        ("--use-torch-fsdp2", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0,fsdp=3"),
+        ("--deepspeed --zero-stage 3", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,fsdp=3"),
+        ("--use-torch-fsdp2", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,fsdp=3"),
         (
             "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-distributed-optimizer",
             "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,offload=0.5",
@@ -227,7 +227,7 @@ def random_plans(setting, generator, count):
     sharding = generator.choice(
         [Wish(), Wish(fixed={"dist_opt": frozenset({False})}), Wish(fixed={"offload": frozenset({0.5})})]
     )
-    layouts = enumerate_space(setting, sharding, True).layouts
+    layouts = enumerate_space(setting, sharding).layouts
     options = recompute_options(setting, Wish(), setting.model.num_layers)
     for row in np.array([generator.randrange(len(layouts)) for _ in range(count)]):
         plan = layouts.plan(int(row), generator.choice(options), setting.model)
