@@ -40,14 +40,16 @@ class PipelineSplit:
         pp = len(self.layers)
         if len(set(self.layers)) == 1 or pp == 1 or sum(self.layers) != num_layers:
             return None, None
-        if self.even_inside:
+        if self.even_inside and min(self.layers) > 0:
             return self.layers[0], self.layers[-1]
-        if num_layers % pp == 0:
+        if num_layers % pp == 0 or num_layers < pp:
             return None, None
-        middle = round(sum(self.layers[1:-1]) / (pp - 2))
-        rest = num_layers - middle * (pp - 2)
-        first = min(max(self.layers[0], 1), rest - 1)
-        return first, rest - first
+        for middle in (-(-num_layers // pp), num_layers // pp):
+            rest = num_layers - middle * (pp - 2)
+            if rest >= 2:
+                first = min(max(self.layers[0], 1), rest - 1)
+                return first, rest - first
+        return None, None
 
 
 def split_of_layout(text: str, pp: int, num_layers: int, mtp_layers: int) -> PipelineSplit:

@@ -169,7 +169,7 @@ class _Reader:
     def _case(self, node: Case) -> bool | None:
         self.why = reason_of(value_of(node.word, self.variables))
         subject = known_text(value_of(node.word, self.variables))
-        if subject is None or self._unset(node.word):
+        if subject is None or any(piece.unset for piece in value_of(node.word, self.variables)):
             self._either([*(body for _, body in node.branches), ()], node.line)
             return None
         for patterns, body in node.branches:
@@ -178,9 +178,6 @@ class _Reader:
                 if text is not None and fnmatch.fnmatchcase(subject, text):
                     return self.run(body)
         return True
-
-    def _unset(self, word: Word) -> bool:
-        return any(piece.unset for piece in value_of(word, self.variables))
 
     def _loop(self, node: Loop) -> bool | None:
         if node.name is None:

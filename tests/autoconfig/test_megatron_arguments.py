@@ -219,6 +219,8 @@ def test_layouts():
     assert split.ends(61) == (7, 6)
     assert split_of_layout("[['embedding','decoder'],['decoder','loss']]", 2, 2, 0).layers == (1, 1)
     assert split_of_layout("Et|tL", 2, 3, 0).broken == ("NV031",)
+    assert split_of_layout("E|tt|tt|L", 4, 4, 0).ends(4) == (None, None)
+    assert split_of_layout("E|tt|ttt|L", 4, 5, 0).ends(5) == (1, 2)
     assert read_pattern("([0]*3+[1]*58)", "--x") == [0] * 3 + [1] * 58
 
 

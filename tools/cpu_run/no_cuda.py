@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 CPU = torch.device("cpu")
 
 
-class OnCpu(TorchFunctionMode):
+class OnCpu(TorchFunctionMode):  # type: ignore[misc]
     """Every function call that names a CUDA device gets the CPU instead."""
 
     def __torch_function__(self, function: Any, kinds: Any, arguments: Any = (), named: Any = None) -> Any:
