@@ -111,7 +111,8 @@ def _script(
             lines += _array(group, chosen)
     lines += _data(setting)
     written = [group for group in GROUPS if any(a.group == group for a in arguments)]
-    names = [f'"${{{group.upper()}_ARGUMENTS[@]}}"' for group in [*written, "data", "run", "checkpoint"]]
+    optional = ["rope"] if _fuses_rope(setting) else []
+    names = [f'"${{{group.upper()}_ARGUMENTS[@]}}"' for group in [*written, "data", "run", *optional, "checkpoint"]]
     lines += ["ARGUMENTS=(", *(f"    {name}" for name in names), '    "$@"', ")", ""]
     return "\n".join([*lines, *launch, ""])
 
@@ -158,7 +159,21 @@ def _variables(setting: Setting) -> list[str]:
     ]
     if setting.model.position_embedding_type in ("rope", "yarn"):
         lines.append('ROTARY_BASE="${ROTARY_BASE:-10000}"  # the model\'s rope_theta; changes neither speed nor memory')
+    if _fuses_rope(setting):
+        probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
+        lines += [
+            "# yes: the fused RoPE kernel, which is Transformer Engine's; the default is yes where it is installed",
+            f'ROPE_FUSION="${{ROPE_FUSION:-$(python3 -c "{probe}" 2>/dev/null || true)}}"',
+        ]
     return [*lines, ""]
+
+
+def _fuses_rope(setting: Setting) -> bool:
+    """Megatron refuses to start with its default, the fused kernel, where Transformer Engine is missing."""
+    model = setting.model
+    return (
+        model.position_embedding_type == "rope" and not model.multi_latent_attention and setting.stack.name != "megatron-local"
+    )
 
 
 def _environment(variables: Mapping[str, str | None]) -> list[str]:
@@ -188,6 +203,8 @@ def _data(setting: Setting) -> list[str]:
     ]
     if setting.model.position_embedding_type in ("rope", "yarn"):
         lines.append('RUN_ARGUMENTS+=(--rotary-base "$ROTARY_BASE")')
+    if _fuses_rope(setting):
+        lines += ["ROPE_ARGUMENTS=()", 'if [ "$ROPE_FUSION" != "yes" ]; then', "    ROPE_ARGUMENTS=(--no-rope-fusion)", "fi"]
     return [
         *lines,
         "CHECKPOINT_ARGUMENTS=()",

@@ -87,6 +87,14 @@ def test_every_exported_script_passes_the_judge(judge, tmp_path, name, script):
         assert answer["changed"] == {}, "megatron runs something else than the plan says"
 
 
+def test_rope_is_fused_only_where_transformer_engine_is(tmp_path):
+    written("llama-first", tmp_path)
+    for script in (TORCHRUN_SCRIPT, SBATCH_SCRIPT):
+        assert "--no-rope-fusion" not in launch_of(tmp_path / script, ROPE_FUSION="yes").arguments
+        assert "--no-rope-fusion" in launch_of(tmp_path / script, ROPE_FUSION="no").arguments
+        assert "--no-rope-fusion" in launch_of(tmp_path / script).arguments, "no Transformer Engine beside the stand-ins"
+
+
 @pytest.mark.parametrize("name", ["llama-fp8", "deepseek-uneven", "llama-fsdp"])
 def test_a_script_hands_over_the_argument_list(tmp_path, name):
     setting, plan = written(name, tmp_path)
