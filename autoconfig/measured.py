@@ -101,7 +101,7 @@ def measured_step_seconds(row: Row, setting: Setting) -> float | None:
     from autoconfig.flops import flops_per_step
 
     tokens, gpus = setting.workload.tokens_per_step, setting.cluster.num_gpus
-    if (step := number(row, "metric_step_s")) is not None:
+    if (step := number(row, "metric_step_s")) is not None and step > 0:
         return step
     if (rate := number(row, "metric_tokens_per_s_per_gpu")) is not None and rate > 0:
         return tokens / rate / gpus
@@ -148,6 +148,10 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) 
     if dp < 1:
         raise InputError("neither dp nor gpus is given")
     mbs, batch = whole(row, "mbs"), whole(row, "gbs", 0)
+    if mbs < 1 or batch < 0:
+        raise InputError(f"cells mbs={mbs}, gbs={batch} must be at least 1")
+    if gpus and gpus != tp * pp * cp * dp:
+        assumed.append(f"{tp * pp * cp * dp} GPUs (tp x pp x cp x dp; the row says {gpus})")
     if not batch:
         batch = mbs * dp * pp
         assumed.append(f"gbs {batch}")

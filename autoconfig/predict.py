@@ -8,6 +8,7 @@ predicted keeps its line, empty, with the reason.
 from __future__ import annotations
 
 import csv
+import io
 import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
@@ -119,11 +120,11 @@ def read_table(source: Path) -> list[dict[str, str]]:
     try:
         if source.stat().st_size > MAX_INPUT_BYTES:
             raise FileError(f"{source} is larger than {MAX_INPUT_BYTES // 2**20} MiB")
-        text = source.read_text(encoding="utf-8")
+        text = source.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise FileError(f"{source} cannot be read: {reason}") from error
-    reader = csv.DictReader(text.splitlines())
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         rows = [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in reader]
     except csv.Error as error:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.row_cells import Row, cell, whole
+from autoconfig.row_cells import Row, cell, number, whole
 from specs.errors import InputError
 from specs.model import ModelSpec
 from specs.model_catalogue import load_model
@@ -181,7 +181,7 @@ def _overlap(time: StackTime, overlap: str, cuda_graph: str) -> StackTime:
 
 def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
     """Owner-by-owner broadcasts of a sharded optimizer go over the shard group, which may be smaller than data parallelism."""
-    if not shard.isdigit() or not data_parallel:
+    if not (shard.isascii() and shard.isdigit() and len(shard) < 9) or not data_parallel:
         return time
     return replace(time, optimizer_seconds_per_rank=time.optimizer_seconds_per_rank * min(1.0, int(shard) / data_parallel))
 
@@ -199,8 +199,9 @@ def read_numerics(row: Row, stack: SoftwareStack, assumed: list[str]) -> Numeric
         assumed.append(f"fp8_param_gather {int(gather)}")
     if not cell(row, "grad_dtype"):
         assumed.append(f"gradients {stack.memory.default_grad_dtype}")
-    dropout = float(cell(row, "hidden_dropout") or family_of(cell(row, "model"))["dropout"])
-    if not cell(row, "hidden_dropout"):
+    given = number(row, "hidden_dropout")
+    dropout = float(family_of(cell(row, "model"))["dropout"]) if given is None else given
+    if given is None:
         assumed.append(f"dropout {dropout:g}")
     return Numerics(
         precision=precision,

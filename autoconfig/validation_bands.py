@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.confidence import CLASSES, Band, band_of
-from autoconfig.validation_runs import Predicted
+from autoconfig.validation_runs import Predicted, paper_of
 
 POOLED = "pooled"
 NOT_FOR_BANDS = {
@@ -73,7 +73,7 @@ def coverage(predicted: Sequence[Predicted]) -> list[Coverage]:
     width: dict[str, float] = {}
     by_source = {source: [p for p in predicted if p.source == source] for source in sorted({p.source for p in predicted})}
     for source, rows in by_source.items():
-        bands: Mapping[str, Band] = bands_of([p for p in predicted if p.source != source])
+        bands: Mapping[str, Band] = bands_of([p for p in predicted if paper_of(p.source) != paper_of(source)])
         for p in rows:
             band = band_of(p.level, bands)
             inside[_key(p)] = band.p5 <= np.exp(p.log_ratio) <= band.p95

@@ -23,7 +23,7 @@ POOL = "*"
 """Generation name of the entry that stands in where neither a generation nor an ancestor has one."""
 DEFAULTS_VERSION = "documented-defaults"
 MOST = 4.0
-"""A factor outside 1/MOST to MOST is refused: the run was something else."""
+"""Factors beyond 1/MOST to MOST are not believed: fitting stops there, and a file that holds one is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ def parse(data: Any, name: str) -> Calibration:
         raise InputError(f"{name} is not a calibration of schema version {SCHEMA_VERSION}; write one with autoconfig calibrate")
     try:
         return Calibration(version=str(data["version"]), entries=tuple(_entry(item, name) for item in data["entries"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{name}: an entry is malformed ({type(error).__name__}: {error})") from error
 
 

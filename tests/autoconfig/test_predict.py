@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from autoconfig.measured import published_rows
-from autoconfig.predict import COLUMNS, never_read, predict_rows
+from autoconfig.predict import COLUMNS, never_read, predict_rows, read_table
 from specs.plan import parse_plan
 
 ROWS = {row["id"]: row for row in published_rows()}
@@ -121,3 +121,22 @@ def test_equal_questions_get_equal_answers_under_their_own_ids() -> None:
     found = predict_rows([row | {"id": str(n), "notes": str(n)} for n in range(50)])
     assert [p.id for p in found] == [str(n) for n in range(50)]
     assert len({p.step_seconds for p in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("mbs", "0"), ("optimizer_shard", "2\u00b3"), ("optimizer_shard", "9" * 400), ("hidden_dropout", "x")]
+)
+def test_an_odd_cell_costs_no_other_row(key: str, value: str) -> None:
+    good = next(row for row in published_rows() if row["full_plan"] == "1" and row["status"] == "ran")
+    first, second = predict_rows([{**good, "id": "odd", key: value}, {**good, "id": "good"}])
+    assert (first.id, second.id) == ("odd", "good") and second.step_seconds
+
+
+def test_a_table_of_a_spreadsheet_keeps_its_ids(tmp_path: Path) -> None:
+    good = next(row for row in published_rows() if row["full_plan"] == "1" and row["status"] == "ran")
+    path = tmp_path / "in.csv"
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, ["id", *(key for key in good if key != "id")])
+        writer.writeheader()
+        writer.writerows({**good, "id": name} for name in ("a\u2028b", "two\nlines", "c"))
+    assert [row["id"] for row in read_table(path)] == ["a\u2028b", "two\nlines", "c"]

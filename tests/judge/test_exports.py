@@ -1,6 +1,8 @@
 """Exported scripts, started against stand-in launchers, and what the real megatron-core says of their arguments."""
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,8 @@ def written(name, folder):
 def test_every_exported_script_passes_the_judge(judge, tmp_path, name, script):
     setting, plan = written(name, tmp_path)
     cluster = setting.cluster
+    subprocess.run(["bash", "-n", tmp_path / script], check=True, timeout=30)
+    subprocess.run([Path(sys.executable).parent / "shellcheck", tmp_path / script], check=True, timeout=60)
     for variables in ({}, {"DATA_PATH": "/data/a b", "TOKENIZER_MODEL": "/tok", "CHECKPOINT_DIR": "/ckpt", "TRAIN_STEPS": "7"}):
         launch = launch_of(tmp_path / script, **variables)
         options = dict(zip(launch.launcher[::2], launch.launcher[1::2], strict=False))
