@@ -295,20 +295,20 @@ class _Reader:
                 why = f"${name} is read while the script runs (line {line}): say --set {name}=VALUE"
                 self.variables.values[name] = (Piece(text=f"${name}", unknown=why),)
 
-    def _inner_script(self, name: str, fields: list[Value]) -> tuple[Value, list[Value]] | None:
-        """(commands as text, words before them) of `eval TEXT` and of anything that ends in `bash -c TEXT`."""
+    def _inner_script(self, name: str, fields: list[Value]) -> tuple[Value, list[Value], list[Value]] | None:
+        """(commands as text, words before them, their "$@") of `eval TEXT` and of `... bash -c TEXT NAME WORDS`."""
         if name == "eval":
             joined: list[Piece] = []
             for value in fields[1:]:
                 joined += [*plain_value(" "), *value] if joined else value
-            return tuple(joined), []
+            return tuple(joined), [], []
         texts = [text_of(value) for value in fields]
         for position, text in enumerate(texts[:-2]):
             if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
-                return fields[position + 2], fields[:position]
+                return fields[position + 2], fields[:position], fields[position + 4 :]
         return None
 
-    def _inner(self, value: Value, before: list[Value]) -> bool | None:
+    def _inner(self, value: Value, before: list[Value], handed_over: list[Value]) -> bool | None:
         self.calls += 1
         if self.calls > MOST_CALLS:
             raise InputError(f"eval and bash -c are nested deeper than {MOST_CALLS}; simplify the script")
@@ -324,10 +324,17 @@ class _Reader:
             origin += list(piece.origin) if len(piece.origin) == len(shown) else [None] * len(shown)
         self.variables.values.update(hidden)
         known = len(self.launches)
+        outer = self.variables.values.get("@")
+        if handed_over:
+            self.variables.values["@"] = handed_over
         try:
             result = self.run(parse(tokens_of(Source(text=text, origin=origin, file_text=self.text))))
         finally:
             self.calls -= 1
+            if outer is not None:
+                self.variables.values["@"] = outer
+            else:
+                self.variables.values.pop("@", None)
         self.launches[known:] = [launch.behind(before) for launch in self.launches[known:]]
         return result
 

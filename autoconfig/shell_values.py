@@ -91,7 +91,8 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
     fields: list[list[Piece]] = [[]]
     started = False
     for part in word.parts:
-        if part.kind == "variable" and part.operator in ("[@]", "[*]"):
+        handed_over = part.kind == "variable" and part.text == "@" and isinstance(variables.values.get("@"), list)
+        if handed_over or (part.kind == "variable" and part.operator in ("[@]", "[*]")):
             elements = _elements(part, variables)
             for number, element in enumerate(elements):
                 if number:

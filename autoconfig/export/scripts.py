@@ -158,7 +158,7 @@ def _variables(setting: Setting) -> list[str]:
         'LEARNING_RATE="${LEARNING_RATE:-1e-4}"',
     ]
     if setting.model.position_embedding_type in ("rope", "yarn"):
-        lines.append('ROTARY_BASE="${ROTARY_BASE:-10000}"  # the model\'s rope_theta; changes neither speed nor memory')
+        lines.append('ROTARY_BASE="${ROTARY_BASE:-10000}"  # Megatron\'s default: set your model\'s rope_theta')
     if _fuses_rope(setting):
         probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
         lines += [

@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
 from autoconfig.calibration_file import calibrated
+from autoconfig.check_input import CheckRequest, read_check
 from autoconfig.evaluate import report_plan
 from autoconfig.export.argument import words
 from autoconfig.export.arguments import mock_arguments
@@ -24,6 +25,7 @@ from autoconfig.export.plan_json import plan_text, read_plan_text
 from autoconfig.export.run_arguments import environment, tp_comm_overlap
 from autoconfig.export.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, quoted, sbatch_script, slug, torchrun_script
 from autoconfig.export.write import PLAN_FILE
+from autoconfig.question import Request, understand
 from specs.errors import InputError, UnsupportedError
 from specs.plan import parse_plan
 from time_model.calibration import shipped
@@ -236,3 +238,11 @@ def test_an_illegal_plan_is_refused_and_one_that_does_not_fit_warns(autoconfig, 
 def test_nothing_is_exported_where_nothing_fits(autoconfig, tmp_path):
     result = autoconfig.run("search", "--model", "175b", "--gpus", "2", "--export", str(tmp_path / "x"))
     assert result.exit_code == 3 and not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("write", [torchrun_script, sbatch_script])
+def test_check_reads_both_scripts_back(write):
+    setting = understand(Request(model="llama3-8b", gpus=64, gpu="h100-sxm-80gb")).setting
+    plan = parse_plan("tp=2,pp=4,vpp=4,mbs=1,sp=1,recompute=selective:layernorm", 64)
+    found = read_check(write(setting, plan, None), CheckRequest(gpu="h100-sxm-80gb"))
+    assert found.question.setting.cluster.num_gpus == 64 and found.plan == plan and found.notes == ()
