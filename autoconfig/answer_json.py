@@ -184,6 +184,7 @@ def explain_json(explanation: Explanation) -> dict[str, Any]:
         }
         for s in (included.report.stages if included.report else ())
     ]
+    body["nearest_legal"] = None if explanation.nearest_legal is None else str(explanation.nearest_legal)
     body["operators"] = [asdict(row) for row in explanation.operators]
     body["what_binds"] = [
         {

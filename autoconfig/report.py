@@ -218,6 +218,8 @@ def show_explain(console: Console, explanation: Explanation) -> None:
         console.print("[bold red]Not legal:[/bold red]")
         for violation in included.violations:
             console.print(f"  {violation.rule}: {escape(violation.text)}")
+        if explanation.nearest_legal is not None:
+            console.print(f"The nearest legal plan is [bold]{escape(str(explanation.nearest_legal))}[/bold]")
         return
     report = included.report
     assert report is not None

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from autoconfig.binding import Gain, what_binds
 from autoconfig.evaluate import Money, PlanReport, Violation, report_plan, violations
+from autoconfig.nearest_plan import nearest_legal
 from autoconfig.question import Question, Request, understand
 from autoconfig.remedies import Remedy, remedies
 from autoconfig.search import Ranking, rank_plans
@@ -130,6 +131,8 @@ class Explanation:
     included: IncludedPlan
     operators: tuple[OperatorRow, ...] = ()
     """Every operator of a layer, the head and the embedding; empty where the plan is not legal."""
+    nearest_legal: TrainPlan | None = None
+    """Where the plan is not legal: the legal plan with the fewest changes."""
     gains: tuple[Gain, ...] = ()
     """What a little more of everything would buy; empty where it was not asked or nothing fits."""
 
@@ -140,7 +143,7 @@ def explain(request: Request, plan_text: str, *, binds: bool = True) -> Explanat
     money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
     included, s = _include(plan_text, question, None, money), question.setting
     if included.report is None:
-        return Explanation(question=question, included=included)
+        return Explanation(question=question, included=included, nearest_legal=nearest_legal(s, included.plan))
     operators = explain_operators(
         model=s.model, cluster=s.cluster, numerics=s.numerics, stack=s.stack, workload=s.workload, plan=included.plan
     )
