@@ -16,6 +16,7 @@ import click
 
 from autoconfig import cli_megatron, cli_truth
 from autoconfig.cli_options import question_options, request_of, search_options
+from autoconfig.cli_scaling import scaling_command
 from specs.errors import AutoconfigError, InputError
 
 if TYPE_CHECKING:
@@ -242,6 +243,7 @@ def _progress(options: dict[str, Any]) -> Any:
 
 
 cli_megatron.register(cli)
+cli.add_command(scaling_command)
 
 
 def main() -> None:
