@@ -119,9 +119,10 @@ class Arguments:
         """Known arguments that nothing read: data, paths, logging, learning rate, ..."""
         return tuple(name for name in self.given if name not in self.used)
 
-    def newest_year(self) -> int:
-        """The year in which the newest of the given arguments was first seen; 0 for none."""
-        return max((known_arguments()[name].first_year for name in self.given), default=0)
+    def newest(self) -> tuple[str, int]:
+        """The newest of the given arguments and the year in which it was first seen; ("none", 0) where there is none."""
+        names = known_arguments()
+        return max(((name, names[name].first_year) for name in self.given), key=lambda pair: pair[1], default=("none", 0))
 
     def _find(self, name: str) -> Given | None:
         self.used.add(name)

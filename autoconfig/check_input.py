@@ -6,7 +6,7 @@ import json
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autoconfig.argument_list import name_hint
@@ -110,18 +110,19 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         seq_length=request.seq_length,
         global_batch_size=request.global_batch_size,
     )
-    read = read_arguments(script.words(), gpus, overrides, script.unread())
-    assumed = list(read.assumed)
+    assumed: list[str] = []
     asked = Request(
-        model=read.model.name,
+        model=request.model or "",
         gpus=gpus,
         gpu=request.gpu,
         cluster=request.cluster,
         gpus_per_node=request.gpus_per_node,
-        software=read.stack.name,
         memory_margin=_margin(request),
     )
     cluster = read_cluster(asked, assumed)
+    read = read_arguments(script.words(), cluster, overrides, script.unread())
+    assumed += read.assumed
+    asked = replace(asked, model=read.model.name, software=read.stack.name)
     cluster.gpu.peak_flops_per_s(read.numerics.gemm_precision)
     setting = Setting(model=read.model, cluster=cluster, numerics=read.numerics, stack=read.stack, workload=read.workload)
     question = _question(setting, tuple(assumed), asked)
