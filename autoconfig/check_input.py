@@ -120,7 +120,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         memory_margin=_margin(request),
     )
     cluster = read_cluster(asked, assumed)
-    read = read_arguments(script.words(), cluster, overrides, script.unread())
+    read = read_arguments(script.words(), cluster, overrides, script.unread(), script.choices())
     assumed += read.assumed
     asked = replace(asked, model=read.model.name, software=read.stack.name)
     cluster.gpu.peak_flops_per_s(read.numerics.gemm_precision)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoconfig.argument_list import Arguments, split_arguments
+from autoconfig.argument_list import Arguments, Choices, split_arguments
 from autoconfig.megatron_model import read_model
 from autoconfig.megatron_numerics import read_numerics, read_seq_length
 from autoconfig.megatron_plan import read_plan
@@ -55,11 +55,15 @@ class ArgumentsRead:
 
 
 def read_arguments(
-    argv: Sequence[str], cluster: ClusterSpec, overrides: Overrides | None = None, unread: Mapping[int, str] | None = None
+    argv: Sequence[str],
+    cluster: ClusterSpec,
+    overrides: Overrides | None = None,
+    unread: Mapping[int, str] | None = None,
+    choices: Choices | None = None,
 ) -> ArgumentsRead:
     """Model, numerics, software, workload and plan of an argument list on a cluster. Raises InputError."""
     overrides = overrides or Overrides()
-    arguments = split_arguments(argv, unread)
+    arguments = split_arguments(argv, unread, choices)
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
     model = _model(arguments, overrides, assumed)
     seq = overrides.seq_length or read_seq_length(arguments)
@@ -83,7 +87,7 @@ def read_arguments(
         workload=workload,
         plan=found.plan,
         split=found.split,
-        unknown=arguments.unknown,
+        unknown=(*arguments.unknown, *arguments.depends()),
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
         arguments=arguments,

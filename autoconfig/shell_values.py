@@ -30,6 +30,8 @@ class Piece:
     unknown: str = ""
     unset: bool = False
     """Not known because the file does not set it: in conditions it counts as empty, as in a clean environment."""
+    choices: tuple[tuple[str, ...], ...] = ()
+    """Not known because a condition decides: the words that it is in each branch; empty where these are not known either."""
 
 
 Value = tuple[Piece, ...]

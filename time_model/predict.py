@@ -55,8 +55,8 @@ def estimate_step_time(
 ) -> TimeEstimate:
     """Price every layout under every recomputation. Raises InputError where the GPU lacks the precision.
 
-    A layer is priced once per distinct (tp, sp, cp, mbs, fsdp[, ep, etp]) and gathered; pipeline, data parallelism and optimizer
-    are added per row. Legality is not checked here: a silly plan gets its price.
+    A layer is priced once per distinct (tp, sp, cp, mbs, fsdp[, ep, etp]) and gathered; pipeline, data parallelism and the
+    optimizer are added per row. Legality is not checked here: a silly plan gets its price.
     """
     job = Job(model, cluster, numerics, stack, workload)
     step = np.empty((len(layouts), len(recomputes)))

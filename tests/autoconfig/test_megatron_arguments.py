@@ -1,20 +1,12 @@
 """Megatron-LM's arguments of every year as a question and a plan; what our export writes reads back to the same plan."""
 
-import os
-import random
 
-import numpy as np
 import pytest
 
 from autoconfig.argument_list import known_arguments, split_arguments
-from autoconfig.evaluate import violations
-from autoconfig.export.argument import words
-from autoconfig.export.arguments import mock_arguments
 from autoconfig.megatron_arguments import Overrides, read_arguments
 from autoconfig.megatron_model import read_pattern
 from autoconfig.pipeline_split import layout_chunks, split_of_layout
-from autoconfig.recompute_options import recompute_options
-from autoconfig.space import Wish, enumerate_space
 from specs.cluster import cluster_of
 from specs.errors import InputError, UnsupportedError
 from specs.gpu_catalogue import load_gpu
