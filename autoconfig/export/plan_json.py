@@ -16,6 +16,7 @@ from specs.gpu_catalogue import load_gpu
 from specs.model import ModelSpec
 from specs.numerics import Numerics, Workload
 from specs.plan import TrainPlan, parse_plan
+from specs.rope import RopeScaling, rope_scaling_of
 from specs.software_catalogue import load_stack
 from specs.units import GIB
 
@@ -32,7 +33,7 @@ def plan_file(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> d
         "kind": KIND,
         "short": str(plan),
         "plan": plan_json(plan, setting.workload.global_batch_size),
-        "model": {name: list(value) if isinstance(value, tuple) else value for name, value in model.items()},
+        "model": {name: _plain(value) for name, value in model.items()},
         "cluster": {
             "gpu": cluster.gpu.id,
             "num_gpus": cluster.num_gpus,
@@ -48,6 +49,12 @@ def plan_file(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> d
         "software": setting.stack.name,
         "predicted": None if report is None else _predicted(report),
     }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, RopeScaling):
+        return dataclasses.asdict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _predicted(report: PlanReport) -> dict[str, Any]:
@@ -94,6 +101,7 @@ def _setting(body: Mapping[str, Any]) -> Setting:
     model = dict(body["model"])
     if isinstance(model.get("moe_layer_freq"), list):
         model["moe_layer_freq"] = tuple(model["moe_layer_freq"])
+    model["rope_scaling"] = rope_scaling_of(model.get("rope_scaling"))
     numerics = dict(body["numerics"])
     numerics["lora_target_modules"] = tuple(numerics["lora_target_modules"])
     cluster = dict(body["cluster"])

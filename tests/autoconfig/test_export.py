@@ -28,6 +28,7 @@ from autoconfig.export.write import PLAN_FILE
 from autoconfig.question import Request, understand
 from specs.errors import InputError, UnsupportedError
 from specs.plan import parse_plan
+from specs.rope import RopeScaling
 from time_model.calibration import shipped
 
 SHELLCHECK = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
@@ -107,6 +108,42 @@ def test_userbuffers_only_where_they_are_made_for(setting_of):
     assert tp_comm_overlap(dense, plan)
     assert not tp_comm_overlap(dense, parse_plan("tp=2", 8)) and not tp_comm_overlap(setting_of("moe"), plan)
     assert not tp_comm_overlap(setting_of("dense", numerics={"deterministic": True}), plan)
+
+
+def rotary(model):
+    setting = understand(Request(model=model, gpus=8, gpu="h100-sxm-80gb")).setting
+    found = flags(mock_arguments(setting, parse_plan("tp=1,mbs=1", 8)))
+    return {flag: values for flag, values in found.items() if re.search("rotary|rope|yarn|mscale", flag)}
+
+
+def test_rotary_positions_are_those_of_the_model():
+    assert rotary("llama2-7b") == {"--rotary-base": ("10000",)}
+    assert rotary("llama3.1-8b") == {
+        "--rotary-base": ("500000",), "--use-rope-scaling": (), "--rope-scaling-factor": ("8.0",)
+    }  # fmt: skip
+    assert rotary("nemotron4-340b") == {"--rotary-base": ("10000",), "--rotary-percent": ("0.5",)}
+    yarn = {"--mscale": ("1.0",), "--mscale-all-dim": ("1.0",), "--rotary-scaling-factor": ("40.0",)}
+    assert rotary("deepseek-v3") == {"--rope-type": ("yarn",), "--rotary-base": ("10000",), **yarn}
+    assert rotary("gpt-oss-20b")["--yarn-original-max-position-embeddings"] == ("4096",)
+    assert rotary("gpt3-1.7b") == {}
+
+
+def test_a_base_that_nobody_published_stays_a_marked_variable(setting_of):
+    setting, plan = setting_of("odd"), parse_plan("tp=1,mbs=1", 8)
+    assert "ROTARY_BASE" not in torchrun_script(setting, plan, None)
+    unknown = dataclasses.replace(setting, model=setting.model.replace(rotary_base=None))
+    script = torchrun_script(unknown, plan, None)
+    assert "set your model's rope_theta" in script and '--rotary-base "$ROTARY_BASE"' in script
+    assert read_check(script, CheckRequest(gpu="a100-80gb")).question.setting.model.rotary_base == 10_000
+
+
+def test_a_scaling_without_arguments_is_said_and_not_written(setting_of):
+    setting, plan = setting_of("odd"), parse_plan("tp=1,mbs=1", 8)
+    for scaling in (RopeScaling(type="other", factor=4.0), RopeScaling(type="linear", factor=2.5)):
+        model = setting.model.replace(rope_scaling=scaling)
+        script = torchrun_script(dataclasses.replace(setting, model=model), plan, None)
+        assert "# NOT WRITTEN" in script and "interpolation" not in script and "--use-rope-scaling" not in script
+        assert read_plan_text(plan_text(dataclasses.replace(setting, model=model), plan, None))[0].model == model
 
 
 def test_patterns():

@@ -15,6 +15,8 @@ from autoconfig.question import Request, understand
 from autoconfig.recompute_options import recompute_options
 from autoconfig.search import rank_plans
 from autoconfig.space import Wish, enumerate_space
+from specs.model_catalogue import model_names
+from specs.plan import parse_plan
 
 NUMERICS = (
     {},
@@ -103,3 +105,13 @@ def test_check_has_nothing_to_add_to_a_fresh_export(name, write):
     assert answer.report.step_seconds == pytest.approx(float(ranking.step_seconds[0]), rel=1e-12)
     if name == "dense-tp1":
         assert plan.tp == 1
+
+
+NOT_WRITTEN = ("bloom-176b", "falcon-180b", "gpt-neox-20b")
+"""Models that Megatron-LM has no arguments for."""
+
+
+@pytest.mark.parametrize("name", [name for name in model_names() if name not in NOT_WRITTEN])
+def test_every_model_reads_back_whole(name):
+    setting = understand(Request(model=name, gpus=8, gpu="h100", seq_length=1024, global_batch_size=8)).setting
+    assert_reads_back(setting, parse_plan("tp=1,mbs=1", 8), torchrun_script)
