@@ -154,6 +154,7 @@ def _margin(request: CheckRequest) -> float:
 
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
+    setting, plan = read_plan_text(text)
     given = {
         "--model": request.model,
         "--gpus": request.gpus,
@@ -167,7 +168,6 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     named = [name for name, value in given.items() if value is not None]
     if named:
         raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
-    setting, plan = read_plan_text(text)
     asked = Request(
         model=setting.model.name, gpus=setting.cluster.num_gpus, software=setting.stack.name, memory_margin=_margin(request)
     )

@@ -12,10 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from autoconfig.calibration_file import calibrated
 from autoconfig.check_input import CheckRequest, read_check
 from autoconfig.evaluate import report_plan
 from autoconfig.export.argument import words
@@ -26,10 +23,9 @@ from autoconfig.export.run_arguments import environment, tp_comm_overlap
 from autoconfig.export.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, quoted, sbatch_script, slug, torchrun_script
 from autoconfig.export.write import PLAN_FILE
 from autoconfig.question import Request, understand
-from specs.errors import InputError, UnsupportedError
+from specs.errors import UnsupportedError
 from specs.plan import parse_plan
 from specs.rope import RopeScaling
-from time_model.calibration import shipped
 
 SHELLCHECK = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
 PLANS = {
@@ -192,29 +188,6 @@ def test_hostile_values_reach_the_program_as_they_are():
     for value in ("$(touch pwned)", "a'b", '"', "a b", "`x`", "\\", "*", "~", "!x", "-n\n"):
         shown = subprocess.run(["bash", "-c", f"printf %s {quoted(value)}"], capture_output=True, text=True, check=True)
         assert shown.stdout == value
-
-
-def test_plan_file_reads_back(exported):
-    setting, plan = exported
-    text = plan_text(setting, plan, report_plan(setting, plan))
-    Draft202012Validator(schema("plan")).validate(json.loads(text))
-    found, again = read_plan_text(text)
-    assert (calibrated(found, shipped()), again) == (setting, plan), "the file names the stack; its calibration is ours"
-    Draft202012Validator(schema("plan")).validate(json.loads(plan_text(setting, plan, None)))
-
-
-def test_plan_files_that_cannot_be_used(exported):
-    good = json.loads(plan_text(*exported, None))
-    bad = ["", "{", "[]", "{}", "[" * 5000, json.dumps({**good, "schema_version": 9}), json.dumps({**good, "model": {}})]
-    bad += [
-        json.dumps({key: value for key, value in good.items() if key != gone})
-        for gone in good
-        if gone not in ("plan", "predicted")
-    ]
-    bad += [json.dumps({**good, "short": text}) for text in ("", "tp=x", "zz=1")] + [json.dumps({**good, "cluster": "x"})]
-    for text in bad:
-        with pytest.raises(InputError):
-            read_plan_text(text)
 
 
 def test_search_exports_its_first_plan(autoconfig, tmp_path):
