@@ -162,6 +162,7 @@ def split_arguments(
         raise InputError(f"{len(argv):,} arguments are more than {MOST_ARGUMENTS:,}; this is no launch of one training job")
     unread, choices = unread or {}, choices or {}
     undecided: dict[str, str] = {}
+    empty = "'' (an empty word)"
     given: dict[str, Given] = {}
     unknown: list[str] = []
     repeated: list[str] = []
@@ -174,7 +175,7 @@ def split_arguments(
             position += 1
             continue
         if position in unread or not _OPTION.match(word):
-            unknown.append(word if position not in unread else f"{word} ({unread[position]})")
+            unknown.append(f"{word or empty} ({unread[position]})" if position in unread else word or empty)
             position += 1
             continue
         found, position, known = _one(argv, position, unread)

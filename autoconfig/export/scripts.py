@@ -191,10 +191,13 @@ def _environment(variables: Mapping[str, str | None]) -> list[str]:
 
 def _array(group: str, arguments: Iterable[Argument]) -> list[str]:
     lines = [f"# --- {TITLES[group]} ---", f"{group.upper()}_ARGUMENTS=("]
-    for argument in arguments:
-        line = "    " + " ".join([argument.flag, *map(quoted, argument.values)])
-        lines.append(f"{line}  # {remark(argument.comment)}" if argument.comment else line)
-    return [*lines, ")", ""]
+    return [*lines, *map(argument_line, arguments), ")", ""]
+
+
+def argument_line(argument: Argument) -> str:
+    """One line of an array: the argument, its values in quotes, its comment."""
+    line = "    " + " ".join([argument.flag, *map(quoted, argument.values)])
+    return f"{line}  # {remark(argument.comment)}" if argument.comment else line
 
 
 def _data(setting: Setting) -> list[str]:

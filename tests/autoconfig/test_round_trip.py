@@ -1,19 +1,23 @@
 """What the export writes, `check` reads back whole: plan, model, numerics, cluster, software, price; torchrun and sbatch."""
 
 import dataclasses
+import itertools
 import os
 import random
 
 import numpy as np
 import pytest
 
+from autoconfig.argument_list import split_arguments
 from autoconfig.check import check
 from autoconfig.check_input import CheckRequest, read_check
 from autoconfig.evaluate import violations
 from autoconfig.export.scripts import sbatch_script, torchrun_script
 from autoconfig.question import Request, understand
 from autoconfig.recompute_options import recompute_options
+from autoconfig.script_edit import edited_text
 from autoconfig.search import rank_plans
+from autoconfig.shell_script import read_script
 from autoconfig.space import Wish, enumerate_space
 from specs.model_catalogue import model_names
 from specs.plan import parse_plan
@@ -82,6 +86,38 @@ def test_whole_scripts_read_back(setting_of):
 @pytest.mark.soak
 def test_a_thousand_exported_plans_read_back(setting_of):
     round_trip(setting_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")), 1000)
+
+
+def edits(setting_of, seed, count):
+    """Scripts of one plan, edited to another: what they start is what a fresh export of the other starts."""
+    generator = random.Random(seed)
+    seen = 0
+    while seen < count:
+        setting = setting_of(generator.choice(("dense", "odd", "moe", "mla")), gpus=16, gpu="h100")
+        plans = list(random_plans(setting, generator, 8))
+        asked = CheckRequest(gpu="h100")
+        for old, new in itertools.pairwise(plans):
+            write = generator.choice((torchrun_script, sbatch_script))
+            before, fresh = write(setting, old, None), write(setting, new, None)
+            text = edited_text(read_check(before, asked), new, None, asked)
+            given = {name: one.values for name, one in split_arguments(read_script(text).words()).given.items()}
+            assert given == {name: one.values for name, one in split_arguments(read_script(fresh).words()).given.items()}
+            assert read_script(text).words().count("") == 0
+            assert set(comments(text)) == set(comments(fresh))
+            seen += 1
+
+
+def comments(text):
+    return [line.partition("  # ")[2] or line for line in text.splitlines() if "# " in line]
+
+
+def test_edited_exports_start_what_fresh_ones_start(setting_of):
+    edits(setting_of, 3, 30)
+
+
+@pytest.mark.soak
+def test_many_edited_exports_start_what_fresh_ones_start(setting_of):
+    edits(setting_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "4")), 1000)
 
 
 FIRST = {
