@@ -94,7 +94,7 @@ class Audit:
 
 def audit_file(path: Path, *, quick: bool = False, progress: Progress | None = None) -> Audit:
     """Audit a CSV file. Raises InputError where it cannot be read."""
-    return audit_rows(read_rows(read_text(path)), quick=quick, progress=progress)
+    return audit_rows(read_rows(read_text(path, "a CSV table of recipes")), quick=quick, progress=progress)
 
 
 def read_rows(text: str) -> list[Row]:

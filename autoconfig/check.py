@@ -39,6 +39,8 @@ OLDER = {
     "megatron-deepspeed-2023": (),
 }
 """Stacks whose arguments know no uneven stages and no recompute modules, and which of the newer plan keys they know."""
+SHARDS_OPTIMIZER = "megatron-lm-2022"
+"""The one of them that knows --use-distributed-optimizer."""
 SPLIT_RULES = {
     "NV030": "the stages of the pipeline layout must be a multiple of pp",
     "NV031": "the pipeline layout must hold E first and L last, once each, and every decoder and MTP layer of the model",
@@ -140,10 +142,12 @@ def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None) ->
 
 
 def _wish(setting: Setting, plan: TrainPlan) -> Wish | None:
-    """Older software keeps the sharding that the file has: its arguments for others are its own."""
+    """Older software has arguments for its own sharding only: DeepSpeed keeps its ZeRO stage, Megatron-LM of 2022 may shard the
+    optimizer's state."""
     if setting.stack.name not in OLDER:
         return None
-    return Wish(fixed={"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp})})
+    shards = setting.stack.name == SHARDS_OPTIMIZER
+    return Wish(fixed={"dist_opt": frozenset({plan.dist_opt, shards or plan.dist_opt}), "fsdp": frozenset({plan.fsdp})})
 
 
 def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:

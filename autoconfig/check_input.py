@@ -25,6 +25,7 @@ from specs.plan import TrainPlan
 from time_model.calibration import shipped
 
 MOST_BYTES = 1_000_000
+WANTED = "a launch script, an argument list or a plan.json"
 _HEAD = "A=(\n"
 
 
@@ -61,17 +62,17 @@ class CheckInput:
     script: Script | None
 
 
-def read_text(path: Path) -> str:
-    """The text of a file of at most MOST_BYTES. Raises FileError saying what to do for anything else."""
+def read_text(path: Path, wanted: str = WANTED) -> str:
+    """The text of a file of at most MOST_BYTES. Raises FileError for anything else, saying what is `wanted`."""
     name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
     try:
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
-            raise FileError(f"{name!r} is a folder; name the launch script in it")
+            raise FileError(f"{name!r} is a folder; give {wanted}")
         if not stat.S_ISREG(found.st_mode):
-            raise FileError(f"{name!r} is no ordinary file; save the script to a file first")
+            raise FileError(f"{name!r} is no ordinary file; save it to one first, and give {wanted}")
         if found.st_size > MOST_BYTES:
-            raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {MOST_BYTES:,}; give the launch script itself")
+            raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {MOST_BYTES:,}; give {wanted}")
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -82,9 +83,9 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise FileError(f"{name!r} is no text file (UTF-8); give a launch script, an argument list or a plan.json")
+        raise FileError(f"{name!r} is no text file (UTF-8); give {wanted}")
     if not text.strip():
-        raise FileError(f"{name!r} is empty; give a launch script, an argument list or a plan.json")
+        raise FileError(f"{name!r} is empty; give {wanted}")
     return text
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoconfig.shell_launch import Launch, launch_of
+from autoconfig.shell_launch import Launch, almost_a_launch, launch_of
 from autoconfig.shell_lexer import ArrayAssignment, Part, Source, Word, tokens_of
 from autoconfig.shell_parser import Case, Chain, Function, If, Loop, Node, Simple, parse
 from autoconfig.shell_values import (
@@ -46,6 +46,8 @@ class Reader:
     variables: Variables = field(default_factory=Variables)
     functions: dict[str, tuple[Node, ...]] = field(default_factory=dict)
     launches: list[Launch] = field(default_factory=list)
+    almost: list[str] = field(default_factory=list)
+    """Commands that look like a launch and have too few arguments."""
     notes: list[str] = field(default_factory=list)
     steps: int = 0
     calls: int = 0
@@ -214,6 +216,8 @@ class Reader:
         launch = launch_of(fields, line)
         if launch is not None:
             self.launches.append(launch)
+        elif almost := almost_a_launch(fields, line):
+            self.almost.append(almost)
         return None if launch is None and name not in ("echo", "cd", "set", "mkdir", "printf", "module") else True
 
     def _call(self, name: str) -> bool | None:

@@ -96,9 +96,10 @@ def _arguments_in_variables(reader: Reader) -> Launch:
         first = next((at for at, element in enumerate(elements) if _is_known(element)), None)
         values += elements[first:] if first is not None else []
     if not any(text_of(value) in ("--num-layers", "--num_layers", "--encoder-num-layers") for value in values):
+        why = reader.almost[0] if reader.almost else "no command has a .py file and --num-layers"
         raise InputError(
-            "no launch of Megatron-LM was found: no command with a .py file and --num-layers; give the script that starts "
-            "training, a file with its argument list, or a plan.json (docs/check.md)"
+            f"no launch of Megatron-LM was found: {why}; give the script that starts training, a file with its argument list, "
+            "or a plan.json (docs/check.md)"
         )
     reader.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
     return Launch(arguments=tuple(values), program="", before=(), line=1)

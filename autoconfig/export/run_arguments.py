@@ -20,7 +20,8 @@ def plan_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
     """Parallelism, stages, recomputation, sharding."""
     model, out = setting.model, Collector("plan")
     out.add("tensor-model-parallel-size", plan.tp, why=f"{plan.tp} GPUs share every layer" if plan.tp > 1 else "")
-    out.add("pipeline-model-parallel-size", plan.pp, why=f"{model.num_layers} layers over {plan.pp} stages")
+    stages = f"{model.num_layers} layers over {plan.pp} stages"
+    out.add("pipeline-model-parallel-size", plan.pp, why=stages if plan.pp > 1 else "")
     _stages(out, setting, plan)
     out.add("context-parallel-size", plan.cp, why=f"{plan.cp} GPUs share a sequence" if plan.cp > 1 else "")
     if plan.cp > 1:

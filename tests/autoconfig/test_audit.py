@@ -144,6 +144,9 @@ def test_the_command_writes_a_table_and_refuses_others(autoconfig, tmp_path):
     ):
         result = autoconfig.run(*arguments)
         assert result.exit_code == 2 and result.stderr.startswith("error: ")
+    (tmp_path / "binary.csv").write_bytes(b"\0\1\2")
+    result = autoconfig.run("audit", str(tmp_path / "binary.csv"))
+    assert "give a CSV table of recipes" in result.stderr and "plan.json" not in result.stderr
 
 
 def test_odd_cells_are_reasons_not_crashes():

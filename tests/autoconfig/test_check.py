@@ -235,3 +235,19 @@ def test_a_slower_plan_that_fits_is_not_called_a_gain(autoconfig, tmp_path):
     result = autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "l4")
     assert result.exit_code == 3 and "buys" not in result.stdout and "faster" not in result.stdout
     assert "It fits, and takes" in result.stdout and "longer" in result.stdout
+
+
+def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_optimizer_sharded():
+    plan = "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 64"
+    answer, _ = checked(script(plan).replace("--vocab-size 50257 ", ""))
+    assert answer.source.question.setting.stack.name == "megatron-lm-2022"
+    said = " ".join(answer.source.question.assumed)
+    assert "the newest is --sequence-parallel, of 2022" in said and "--software transformer-engine" in said
+    assert answer.better is not None and answer.better.plan.dist_opt
+    assert any(change.flag == "--use-distributed-optimizer" for change in answer.changes)
+
+
+def test_a_launch_with_few_arguments_is_named():
+    text = "#!/bin/bash\ntorchrun --nproc_per_node 8 train.py --lr 1e-4 --config x.yaml\n"
+    with pytest.raises(InputError, match=r"line 2 starts train\.py with 1 argument of Megatron-LM \(--lr\), and at least 3"):
+        checked(text)

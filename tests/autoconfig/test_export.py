@@ -152,8 +152,9 @@ def test_what_megatron_cannot_build_is_refused(autoconfig, tmp_path, model):
     result = autoconfig.run("export", "--model", model, "--gpus", "64", "--output", str(tmp_path / "x"), "tp=8,pp=2,mbs=1")
     assert result.exit_code == 2 and "Megatron-LM has no argument for it" in result.stderr and not (tmp_path / "x").exists()
     result = autoconfig.run(
-        "export", "--model", model, "--gpus", "64", "--output", str(tmp_path / "x"), "--format", "plan", "tp=8,pp=2,mbs=1"
-    )
+        "export", "--model", model, "--gpus", "64", "--output", str(tmp_path / "x"), "--format", "plan", "--even-if-too-large",
+        "tp=8,pp=2,mbs=1",
+    )  # fmt: skip
     assert result.exit_code == 0 and (tmp_path / "x" / PLAN_FILE).exists()
 
 
@@ -236,12 +237,20 @@ def test_exports_that_are_refused(autoconfig, tmp_path, more, words_):
     assert result.exit_code == 2 and words_ in result.stderr and not (tmp_path / "x").exists()
 
 
-def test_an_illegal_plan_is_refused_and_one_that_does_not_fit_warns(autoconfig, tmp_path):
-    ask = ("export", "--model", "175b", "--gpus", "8", "--output", str(tmp_path / "x"))
-    result = autoconfig.run(*ask, "tp=3")
+def test_an_illegal_plan_is_refused_with_the_nearest_legal_one(autoconfig, tmp_path):
+    ask = ("export", "--model", "llama3-8b", "--gpus", "8", "--output", str(tmp_path / "x"))
+    result = autoconfig.run(*ask, "tp=3,mbs=1,sp=1")
     assert result.exit_code == 2 and "NV001" in result.stderr and not (tmp_path / "x").exists()
-    result = autoconfig.run(*ask, "tp=8,mbs=1,sp=1")
-    assert result.exit_code == 0 and "predicted not to fit" in result.stderr
+    near = re.search(r"the nearest legal plan is (tp=\S+)", result.stderr)[1]
+    assert autoconfig.run(*ask, near).exit_code == 0
+
+
+def test_a_plan_that_does_not_fit_is_written_only_on_demand(autoconfig, tmp_path):
+    ask = ("export", "--model", "175b", "--gpus", "8", "--output", str(tmp_path / "x"), "tp=8,mbs=1,sp=1")
+    result = autoconfig.run(*ask)
+    assert result.exit_code == 3 and "predicted not to fit" in result.stderr and not (tmp_path / "x").exists()
+    result = autoconfig.run(*ask, "--even-if-too-large")
+    assert result.exit_code == 0 and "warning: " in result.stderr and "predicted not to fit" in result.stderr
     assert "WARNING: this plan is predicted not to fit" in (tmp_path / "x" / TORCHRUN_SCRIPT).read_text()
 
 

@@ -108,7 +108,9 @@ def edits(setting_of, seed, count):
 
 
 def comments(text):
-    return [line.partition("  # ")[2] or line for line in text.splitlines() if "# " in line]
+    """All but the titles of sections: a section that was not there is not made."""
+    found = (line.partition("  # ")[2] or line for line in text.splitlines() if "# " in line)
+    return [line for line in found if not line.startswith("# ---")]
 
 
 def test_edited_exports_start_what_fresh_ones_start(setting_of):
