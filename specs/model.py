@@ -21,6 +21,7 @@ from specs.rope import RopeScaling
 ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
 POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "none")
 MAX_DIMENSION = 2**31
+MAX_PARAMETERS = 10**18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +173,9 @@ def _check_positive(model: ModelSpec) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MAX_DIMENSION:
             raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 0 to {MAX_DIMENSION - 1}")
     for name in _OPTIONAL_POSITIVE:
-        value = getattr(model, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InputError(f"{model.name}: {name}={value!r} must be a whole number of at least 1, or left out")
+        value, most = getattr(model, name), MAX_PARAMETERS if name == "published_parameters" else MAX_DIMENSION - 1
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most):
+            raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 1 to {most}, or left out")
     if not isinstance(model.rotary_percent, int | float) or not 0 < model.rotary_percent <= 1:
         raise InputError(f"{model.name}: rotary_percent={model.rotary_percent!r} must be above 0 and at most 1")
     if model.num_layers > 10_000:
