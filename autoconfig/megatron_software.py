@@ -36,8 +36,8 @@ def software_name(a: Arguments, assumed: list[str]) -> str:
     else:
         old = year <= 2021 and not a.has("--sequence-parallel", "--recompute-activations")
         name = "megatron-lm-2021" if old else "megatron-lm-2022"
-        said += f"; if today's Megatron-LM runs this file, say --software {DEFAULT_STACK}"
-    assumed.append(f"software {name}: {said} (--software)")
+        said += f"; if today's Megatron-LM runs this file, it is --software {DEFAULT_STACK}"
+    assumed.append(f"software {name} (--software names another): {said}")
     return name
 
 

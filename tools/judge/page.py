@@ -121,8 +121,8 @@ def recipe_lines(audit: Audit, recipes: list[JudgedRecipe]) -> list[str]:
     refused = [recipe for recipe in recipes if not recipe.legal]
     refused.sort(key=lambda recipe: (not recipe.audited.named, cell(recipe.audited.row, "recipe")))
     text = (
-        f"`autoconfig audit` reads {len(audit.recipes)} recipes of Megatron-Bridge and NeMo. {len(audit.in_families())} are text "
-        "decoders of llama, qwen2, qwen2.5, qwen3, mixtral, deepseek v2 / v3, gpt-oss, nemotron4 and gpt3; "
+        f"`autoconfig audit` reads {len(audit.recipes)} recipes of Megatron-Bridge and NeMo. {len(audit.in_families())} are "
+        "text decoders of llama, qwen2, qwen2.5, qwen3, mixtral, deepseek v2 / v3, gpt-oss, nemotron4 and gpt3; "
         f"**{audit.covered_share():.1%} of them are covered**. Of the {len(legal)} that we call legal the judge accepts "
         f"{sum(recipe.answer['accepted'] for recipe in legal)}; of the {len(refused)}, of any model, that we say cannot run at "
         f"their own GPU count it refuses {sum(not recipe.answer['accepted'] for recipe in refused)}. A recipe of a model that "
