@@ -18,6 +18,7 @@ from specs.errors import CatalogueError, UnknownNameError, UnsupportedError
 from specs.gpt3_family import gpt3_style
 from specs.huggingface import model_from_config
 from specs.model import ModelSpec
+from specs.rope import rope_scaling_of
 from specs.units import parse_count
 
 FOLDER = Path(__file__).parent / "catalogue" / "models"
@@ -159,6 +160,7 @@ def _build(data: dict[str, Any], stem: str) -> ModelSpec:
     values = {key: value for key, value in data.items() if key in _SPEC_FIELDS}
     if isinstance(values.get("moe_layer_freq"), list):
         values["moe_layer_freq"] = tuple(values["moe_layer_freq"])
+    values["rope_scaling"] = rope_scaling_of(values.get("rope_scaling"))
     return ModelSpec(**values)
 
 
