@@ -240,7 +240,7 @@ def _price(
     for index, (number, case) in enumerate(members):
         peak = float(memory.peak_bytes[index, 0])
         confidence = confidence_of(
-            setting, float(time.step_seconds[index, 0]), float(memory.fit_probability[index, 0]), calibration
+            setting, float(time.step_seconds[index, 0]), float(memory.fit_probability[index, 0]), calibration, case.plan.cp
         )
         row = rows[number]
         peak = peak_bytes(setting, case.plan, row, peak)
@@ -303,7 +303,7 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
         return Prediction(id=row_id, note=f"not predicted: {reason}; no legal completion fits")
     step, peak, limit = (float(column[0]) for column in (ranking.step_seconds, ranking.peak_bytes, ranking.limit_bytes))
     likely = float(fit_probability(peak, limit, setting.cluster.memory_bytes))
-    confidence = confidence_of(setting, step, likely, calibration)
+    confidence = confidence_of(setting, step, likely, calibration, ranking.plan(0).cp)
     middle = float(np.median(ranking.step_seconds[ranking.best]))
     confidence = replace(
         confidence, step_seconds_p95=max(confidence.step_seconds_p95, middle), level="plan completed by search"

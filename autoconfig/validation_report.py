@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autoconfig.confidence import band_of
 from autoconfig.validate import Validation
 from autoconfig.validation_bands import NOT_FOR_BANDS, POOLED
 from autoconfig.validation_groups import Figures
@@ -91,7 +92,7 @@ def coverage_sheet(found: Validation) -> Sheet:
     """Bands from other sources, and how many left-out runs they hold."""
     lines = []
     for line in found.coverage:
-        band = found.bands[line.level]
+        band = band_of(line.level, found.bands)
         lines.append(
             (
                 line.level,
@@ -100,13 +101,14 @@ def coverage_sheet(found: Validation) -> Sheet:
                 share(line.inside),
                 share(line.inside_by_row),
                 share(line.half_width),
+                share(line.half_width_by_source),
                 f"{band.p5:.3f} to {band.p95:.3f}",
             )
         )
     left = "; ".join(f"{source} ({why})" for source, why in NOT_FOR_BANDS.items())
     return Sheet(
         title="90 % bands: quantiles from the other sources only",
-        columns=("class", "rows", "sources", "inside, sources equal", "inside, by row", "median half-width", "band"),
+        columns=("class", "rows", "sources", "inside, sources equal", "inside, by row", "median half-width", "sources equal", "band"),
         lines=tuple(lines),
         note=f"`{POOLED}` is every run with the band of its class. Not counted: {left}; fine-tuning on packed sequences.",
     )

@@ -150,16 +150,19 @@ def test_the_shipped_bands_are_fresh() -> None:
     assert json.loads(tool.BANDS.read_text())["about"]
 
 
-@pytest.mark.parametrize(("model", "gpu", "software", "level"), [
-    ("mixtral-8x7b", "h100", "nemo-25.02", "mixture of experts"),
-    ("qwen2.5-0.5b", "h100", "nemo-25.02", "small model"),
-    ("llama3-8b", "h100", "nemo-25.02", "calibrated generation"),
-    ("22b", "a100-80gb", "nanotron", "related generation"),
-    ("llama3-8b", "l40s", "nemo-25.02", "uncalibrated GPU"),
+@pytest.mark.parametrize(("model", "gpu", "gpus", "cp", "software", "level"), [
+    ("mixtral-8x7b", "h100", 64, 1, "nemo-25.02", "mixture of experts"),
+    ("qwen2.5-0.5b", "h100", 8, 1, "nemo-25.02", "small model"),
+    ("llama3-8b", "h100", 64, 2, "nemo-25.02", "calibrated generation"),
+    ("llama3-8b", "h100", 64, 4, "nemo-25.02", "long context"),
+    ("llama3-8b", "h100", 8, 1, "nemo-25.02", "one node"),
+    ("22b", "a100-80gb", 64, 1, "nanotron", "related generation"),
+    ("22b", "h100", 64, 1, "nanotron", "unfamiliar software"),
+    ("llama3-8b", "l40s", 8, 1, "nemo-25.02", "uncalibrated GPU"),
 ])  # fmt: skip
-def test_confidence_classes(model: str, gpu: str, software: str, level: str) -> None:
-    question = understand(Request(model=model, gpus=8, gpu=gpu, software=software))
-    assert confidence_class(question.setting, question.calibration) == level
+def test_confidence_classes(model: str, gpu: str, gpus: int, cp: int, software: str, level: str) -> None:
+    question = understand(Request(model=model, gpus=gpus, gpu=gpu, software=software))
+    assert confidence_class(question.setting, question.calibration, cp) == level
     assert level in CLASSES
     band = band_of(level, shipped_bands())
     assert 0.2 < band.p5 < 1 < band.p95 < 5
