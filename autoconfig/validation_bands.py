@@ -26,11 +26,11 @@ RELIABLE_ROWS = 2.0
 LARGE_RUNS = (CALIBRATED, RELATED)
 EVERY_DENSE = (*LARGE_RUNS, ONE_NODE, SMALL)
 EVIDENCE = {CALIBRATED: LARGE_RUNS, RELATED: LARGE_RUNS, ONE_NODE: EVERY_DENSE, SMALL: EVERY_DENSE}
-"""Class -> classes whose runs make its band; a class that is not named stands alone. The two classes of large runs scatter alike;
-small and short runs borrow from them, because one paper holds nearly all of their rows."""
+"""Class -> classes whose runs make its band; a class that is not named stands alone. The two classes of large runs scatter
+alike; small and short runs borrow from them, because one paper holds nearly all of their rows."""
 FEW_SOURCES = (MOE, UNFAMILIAR)
-"""Classes whose sources differ more than their rows: their band must also hold a source that nobody has seen. With K sources the
-next one lies beyond all of them with probability 1 / (K + 1): half of that goes to each end (Lee, Barber and Willett 2023,
+"""Classes whose sources differ more than their rows: their band must also hold a source that nobody has seen. With K sources
+the next one lies beyond all of them with probability 1 / (K + 1): half of that goes to each end (Lee, Barber and Willett 2023,
 arXiv:2306.06342, hierarchical conformal prediction)."""
 
 

@@ -135,6 +135,19 @@ def test_headlines_are_complete_and_far_ones_have_a_cause() -> None:
         assert line.source
         far = line.deviation is None or abs(line.deviation) > FAR
         assert bool(line.cause) == far, f"{line.title}, {line.label}: {line.deviation}"
+    ours = {(line.title.split(":")[0], line.label): line.ours for line in found}
+    missing = [line.label for line in found if line.ours is None]
+    assert missing == ["70B on 8 H200"], "16 bytes for each of 69e9 parameters are 138 GB on each of 8 GPUs"
+    days = {label: days for (_, label), days in ours.items() if days is not None and ("README" in label or "2022" in label)}
+    assert days == pytest.approx({"full recompute, README's plan": 34.0, "SP + selective, plan of 2022": 24.0}, rel=0.02)
+    for _, best in [key for key in ours if "our best" in key[1]]:
+        assert min(days.values()) > ours["175B on 1,024 A100, 300B tokens", "SP + selective, our best"], best
+    overhead = {line.label: line.ours for line in found if line.title.startswith("Time added")}
+    assert [round(overhead[f"SP + selective, {size}"] or 0.0, 1) for size in ("22B", "530B", "1T")] == pytest.approx(
+        [4.0, 2.0, 2.0], abs=1.6
+    )
+    fsdp = [line.ours or 0.0 for line in found if line.title.startswith("GPT-20B")]
+    assert fsdp[-1] < fsdp[-2], "the stated cause at 128 GPUs"
     gains = [line.ours for line in found if "interleaving" in line.title]
     assert all(a is not None and b is not None and a > b for a, b in itertools.pairwise(gains))
 
