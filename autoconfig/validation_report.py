@@ -14,6 +14,7 @@ from autoconfig.confidence import band_of
 from autoconfig.validate import Validation
 from autoconfig.validation_bands import NOT_FOR_BANDS, POOLED
 from autoconfig.validation_groups import Figures
+from autoconfig.validation_lines import lines_of
 from autoconfig.validation_plans import PlacedPlan, plans_summary
 
 TITLE = {None: "in-sample", "source": "leave one source out", "model": "leave one model out"}
@@ -38,7 +39,7 @@ def share(value: float | None, digits: int = 1, sign: bool = False) -> str:
 
 def sheets(found: Validation) -> list[Sheet]:
     """Every table that this validation can fill."""
-    every = [error_sheet(found), bar_sheet(found), coverage_sheet(found), decision_sheet(found)]
+    every = [error_sheet(found), bar_sheet(found), line_sheet(found), coverage_sheet(found), decision_sheet(found)]
     every += [plan_sheet(found.placed), memory_sheet(found), verdict_sheet(found), headline_sheet(found)]
     return [sheet for sheet in every if sheet.lines]
 
@@ -86,6 +87,16 @@ def bar_sheet(found: Validation) -> Sheet:
         columns=("group", "rule", "rows", "mean", "median", "bias", "worst", "at most", "holds"),
         lines=tuple(lines),
     )
+
+
+def line_sheet(found: Validation) -> Sheet:
+    """Bands, decisions, memory and published plans against what was asked for."""
+    lines = []
+    for line in lines_of(found.coverage, found.decisions, found.memory, found.verdicts, found.placed):
+        asked = " to ".join(share(end, 1) for end in (line.least, line.most) if end is not None)
+        prefix = "at least " if line.most is None else "at most " if line.least is None else ""
+        lines.append((line.name, prefix + asked, share(line.reached), "yes" if line.holds else "NO"))
+    return Sheet(title="Also held to", columns=("line", "asked for", "reached", "holds"), lines=tuple(lines))
 
 
 def coverage_sheet(found: Validation) -> Sheet:
@@ -224,8 +235,16 @@ def headline_sheet(found: Validation) -> Sheet:
     )
 
 
+IN_SAMPLE = (
+    "Constants: the shipped calibration, which has seen most of these runs. With constants that have not: "
+    "--leave-one-source-out or --leave-one-model-out."
+)
+
+
 def show_validation(console: Console, found: Validation) -> None:
-    """Every table on the screen."""
+    """Every table on the screen; first which constants were used."""
+    console.print(IN_SAMPLE if found.leave_out is None else f"Constants: {found.constants}.", highlight=False)
+    console.print()
     for sheet in sheets(found):
         table = Table(title=sheet.title, box=None, padding=(0, 1), header_style="bold", title_justify="left")
         for number, column in enumerate(sheet.columns):

@@ -17,7 +17,9 @@ from autoconfig.validate import Sections, Validation, validate
 from autoconfig.validation_bands import band_from, coverage, weighted_quantile
 from autoconfig.validation_decisions import decisions
 from autoconfig.validation_html import page
+from autoconfig.validation_lines import lines_of
 from autoconfig.validation_memory import best_offset
+from autoconfig.validation_report import line_sheet
 from autoconfig.validation_runs import Constants, predictions, published_runs
 
 NOT_REACHED = {"NVIDIA mixture of experts"}
@@ -70,6 +72,24 @@ def test_bands_hold_about_nine_of_ten_left_out_runs(by_source: Validation) -> No
             assert 0.80 <= line.inside <= 0.97, line.level
     assert 0.85 <= by_source.coverage[0].inside <= 0.95
     assert by_source.coverage[0].half_width <= 0.14
+
+
+def test_lines_beside_step_times_say_yes_or_no(by_source: Validation) -> None:
+    found = lines_of(by_source.coverage, (), by_source.memory, by_source.verdicts, ())
+    lines = {line.name: line for line in found}
+    assert lines["90 % bands: pooled, inside"].holds
+    assert lines["Aleph Alpha 13B, cross-validated: out of memory, right"].holds
+    assert lines["SimuMax peak memory, worst run"].holds
+    assert not replace(lines["90 % bands: pooled, inside"], reached=0.96).holds
+    assert not replace(lines["90 % bands: median half-width, rows equal"], reached=0.15).holds
+    sheet = line_sheet(by_source)
+    assert {line[-1] for line in sheet.lines} <= {"yes", "NO"} and len(sheet.lines) == len(lines)
+
+
+def test_in_sample_constants_are_said_with_the_way_out(autoconfig: SimpleNamespace) -> None:
+    first = autoconfig.run("validate").stdout.replace("\n", " ")[:400]
+    assert "has seen most of these runs" in first and "--leave-one-source-out" in first
+    assert "without the run's source" in autoconfig.run("validate", "--leave-one-source-out").stdout[:200]
 
 
 def test_bands_know_other_sources_only() -> None:
