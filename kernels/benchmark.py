@@ -4,7 +4,7 @@ Writes an operator table (specs.operator_table) with everything that was measure
 whole at any moment: running the same command again goes on where it stopped. docs/kernels.md says what each number means.
 
     python -P -m kernels.benchmark --output gpu.json                     a GPU, at most 8 minutes
-    python -P -m kernels.benchmark --output cpu.json --ranks 2           a CPU, seconds; with collectives over 2 gloo ranks
+    python -P -m kernels.benchmark --output cpu.json                     a CPU, 15 seconds, with 2 gloo ranks (--ranks 1: 10)
     torchrun --nproc-per-node 8 -m kernels.benchmark --collectives --output gpu.json       adds collectives to the file
 
 Exit codes: 0 measured (or stopped at the budget with a usable table), 2 the input cannot be used or the file not written,
@@ -56,7 +56,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--budget", type=duration, default=480.0, metavar="TIME", help="like 8m, 90s; default 8m")
     result.add_argument("--precision", type=precisions, metavar="LIST", help=f"comma-separated: {', '.join(PRECISIONS)}")
     result.add_argument("--threads", type=count, default=1, metavar="N", help="CPU: cores of one rank; default 1")
-    result.add_argument("--ranks", type=count, metavar="N", help="also collectives, over N ranks; default: all GPUs, CPU none")
+    result.add_argument("--ranks", type=count, metavar="N", 
+                        help="collectives over N ranks, 1: none; default: all GPUs, or 2 ranks of a CPU")  # fmt: skip
     result.add_argument("--collectives", action="store_true", help="this process is a rank of torchrun: collectives only")
     result.add_argument("--fresh", action="store_true", help="start anew instead of going on with FILE")
     return result
@@ -116,7 +117,7 @@ def _run(torch: Any, options: argparse.Namespace) -> int:
                          "or leave it out and say --ranks N")  # fmt: skip
     device = find_device(torch, options.device, options.threads)
     torch.set_num_threads(options.threads)
-    ranks = options.ranks if options.ranks is not None else device.count if device.type == "cuda" else 1
+    ranks = options.ranks if options.ranks is not None else device.count if device.type == "cuda" else min(device.count, 2)
     if not options.collectives and device.type == "cuda" and ranks > device.count:
         raise InputError(f"--ranks {ranks}: this machine has {device.count} GPUs")
     path = _output(options, device)
@@ -190,7 +191,8 @@ def _collectives(options: argparse.Namespace, results: Results, ranks: int, budg
                "kernels.benchmark", "--collectives", "--output", str(results.path), "--device", results.device.type,
                "--set", results.provenance["set"], "--budget", f"{budget:.3f}s", "--threads", str(options.threads)]  # fmt: skip
     say(f"collectives over {ranks} ranks")
-    environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": str(options.threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    paths = [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": str(options.threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             _, errors = process.communicate(timeout=budget + GRACE_S)
