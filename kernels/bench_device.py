@@ -52,7 +52,8 @@ class BenchDevice:
         if found := self.catalogue_id:
             return found
         name = re.sub(r"[^a-z0-9]+", "-", self.reported_name.lower()).strip("-")[:60] or "unknown"
-        return f"cpu-{name}" if self.type == "cpu" else f"local-{name}-{round(self.memory_bytes / 2**30)}gb"
+        size = f"{round(self.memory_bytes / 2**30)}gb"
+        return f"cpu-{name}" if self.type == "cpu" else f"local-{name}" if size in name else f"local-{name}-{size}"
 
     def as_json(self) -> dict[str, Any]:
         """The table's `device`."""

@@ -22,6 +22,8 @@ Points = Mapping[Key, tuple[float, float, int]]
 DIGITS = 6
 WHOLE, PART = 0.9, 0.75
 """Share of a grid (of every second point of it) that must be measured for a table; the rest takes the nearest point's rate."""
+BEYOND = 4.0
+"""Most bandwidth of a collective over the best rate of any of its points."""
 BACKWARD_FLOPS = 2.5
 """Of the attention's backward pass over its forward pass (scores again, then four GEMMs for two)."""
 
@@ -142,7 +144,8 @@ def score_gemm_rate(points: Points, peak: float) -> tuple[float, float] | None:
 
 def collective_terms(points: Points, kind: str, ranks: int) -> tuple[float, float, float] | None:
     """(alpha s, bytes/s, s per sqrt byte) of t = alpha + ring factor bytes / bandwidth + c sqrt(bytes): relative least squares,
-    nothing negative, two passes with Huber weights. None with fewer than two sizes."""
+    nothing negative, two passes with Huber weights; no bandwidth beyond BEYOND times the best that was seen (short buffers do not
+    show it). None with fewer than two sizes."""
     mine = [(float(key[2]), t) for key, (t, _, _) in points.items() if key[0] == kind and key[1] == ranks]
     if len(mine) < 2:
         return None
@@ -156,7 +159,8 @@ def collective_terms(points: Points, kind: str, ranks: int) -> tuple[float, floa
         solution = nnls(design / scale * weight[:, None], weight)[0] / scale
         residual = abs(design @ solution - 1.0)
         weight = np.sqrt(np.minimum(1.0, 0.1 / np.maximum(residual, 1e-12)))
-    return float(solution[0]), 1.0 / max(float(solution[1]), 1e-15), float(solution[2])
+    most = BEYOND * float((ring_factor(kind, ranks) * total / seconds).max())
+    return float(solution[0]), 1.0 / max(float(solution[1]), 1.0 / most), float(solution[2])
 
 
 def best_link(points: Points) -> float | None:

@@ -8,7 +8,7 @@ whole at any moment: running the same command again goes on where it stopped. do
     torchrun --nproc-per-node 8 -m kernels.benchmark --collectives --output gpu.json       adds collectives to the file
 
 Exit codes: 0 measured (or stopped at the budget with a usable table), 2 the input cannot be used or the file not written,
-130 Ctrl-C (what was measured is kept).
+130 Ctrl-C or SIGTERM (what was measured is kept).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit code."""
     options = parser().parse_args(arguments)
     try:
+        if not options.collectives and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _interrupt)
         torch = load_torch()
         return _run(torch, options)
     except KeyboardInterrupt:
@@ -99,6 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         say(f"error: {error}")
         return BAD_INPUT
+
+
+def _interrupt(*_: object) -> NoReturn:
+    """SIGTERM ends a run as Ctrl-C does: what was measured is kept."""
+    raise KeyboardInterrupt
 
 
 def load_torch() -> Any:

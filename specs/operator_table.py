@@ -101,7 +101,8 @@ def _read(path: str, _modified_ns: int, _size: int) -> dict[str, Any]:
 
 
 def write_operator_table(path: Path, data: Mapping[str, Any]) -> None:
-    """As JSON with lists of numbers on one line, written beside and renamed. Raises FileError."""
+    """As JSON with lists of numbers on one line, written beside and renamed. Raises FileError, InputError where it is no table."""
+    check_operator_table(data, brief(str(path)))
     text = operator_table_text(data)
 
     def write(file: Path) -> None:
