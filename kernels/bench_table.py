@@ -109,10 +109,9 @@ def best_rate(points: Points) -> float:
 def attention_table(points: Points, sizes: Sizes, parallel: Any, launch_s: float, peak: float) -> dict[str, Any] | None:
     """Forward pass, its start-up (`launch_s`, which the time model adds again) taken off."""
     axes = {"head_dim": sizes.head_dims, "length": sizes.lengths}
-    table = efficiency_table(
+    return efficiency_table(
         points, axes, lambda key: (attention_flops(parallel(int(key[1])), int(key[1]), int(key[0])), launch_s), peak
     )
-    return table
 
 
 def backward_rate(forward: Points, backward: Points, launch_s: float) -> float | None:
@@ -143,9 +142,11 @@ def score_gemm_rate(points: Points, peak: float) -> tuple[float, float] | None:
 
 
 def collective_terms(points: Points, kind: str, ranks: int) -> tuple[float, float, float] | None:
-    """(alpha s, bytes/s, s per sqrt byte) of t = alpha + ring factor bytes / bandwidth + c sqrt(bytes): relative least squares,
-    nothing negative, two passes with Huber weights; no bandwidth beyond BEYOND times the best that was seen (short buffers do not
-    show it). None with fewer than two sizes."""
+    """(alpha s, bytes/s, s per sqrt byte) of t = alpha + ring factor bytes / bandwidth + c sqrt(bytes); None below two sizes.
+
+    Relative least squares, nothing negative, two passes with Huber weights; no bandwidth beyond BEYOND times the best that was
+    seen (short buffers do not show it).
+    """
     mine = [(float(key[2]), t) for key, (t, _, _) in points.items() if key[0] == kind and key[1] == ranks]
     if len(mine) < 2:
         return None
@@ -165,9 +166,7 @@ def collective_terms(points: Points, kind: str, ranks: int) -> tuple[float, floa
 
 def best_link(points: Points) -> float | None:
     """Bytes per second and rank of the best collective."""
-    rates = [
-        ring_factor(str(kind), int(ranks)) * float(size) / t for (kind, ranks, size), (t, _, _) in points.items()
-    ]  # fmt: skip
+    rates = [ring_factor(str(kind), int(ranks)) * float(size) / t for (kind, ranks, size), (t, _, _) in points.items()]
     return max(rates) if rates else None
 
 
@@ -178,7 +177,7 @@ def collective_tables(points: Points, link_bytes_per_s: float) -> tuple[dict[str
     found = {(kind, n): collective_terms(points, kind, n) for kind in kinds for n in ranks}
     kinds = [kind for kind in kinds if any(found[kind, n] for n in ranks)]
     ranks = [n for n in ranks if kinds and all(found[kind, n] for kind in kinds)]
-    table = None
+    table: dict[str, Any] | None = None
     if ranks:
         table = {"axes": {"ranks": ranks}, "link_bytes_per_s": link_bytes_per_s, "kinds": {}}
         for kind in kinds:

@@ -31,8 +31,15 @@ from time_model.placement import Group
 PEAK, COPY, LAUNCH = 1e12, 50e9, 2e-6
 ALPHA, LINK, SQRT = 50e-6, 3e9, 2e-8
 CPU_DEVICE = BenchDevice(type="cpu", reported_name="Test CPU 4 cores", memory_bytes=8 * 2**30, count=4, threads=1, vendor="cpu")
-H100 = BenchDevice(type="cuda", reported_name="NVIDIA H100 80GB HBM3", memory_bytes=85017755648, count=8, threads=1,
-                   compute_capability=9.0, num_sms=132)  # fmt: skip
+H100 = BenchDevice(
+    type="cuda",
+    reported_name="NVIDIA H100 80GB HBM3",
+    memory_bytes=85017755648,
+    count=8,
+    threads=1,
+    compute_capability=9.0,
+    num_sms=132,
+)
 NEW = replace(H100, reported_name="NVIDIA X900 96GB", memory_bytes=96 * 2**30, num_sms=200)
 
 
@@ -49,14 +56,18 @@ def attention(head_dim: float, length: float, parallel: float) -> float:
 
 
 def collective(kind: str, ranks: int, size: float) -> float:
-    return ALPHA * math.log2(ranks) + ring_factor(kind, ranks) * size / LINK + (0.0 if kind == "p2p" else SQRT * math.sqrt(size))
+    return (
+        ALPHA * math.log2(ranks) + ring_factor(kind, ranks) * size / LINK + (0.0 if kind == "p2p" else SQRT * math.sqrt(size))
+    )
 
 
 def timing(seconds: float) -> Timing:
     return Timing(seconds=seconds, spread=0.01, repetitions=5)
 
 
-def synthetic(path: Path, device: BenchDevice = CPU_DEVICE, precision: str = "bf16", ranks: tuple[int, ...] = (2, 4)) -> Results:
+def synthetic(
+    path: Path, device: BenchDevice = CPU_DEVICE, precision: str = "bf16", ranks: tuple[int, ...] = (2, 4)
+) -> Results:
     """Every point of the CPU's set."""
     results = Results(path, device, CPU, "cpu", {"torch": "2.13.0"})
     results.launch = {"host_s": LAUNCH, "device_s": LAUNCH}
@@ -92,9 +103,16 @@ def saved(path: Path, **options: object) -> GpuSpec:
 
 def gemm_price(gpu: GpuSpec, m: float, n: float, k: float, precision: str = "bf16") -> float:
     e = efficiency_of(gpu)
-    return float(gemm_seconds(*(np.array([float(x)]) for x in (m, n, k)), flops_per_s=gpu.peak_flops_per_s(precision),
-                              hbm_bytes_per_s=gpu.hbm_bytes_per_s, num_sms=gpu.num_sms, constants=e.gemm,
-                              table=e.tables.gemm[precision])[0])  # fmt: skip
+    return float(
+        gemm_seconds(
+            *(np.array([float(x)]) for x in (m, n, k)),
+            flops_per_s=gpu.peak_flops_per_s(precision),
+            hbm_bytes_per_s=gpu.hbm_bytes_per_s,
+            num_sms=gpu.num_sms,
+            constants=e.gemm,
+            table=e.tables.gemm[precision],
+        )[0]
+    )
 
 
 def test_gemms_cost_what_was_measured(tmp_path: Path) -> None:
@@ -113,9 +131,16 @@ def test_every_other_operator_costs_what_was_measured(tmp_path: Path) -> None:
     e, results = efficiency_of(gpu), synthetic(tmp_path / "u.json")
     peak = gpu.peak_flops_per_s("bf16")
     for rows, width, groups in itertools.product(CPU.rows, CPU.widths, CPU.groups):
-        price = grouped_gemm_seconds(*(np.array([float(x)]) for x in (rows, width, width, groups)), rows=np.array([float(rows)]),
-                                     rows_half=1.0, flops_per_s=peak, hbm_bytes_per_s=1.0, num_sms=1, constants=e.gemm,
-                                     table=e.tables.grouped_gemm["bf16"])  # fmt: skip
+        price = grouped_gemm_seconds(
+            *(np.array([float(x)]) for x in (rows, width, width, groups)),
+            rows=np.array([float(rows)]),
+            rows_half=1.0,
+            flops_per_s=peak,
+            hbm_bytes_per_s=1.0,
+            num_sms=1,
+            constants=e.gemm,
+            table=e.tables.grouped_gemm["bf16"],
+        )
         assert float(price[0]) == pytest.approx(grouped(rows, width, groups), rel=1e-5)
     table = e.tables.attention
     assert table is not None and table.generation == "flash2" and e.attention.share("flash3") == 1.0
@@ -180,7 +205,9 @@ def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> 
     rates = {}
     for generation in ("flash2", "flash3"):
         changed = replace(stack, time=replace(stack.time, attention_generation=generation))
-        job = Job(load_model("llama3-8b"), cluster_of(gpu, 8), Numerics(), changed, Workload(seq_length=1024, global_batch_size=8))
+        job = Job(
+            load_model("llama3-8b"), cluster_of(gpu, 8), Numerics(), changed, Workload(seq_length=1024, global_batch_size=8)
+        )
         rates[generation] = float(_flash_rate(job, np.array([1024.0]))[0][0])
     table = efficiency_of(gpu).tables.attention
     assert table is not None
@@ -195,8 +222,13 @@ def test_fp32_has_tables_of_its_own(tmp_path: Path) -> None:
     from time_model.job import Job
 
     gpu = saved(tmp_path / "t.json", precision="fp32")
-    job = Job(load_model("llama3-8b"), cluster_of(gpu, 2), Numerics(precision="fp32"), load_stack("megatron-local"),
-              Workload(seq_length=64, global_batch_size=2))  # fmt: skip
+    job = Job(
+        load_model("llama3-8b"),
+        cluster_of(gpu, 2),
+        Numerics(precision="fp32"),
+        load_stack("megatron-local"),
+        Workload(seq_length=64, global_batch_size=2),
+    )
     assert job.table_precision(False) == "fp32" and job.gpu.tables.gemm["fp32"] is not None
     assert job.gpu.tables.attention is None and job.gpu.tables.attention_fp32 is not None
     assert job.gemm_rate(False, job.gpu.tables.gemm["fp32"]) == pytest.approx(gpu.flops_per_s["fp32"])
@@ -220,8 +252,11 @@ def test_a_missing_point_takes_the_nearest_rate(tmp_path: Path) -> None:
     results.save(complete=True)
     table = read_operator_table(tmp_path / "t.json")["gemm"]["bf16"]
     assert table["filled"] == 1
-    assert table["efficiency"][-1][-1][-1] in (table["efficiency"][-2][-1][-1], table["efficiency"][-1][-2][-1],
-                                               table["efficiency"][-1][-1][-2])  # fmt: skip
+    assert table["efficiency"][-1][-1][-1] in (
+        table["efficiency"][-2][-1][-1],
+        table["efficiency"][-1][-2][-1],
+        table["efficiency"][-1][-1][-2],
+    )
 
 
 def test_the_error_beside_the_grid_is_reported(tmp_path: Path) -> None:

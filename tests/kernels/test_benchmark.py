@@ -30,8 +30,14 @@ TINY_RUN = ("--device", "cpu", "--set", "tiny", "--ranks", "1")
 
 def start(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
     own = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.Popen([sys.executable, "-P", "-m", "kernels.benchmark", *arguments], env=own, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/")  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "kernels.benchmark", *arguments],
+        env=own,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+    )
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -75,9 +81,14 @@ def test_a_run_gives_a_table_that_prices_what_was_measured(measured: Path) -> No
         points = {tuple(row[:3]): row[3] for row in data["points"][f"gemm.{precision}"]["rows"]}
         assert set(points) == set(itertools.product(TINY.m, TINY.nk, TINY.nk))
         for key, seconds in points.items():
-            price = gemm_seconds(*(np.array([float(x)]) for x in key), flops_per_s=gpu.flops_per_s[precision],
-                                 hbm_bytes_per_s=gpu.hbm_bytes_per_s, num_sms=gpu.num_sms, constants=e.gemm,
-                                 table=e.tables.gemm[precision])  # fmt: skip
+            price = gemm_seconds(
+                *(np.array([float(x)]) for x in key),
+                flops_per_s=gpu.flops_per_s[precision],
+                hbm_bytes_per_s=gpu.hbm_bytes_per_s,
+                num_sms=gpu.num_sms,
+                constants=e.gemm,
+                table=e.tables.gemm[precision],
+            )
             assert float(price[0]) == pytest.approx(seconds, rel=1e-4)
     assert 0 < e.hbm_pointwise < 8 and 0 < e.launch_s < 1e-3 and gpu.architecture == "cpu"
 
@@ -88,8 +99,9 @@ def test_collectives_over_gloo(measured: Path) -> None:
     assert data["collectives"]["axes"] == {"ranks": [2]}
     assert set(data["collectives"]["kinds"]) == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
     rows = data["points"]["collectives"]["rows"]
-    assert {(row[0], row[2]) for row in rows} == set(itertools.product(("all_reduce", "all_gather", "reduce_scatter", "all_to_all",
-                                                                        "p2p"), TINY.collective_bytes))  # fmt: skip
+    assert {(row[0], row[2]) for row in rows} == set(
+        itertools.product(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"), TINY.collective_bytes)
+    )
     assert all(0 < row[3] < 10 for row in rows)
     assert data["constants"]["p2p"]["link_share"] > 0
 
@@ -205,11 +217,19 @@ def test_fp8(tmp_path: Path) -> None:
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands for it: writing fails with EFBIG in place of ENOSPC."""
     path = tmp_path / "cpu.json"
-    command = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);" \
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));" \
-        f"from kernels.benchmark import main; sys.exit(main({[*TINY_RUN, '--output', str(path)]!r}))"  # fmt: skip
-    done = subprocess.run([sys.executable, "-P", "-c", command], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
-                          capture_output=True, timeout=120, check=False)  # fmt: skip
+    command = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
+        f"from kernels.benchmark import main; sys.exit(main({[*TINY_RUN, '--output', str(path)]!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 2 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -237,7 +257,11 @@ def test_bad_input(arguments: tuple[str, ...], said: str) -> None:
 @needs_torch
 def test_a_rank_without_measurements_or_peers_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common = ("--device", "cpu", "--set", "tiny", "--collectives", "--output", str(tmp_path / "x.json"))
-    for world, local, said in (("1", "1", "at least 2 ranks"), ("4", "2", "--nnodes 1"), ("2", "2", "without --collectives first")):
+    for world, local, said in (
+        ("1", "1", "at least 2 ranks"),
+        ("4", "2", "--nnodes 1"),
+        ("2", "2", "without --collectives first"),
+    ):
         for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", local)):
             monkeypatch.setenv(name, value)
         code, errors = run(*common)
@@ -260,7 +284,9 @@ def test_options_that_cannot_be(arguments: tuple[str, ...], said: str) -> None:
     assert code == 2 and said in errors
 
 
-def test_without_torch_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_torch_the_message_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert benchmark.main(["--output", "/tmp/x.json"]) == 2
     said = capsys.readouterr().err
