@@ -64,7 +64,7 @@ gpu:
 		echo "make gpu needs a Python with torch, numpy and scipy (a pip install of '.[train,gpu]', or a container's):" \
 			"make gpu PART=kernels GPU_PYTHON=/path/to/python3" >&2; exit 2; \
 	fi
-	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -P -m tools.gpu --part "$(PART)" -- $(FLAGS)
+	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -P -m tools.gpu --part "$(PART)" $(FLAGS)
 
 soak: $(DEV)
 	@echo "soak: seed $(SEED) (make soak SEED=$(SEED) repeats this run)"
