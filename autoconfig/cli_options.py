@@ -55,8 +55,9 @@ calibration_option = click.option(
 def question_options(command: Command) -> Command:
     """Model, cluster, workload, numerics: everything but the plan."""
     gpus = click.option("--gpus", type=int, help="Number of GPUs.")
-    gpu = click.option("--gpu", help="GPU type (see `autoconfig gpus`), or `local` for the one in this machine.")
-    return _options_around(command, (gpus, gpu))
+    gpu = click.option("--gpu", help="GPU type (see `autoconfig gpus`), or `local`: this machine's, see `autoconfig calibrate`.")
+    table = click.option("--gpu-table", metavar="FILE", help="File of measured operators, in place of --gpu.")
+    return _options_around(command, (gpus, gpu, table))
 
 
 def scaling_options(command: Command) -> Command:
@@ -126,6 +127,7 @@ def request_of(options: dict[str, Any]) -> Request:
         model=options["model"],
         gpus=options["gpus"],
         gpu=options["gpu"],
+        gpu_table=options.get("gpu_table"),
         cluster=options["cluster"],
         gpus_per_node=options["gpus_per_node"],
         software=options["software"],
