@@ -55,7 +55,7 @@ calibration_option = click.option(
 def question_options(command: Command) -> Command:
     """Model, cluster, workload, numerics: everything but the plan."""
     gpus = click.option("--gpus", type=int, help="Number of GPUs.")
-    gpu = click.option("--gpu", help="GPU type (see `autoconfig gpus`), or `local`: this machine's, see `autoconfig calibrate`.")
+    gpu = click.option("--gpu", help="GPU type (`autoconfig gpus`), or `local`: this machine's (`autoconfig calibrate`).")
     table = click.option("--gpu-table", metavar="FILE", help="File of measured operators, in place of --gpu.")
     return _options_around(command, (gpus, gpu, table))
 
