@@ -137,8 +137,6 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
         cell(row, "overlap"),
         cell(row, "cuda_graph"),
     )
-    if cell(row, "moe_routing") == "dropless" and stack.time.dropless_sends_once_per_domain:
-        stack = replace(stack, time=replace(stack.time, moe_send_once_per_domain=True))
     shard = cell(row, "optimizer_shard")
     return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
 

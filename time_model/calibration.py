@@ -115,6 +115,8 @@ def scaled(stack: SoftwareStack, factors: Factors) -> SoftwareStack:
             attention_factor=t.attention_factor * factors.attention,
             moe_factor=t.moe_factor * factors.moe,
             host_floor_seconds=t.host_floor_seconds * factors.host,
+            moe_host_seconds=t.moe_host_seconds * factors.host,
+            expert_host_seconds=t.expert_host_seconds * factors.host,
         ),
     )
 

@@ -11,15 +11,30 @@ BACKWARD_OVER_FORWARD = 1.6
 WITH_TENSOR_PARALLELISM = 1.15
 
 
-def host_floor_seconds(gpu_forward: Number, gpu_backward: Number, tp: Number, stack: StackTime) -> tuple[Number, Number]:
+def layer_launch_seconds(stack: StackTime, experts: Number, *, graphed: bool) -> Number:
+    """Least forward time of one layer on the host: c, and with experts what routing and each local expert add.
+
+    `experts`: local experts, 0 in a dense layer. `graphed`: attention, router and permutation are CUDA graphs, so that only
+    the experts are launched one by one. Source: findings on public measurements, sections 2-4 (0.9 ms measured on
+    Megatron-DeepSpeed 2022-23; others weakly determined); the experts' share from two published runs that take 9.2 and
+    9.6 ms a layer, forward and backward, at 16 local experts whatever the GPU (docs/time_model.md, Host).
+    """
+    experts = np.asarray(experts, dtype=np.float64)
+    routing = np.where(experts > 0.0, stack.moe_host_seconds, 0.0)
+    shared = 0.0 * routing if graphed else stack.host_floor_seconds + routing
+    return shared + stack.expert_host_seconds * experts
+
+
+def host_floor_seconds(
+    gpu_forward: Number, gpu_backward: Number, tp: Number, stack: StackTime, launches: Number | None = None
+) -> tuple[Number, Number]:
     """Extra (forward, backward) time of one layer where the host launches slower than the GPU runs.
 
-    Layer forward takes at least c, backward 1.6 c, both x 1.15 with tensor parallelism; c is the stack's, 0 under CUDA graphs.
-    Source: findings on public measurements, sections 2-4 (0.9 ms measured on Megatron-DeepSpeed 2022-23; others weakly
-    determined).
+    Layer forward takes at least c (`launches`, else the stack's), backward 1.6 c, both x 1.15 with tensor parallelism; 0
+    under CUDA graphs.
     """
-    c = 0.0 if stack.cuda_graphs else stack.host_floor_seconds
-    least = c * np.where(np.asarray(tp) > 1, WITH_TENSOR_PARALLELISM, 1.0)
+    c = stack.host_floor_seconds if launches is None else launches
+    least = (0.0 if stack.cuda_graphs else 1.0) * c * np.where(np.asarray(tp) > 1, WITH_TENSOR_PARALLELISM, 1.0)
     return np.maximum(least - gpu_forward, 0.0), np.maximum(BACKWARD_OVER_FORWARD * least - gpu_backward, 0.0)
 
 
