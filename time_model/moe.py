@@ -123,7 +123,7 @@ def expert_operators(job: Job, x: Shapes) -> list[Operator]:
     permuted = 8.0 * model.moe_router_topk * model.hidden_size * x.sharded_tokens * factor * stack.moe_factor
     way, sent = expert_all_to_all_seconds(job, x)
     channels = rows * model.moe_ffn_hidden_size / x.etp
-    biased = rows * model.hidden_size * (1.0 if model.add_bias_linear else 0.0)
+    biased = rows * model.hidden_size * (1.0 if model.add_bias_linear or model.moe_expert_bias else 0.0)
     return [
         memory_bound(job, "experts.bias", (28.0 * biased, 44.0 * biased), layer="moe", modules=MOE),
         memory_bound(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specs.parameters import Number
-from time_model.gemm import gemm_bytes, gemm_flops, gemm_seconds, grouped_gemm_seconds, weight_gradient_seconds
+from time_model.gemm import gemm_bytes, gemm_flops, gemm_seconds, grouped_gemm_seconds, table_gemm_seconds, weight_gradient_seconds
 from time_model.job import Job
 from time_model.pointwise import pointwise_seconds
 
@@ -88,6 +88,10 @@ def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool)
         "table": table,
     }
     if grouped:
+        dense = job.gpu.tables.gemm.get(job.table_precision(low))
+        if dense is not None and not dense.over_formula:
+            stacked = np.stack([m * groups, m * groups, n * groups]), np.stack([n, k, k]), np.stack([k, n, m])
+            common["whole"] = table_gemm_seconds(*stacked, flops_per_s=rate, table=dense)
         seconds = job.software.moe_factor * grouped_gemm_seconds(
             *shapes, groups, rows=m, rows_half=job.gpu.grouped_rows_half, flops_per_s=rate, **common
         )
