@@ -192,8 +192,8 @@ class StackTime:
     """The same per local expert: its launches and, under fp8, casts of its own."""
     moe_graphs_wide: bool = False
     """In wide link domains attention, router and permutation are replayed as CUDA graphs; experts are launched."""
-    moe_graphs_with_token_drop: bool = False
-    """With token drop (fixed shapes) layers are replayed as CUDA graphs: no host floor."""
+    moe_graphs_least_capability: float | None = None
+    """With token drop (fixed shapes) GPUs of this compute capability and above replay layers as CUDA graphs: no host floor."""
     moe_imbalance: float = 1.15
     """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
     step_factor: float = 1.0

@@ -110,7 +110,8 @@ class Job:
     @property
     def all_graphs(self) -> bool:
         """Whole layers are replayed as CUDA graphs."""
-        return self.software.cuda_graphs or (self.software.moe_graphs_with_token_drop and self.drops_tokens)
+        least, mine = self.software.moe_graphs_least_capability, self.cluster.gpu.compute_capability
+        return self.software.cuda_graphs or (self.drops_tokens and least is not None and mine is not None and mine >= least)
 
     @property
     def expert_overlap_share(self) -> float:
