@@ -63,6 +63,8 @@ class StackMemory:
     score_backward_bytes: float = 4.0
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
     default_grad_dtype: str = "fp32"
+    default_fsdp_grad_dtype: str = ""
+    """The same where its usual FSDP run differs."""
     default_fp8_param_gather: bool = False
     """The stack's usual fp8 run keeps and gathers weights in fp8."""
     default_optimizer_shard: bool = True
@@ -193,7 +195,8 @@ class StackTime:
     moe_graphs_wide: bool = False
     """In wide link domains attention, router and permutation are replayed as CUDA graphs; experts are launched."""
     moe_graphs_least_capability: float | None = None
-    """With token drop (fixed shapes) GPUs of this compute capability and above replay layers as CUDA graphs: no host floor."""
+    """With token drop (fixed shapes) and one pipeline stage (buffers of one micro-batch) GPUs of this compute capability and
+    above replay layers as CUDA graphs: no host floor."""
     moe_imbalance: float = 1.15
     """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
     step_factor: float = 1.0

@@ -11,8 +11,8 @@ BACKWARD_OVER_FORWARD = 1.6
 WITH_TENSOR_PARALLELISM = 1.15
 
 
-def layer_launch_seconds(stack: StackTime, experts: Number, *, graphed: bool) -> Number:
-    """Least forward time of one layer on the host: c, and with experts what routing and each local expert add.
+def layer_launch_seconds(stack: StackTime, experts: Number, *, graphed: bool) -> tuple[Number, Number]:
+    """Least forward time of one layer on the host: (attention and norms, routed experts), the second 0 in a dense layer.
 
     `experts`: local experts, 0 in a dense layer. `graphed`: attention, router and permutation are CUDA graphs, so that only
     the experts are launched one by one. Source: findings on public measurements, sections 2-4 (0.9 ms measured on
@@ -20,9 +20,8 @@ def layer_launch_seconds(stack: StackTime, experts: Number, *, graphed: bool) ->
     9.6 ms a layer, forward and backward, at 16 local experts whatever the GPU (docs/time_model.md, Host).
     """
     experts = np.asarray(experts, dtype=np.float64)
-    routing = np.where(experts > 0.0, stack.moe_host_seconds, 0.0)
-    shared = 0.0 * routing if graphed else stack.host_floor_seconds + routing
-    return shared + stack.expert_host_seconds * experts
+    routing = np.where(experts > 0.0, 0.0 if graphed else stack.moe_host_seconds, 0.0)
+    return 0.0 * experts + (0.0 if graphed else stack.host_floor_seconds), routing + stack.expert_host_seconds * experts
 
 
 def host_floor_seconds(

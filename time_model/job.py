@@ -108,10 +108,10 @@ class Job:
         return stack.moe_dispatcher_wide if self.wide_domain and stack.moe_dispatcher_wide else stack.moe_dispatcher
 
     @property
-    def all_graphs(self) -> bool:
-        """Whole layers are replayed as CUDA graphs."""
+    def graphs_without_pipeline(self) -> bool:
+        """Plans with one stage replay whole layers as CUDA graphs: fixed shapes, one micro-batch's buffers at a time."""
         least, mine = self.software.moe_graphs_least_capability, self.cluster.gpu.compute_capability
-        return self.software.cuda_graphs or (self.drops_tokens and least is not None and mine is not None and mine >= least)
+        return self.drops_tokens and least is not None and mine is not None and mine >= least
 
     @property
     def expert_overlap_share(self) -> float:

@@ -31,7 +31,8 @@ def step_parts(job: Job, rows: Rows) -> dict[str, Column]:
     if job.expert_overlap_share:
         add("expert_all_to_all_seconds", -layers[-1] * hidden_exchange_seconds(job, rows))
     for kind, weight in enumerate(layers):
-        add("host_floor_seconds", weight * np.add(*rows.table.floor[kind])[rows.index][:, None])
+        launched = 1.0 - (rows.pp == 1) * float(job.graphs_without_pipeline)
+        add("host_floor_seconds", weight * (np.add(*rows.table.floor[kind])[rows.index] * launched)[:, None])
         add("recompute_seconds", weight * rows.table.recompute[kind][rows.index])
         if costs.fsdp:
             add("fsdp_seconds", weight * costs.fsdp[kind])

@@ -31,6 +31,9 @@ def compute_seconds(job: Job, rows: Rows) -> LayerCosts:
     for kind, (fore, back, again) in enumerate(zip(table.forward, table.backward, table.recompute, strict=True)):
         cost = (again + (fore + back)[:, None]).take(index, axis=0)
         forward.append(fore[index])
+        if job.graphs_without_pipeline:
+            floor = [part[index] * (rows.pp == 1) for part in table.floor[kind]]
+            cost, forward[-1] = cost - (floor[0] + floor[1])[:, None], forward[-1] - floor[0]
         if kind == len(table.forward) - 1 and job.expert_overlap_share:
             cost = cost - hidden_exchange_seconds(job, rows)
         if rows.fsdp_gather:
