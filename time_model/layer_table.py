@@ -77,7 +77,7 @@ def layer_table(job: Job, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTa
     for kind in KINDS[: 2 if job.model.is_moe else 1]:
         mine = [op for op in operators if op.layer in ("all", kind)]
         fore, back = _sum(mine, "forward"), _sum(mine, "dgrad") + _sum(mine, "wgrad")
-        extra = _host_floor(job, x, kind, mine)
+        extra = _host_floor(job, x, kind, fore, back)
         forward.append(fore + extra[0])
         backward.append(back + extra[1])
         floor.append(extra)
@@ -99,23 +99,10 @@ def layer_table(job: Job, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTa
     )
 
 
-def _host_floor(job: Job, x: Shapes, kind: str, operators: Sequence[Operator]) -> tuple[Number, Number]:
-    """Extra (forward, backward) of one layer. Dropless routing is read by the host before it launches the experts, so that it
-    cannot run ahead: attention and experts each take at least their own launches. Else the layer as a whole does."""
-    stack, sparse = job.software, kind == "moe"
-    graphed = sparse and job.wide_domain and stack.moe_graphs_wide
-    shared, routed = layer_launch_seconds(stack, local_experts(job, x) if sparse else 0.0 * x.tokens, graphed=graphed)
-    parts = [(operators, shared + routed)]
-    if sparse and not job.drops_tokens:
-        parts = [
-            ([op for op in operators if op.layer != "moe"], shared),
-            ([op for op in operators if op.layer == "moe"], routed),
-        ]
-    floors = [
-        host_floor_seconds(_sum(mine, "forward"), _sum(mine, "dgrad") + _sum(mine, "wgrad"), x.tp, stack, launches)
-        for mine, launches in parts
-    ]
-    return sum(forward for forward, _ in floors), sum(backward for _, backward in floors)
+def _host_floor(job: Job, x: Shapes, kind: str, forward: Number, backward: Number) -> tuple[Number, Number]:
+    graphed = kind == "moe" and job.wide_domain and job.software.moe_graphs_wide
+    launches = layer_launch_seconds(job.software, local_experts(job, x) if kind == "moe" else 0.0, graphed=graphed)
+    return host_floor_seconds(forward, backward, x.tp, job.software, launches)
 
 
 def price_operators(job: Job, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
