@@ -190,7 +190,7 @@ class StackTime:
     moe_host_seconds: float = 0.001
     """More than host_floor_seconds for the forward of a layer with experts: router, permutation, dispatch and its
     synchronisation with the host."""
-    expert_host_seconds: float = 0.0001
+    expert_host_seconds: float = 0.00008
     """The same per local expert: its launches and, under fp8, casts of its own."""
     moe_graphs_wide: bool = False
     """In wide link domains attention, router and permutation are replayed as CUDA graphs; experts are launched."""
