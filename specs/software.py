@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from specs.errors import CatalogueError
 
-
 DISPATCHERS = ("alltoall", "deepep", "hybridep")
 
 

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from specs.parameters import Number
-from time_model.gemm import gemm_bytes, gemm_flops, gemm_seconds, grouped_gemm_seconds, table_gemm_seconds, weight_gradient_seconds
+from time_model.gemm import (
+    gemm_bytes,
+    gemm_flops,
+    gemm_seconds,
+    grouped_gemm_seconds,
+    table_gemm_seconds,
+    weight_gradient_seconds,
+)
 from time_model.job import Job
 from time_model.pointwise import pointwise_seconds
 

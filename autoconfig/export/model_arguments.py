@@ -8,6 +8,7 @@ from autoconfig.export.argument import Argument, Collector
 from autoconfig.rules import Setting
 from specs.errors import UnsupportedError
 from specs.model import ModelSpec
+from time_model.job import Job
 
 
 def model_arguments(setting: Setting) -> list[Argument]:
