@@ -45,14 +45,19 @@ def calibrate_command(measurements: Path, output: Path, calibration: str | None)
     MEASUREMENTS has the columns of autoconfig/data/published/training_measurements.csv, with one of metric_step_s,
     metric_tokens_per_s_per_gpu, metric_tflops_per_gpu, metric_mfu. --calibration names the one to start from.
     """
-    from autoconfig.calibrate import calibrate_file, describe, write_calibration
+    from autoconfig.calibrate import MOST_REASONS, calibrate_file, describe, duplicates, usable_runs, write_calibration
     from autoconfig.calibration_file import named_calibration
     from autoconfig.files import check_output_path
 
     check_output_path(output, (".json",))
-    found, runs = calibrate_file(measurements, named_calibration(calibration))
+    found, count = calibrate_file(measurements, named_calibration(calibration))
     write_calibration(found, output)
-    click.echo(f"calibration {found.version} from {runs} runs, written to {output}")
+    runs, left_out = usable_runs(measurements)
+    for line in [f"not used, {line}" for line in left_out[:MOST_REASONS]] + duplicates(runs):
+        click.echo(f"warning: {line}", err=True)
+    if len(left_out) > MOST_REASONS:
+        click.echo(f"warning: {len(left_out) - MOST_REASONS:,} more rows not used", err=True)
+    click.echo(f"calibration {found.version} from {count:,} run{'s' * (count != 1)}, written to {output}")
     for line in describe(found, measurements):
         click.echo("  " + line)
 

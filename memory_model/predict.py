@@ -80,6 +80,7 @@ def estimate_memory(
     the limit get an infinite peak without further work. Illegal combinations get numbers too; legality is not decided here.
     """
     nccl = overhead.nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
+    nccl = nccl + overhead.model_parallel_reserved_bytes(stack.memory, layouts.tp, layouts.pp)
     limit = np.asarray(overhead.allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
 
     def stages(block: Layouts) -> StageTerms:
