@@ -44,7 +44,6 @@ NOT_MODELLED = """## What is not modelled
 - Single-layer timings and launch-bound CI runs of tiny models: the host costs a few constants per layer and expert, no more.
 - Load imbalance of dropless mixtures of experts beyond `--moe-imbalance`; what NVIDIA's recipes set per model and their tables
   do not print: recomputed modules, activation offload, an overlap switched on by hand.
-- Context parallelism of NeMo 24.03: the whole long-context series is predicted too fast.
 - Optimizer and activation offload beyond their bytes; memory pressure (allocator retries near the limit).
 - Stages placed by a layout string (DeepSeek-V3 plans of NVIDIA) or that count embedding or loss as a layer are read, priced and
   ranked, but not searched.
