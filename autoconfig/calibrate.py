@@ -30,7 +30,7 @@ def calibrate_file(source: Path, base: Calibration | None = None) -> tuple[Calib
     if not runs:
         reasons = "; ".join(left_out[:MOST_REASONS])
         raise InputError(
-            f"{source}: none of its {len(left_out)} rows has a whole plan and a measured time (metric_step_s, "
+            f"{source}: none of its rows ({len(left_out):,}) has a whole plan and a measured time (metric_step_s, "
             f"metric_tokens_per_s_per_gpu, metric_tflops_per_gpu or metric_mfu): {reasons or 'it is empty'}"
         )
     return refine(base or shipped(), [observe(run) for run in runs], _version("runs", runs)), len(runs)

@@ -30,7 +30,12 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
     predictions = predict_file(table, output, named_calibration(calibration), _progress())
     _done()
     done = sum(p.step_seconds is not None for p in predictions)
-    click.echo(f"{done:,} of {len(predictions):,} rows predicted, written to {output}")
+    click.echo(f"{done:,} of {len(predictions):,} rows predicted, written to {output}" + _reasons(len(predictions) - done))
+
+
+def _reasons(rows: int) -> str:
+    """Where to look for rows without a prediction."""
+    return f"; the column pred_note says why the other {rows:,} are empty" if rows else ""
 
 
 @click.command("calibrate")
@@ -98,6 +103,7 @@ def validate_command(
         from autoconfig.validation_html import write_html
 
         write_html(found, html)
+        click.echo(f"plots and tables written to {html}", err=True)
     if as_json:
         click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
     else:

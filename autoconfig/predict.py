@@ -125,7 +125,7 @@ def read_table(source: Path) -> list[dict[str, str]]:
             raise FileError(f"{source} is larger than {MAX_INPUT_BYTES // 2**20} MiB")
         text = source.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text; save it as CSV UTF-8"
         raise FileError(f"{source} cannot be read: {reason}") from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
@@ -138,9 +138,12 @@ def read_table(source: Path) -> list[dict[str, str]]:
 
 def _check_columns(source: Path, columns: Sequence[str]) -> None:
     """Raises InputError where a column is missing without which no row can be read, or is there twice."""
+    if not columns:
+        raise InputError(f"{source} is empty: give a header line and one line per run")
     needed = {"gpu"} if "model" in columns else {"gpu", "hidden", "heads", "layers", "seq"}
     if missing := sorted(needed - set(columns)):
-        hint = "; semicolons separate its cells: write it with commas" if len(columns) == 1 and ";" in columns[0] else ""
+        other = [name for mark, name in ((";", "semicolons"), ("\t", "tabs")) if len(columns) == 1 and mark in columns[0]]
+        hint = f"; {other[0]} separate its cells: write it with commas" if other else ""
         raise InputError(
             f"{source} lacks the columns {', '.join(missing)} (a model of the catalogue by name needs no shape){hint}; "
             "the columns are those of autoconfig/data/published/training_measurements.csv"

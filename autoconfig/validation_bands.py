@@ -31,7 +31,8 @@ alike; small and short runs borrow from them, because one paper holds nearly all
 FEW_SOURCES = (MOE, UNFAMILIAR)
 """Classes whose sources differ more than their rows: their band must also hold a source that nobody has seen. With K sources
 the next one lies beyond all of them with probability 1 / (K + 1): half of that goes to each end (Lee, Barber and Willett 2023,
-arXiv:2306.06342, hierarchical conformal prediction)."""
+arXiv:2306.06342, hierarchical conformal prediction). The pooled band, which stands in where a class has no sources of its own,
+is made the same way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +66,12 @@ def of_training(source: str) -> bool:
 
 
 def band_from(predicted: Sequence[Predicted], few_sources: bool = False) -> Band:
-    """Quantiles of measured over predicted; sources weigh by RELIABLE_ROWS. `few_sources`: wider, for a source unseen."""
+    """Quantiles of measured over predicted; sources weigh by RELIABLE_ROWS. `few_sources`: all the same, with room for one that
+    is unseen."""
     sources = sorted({p.source for p in predicted})
     count = {source: sum(p.source == source for p in predicted) for source in sources}
     logs = [p.log_ratio for p in predicted]
-    weights = [1.0 / (count[p.source] + RELIABLE_ROWS) for p in predicted]
+    weights = [1.0 / (count[p.source] + (0.0 if few_sources else RELIABLE_ROWS)) for p in predicted]
     beyond = 0.5 / (len(sources) + 1) if few_sources else 0.0
     shares = [min(max((q - beyond) / (1 - 2 * beyond), 0.0), 1.0) for q in QUANTILES]
     low, high = (float(np.exp(weighted_quantile(logs, weights, share))) for share in shares)
@@ -78,7 +80,7 @@ def band_from(predicted: Sequence[Predicted], few_sources: bool = False) -> Band
 
 def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
     """A band per class that has evidence, and the pooled one."""
-    found = {POOLED: band_from(predicted)}
+    found = {POOLED: band_from(predicted, few_sources=True)}
     for level in CLASSES:
         rows = [p for p in predicted if p.level in EVIDENCE.get(level, (level,))]
         if rows:

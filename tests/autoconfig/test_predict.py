@@ -190,7 +190,8 @@ def test_tables_that_a_person_may_bring(autoconfig: SimpleNamespace, tmp_path: P
     text = "id,gpu,layers,hidden,heads,seq,tp,pp,dp,mbs,gbs\r\na,A100,24,4096,32,2048,8,1,1,4,4\r\n"
     plain = tmp_path / "plain.csv"
     for name, content, says in (
-        ("semicolons.csv", text.replace(",", ";"), "commas"), ("twice.csv", text.replace("dp", "tp"), "tp twice"),
+        ("semicolons.csv", text.replace(",", ";"), "semicolons"), ("tabs.csv", text.replace(",", "\t"), "tabs"),
+        ("empty.csv", "", "is empty"), ("twice.csv", text.replace("dp", "tp"), "tp twice"),
     ):  # fmt: skip
         (tmp_path / name).write_text(content)
         result = autoconfig.run("predict", str(tmp_path / name), "--output", str(plain))
