@@ -236,6 +236,9 @@ class ColumnParallelLinear(_LinearModule):
         if self.norm_first:
             self.norm_weight = _parameter((input_size,), config)
             self.norm_bias = _parameter((input_size,), config) if config.normalization == "LayerNorm" else None
+            for parameter in (self.norm_weight, self.norm_bias):
+                if parameter is not None:
+                    parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(x W, bias or None)."""

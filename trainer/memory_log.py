@@ -1,6 +1,6 @@
 """Which storages are alive at which moment of a training step, by category and by module, on real or on fake tensors.
 
-    with LiveMemory() as memory:
+    with MemoryLog() as memory:
         model = build()                          # storages are born
         memory.watch(model)                      # module names from here on
         memory.mark("weights", model.parameters())
@@ -80,7 +80,7 @@ class Moment:
     """The storages, largest first."""
 
 
-class LiveMemory(TorchDispatchMode):  # type: ignore[misc]
+class MemoryLog(TorchDispatchMode):  # type: ignore[misc]
     """The counter; a context manager. One at a time."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[misc]
 
     # -- what happens -------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> LiveMemory:
+    def __enter__(self) -> MemoryLog:
         plain = torch.UntypedStorage.resize_
         memory = self
 
