@@ -12,17 +12,17 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import megatron.core.distributed.param_and_grad_buffer as param_and_grad_buffer
 import megatron.core.tensor_parallel.random as megatron_random
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
-
-from specs.plan import TrainPlan
 
 
 @contextlib.contextmanager
@@ -43,6 +43,7 @@ def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
         stack.enter_context(mock.patch.dict(os.environ, names))
         stack.enter_context(mock.patch.object(dist, "new_group", new_group))
         stack.enter_context(mock.patch.object(dist, "all_gather_object", all_gather_object))
+        stack.enter_context(mock.patch.object(param_and_grad_buffer, "_coalescing_manager", _one_by_one))
         dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
         try:
             yield
@@ -52,21 +53,10 @@ def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def pipeline_stage(plan: TrainPlan, rank: int) -> int:
-    """Stage of a rank in Megatron's default order tp-cp-ep-dp-pp: ranks of one stage are consecutive."""
-    return rank // (plan.world_size // plan.pp)
-
-
-def default_ranks(plan: TrainPlan) -> list[int]:
-    """First and last rank of each distinct pipeline stage.
-
-    Stages differ where they hold other layers, the embedding or the head, or another number of micro-batches in flight, so that
-    all are distinct; the ranks of one stage are alike but for rounding, so that first and last are checked on the first and the
-    last stage and the first alone in between.
-    """
-    per_stage = plan.world_size // plan.pp
-    ranks = {0, per_stage - 1, (plan.pp - 1) * per_stage, plan.world_size - 1}
-    return sorted(ranks | {stage * per_stage for stage in range(plan.pp)})
+@contextlib.contextmanager
+def _one_by_one(*_: Any, **__: Any) -> Iterator[Any]:
+    """In place of torch's manager that joins collectives into one call, which neither fake tensors nor the CPU know."""
+    yield SimpleNamespace(wait=lambda: None)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ with dropout. These stand-ins keep what the GPU's kernels keep:
 | scaled_dot_product_attention, flash | q, k, v, output, fp32 logsumexp | aten derivatives.yaml, _scaled_dot_product_flash_attention |
 | the same with a mask (efficient kernel) | and the mask as a bias in the type of q | _scaled_dot_product_efficient_attention |
 | layer_norm, rms_norm | input, fp32 statistics | native_layer_norm, _fused_rms_norm |
+| dropout | the mask, one byte per element | native_dropout |
 | bias + activation, bias + dropout + add | the input; the mask | megatron-core fusions, one kernel each by torch.compile |
 """
 
@@ -86,6 +87,21 @@ def _rms_norm(x: torch.Tensor, shape: Any, weight: Any = None, eps: float | None
     return _Norm.apply(x, weight, None, 1)
 
 
+class _Dropout(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x.new_empty(x.shape, dtype=torch.bool))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return torch.empty_like(gradient)
+
+
+def _dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    return _Dropout.apply(x) if p > 0 and training else x
+
+
 class _BiasDropoutAdd(Function):
     """residual + dropout(x + bias): saves the mask, one byte per element, and nothing without dropout."""
 
@@ -134,12 +150,13 @@ def pointwise() -> list[tuple[Any, str, Any]]:
 @contextlib.contextmanager
 def gpu_kernels() -> Iterator[None]:
     """Inside, norms, attention and megatron-core's fused kernels keep what they keep on a GPU, and compute nothing."""
-    norms = [
+    operators = [
         (F, "layer_norm", _layer_norm),
         (F, "rms_norm", _rms_norm),
+        (F, "dropout", _dropout),
         (F, "scaled_dot_product_attention", scaled_dot_product_attention),
     ]
     with contextlib.ExitStack() as stack:
-        for owner, name, value in (*norms, *pointwise()):
+        for owner, name, value in (*operators, *pointwise()):
             stack.enter_context(mock.patch.object(owner, name, value))
         yield

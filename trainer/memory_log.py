@@ -35,6 +35,7 @@ LOGITS_MODULES = ("output_layer", "loss")
 """Modules whose vocabulary-wide tensors are logits: the output layer and the scope named `loss`."""
 FOREVER = 2**62
 _WRAPPERS = re.compile(r"^(?:module\.)+")
+"""Data parallelism and type conversion wrap the model."""
 _LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -191,11 +192,12 @@ class MemoryLog(TorchDispatchMode):  # type: ignore[misc]
     # -- names --------------------------------------------------------------------------------------------------------------
 
     def watch(self, model: torch.nn.Module) -> None:
-        """Storages that are born in a forward or backward of `model` get the name of the innermost module."""
+        """Storages that are born in a forward or backward of `model` get the name of the innermost module, wrappers left out:
+        `decoder.layers.3.mlp`."""
         for name, module in model.named_modules():
-            short = short_name(name)
-            if short:
-                self._hooks.append(module.register_forward_pre_hook(lambda *_, n=short: self._enter_module(n)))
+            plain = _WRAPPERS.sub("", f"{name}.").removesuffix(".")
+            if plain:
+                self._hooks.append(module.register_forward_pre_hook(lambda *_, n=plain: self._enter_module(n)))
                 self._hooks.append(module.register_forward_hook(lambda *_: self._leave_module(), always_call=True))
 
     @contextlib.contextmanager
@@ -277,7 +279,7 @@ class MemoryLog(TorchDispatchMode):  # type: ignore[misc]
         for record in alive:
             category = self.category(record)
             by_category[category] += record.size
-            by_module[record.module][category] += record.size
+            by_module[_LAYER_NUMBER.sub("", record.module)][category] += record.size
         place = bisect.bisect_right(self.phases, time, key=lambda phase: phase.start) - 1
         return Moment(
             bytes=sum(by_category.values()),
@@ -291,8 +293,3 @@ class MemoryLog(TorchDispatchMode):  # type: ignore[misc]
     def now(self) -> int:
         """Entries logged so far; `at(now - 1)` is what is alive now."""
         return self._time
-
-
-def short_name(name: str) -> str:
-    """`module.module.decoder.layers.3.mlp` -> `decoder.layers.mlp`."""
-    return _LAYER_NUMBER.sub("", _WRAPPERS.sub("", name) if name.startswith("module.") else "" if name == "module" else name)
