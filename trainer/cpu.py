@@ -33,6 +33,7 @@ class OnCpu(TorchFunctionMode):
         named = dict(named or {})
         if _is_cuda(named.get("device")):
             named["device"] = CPU
+        named.pop("pin_memory", None)
         if getattr(function, "__name__", "") in ("cuda", "pin_memory"):
             return arguments[0]
         return function(*(CPU if _is_cuda(value) else value for value in arguments), **named)
