@@ -14,6 +14,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+def sequence_share(tensor: Tensor, rank: int, size: int, dim: int) -> Tensor:
+    """What rank `rank` of `size` holds of a whole sequence that lies along `dim`."""
+    chunks = tensor.chunk(2 * size, dim=dim)
+    return tensor if size == 1 else torch.cat([chunks[rank], chunks[2 * size - 1 - rank]], dim=dim)
+
+
 def local_chunks(tensor: Tensor, group: Any) -> list[tuple[Tensor, int]]:
     """The two chunks along dimension 0 that this rank holds, each with its first position in the whole sequence."""
     size, rank = group.size(), group.rank()

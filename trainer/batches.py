@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.utils import get_batch_on_this_cp_rank
 from torch import Tensor
 
+from kernels.context_parallel import sequence_share
 from specs.job import Job
 
 
@@ -17,14 +17,13 @@ def microbatches(job: Job, step: int, device: torch.device | str) -> Iterator[di
 
     `tokens`, `labels`, `position_ids`: [mbs, s / cp] of int64. Micro-batch i of rank r holds the samples (i dp + r) mbs onwards.
     """
-    rank = parallel_state.get_data_parallel_rank()
+    rank, place = parallel_state.get_data_parallel_rank(), parallel_state.get_context_parallel_rank()
     for number in range(job.num_microbatches):
         first = (number * job.plan.dp + rank) * job.plan.mbs
         whole = torch.stack([sample(job, step, first + i) for i in range(job.plan.mbs)])
         positions = torch.arange(job.workload.seq_length).expand(job.plan.mbs, -1)
         batch = {"tokens": whole[:, :-1], "labels": whole[:, 1:], "position_ids": positions}
-        batch = get_batch_on_this_cp_rank({key: value.contiguous() for key, value in batch.items()})
-        yield {key: value.to(device) for key, value in batch.items()}
+        yield {key: sequence_share(value, place, job.plan.cp, dim=1).to(device) for key, value in batch.items()}
 
 
 def sample(job: Job, step: int, number: int) -> Tensor:

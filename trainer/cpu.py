@@ -6,7 +6,7 @@ every answer back on leaving. It changes no line of megatron-core. What it cover
 - devices: every call that names `cuda` gets the CPU; `Tensor.cuda`, `Module.cuda` and pinning do nothing;
 - random numbers: the CUDA generator is the CPU's (the tracker's forks work; only their states live in one generator);
 - streams and events: accept every call and do nothing, as everything on a CPU happens in order;
-- gloo: all-to-all with split sizes in tensors, reduce-scatter and all-gather into one tensor (the distributed optimizer);
+- gloo: all-to-all with split sizes in tensors; gathers of uneven sizes; pipeline sends outlive the output that the schedule frees;
 - `Tensor.type()`: the distributed optimizer knows parameters by the text `torch.cuda.FloatTensor`.
 """
 
@@ -20,7 +20,9 @@ from unittest import mock
 
 import megatron.core.tensor_parallel.random as megatron_random
 import torch
+from megatron.core.pipeline_parallel import p2p_communication
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 CPU = torch.device("cpu")
 
@@ -118,11 +120,29 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (megatron_random, "_get_cuda_rng_state", lambda *_, **__: torch.get_rng_state()),
         (megatron_random, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state)),
         (torch.optim.Optimizer, "_accelerator_graph_capture_health_check", lambda _: None),
+        (p2p_communication, "_p2p_ops", _sends_copies(p2p_communication._p2p_ops)),
         (collectives, "all_to_all_single", _with_lists(collectives.all_to_all_single)),
+        (collectives, "all_gather", _of_any_sizes(collectives.all_gather)),
+        (collectives, "reduce_scatter", _scatters_any_sizes(collectives.reduce_scatter)),
         (torch.Tensor, "type", _type_as_on_cuda(torch.Tensor.type)),
         (torch.Tensor, "cuda", lambda self, *_, **__: self),
         (torch.nn.Module, "cuda", lambda self, *_, **__: self),
     ]
+
+
+def _sends_copies(plain: Any) -> Any:
+    """The interleaved schedule frees a stage's output right after posting its send, safe in stream order on CUDA only: gloo
+    would send freed memory. The copies live as long as the send, and no memory counter sees them."""
+
+    def called(*, tensor_send_prev: Any, tensor_send_next: Any, **named: Any) -> Any:
+        with _disable_current_modes():
+            sent = {
+                "tensor_send_prev": None if tensor_send_prev is None else tensor_send_prev.detach().clone(),
+                "tensor_send_next": None if tensor_send_next is None else tensor_send_next.detach().clone(),
+            }
+        return plain(**sent, **named)
+
+    return called
 
 
 def _with_lists(plain: Any) -> Any:
@@ -131,6 +151,44 @@ def _with_lists(plain: Any) -> Any:
     def called(*arguments: Any, **named: Any) -> Any:
         split = {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in named.items() if k.endswith("split_sizes")}
         return plain(*arguments, **{**named, **split})
+
+    return called
+
+
+def _of_any_sizes(plain: Any) -> Any:
+    """gloo gathers equal sizes only; experts that are tensor-parallel gather as many rows as each rank was sent."""
+
+    def called(outputs: list[torch.Tensor], tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        rows = [output.size(0) if output.dim() else 0 for output in outputs]
+        if len(set(rows)) == 1:
+            return plain(outputs, tensor, *arguments, **named)
+        with _disable_current_modes():
+            padded = [output.new_zeros(max(rows), *output.shape[1:]) for output in outputs]
+            mine = torch.zeros_like(padded[0])
+            mine[: tensor.size(0)] = tensor
+            plain(padded, mine, *arguments, **named)
+            for output, whole in zip(outputs, padded, strict=True):
+                output.copy_(whole[: output.size(0)])
+        return None
+
+    return called
+
+
+def _scatters_any_sizes(plain: Any) -> Any:
+    """The same backward: each rank keeps the sum of its own rows."""
+
+    def called(output: torch.Tensor, inputs: list[torch.Tensor], *arguments: Any, **named: Any) -> Any:
+        rows = [tensor.size(0) if tensor.dim() else 0 for tensor in inputs]
+        if len(set(rows)) == 1:
+            return plain(output, inputs, *arguments, **named)
+        with _disable_current_modes():
+            padded = [tensor.new_zeros(max(rows), *tensor.shape[1:]) for tensor in inputs]
+            for whole, tensor in zip(padded, inputs, strict=True):
+                whole[: tensor.size(0)] = tensor
+            mine = torch.zeros_like(padded[0])
+            plain(mine, padded, *arguments, **named)
+            output.copy_(mine[: output.size(0)])
+        return None
 
     return called
 
