@@ -35,8 +35,9 @@ CATEGORY_OF_PART = {
     "gather_buffer": "temporary",
     "mlp_backward": "temporary",
     "attention_backward": "temporary",
-    "layer_boundary": "temporary",
     "output_layer_backward": "temporary",
+    "embedding_backward": "temporary",
+    "tied_weight_gradient": "temporary",
     "optimizer_step_bytes": "temporary",
     "recomputed_activations": "temporary",
 }

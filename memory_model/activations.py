@@ -61,12 +61,28 @@ def query_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, sh
     if model.multi_latent_attention:
         channels = model.num_attention_heads * (2 * model.query_head_dim + model.v_head_dim)
         return wide * shape.tokens * channels / shape.tp
-    heads = model.num_attention_heads / shape.tp
-    kv = heads if stack.expands_kv else kv_heads_per_rank(model, shape.tp)
-    saved = wide * shape.tokens * model.kv_channels * (heads + 2 * kv)
+    heads, kv = model.num_attention_heads / shape.tp, kv_heads_per_rank(model, shape.tp)
+    packed = wide * shape.tokens * model.kv_channels * (heads + 2 * kv)
     if model.position_embedding_type in ("rope", "yarn"):
-        saved = saved + stack.rope_copy_bytes * shape.tokens * model.kv_channels * (heads + kv_heads_per_rank(model, shape.tp))
-    return saved
+        packed = packed + stack.rope_copy_bytes * shape.tokens * model.kv_channels * (heads + kv)
+    return packed
+
+
+def expanded_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Where keys and values are repeated to all heads inside of core attention, q and the repeated ones are kept instead of
+    what `query_key_value` says: 2 T 3 q / t in all; nothing without grouped queries."""
+    if not stack.expands_kv or model.multi_latent_attention or model.num_query_groups == model.num_attention_heads:
+        return 0.0 * shape.tokens
+    channels = 3 * model.kv_channels * model.num_attention_heads / shape.tp
+    return numerics.activation_bytes * shape.tokens * channels - query_key_value(model, numerics, stack, shape)
+
+
+def rotary_angles(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Unfused RoPE keeps cosine and sine of queries and of keys: 4 x 2 s d / cp, whatever the micro-batch."""
+    if not stack.rope_copy_bytes or model.position_embedding_type not in ("rope", "yarn"):
+        return 0.0 * shape.tokens
+    width = model.qk_pos_emb_head_dim if model.multi_latent_attention else model.kv_channels
+    return 4.0 * numerics.activation_bytes * shape.tokens / shape.batch * width
 
 
 def latents(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
@@ -114,7 +130,7 @@ def attention_scores(model: ModelSpec, numerics: Numerics, stack: StackMemory, s
     per_score = stack.score_bytes + (stack.score_dropout_bytes if numerics.attention_dropout > 0 else 0.0)
     scale = numerics.activation_bytes / 2
     pairs = shape.tokens * shape.sequence
-    return scale * per_score * pairs * heads + stack.attention_mask_bytes * pairs
+    return scale * per_score * pairs * heads + stack.attention_mask_bytes * pairs / shape.batch
 
 
 def mlp_inside(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
@@ -172,6 +188,8 @@ def layer_activations(
         "dropout_masks": dropout_masks(model, numerics, shape),
         "latents": latents(model, numerics, shape),
         "query_key_value": query_key_value(model, numerics, stack, shape),
+        "expanded_key_value": expanded_key_value(model, numerics, stack, shape),
+        "rotary_angles": rotary_angles(model, numerics, stack, shape),
         "attention_scores": attention_scores(model, numerics, stack, shape),
         "attention_output": attention_output(model, numerics, stack, shape, gpu),
     }

@@ -39,7 +39,7 @@ def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemo
     """Bytes per part that recomputing one module frees in a layer with these parts; empty without such a module."""
     norm_output = {"norm_outputs": parts["norm_outputs"] / 2} if stack.norm_inside_mlp else {}
     if module == "core_attn":
-        return {"attention_scores": parts["attention_scores"]}
+        return {name: parts[name] for name in ("attention_scores", "expanded_key_value") if name in parts}
     if module == "layernorm":
         return {"norm_outputs": parts["norm_outputs"]}
     if module == "mla_up_proj":

@@ -247,17 +247,19 @@ class MemoryLog(TorchDispatchMode):  # type: ignore[misc]
 
     def category(self, record: Storage) -> str:
         """Marked, or by life: logits where the output layer or the loss made something as wide as the vocabulary; activations
-        were born in a forward pass (or received before it) and lived on into a later backward; the rest is temporary."""
+        were born in a forward pass (or received for it) and lived on into a later one; the rest is temporary."""
         if record.category:
             return record.category
         if record.module in LOGITS_MODULES and (self.vocabulary is None or record.width == self.vocabulary):
             return "logits"
-        kind = self.phases[record.phase].kind
-        if kind not in ("forward", "between"):
+        if record.died == FOREVER:  # caches
             return "temporary"
-        least = record.phase + (2 if kind == "forward" else 3)
-        died_in = self.phases[record.last_phase].kind if record.last_phase < len(self.phases) else "backward"
-        return "activations" if record.last_phase >= least and died_in in ("backward", "between") else "temporary"
+        born = record.phase
+        if self.phases[born].kind == "between" and born + 1 < len(self.phases):
+            born += 1  # received for the pass that follows
+        if self.phases[born].kind != "forward":
+            return "temporary"
+        return "activations" if record.last_phase >= born + 2 else "temporary"
 
     def peak(self, of: Callable[[Phase], bool] = lambda phase: phase.kind != "build") -> Moment:
         """The largest moment among the phases that `of` selects; by default everything after the build."""
