@@ -71,7 +71,8 @@ def query_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, sh
 def expanded_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """Where keys and values are repeated to all heads inside of core attention, q and the repeated ones are kept instead of
     what `query_key_value` says: 2 T 3 q / t in all; nothing without grouped queries."""
-    if not stack.expands_kv or model.multi_latent_attention or model.num_query_groups == model.num_attention_heads:
+    grouped = not model.multi_latent_attention and model.num_query_groups < model.num_attention_heads
+    if not (stack.expands_kv and stack.attention_kernel == "unfused" and grouped):
         return 0.0 * shape.tokens
     channels = 3 * model.kv_channels * model.num_attention_heads / shape.tp
     return numerics.activation_bytes * shape.tokens * channels - query_key_value(model, numerics, stack, shape)

@@ -104,7 +104,10 @@ def mlp_released(recompute: Recompute, whole: Number, kept: Number) -> Number:
 
 
 def returning_layers(recompute: Recompute, chunk_layers: Number) -> Number:
-    """Whole layers that are back at once in backward under full recomputation: n of a uniform group, one of block."""
+    """Whole layers that are back at once in backward under full recomputation: n of a uniform group. With block, one where
+    every layer is recomputed; else the layers that were left alone are gone when the first recomputed one comes back."""
     if recompute.granularity != "full":
         return 0 * np.asarray(chunk_layers)
-    return np.minimum(recompute.num_layers if recompute.method == "uniform" else 1, chunk_layers)
+    if recompute.method == "block":
+        return np.where(np.greater_equal(recompute.num_layers, chunk_layers), 1, 0)
+    return np.minimum(recompute.num_layers, chunk_layers)
