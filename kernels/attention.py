@@ -88,7 +88,7 @@ class FlashAttention(torch.nn.Module):
 
 
 def _mask(rows: int, columns: int, first_row: int, window: int | None, device: Any) -> Tensor:
-    """[rows, columns], true where row `first_row + i` sees column j: j <= row, and row - j <= window (Megatron's window_size)."""
+    """[rows, columns], true where row `first_row + i` sees column j: j <= row, row - j <= window (Megatron's window_size)."""
     row = torch.arange(first_row, first_row + rows, device=device)[:, None]
     column = torch.arange(columns, device=device)[None]
     seen = column <= row
