@@ -85,7 +85,6 @@ def enough_microbatches(job: Job) -> Job:
 def _machine(job: Job, memory: StackMemory, rank: int) -> Iterator[None]:
     """Rank `rank` of the job's world, with the software stack's kernels."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(cpu_for_cuda())
         stack.enter_context(without_engine())
         stack.enter_context(fake_process_group(rank, job.plan.world_size))
