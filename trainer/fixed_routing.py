@@ -57,8 +57,9 @@ def spread(total: int, parts: int) -> Counts:
 
 
 @contextlib.contextmanager
-def fixed_routing(imbalance: float = 1.0) -> Iterator[None]:
-    """`imbalance`: rows that this rank's experts receive over a balanced load."""
+def fixed_routing(imbalance: float = 1.0, *, values: bool = False) -> Iterator[None]:
+    """`imbalance`: rows that this rank's experts receive over a balanced load. `values`: tensors have some, so that only the counts
+    are fixed."""
 
     def preprocess(self: Any, routing_map: torch.Tensor) -> Counts:
         """Counts as numpy arrays, which the dispatcher takes where it expects tensors on the CPU."""
@@ -98,6 +99,7 @@ def fixed_routing(imbalance: float = 1.0) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(dispatcher, "preprocess", preprocess))
         stack.enter_context(mock.patch.object(dispatcher, "_maybe_dtoh_and_synchronize", lambda self, point, counts=None: counts))
-        stack.enter_context(mock.patch.object(token_dispatcher, "permute", permute))
-        stack.enter_context(mock.patch.object(token_dispatcher, "sort_chunks_by_idxs", sort_chunks))
+        if not values:
+            stack.enter_context(mock.patch.object(token_dispatcher, "permute", permute))
+            stack.enter_context(mock.patch.object(token_dispatcher, "sort_chunks_by_idxs", sort_chunks))
         yield

@@ -29,6 +29,7 @@ from trainer.fake_ranks import fake_process_group, fake_tensors
 from trainer.fixed_routing import fixed_routing
 from trainer.gpu_kernels import gpu_kernels
 from trainer.memory_log import MemoryLog, Moment
+from trainer.microbatches import enough_microbatches
 from trainer.model import model_chunks, transformer_config
 from trainer.optimizer import build_optimizer, data_parallel_chunks
 from trainer.parallel import initialize_groups
@@ -69,16 +70,6 @@ def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
         state_bytes=state.bytes,
         saved_tensors=saved_tensors(log),
     )
-
-
-def enough_microbatches(job: Job) -> Job:
-    """The job with as many micro-batches as bring the schedule into its steady state: what is in flight is the same.
-
-    1F1B holds at most p of them, interleaving at most 2 (p - 1) + (v - 1) p + 1 chunks, which 2 p micro-batches cover.
-    """
-    plan = job.plan
-    wanted = 2 if plan.pp == 1 else plan.pp + 1 if plan.vpp == 1 else 2 * plan.pp
-    return job.shortened(num_microbatches=min(wanted, job.num_microbatches))
 
 
 @contextlib.contextmanager
