@@ -25,6 +25,9 @@ class StackMemory:
     """Unfused attention: bytes of a mask per s^2, kept per layer and micro-batch."""
     expands_kv: bool = False
     """Keys and values are repeated to all heads before attention and saved so (GQA saves nothing)."""
+    torch_attention: bool = False
+    """Flash attention is torch's scaled_dot_product_attention (kernels/attention.py): values are padded to the width of keys, and
+    context parallelism keeps gathered keys and values, masks, and the output of each chunk."""
     rope_copy_bytes: float = 0.0
     """Bytes more per rotated query or key element where RoPE is not fused; cosine and sine are kept then too."""
     norm_input_bytes: float = 2.0

@@ -68,6 +68,8 @@ def fake_tensors() -> Iterator[None]:
         stack.enter_context(mock.patch.object(tracker, "fork", lambda *_, **__: contextlib.nullcontext()))
         for name, dtype in (("bfloat16", torch.bfloat16), ("half", torch.float16)):
             stack.enter_context(mock.patch.object(torch.nn.Module, name, functools.partialmethod(_converted, dtype)))
+        # copying between storages makes tensors of them that the fake mode would remember, storages and all
+        stack.enter_context(mock.patch.object(torch.UntypedStorage, "copy_", lambda storage, *_: storage))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 

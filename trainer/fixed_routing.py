@@ -102,4 +102,5 @@ def fixed_routing(imbalance: float = 1.0, *, values: bool = False) -> Iterator[N
         if not values:
             stack.enter_context(mock.patch.object(token_dispatcher, "permute", permute))
             stack.enter_context(mock.patch.object(token_dispatcher, "sort_chunks_by_idxs", sort_chunks))
+        stack.callback(moe_utils.get_moe_layer_wise_logging_tracker().clear)  # it is of this run's number of layers
         yield
