@@ -107,7 +107,6 @@ def train(
 
 
 def _one_step(training: Training, step: int, progress: Progress) -> None:
-    job = training.job
     dist.barrier()
     _synchronize(training)
     start = time.perf_counter()
