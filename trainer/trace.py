@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from unittest import mock
 
 import megatron.core.pipeline_parallel.schedules as schedules
 import torch
+import torch._dynamo
 from megatron.core import parallel_state
 
 from specs.job import Job
@@ -76,6 +78,9 @@ def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
 def _machine(job: Job, memory: StackMemory, rank: int) -> Iterator[None]:
     """Rank `rank` of the job's world, with the software stack's kernels."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch._dynamo.config.patch(disable=True))  # compiled kernels are stood in for
         stack.enter_context(cpu_for_cuda())
         stack.enter_context(without_engine())
         stack.enter_context(fake_process_group(rank, job.plan.world_size))
