@@ -146,8 +146,7 @@ def explain_command(ctx: click.Context, /, plan: str, as_json: bool, binds: bool
         ctx.exit(EXIT_NOTHING_FITS)
 
 
-cli.add_command(cli_trace.trace_command)
-for _command in cli_truth.COMMANDS:
+for _command in (*cli_trace.COMMANDS, *cli_truth.COMMANDS):
     cli.add_command(_command)
 
 

@@ -1,4 +1,4 @@
-"""Commands about the real training code without the cluster: trace."""
+"""Commands about the real training code without the cluster: trace and emulate."""
 
 from __future__ import annotations
 
@@ -44,6 +44,36 @@ def trace_command(plan: str, ranks: tuple[int, ...], python: str, as_json: bool,
         from autoconfig.trace_report import show_trace
 
         show_trace(console(), answer)
+
+
+@click.command("emulate")
+@click.argument("plan")
+@question_options
+@click.option("--rank", type=int, default=0, show_default=True, help="Rank to run.")
+@click.option("--device", type=click.Choice(("cuda", "cpu")), default="cuda", show_default=True, help="Where to run it.")
+@click.option("--steps", type=click.IntRange(1, 1000), default=3, show_default=True, help="Timed steps, after two of warm-up.")
+@python_option
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def emulate_command(plan: str, rank: int, device: str, steps: int, python: str, as_json: bool, **options: Any) -> None:
+    """Run one rank of PLAN with real kernels on one device, its peers left out: memory, and seconds of each kind of layer.
+
+    autoconfig emulate --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1 --rank 0
+    """
+    from autoconfig.emulate import emulate_plan
+
+    answer = emulate_plan(request_of(options), plan, rank, device, steps, python)
+    if as_json:
+        from autoconfig.emulate_report import emulate_json
+
+        click.echo(json.dumps(emulate_json(answer), indent=2, allow_nan=False))
+    else:
+        from autoconfig.cli import console
+        from autoconfig.emulate_report import show_emulate
+
+        show_emulate(console(), answer)
+
+
+COMMANDS = (trace_command, emulate_command)
 
 
 @contextmanager
