@@ -108,7 +108,7 @@ def composed_step(report: PlanReport, num_microbatches: int, predicted: float, m
 
 
 def micro_batch_seconds(setting: Setting, plan: TrainPlan, rank: int, figures: RankFigures) -> float:
-    """Forward, backward and recomputation of one micro-batch on the rank's stage, from the seconds of one layer of each kind."""
+    """Forward, backward and recomputation of one micro-batch on the rank's stage, from the seconds of each kind of layer."""
     stage = pipeline_stage(plan, rank)
     layers = stage_layers(setting.model, plan)
     first = sum(layers[:stage])
@@ -131,7 +131,7 @@ def run_job(job: Job, python: str) -> Measurement:
         (folder / "job.json").write_text(job_text(job), encoding="utf-8")
         command = [python, "-P", "-m", "trainer", "--job", str(folder / "job.json")]
         try:
-            ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
             raise InputError(f"--python {python!r} cannot be started: {error.strerror or error}") from error
         said = ended.stderr.strip().removeprefix("trainer: ")

@@ -46,7 +46,8 @@ def emulate_json(answer: EmulateAnswer) -> dict[str, Any]:
 def show_emulate(console: Console, answer: EmulateAnswer) -> None:
     """Memory, then seconds by kind of layer, then the composed step."""
     setting, figures, measurement = answer.question.setting, answer.figures, answer.measurement
-    console.print(f"{escape(setting.model.name)}  {escape(str(answer.plan))}  rank {answer.rank}, stage {figures.pipeline_stage}")
+    where = f"rank {answer.rank}, stage {figures.pipeline_stage}"
+    console.print(f"{escape(setting.model.name)}  {escape(str(answer.plan))}  {where}")
     versions = ", ".join(f"{name} {version}" for name, version in measurement.versions.items())
     console.print(f"[dim]stack {measurement.software} on {escape(measurement.device)}; {escape(versions)}[/dim]")
     peak, formula = figures.peak_allocated_bytes / GIB, answer.stage.peak_bytes / GIB
@@ -66,5 +67,6 @@ def show_emulate(console: Console, answer: EmulateAnswer) -> None:
         f"optimizer {seconds_text(figures.phase_seconds.get('optimizer', 0.0))}"
     )
     console.print(
-        f"step: {seconds_text(answer.step_seconds)} with the measured compute, {seconds_text(answer.report.step_seconds)} predicted"
+        f"step: {seconds_text(answer.step_seconds)} with the measured compute, "
+        f"{seconds_text(answer.report.step_seconds)} predicted"
     )

@@ -88,7 +88,7 @@ def trace_plan(
     started: Callable[[int], None],
     python: str,
 ) -> TraceAnswer:
-    """Trace ranks of one plan (none named: the default ones). `started` is told how many. Raises InputError, UnsupportedError."""
+    """Trace ranks of one plan (none named: the default ones); `started` is told how many. Raises InputError."""
     question = understand(request)
     setting = question.setting
     plan = legal_plan(setting, plan_text)
@@ -114,7 +114,12 @@ def legal_plan(setting: Setting, plan_text: str) -> TrainPlan:
 
 
 def trace_request(setting: Setting, plan: TrainPlan, ranks: tuple[int, ...]) -> TraceRequest:
-    """What the training core is asked. Raises UnsupportedError for stacks that it cannot build."""
+    """What the training core is asked. Raises UnsupportedError for what it cannot build."""
+    if "mlp" in plan.recompute.modules and setting.model.add_bias_linear:
+        raise UnsupportedError(
+            f"{plan}: megatron-core cannot recompute mlp in a model with biases (its checkpoint calls itself without end); "
+            "leave mlp out"
+        )
     job = Job(
         model=setting.model,
         plan=plan,
@@ -141,9 +146,10 @@ def core_stack(stack: SoftwareStack) -> str:
 def compare(setting: Setting, plan: TrainPlan, found: Traces) -> tuple[RankComparison, ...]:
     """Each traced rank beside its stage in the formula."""
     stages = report_plan(setting, plan).stages
+    pairs = [(trace, stages[trace.pipeline_stage]) for trace in found.ranks]
     return tuple(
-        RankComparison(trace=t, stage=stages[t.pipeline_stage], differences=_differences(setting, plan, t, stages[t.pipeline_stage]))
-        for t in found.ranks
+        RankComparison(trace=trace, stage=stage, differences=_differences(setting, plan, trace, stage))
+        for trace, stage in pairs
     )
 
 

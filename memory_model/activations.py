@@ -87,15 +87,14 @@ def padded_values(model: ModelSpec, numerics: Numerics, stack: StackMemory, shap
 
 
 def gathered_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """torch's attention with context parallelism: keys and values of the whole sequence, 2 s b 2 kv / t, and a mask of this rank's
-    two chunks, 2 (s / 2 c) (s + s / 2 c), instead of its own keys and values (with RoPE also of the packed q, k, v)."""
+    """torch's attention with context parallelism: keys and values of the whole sequence, 2 s b 2 kv / t, and a mask of this
+    rank's two chunks, 2 (s / 2 c) (s + s / 2 c), instead of its own keys and values (with RoPE also of the packed q, k, v)."""
     if not stack.torch_attention:
         return 0.0 * shape.tokens
     wide, heads = numerics.activation_bytes, model.num_attention_heads / shape.tp
-    kv = heads if model.multi_latent_attention else kv_heads_per_rank(model, shape.tp)
-    width = model.query_head_dim * (2 if model.multi_latent_attention else 1) + model.value_head_dim * (
-        0 if model.multi_latent_attention else 1
-    )
+    kv, width = kv_heads_per_rank(model, shape.tp), 2 * model.query_head_dim  # MLA: values are padded to the width of keys
+    if model.multi_latent_attention:
+        kv = heads
     chunk = shape.tokens / shape.batch / 2
     gathered = wide * (shape.tokens * shape.cp * kv * width + chunk * (shape.sequence + chunk))
     if model.position_embedding_type in ("rope", "yarn"):

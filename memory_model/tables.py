@@ -247,7 +247,7 @@ def stage_terms(
 def _end_moments(
     model: ModelSpec, numerics: Numerics, memory: StackMemory, vocab: Floats, shape: Shape, layouts: Layouts
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """[n]: temporaries of the loss, of the output layer's and the embedding's backward, and a tied weight's waiting gradient."""
+    """[n]: temporaries of the loss, of the output layer's and the embedding's backward; a tied weight's waiting gradient."""
     loss, pp, zeros = moments.loss(memory, vocab, shape), layouts.pp, np.zeros(len(layouts))
     if not memory.separate_weight_gradients:
         head = moments.output_layer_backward(model, numerics, memory, vocab, shape, pp)

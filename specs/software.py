@@ -26,8 +26,8 @@ class StackMemory:
     expands_kv: bool = False
     """Keys and values are repeated to all heads before attention and saved so (GQA saves nothing)."""
     torch_attention: bool = False
-    """Flash attention is torch's scaled_dot_product_attention (kernels/attention.py): values are padded to the width of keys, and
-    context parallelism keeps gathered keys and values, masks, and the output of each chunk."""
+    """Flash attention is torch's scaled_dot_product_attention (kernels/attention.py): values are padded to the width of keys,
+    and context parallelism keeps gathered keys and values, masks, and the output of each chunk."""
     rope_copy_bytes: float = 0.0
     """Bytes more per rotated query or key element where RoPE is not fused; cosine and sine are kept then too."""
     norm_input_bytes: float = 2.0

@@ -1,4 +1,4 @@
-"""TraceRequest and RankTrace: what a trace of one rank is asked and what it answers, as JSON between planner and training core."""
+"""TraceRequest and RankTrace: what a trace of one rank is asked and answers, as JSON between planner and training core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TraceRequest:
 
     job: Job
     ranks: tuple[int, ...]
-    memory: StackMemory = StackMemory()
+    memory: StackMemory
 
     def __post_init__(self) -> None:
         world = self.job.plan.world_size
@@ -101,8 +101,8 @@ def pipeline_stage(plan: TrainPlan, rank: int) -> int:
 def default_ranks(plan: TrainPlan) -> tuple[int, ...]:
     """First and last rank of each distinct pipeline stage.
 
-    All stages are distinct: each holds another number of micro-batches, or other layers, or the embedding or the head. The ranks
-    of one stage are alike but for the rounding of shards, so that between first and last stage the first rank stands for all.
+    All stages are distinct: each holds another number of micro-batches, or other layers, or the embedding or the head. The
+    ranks of one stage are alike but for the rounding of shards, so that in between the first rank stands for all.
     """
     per_stage = plan.world_size // plan.pp
     ends = {0, per_stage - 1, (plan.pp - 1) * per_stage, plan.world_size - 1}

@@ -1,9 +1,9 @@
 """Mixture-of-experts routing of a stated size, for fake tensors (which have no values to route by) and for single ranks (whose
 peers are not there to send).
 
-Megatron's all-to-all dispatcher asks the routing map how many rows go where. Inside `fixed_routing` it is told: every rank sends
-top-k x its tokens, evenly over all experts, and receives `imbalance` times as many (capacity: what capacity says). Everything
-else is megatron-core's code; only what needs values of the map (masked_select) gets a size instead.
+Megatron's all-to-all dispatcher asks the routing map how many rows go where. Inside `fixed_routing` it is told: every rank
+sends top-k x its tokens, evenly over all experts, and receives `imbalance` times as many (capacity: what capacity says).
+Everything else is megatron-core's code; only what needs values of the map (masked_select) gets a size instead.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def spread(total: int, parts: int) -> Counts:
 
 @contextlib.contextmanager
 def fixed_routing(imbalance: float = 1.0, *, values: bool = False) -> Iterator[None]:
-    """`imbalance`: rows that this rank's experts receive over a balanced load. `values`: tensors have some, so that only the counts
-    are fixed."""
+    """`imbalance`: rows that this rank's experts receive over a balanced load. `values`: tensors have some, so that only the
+    counts are fixed."""
 
     def preprocess(self: Any, routing_map: torch.Tensor) -> Counts:
         """Counts as numpy arrays, which the dispatcher takes where it expects tensors on the CPU."""
@@ -98,7 +98,8 @@ def fixed_routing(imbalance: float = 1.0, *, values: bool = False) -> Iterator[N
     dispatcher = token_dispatcher.MoEAlltoAllTokenDispatcher
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(dispatcher, "preprocess", preprocess))
-        stack.enter_context(mock.patch.object(dispatcher, "_maybe_dtoh_and_synchronize", lambda self, point, counts=None: counts))
+        here = mock.patch.object(dispatcher, "_maybe_dtoh_and_synchronize", lambda self, point, counts=None: counts)
+        stack.enter_context(here)
         if not values:
             stack.enter_context(mock.patch.object(token_dispatcher, "permute", permute))
             stack.enter_context(mock.patch.object(token_dispatcher, "sort_chunks_by_idxs", sort_chunks))

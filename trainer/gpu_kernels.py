@@ -5,7 +5,7 @@ with dropout. These stand-ins keep what the GPU's kernels keep:
 
 | operator | saved | source |
 |---|---|---|
-| scaled_dot_product_attention, flash | q, k, v, output, fp32 logsumexp | aten derivatives.yaml, _scaled_dot_product_flash_attention |
+| scaled_dot_product_attention, flash | q, k, v, output, fp32 logsumexp | _scaled_dot_product_flash_attention |
 | the same with a mask (efficient kernel) | and the mask as a bias in the type of q | _scaled_dot_product_efficient_attention |
 | layer_norm, rms_norm | input, fp32 statistics | native_layer_norm, _fused_rms_norm |
 | dropout | the mask, one byte per element | native_dropout |

@@ -23,9 +23,9 @@ from trainer.emulate import without_peers
 from trainer.failure import Failure, Lost, classify
 from trainer.layer_timers import LayerTimers
 from trainer.live_memory import LiveMemory
+from trainer.microbatches import enough_microbatches
 from trainer.parallel import parallel_groups, process_group_timeout
 from trainer.peers import Peers
-from trainer.microbatches import enough_microbatches
 from trainer.result_file import ResultFile
 from trainer.training import Progress, build, rank_figures, train
 from trainer.versions import device_name, versions

@@ -16,11 +16,12 @@ import megatron.core.models.common.embeddings.rope_utils as rope
 import megatron.core.models.common.language_module.language_module as language_module
 import megatron.core.models.gpt.gpt_layer_specs as layer_specs
 import megatron.core.tensor_parallel.layers as layers
+import megatron.core.transformer.moe.moe_utils as moe_utils
+import megatron.core.transformer.multi_latent_attention as latent_attention
 import torch
 from torch.autograd import Function
 
 from trainer import te_stand_ins
-
 
 
 class _Rope(Function):
@@ -50,6 +51,43 @@ class _LossInPlace(Function):
         return logits, None
 
 
+class _Permute(Function):
+    """Fused permutation: saves an int32 map of 2 E + 1 per token (transformer_engine/pytorch/triton/permutation.py)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, probs: Any, routing_map: Any, rows: int) -> Any:
+        row_map = x.new_empty((x.shape[0], 2 * routing_map.shape[1] + 1), dtype=torch.int32)
+        ctx.save_for_backward(row_map)
+        ctx.shapes = x.shape, None if probs is None else probs.shape
+        ctx.mark_non_differentiable(row_map)
+        return x.new_empty((rows, x.shape[1])), None if probs is None else probs.new_empty(rows), row_map
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, of_probs: Any, _: Any) -> Any:
+        shape, probs = ctx.shapes
+        return gradient.new_empty(shape), None if probs is None else of_probs.new_empty(probs), None, None
+
+
+class _Unpermute(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, row_map: Any, shape: Any) -> Any:
+        ctx.save_for_backward(row_map)
+        ctx.shape = x.shape
+        return x.new_empty(shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient.new_empty(ctx.shape), None, None
+
+
+def _permute_with_probs(tokens: Any, probs: Any, routing_map: Any, num_out_tokens: Any = None, **_: Any) -> Any:
+    return _Permute.apply(tokens, probs, routing_map, num_out_tokens)
+
+
+def _unpermute(tokens: Any, row_map: Any, restore_shape: Any = None, **_: Any) -> Any:
+    return _Unpermute.apply(tokens, row_map, restore_shape)
+
+
 def _patches() -> list[tuple[Any, str, Any]]:
     """(module, name, stand-in)."""
     accumulate = SimpleNamespace(wgrad_gemm_accum_fp32=lambda *_: None, wgrad_gemm_accum_fp16=lambda *_: None)
@@ -58,6 +96,14 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (layers, "_grad_accum_fusion_available", True),
         (layers, "fused_weight_gradient_mlp_cuda", accumulate),
         (language_module, "te_parallel_cross_entropy", lambda logits, labels, *_: _LossInPlace.apply(logits, labels)),
+        (moe_utils, "HAVE_TE", True),
+        (moe_utils, "fused_permute", _permute_with_probs),
+        (moe_utils, "fused_permute_with_probs", _permute_with_probs),
+        (moe_utils, "fused_unpermute", _unpermute),
+        (moe_utils, "fused_sort_chunks_by_index", _permute_with_probs),  # never called: trainer/fixed_routing.py sorts
+        (moe_utils, "fused_sort_chunks_by_index_with_probs", _permute_with_probs),
+        (latent_attention, "TELinear", te_stand_ins.Linear),
+        (latent_attention, "TEColumnParallelLinear", te_stand_ins.ColumnParallelLinear),
         (layer_specs, "TESpecProvider", te_stand_ins.SpecProvider),
         (layer_specs, "TENorm", te_stand_ins.Norm),
         (layer_specs, "HAVE_TE", True),

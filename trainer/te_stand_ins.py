@@ -8,10 +8,10 @@ measured SimuMax B200 runs by tests/trainer/test_te_stand_ins.py):
 
 | stand-in | saved | allocated for a while |
 |---|---|---|
-| LayerNormLinear | norm input, its statistics, norm output (with SP the local part) | with SP the gathered norm output, in forward and backward |
+| LayerNormLinear | norm input, its statistics, norm output (with SP the local part) | with SP the gathered norm output |
 | ColumnParallelLinear | input (with SP the local part) | the same |
 | RowParallelLinear | input | with SP the whole output in forward, the gathered gradient in backward |
-| DotProductAttention | q, k, v, output, fp32 logsumexp; CP by a2a: the output before the exchange too | fp32 accumulator of dq |
+| DotProductAttention | q, k, v, output, fp32 logsumexp; CP by a2a: the output before the exchange | fp32 accumulator of dq |
 | GroupedLinear | input | - |
 | fused SwiGLU, GELU | input | - |
 | every weight gradient | added to main_grad; a dummy of the weight's shape is cached for autograd | |
@@ -227,7 +227,9 @@ class ColumnParallelLinear(_LinearModule):
 
     norm_first = False
 
-    def __init__(self, input_size: int, output_size: int, *, config: Any, bias: bool, skip_bias_add: bool, **options: Any) -> None:
+    def __init__(
+        self, input_size: int, output_size: int, *, config: Any, bias: bool, skip_bias_add: bool, **options: Any
+    ) -> None:
         expert = bool(options.get("is_expert"))
         tp = config.expert_tensor_parallel_size if expert else config.tensor_model_parallel_size
         super().__init__(output_size // tp, input_size, config, bias=bias, skip_bias_add=skip_bias_add, expert=expert)
@@ -256,7 +258,9 @@ class LayerNormColumnParallelLinear(ColumnParallelLinear):
 class RowParallelLinear(_LinearModule):
     """TERowParallelLinear."""
 
-    def __init__(self, input_size: int, output_size: int, *, config: Any, bias: bool, skip_bias_add: bool, **options: Any) -> None:
+    def __init__(
+        self, input_size: int, output_size: int, *, config: Any, bias: bool, skip_bias_add: bool, **options: Any
+    ) -> None:
         expert = bool(options.get("is_expert"))
         tp = config.expert_tensor_parallel_size if expert else config.tensor_model_parallel_size
         super().__init__(output_size, input_size // tp, config, bias=bias, skip_bias_add=skip_bias_add, expert=expert)

@@ -3,8 +3,8 @@
     trace_rank(request, rank) -> RankTrace
 
 Bytes are of the GPU: where torch's CPU kernels keep other tensors than its CUDA kernels, or Transformer Engine is asked for,
-stand-ins keep what those keep (gpu_kernels.py, te_stand_ins.py). The schedule runs as many micro-batches as it takes to have the
-real number in flight. The optimizer's state is there as after the first step; the step itself is not run.
+stand-ins keep what those keep (gpu_kernels.py, te_stand_ins.py). The schedule runs as many micro-batches as it takes to have
+the real number in flight. The optimizer's state is there as after the first step; the step itself is not run.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ def _trace(request: TraceRequest) -> int:
     from trainer.trace import trace_rank
 
     torch.set_num_threads(1)  # fake tensors compute nothing
-    _say({"versions": {"python": platform.python_version(), "torch": torch.__version__, "megatron-core": megatron.core.__version__}})
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "megatron-core": megatron.core.__version__}
+    _say({"versions": versions})
     for rank in request.ranks:
         _say(dataclasses.asdict(trace_rank(request, rank)))
     return ExitCode.RAN

@@ -91,8 +91,8 @@ def _timed(finalize: Callable[..., None], timers: PhaseTimers) -> Callable[..., 
 def train(
     training: Training, progress: Progress, memory_scope: Any, before_step: Callable[[int], None] = lambda _: None
 ) -> None:
-    """All steps, warm-up first. `memory_scope` (the entered LiveMemory's ExitStack) is left after COUNTED_STEPS; `before_step` is told
-    the number of each step."""
+    """All steps, warm-up first. `memory_scope` (the entered LiveMemory's ExitStack) is left after COUNTED_STEPS; `before_step`
+    is told the number of each step."""
     job = training.job
     number = job.warmup_steps + job.steps
     for step in range(number):

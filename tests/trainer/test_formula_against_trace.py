@@ -149,7 +149,8 @@ def test_the_matrix_is_as_wide_as_it_says() -> None:
 @pytest.mark.parametrize(("name", "attention", "text"), listed(), ids=lambda value: str(value))
 def test_formula_equals_trace(name: str, attention: str, text: str) -> None:
     for rank in compared(name, attention, text):
-        print(f"{name:6} {attention:8} {text} rank {rank.trace.rank}: {rank.trace.peak_bytes / 2**30:.3f} GiB {rank.ratio - 1:+.2%}")
+        peak = rank.trace.peak_bytes / 2**30
+        print(f"{name:6} {attention:8} {text} rank {rank.trace.rank}: {peak:.3f} GiB {rank.ratio - 1:+.2%}")
         assert rank.ratio == pytest.approx(1.0, abs=KNOWN_DIFFERENCES.get((name, text), TOLERANCE))
         state = {d.term: d for d in rank.differences if d.term in ("weights", "gradients", "optimizer")}
         if name.startswith("mla"):  # the local layers divide the latents' down projections over tp, the formula does not

@@ -47,7 +47,8 @@ def test_trace_prints_its_schema(software: str) -> None:
     assert ended.returncode == 0, ended.stderr
     body = json.loads(ended.stdout)
     Draft202012Validator(schema("trace")).validate(body)
-    assert [(rank["rank"], rank["pipeline_stage"]) for rank in body["ranks"]] == [(0, 0), (3, 0), (4, 1), (8, 2), (12, 3), (15, 3)]
+    places = [(rank["rank"], rank["pipeline_stage"]) for rank in body["ranks"]]
+    assert places == [(0, 0), (3, 0), (4, 1), (8, 2), (12, 3), (15, 3)]
     assert body["stack"] == ("transformer-engine" if software == "transformer-engine" else "megatron-local")
     for rank in body["ranks"]:
         assert sum(rank["by_category_gib"].values()) == pytest.approx(rank["peak_gib"])
