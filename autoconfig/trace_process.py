@@ -100,6 +100,6 @@ def _check_end(process: subprocess.Popen[str]) -> None:
     if code in (ExitCode.BAD_JOB, ExitCode.MISSING_PACKAGE):
         raise InputError(said.splitlines()[-1])
     if f"No module named {MODULE}" in said or "No module named 'trainer'" in said:
-        raise InputError(f"{process.args[0]} has no autoconfig: pip install 'megatron-autoconfig[train]' there")  # type: ignore[index]
+        raise InputError("--python: that interpreter has no autoconfig; pip install 'megatron-autoconfig[train]' there")
     if code:
         raise AutoconfigError(f"the trace ended with exit code {code}: {said[-2000:]}")

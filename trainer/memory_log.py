@@ -81,7 +81,7 @@ class Moment:
     """The storages, largest first."""
 
 
-class MemoryLog(TorchDispatchMode):  # type: ignore[misc]
+class MemoryLog(TorchDispatchMode):
     """The counter; a context manager. One at a time."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ def _weight_gradient(weight: torch.Tensor) -> torch.Tensor:
     """With fused accumulation the gradient goes to main_grad and autograd gets the dummy, else a fresh one."""
     if getattr(weight, "main_grad", None) is None:
         return weight.new_empty(weight.shape)
-    weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    weight.grad_added_to_main_grad = True
     return DummyWeightGradients.of(weight)
 
 
@@ -196,7 +196,7 @@ class Norm(torch.nn.Module):
         self.weight = _parameter((hidden_size,), config)
         self.bias = _parameter((hidden_size,), config) if config.normalization == "LayerNorm" else None
         for parameter in self.parameters():
-            parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+            parameter.sequence_parallel = config.sequence_parallel
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalised x."""
@@ -212,7 +212,7 @@ class _LinearModule(torch.nn.Module):
         self.weight = _parameter((rows, columns), config)
         self.bias = _parameter((rows,), config) if bias else None
         for parameter in self.parameters():
-            parameter.allreduce = not (expert and config.expert_model_parallel_size > 1)  # type: ignore[attr-defined]
+            parameter.allreduce = not (expert and config.expert_model_parallel_size > 1)
 
     def _result(self, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         return out, self.bias if self.returns_bias else None
@@ -240,7 +240,7 @@ class ColumnParallelLinear(_LinearModule):
             self.norm_bias = _parameter((input_size,), config) if config.normalization == "LayerNorm" else None
             for parameter in (self.norm_weight, self.norm_bias):
                 if parameter is not None:
-                    parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+                    parameter.sequence_parallel = config.sequence_parallel
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(x W, bias or None)."""
@@ -291,7 +291,7 @@ class _GroupedLinearModule(torch.nn.Module):
             if bias:
                 self.register_parameter(f"bias{number}", _parameter((rows,), config))
         for parameter in self.parameters():
-            parameter.allreduce = config.expert_model_parallel_size <= 1  # type: ignore[attr-defined]
+            parameter.allreduce = config.expert_model_parallel_size <= 1
 
     def forward(self, x: torch.Tensor, tokens_per_expert: Any) -> tuple[torch.Tensor, None]:
         """One GEMM per expert; biases are inside."""
