@@ -72,7 +72,7 @@ def test_trace_of_one_rank_as_a_table() -> None:
     [
         (["tp=2,pp=3,mbs=1"], "not legal"),
         (["tp=2,mbs=1,sp=1", "--rank", "8"], "ranks 0 to 7"),
-        (["tp=2,mbs=1,sp=1", "--software", "gpt-neox"], "training core builds megatron-core"),
+        (["tp=2,mbs=1", "--software", "gpt-neox"], "training core builds megatron-core"),
         (["tp=2,mbs=1,sp=1", "--python", "/nowhere/python"], "cannot be started"),
     ],
 )
