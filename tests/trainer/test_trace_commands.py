@@ -87,7 +87,7 @@ def job(plan: str, **changes: object) -> Job:
     return Job(
         model=load_model("llama3-8b").replace(name="tiny", **TINY),
         plan=parse_plan(plan, 2),
-        workload=Workload(seq_length=64, global_batch_size=4),
+        workload=Workload(seq_length=512, global_batch_size=4),  # activations are the peak, not a buffer of gloo
         numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0),
         device="cpu",
         steps=1,
