@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig import cli_megatron, cli_truth
+from autoconfig import cli_megatron, cli_trace, cli_truth
 from autoconfig.cli_options import question_options, request_of, search_options
 from autoconfig.cli_scaling import scaling_command
 from specs.errors import AutoconfigError, InputError
@@ -157,7 +157,7 @@ def explain_command(ctx: click.Context, /, plan: str, as_json: bool, binds: bool
         ctx.exit(EXIT_NOTHING_FITS)
 
 
-for _command in cli_truth.COMMANDS:
+for _command in (*cli_trace.COMMANDS, *cli_truth.COMMANDS):
     cli.add_command(_command)
 
 

@@ -24,11 +24,14 @@ class StackMemory:
     score_dropout_bytes: float = 3.0
     """Unfused attention with dropout: bytes more per score (mask 1, dropped scores 2)."""
     attention_mask_bytes: float = 0.0
-    """Unfused attention: bytes of a mask per s^2 b, kept per layer."""
+    """Unfused attention: bytes of a mask per s^2, kept per layer and micro-batch."""
     expands_kv: bool = False
     """Keys and values are repeated to all heads before attention and saved so (GQA saves nothing)."""
+    torch_attention: bool = False
+    """Flash attention is torch's scaled_dot_product_attention (kernels/attention.py): values are padded to the width of keys,
+    and context parallelism keeps gathered keys and values, masks, and the output of each chunk."""
     rope_copy_bytes: float = 0.0
-    """Bytes more per rotated query or key element where RoPE is not fused."""
+    """Bytes more per rotated query or key element where RoPE is not fused; cosine and sine are kept then too."""
     norm_input_bytes: float = 2.0
     """Saved per norm and input element: 2 fused; more where fp32 copies are kept."""
     norm_statistics_bytes: float = 4.0
@@ -49,6 +52,9 @@ class StackMemory:
     """Per logit of the last stage: outputs of earlier micro-batches that the schedule's buffers still hold."""
     gathered_loss_bytes_per_logit: float = 0.0
     """Alive per gathered logit instead, where logits are gathered and tp is above 1."""
+    separate_weight_gradients: bool = False
+    """Each weight's gradient is a tensor of its own before it is added to the gradient buffer, and gathered inputs live in one
+    buffer that is kept (megatron-core without Transformer Engine): the moments of `memory_model.separate_gradients`."""
     dummy_wgrads: bool = True
     """Cached dummy weight gradients of one layer (gradient accumulation fused into wgrad)."""
     workspace_bytes: int = 0
@@ -68,6 +74,8 @@ class StackMemory:
     """The norm before the MLP is fused into its first matrix, so that recomputing `mlp` drops its output too."""
     score_backward_bytes: float = 4.0
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
+    score_dropped_bytes: float = 2.0
+    """Unfused attention: saved bytes per score that are free again when those are alive."""
     default_grad_dtype: str = "fp32"
     default_fsdp_grad_dtype: str = ""
     """The same where its usual FSDP run differs."""

@@ -19,8 +19,11 @@ from specs.job import Job
 from specs.json_record import from_json, to_json
 from specs.measurement import Measurement, RankFigures, step_statistics
 from trainer.cpu import cpu_for_cuda
+from trainer.emulate import without_peers
 from trainer.failure import Failure, Lost, classify
+from trainer.layer_timers import LayerTimers
 from trainer.live_memory import LiveMemory
+from trainer.microbatches import enough_microbatches
 from trainer.parallel import parallel_groups, process_group_timeout
 from trainer.peers import Peers
 from trainer.result_file import ResultFile
@@ -45,7 +48,8 @@ class Process:
 
     def figures(self) -> str:
         """RankFigures so far, as JSON."""
-        return json.dumps(to_json(rank_figures(self.job, self.rank, self.progress, self.memory, self.device)))
+        rank = self.rank if self.job.rank is None else self.job.rank
+        return json.dumps(to_json(rank_figures(self.job, rank, self.progress, self.memory, self.device)))
 
     def write(self, failure: Failure | None, told: list[str]) -> Failure | None:
         """Rank 0: result.json. A failure to write is the job's failure."""
@@ -110,13 +114,16 @@ def _run(process: Process, store: Any, peer_timeout: float) -> Failure | None:
             else:
                 _use_gpu(job, process.device)
             scope.enter_context(without_engine())
-            dist.init_process_group(
-                "gloo" if job.device == "cpu" else "nccl",
-                store=dist.PrefixStore("group", store),
-                rank=process.rank,
-                world_size=process.world_size,
-                timeout=process_group_timeout(peer_timeout),
-            )
+            if job.mode == "emulate":
+                scope.enter_context(without_peers(job))
+            else:
+                dist.init_process_group(
+                    "gloo" if job.device == "cpu" else "nccl",
+                    store=dist.PrefixStore("group", store),
+                    rank=process.rank,
+                    world_size=process.world_size,
+                    timeout=process_group_timeout(peer_timeout),
+                )
             scope.enter_context(parallel_groups(job, peer_timeout))
             process.progress.note_stage()
             _train(process)
@@ -132,8 +139,27 @@ def _train(process: Process) -> None:
     with contextlib.ExitStack() as counted:
         if process.memory is not None:
             counted.enter_context(process.memory)
-        training = build(process.job, process.device, process.memory)
-        train(training, process.progress, counted)
+        if process.job.mode == "emulate":
+            _emulate(process, counted)
+        else:
+            train(build(process.job, process.device, process.memory), process.progress, counted)
+
+
+def _emulate(process: Process, counted: contextlib.ExitStack) -> None:
+    """The steps of one rank without peers; layers are timed in the steps after the warm-up. Its losses mean nothing."""
+    job, progress = enough_microbatches(process.job), process.progress
+    training = build(job, process.device, process.memory)
+    layers = LayerTimers(training.timers.mark, training.timers.seconds)
+
+    def before_step(step: int) -> None:
+        if step == job.warmup_steps:
+            layers.attach(training.chunks)
+
+    train(training, progress, counted, before_step)
+    layers.detach()
+    progress.layer_seconds = layers.medians()
+    progress.losses.clear()
+    progress.gradient_norms.clear()
 
 
 def _store(process: Process, timeout: float) -> Any:

@@ -44,6 +44,10 @@ class PhaseTimers:
         """Note one span."""
         self._spans.setdefault(name, []).append((start, end))
 
+    def seconds(self, start: Any, end: Any) -> float:
+        """Between two marks. On CUDA the device must be synchronised."""
+        return float(start.elapsed_time(end) / 1000 if self._cuda else end - start)
+
     def take(self) -> dict[str, float]:
         """Seconds by phase since the last call. On CUDA the device must be synchronised."""
         spans, self._spans = self._spans, {}

@@ -53,6 +53,8 @@ class Progress:
     state_bytes: int = 0
     """Live bytes after the last whole step."""
     pipeline_stage: int = 0
+    layer_seconds: dict[str, float] = field(default_factory=dict)
+    """Emulated ranks: median seconds of one layer and micro-batch (trainer/layer_timers.py)."""
 
     def note_stage(self) -> None:
         """Keep this rank's pipeline stage, from megatron-core's parallel state."""
@@ -86,13 +88,17 @@ def _timed(finalize: Callable[..., None], timers: PhaseTimers) -> Callable[..., 
     return called
 
 
-def train(training: Training, progress: Progress, memory_scope: Any) -> None:
-    """All steps, warm-up first. `memory_scope` (the entered LiveMemory's ExitStack) is left after COUNTED_STEPS."""
+def train(
+    training: Training, progress: Progress, memory_scope: Any, before_step: Callable[[int], None] = lambda _: None
+) -> None:
+    """All steps, warm-up first. `memory_scope` (the entered LiveMemory's ExitStack) is left after COUNTED_STEPS; `before_step`
+    is told the number of each step."""
     job = training.job
     number = job.warmup_steps + job.steps
     for step in range(number):
         if step == COUNTED_STEPS:
             memory_scope.close()
+        before_step(step)
         _one_step(training, step, progress)
         if dist.get_rank() == 0:
             seconds, loss = progress.step_seconds[-1], progress.losses[-1]
@@ -227,5 +233,6 @@ def rank_figures(job: Job, rank: int, progress: Progress, memory: LiveMemory | N
         peak_reserved_bytes=int(torch.cuda.max_memory_reserved(device)) if cuda else None,
         state_bytes=progress.state_bytes,
         bytes_by_category={} if memory is None else {name: size for name, size in memory.peak_by_category.items() if size},
+        layer_seconds=dict(progress.layer_seconds),
         phase_seconds={name: statistics.median(phases.get(name, 0.0) for phases in timed) for name in names},
     )
