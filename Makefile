@@ -14,7 +14,7 @@ JUDGE := $(JUDGE_VENV)/.installed
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint judge bench soak tables calibration accuracy clean
+.PHONY: help demo test lint judge bench soak tables calibration accuracy profiling-docs clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -25,6 +25,7 @@ help:
 	@echo "make tables  distil measured operators to time_model/data/operators (downloads a wheel of 82 MB)"
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
 	@echo "make accuracy     write docs/accuracy.md"
+	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -51,6 +52,9 @@ tables: $(DEV)
 
 calibration: $(DEV)
 	$(BIN)/python tools/fit_published.py
+
+profiling-docs: $(DEV)
+	$(BIN)/python -m tools.profiling_docs
 
 accuracy: $(DEV)
 	$(BIN)/autoconfig validate --docs docs/accuracy.md

@@ -1,0 +1,174 @@
+"""Which plan to measure next, and whether anything can still change: one pure function of what is known.
+
+    propose(candidates, results, pending, name, seed, number) -> Proposal
+
+The proposal is the plan that is most often the best in joint draws of the posterior (probability of improvement over the
+incumbent, jointly over all candidates; Thompson 1933, counted instead of drawn once). Plans that other workers are measuring
+count as measured at their mean. The stop rule uses the same draws: the study is settled when no unmeasured plan beats the
+best measured one by more than TOLERANCE in at least CONFIDENCE of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.study.candidates import Candidates, Floats
+from autoconfig.study.memory_belief import MemoryBelief, MemoryFact, memory_belief
+from autoconfig.study.surrogate import Observation, Posterior, Scatter, posterior, prior_covariance, shipped_scatter
+
+DRAWS = 2_000
+TOLERANCE = 0.01
+"""Plans within this share of the best are as good."""
+CONFIDENCE = 0.95
+LEAST_MEASURED = 3
+"""Plans that a settled study has measured at least, where it has so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished trial. Several results of one row add up: a short job and then the full one."""
+
+    row: int
+    step_seconds: float | None = None
+    """Measured step of the full job; None where it did not run to its end."""
+    log_ratio: float | None = None
+    """log(measured / predicted) of the job that ran; by default of `step_seconds`."""
+    log_sd: float | None = None
+    out_of_memory: bool = False
+    peak_bytes: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """What to do next."""
+
+    row: int | None
+    """The candidate to measure; None where none is left."""
+    chance: float
+    """Share of the draws in which it is the best of all."""
+    chance_to_change: float
+    """Share of the draws in which an unmeasured plan beats the best measured one by more than TOLERANCE."""
+    settled: bool
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Belief:
+    """Everything that the finished trials say."""
+
+    posterior: Posterior
+    memory: MemoryBelief
+    measured: dict[int, float] = field(default_factory=dict)
+    """Row -> measured step seconds of full jobs."""
+
+    @property
+    def best(self) -> int | None:
+        """The measured candidate with the least step seconds."""
+        return min(self.measured, key=lambda row: (self.measured[row], row)) if self.measured else None
+
+    @property
+    def step_seconds(self) -> Floats:
+        """The re-ranked table: measured where measured, else the corrected prediction."""
+        found: Floats = np.exp(self.posterior.mean)
+        for row, seconds in self.measured.items():
+            found[row] = seconds
+        return found
+
+
+def believe(
+    candidates: Candidates,
+    results: Sequence[Result],
+    pending: Sequence[int] = (),
+    scatter: Scatter | None = None,
+    covariance: Floats | None = None,
+) -> Belief:
+    """The belief after the results; pending rows count as measured at their mean."""
+    scatter = scatter or shipped_scatter()
+    covariance = prior_covariance(candidates, scatter) if covariance is None else covariance
+    seen = [found for result in results if (found := _observation(candidates, result)) is not None]
+    after = posterior(candidates, seen, scatter, covariance)
+    if pending:
+        guessed = [
+            Observation(row=row, log_ratio=float(after.mean[row] - np.log(candidates.predicted_s[row]))) for row in pending
+        ]
+        after = posterior(candidates, [*seen, *guessed], scatter, covariance)
+    facts = [
+        MemoryFact(row=r.row, ran=not r.out_of_memory, peak_bytes=r.peak_bytes)
+        for r in results
+        if r.out_of_memory or r.step_seconds is not None
+    ]
+    measured: dict[int, float] = {}
+    for result in results:
+        if result.step_seconds is not None:
+            measured[result.row] = min(result.step_seconds, measured.get(result.row, np.inf))
+    return Belief(posterior=after, memory=memory_belief(candidates, facts), measured=measured)
+
+
+def _observation(candidates: Candidates, result: Result) -> Observation | None:
+    ratio = result.log_ratio
+    if ratio is None and result.step_seconds is not None:
+        ratio = float(np.log(result.step_seconds / candidates.predicted_s[result.row]))
+    if ratio is None:
+        return None
+    return Observation(row=result.row, log_ratio=ratio, **({} if result.log_sd is None else {"log_sd": result.log_sd}))
+
+
+def propose(
+    candidates: Candidates,
+    results: Sequence[Result],
+    *,
+    name: str,
+    seed: int,
+    number: int,
+    pending: Sequence[int] = (),
+    given_up: Sequence[int] = (),
+    scatter: Scatter | None = None,
+    covariance: Floats | None = None,
+) -> Proposal:
+    """The next plan. `number` is the trial's; `given_up` rows were tried and say nothing (crashed, pruned): not proposed again.
+
+    Pure: the same arguments give the same proposal, whatever ran before in this process.
+    """
+    belief = believe(candidates, results, pending, scatter, covariance)
+    gone = {r.row for r in results if r.out_of_memory or r.step_seconds is not None} | set(pending) | set(given_up)
+    left = np.array([row for row in range(len(candidates)) if row not in gone], dtype=np.int64)
+    best = belief.best
+    if not len(left):
+        return Proposal(row=None, chance=0.0, chance_to_change=0.0, settled=True, why="every candidate was measured")
+    chances, change = chances_to_win(belief, left, _generator(name, seed, number))
+    enough = min(LEAST_MEASURED, len(candidates))
+    order = np.lexsort((left, belief.posterior.mean[left] - np.log(np.maximum(belief.memory.chance[left], 1e-9)), -chances))
+    row, chance = int(left[order[0]]), float(chances[order[0]])
+    settled = best is not None and len(gone) >= enough and change <= 1 - CONFIDENCE
+    return Proposal(row=row, chance=chance, chance_to_change=change, settled=settled, why=_why(belief, row, chance))
+
+
+def chances_to_win(belief: Belief, left: npt.NDArray[np.int64], generator: np.random.Generator) -> tuple[Floats, float]:
+    """(for each row left the share of draws in which it fits and is the best of all, the share in which one of them beats the
+    best measured plan by more than TOLERANCE)."""
+    draws = belief.posterior.draws(left, DRAWS, generator)
+    fits = generator.random(draws.shape) < belief.memory.chance[left, None]
+    draws = np.where(fits, draws, np.inf)
+    incumbent = np.log(belief.measured[belief.best]) if belief.best is not None else np.inf
+    least = draws.min(axis=0)
+    better = least < incumbent
+    chances = np.bincount(draws.argmin(axis=0)[better], minlength=len(left)) / DRAWS
+    return chances, float((least < incumbent + np.log(1 - TOLERANCE)).mean())
+
+
+def _generator(name: str, seed: int, number: int) -> np.random.Generator:
+    digest = hashlib.sha256(f"{name}\n{seed}\n{number}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+
+def _why(belief: Belief, row: int, chance: float) -> str:
+    spread = float(belief.posterior.log_sd[row])
+    step = float(np.exp(belief.posterior.mean[row]))
+    text = f"best of all in {chance:.0%} of what is possible; expected {step:.4g} s, give or take {spread:.0%}"
+    fit = float(belief.memory.chance[row])
+    return text if fit > 0.995 else text + f"; fits with {fit:.0%}"
