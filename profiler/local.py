@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from profiler.errors import RunnerError
 from profiler.folder import JobFolder, read_json, write_json
-from profiler.lock import is_held, take
+from profiler.lock import FileLock, is_held, take
 from profiler.outcome import LOSS, outcome_of
 from profiler.processes import POLL_S, end_marked, start_ticks
 from profiler.runner import Command, Life
@@ -32,7 +31,7 @@ class LocalRunner:
         self._command = command
         self._environment = dict(environment or {})
         self._nvml = nvml
-        self._watchers: dict[Path, subprocess.Popen[bytes]] = {}
+        self._watchers: dict[Path, int] = {}
 
     def submit(self, folder: JobFolder, limit_s: float) -> None:
         """Start a watcher; nothing where one runs already."""
@@ -54,24 +53,11 @@ class LocalRunner:
             }
             write_json(folder.launch_file, launch)
             os.set_inheritable(lock.descriptor, True)
-            try:
-                self._watchers[folder.path] = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "profiler.supervise", str(folder.path), str(lock.descriptor)],
-                    env={**os.environ, "PYTHONPATH": _python_path()},
-                    cwd=folder.path,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    pass_fds=(lock.descriptor,),
-                )
-            except OSError as error:
-                raise RunnerError(f"{sys.executable} cannot be started: {error.strerror or error}") from error
+            self._watchers[folder.path] = _start_watcher(folder, lock)
 
     def poll(self, folder: JobFolder) -> Life:
         """Running while the folder's lock is held."""
-        if (watcher := self._watchers.get(folder.path)) is not None and watcher.poll() is not None:
-            del self._watchers[folder.path]
+        self._reap()
         if is_held(folder.lock_file):
             return Life.RUNNING
         return Life.ENDED if outcome_of(folder) is not None else Life.LOST
@@ -95,6 +81,25 @@ class LocalRunner:
         if outcome_of(folder) is None:
             write_json(folder.end_file, {"reason": LOSS, "detail": "its watcher did not answer and was killed"})
         self.poll(folder)
+
+    def _reap(self) -> None:
+        """Take the exit status of watchers that ended, so that no zombie stays."""
+        for path, process in list(self._watchers.items()):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(process, os.WNOHANG) == (0, 0):
+                    continue
+            del self._watchers[path]
+
+
+def _start_watcher(folder: JobFolder, lock: FileLock) -> int:
+    """Process id of a watcher in a session of its own; it inherits the lock. It may outlive this process."""
+    arguments = [sys.executable, "-P", "-m", "profiler.supervise", str(folder.path), str(lock.descriptor)]
+    nothing = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1, 2)]
+    environment = {**os.environ, "PYTHONPATH": _python_path()}
+    try:
+        return os.posix_spawn(sys.executable, arguments, environment, file_actions=nothing, setsid=True)
+    except OSError as error:
+        raise RunnerError(f"{sys.executable} cannot be started: {error.strerror or error}") from error
 
 
 def _python_path() -> str:

@@ -8,7 +8,6 @@ ended. When it returns, no process of the job is left.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -90,8 +89,9 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
+        os.chdir(arguments[0])
         supervise(JobFolder(Path(arguments[0])))
-    except (AutoconfigError, KeyError, json.JSONDecodeError, _Cancelled) as error:
+    except (AutoconfigError, KeyError, OSError, _Cancelled) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
