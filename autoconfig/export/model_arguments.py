@@ -7,6 +7,7 @@ from itertools import groupby
 from autoconfig.export.argument import Argument, Collector
 from autoconfig.rules import Setting
 from specs.errors import UnsupportedError
+from specs.megatron_build import all_biases, not_buildable
 from specs.model import ModelSpec
 
 
@@ -34,26 +35,12 @@ def model_arguments(setting: Setting) -> list[Argument]:
 
 
 def _refuse(model: ModelSpec) -> None:
-    reasons = {
-        "alibi positions": model.position_embedding_type == "alibi",
-        "attention and MLP in parallel": model.parallel_attention,
-        "a norm behind the embedding": model.embedding_layernorm,
-        "a LayerNorm without bias": model.normalization == "LayerNorm" and not model.layernorm_bias,
-        f"the activation {model.activation}": model.activation in ("geglu", "relu"),
-        "norms behind attention and MLP (four a layer)": model.num_layernorms_per_layer > 2 and not model.parallel_attention,
-        "biases in some linear layers only": model.add_attention_output_bias != biased(model) and not model.add_bias_linear,
-    }
-    found = [reason for reason, holds in reasons.items() if holds]
+    found = not_buildable(model)
     if found:
         raise UnsupportedError(
             f"{model.name} has {' and '.join(found)}: Megatron-LM has no argument for it, so no launch script is written; "
             "plans can still be searched, and --format plan writes plan.json"
         )
-
-
-def biased(model: ModelSpec) -> bool:
-    """Megatron's add_bias_linear: attention output, MLP, experts and router have biases, all or none."""
-    return model.add_bias_linear or (model.add_attention_output_bias and model.moe_expert_bias)
 
 
 def _attention(out: Collector, model: ModelSpec) -> None:
@@ -96,9 +83,9 @@ def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
         out.add("swiglu")
     elif model.activation == "squared-relu":
         out.add("squared-relu")
-        if biased(model):
+        if all_biases(model):
             out.add("no-bias-gelu-fusion", why="the fused kernel knows GELU only")
-    if not biased(model):
+    if not all_biases(model):
         out.add("disable-bias-linear")
         if model.add_qkv_bias:
             out.add("add-qkv-bias")
