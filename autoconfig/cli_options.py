@@ -67,7 +67,8 @@ def question_options(command: Command) -> Command:
             "--model", required=True, help="Catalogue name (175b, llama3-70b), a size (13b), or a Hugging Face config.json."
         ),
         click.option("--gpus", type=int, help="Number of GPUs."),
-        click.option("--gpu", help="GPU type (see `autoconfig gpus`), or `local` for the one in this machine."),
+        click.option("--gpu", help="GPU type (see `autoconfig gpus`), or `local`: this machine's, see `autoconfig calibrate`."),
+        click.option("--gpu-table", metavar="FILE", help="Operators measured by `python -P -m kernels.benchmark`, in place of --gpu."),
         click.option("--cluster", help="JSON or TOML file that describes other hardware."),
         click.option("--gpus-per-node", type=int, help="GPUs in one node, where it is not the usual server."),
         click.option("--software", help=f"Software stack (see `autoconfig software`); {DEFAULT_STACK} where the GPU runs it."),
@@ -112,6 +113,7 @@ def request_of(options: dict[str, Any]) -> Request:
         model=options["model"],
         gpus=options["gpus"],
         gpu=options["gpu"],
+        gpu_table=options.get("gpu_table"),
         cluster=options["cluster"],
         gpus_per_node=options["gpus_per_node"],
         software=options["software"],

@@ -16,8 +16,9 @@ from autoconfig.space import Wish
 from specs.cluster import ClusterSpec, cluster_of
 from specs.cluster_file import load_cluster
 from specs.errors import InputError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import detect_local_gpu, load_gpu
+from specs.gpu import CPU_ARCHITECTURE, GpuSpec
+from specs.gpu_catalogue import load_gpu
+from specs.local_gpu import find_gpu, gpu_of_file, local_gpu
 from specs.model import ModelSpec
 from specs.model_catalogue import resolve_model
 from specs.numerics import Numerics, Workload
@@ -30,6 +31,8 @@ from time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
 DEFAULT_GPU = "h100-sxm-80gb"
 OLDER_STACK = "megatron-lm-2022"
 """Runs on GPUs that the default stack does not run on."""
+CPU_STACK = "megatron-local"
+"""Runs where there is no GPU."""
 DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
@@ -43,6 +46,8 @@ class Request:
     model: str
     gpus: int | None = None
     gpu: str | None = None
+    gpu_table: str | None = None
+    """A file of `python -m kernels.benchmark`: the GPU that it is about, priced with it."""
     cluster: str | None = None
     gpus_per_node: int | None = None
     software: str | None = None
@@ -171,29 +176,46 @@ def read_cluster(request: Request, assumed: list[str]) -> ClusterSpec:
     if gpus is not None and gpus < 1:
         raise InputError(f"{gpus} GPUs: give a whole number of at least 1")
     if request.cluster is not None:
-        if request.gpu is not None or request.gpus_per_node is not None:
-            raise InputError("give either --cluster FILE or --gpu and --gpus-per-node, not both")
+        if request.gpu is not None or request.gpu_table is not None or request.gpus_per_node is not None:
+            raise InputError("give either --cluster FILE or --gpu, --gpu-table and --gpus-per-node, not both")
         if request.gpus_at_most is not None:
             node = load_cluster(request.cluster, 1).gpus_per_node
             gpus = request.gpus_at_most if request.gpus_at_most < node else request.gpus_at_most // node * node
         return load_cluster(request.cluster, gpus)
     if gpus is None:
         raise InputError("how many GPUs? say --gpus N, for example --gpus 64 (or --gpus-at-most N)")
-    if request.gpu is None:
-        gpu = load_gpu(DEFAULT_GPU)
-        assumed.append(f"GPU {gpu.id} (say --gpu to name another)")
-    else:
-        gpu = detect_local_gpu() if request.gpu.strip().lower() == "local" else load_gpu(request.gpu)
+    gpu = _gpu(request, assumed)
     node = request.gpus_per_node if request.gpus_per_node is not None else gpu.gpus_per_node
     if request.gpus_at_most is not None and gpus > node > 0:
         gpus -= gpus % node  # N or fewer: whole nodes
     return cluster_of(gpu, gpus, gpus_per_node=request.gpus_per_node)
 
 
+def _gpu(request: Request, assumed: list[str]) -> GpuSpec:
+    """The GPU by name, by its file of measured operators, or of this machine. Raises InputError."""
+    local = request.gpu is not None and request.gpu.strip().lower() == "local"
+    if request.gpu_table is not None:
+        gpu, source = gpu_of_file(request.gpu_table)
+        if request.gpu is not None and not local and find_gpu(request.gpu).id != gpu.id:
+            raise InputError(f"--gpu {request.gpu} is not what --gpu-table is about ({gpu.id}); leave --gpu out")
+    elif local:
+        gpu, source = local_gpu()
+    elif request.gpu is not None:
+        return find_gpu(request.gpu)
+    else:
+        gpu = load_gpu(DEFAULT_GPU)
+        source = f"{gpu.id} (say --gpu to name another)"
+    assumed.append(f"GPU {source}" if request.gpu is None and request.gpu_table is None else source)
+    return gpu
+
+
 def _stack(request: Request, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
     """The stack asked for, else the default; on GPUs that it does not run on, the last one that does."""
     if request.software is not None:
         return load_stack(request.software)
+    if gpu.architecture == CPU_ARCHITECTURE:
+        assumed.append(f"software {CPU_STACK}, which runs on CPUs (--software)")
+        return load_stack(CPU_STACK)
     stack = load_stack(DEFAULT_STACK)
     if gpu.compute_capability is not None and gpu.compute_capability < stack.least_compute_capability:
         older = load_stack(OLDER_STACK)

@@ -76,8 +76,10 @@ class Job:
         return self.flops_per_s * ratio * self.software.gemm_derate
 
     def table_precision(self, low: bool) -> str:
-        """Which operator tables hold a GEMM: fp8, bf16 (for fp16 too), or none for fp32."""
-        return "fp8" if low else "bf16" if self.activation_bytes == 2 else ""
+        """Which operator tables hold a GEMM: fp8, bf16 (for fp16 too), for fp32 what its GEMMs run in (tf32 where there is it)."""
+        if low or self.activation_bytes == 2:
+            return "fp8" if low else "bf16"
+        return "tf32" if "tf32" in self.cluster.gpu.flops_per_s else "fp32"
 
     @property
     def gradient_bytes(self) -> int:

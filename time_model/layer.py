@@ -146,11 +146,13 @@ def _flash_rate(job: Job, length: Number) -> tuple[Number, Number]:
     """(share of peak, idle tail per call) of the forward pass: by table, scaled where the software runs other kernels than
     were measured; else by the closed form."""
     c, dim, table = job.gpu.attention, job.model.query_head_dim, job.gpu.tables.attention
+    if job.activation_bytes == 4:
+        table = job.gpu.tables.attention_fp32 or table
     generation = job.software.attention_generation
     if table is None:
         e, s0 = c.flash(generation)
         return flash_efficiency(length, dim, e=e, s0=s0, head_dim_half=c.head_dim_half), 0.0 * length
-    share = c.share(generation)
+    share = c.share(generation) / (c.share(table.generation) if table.generation else 1.0)
     return share * table_flash_efficiency(length, dim, table), flash_tail_seconds(length, dim, table) / share
 
 

@@ -12,7 +12,7 @@ from autoconfig.evaluate import PlanReport
 from autoconfig.rules import Setting
 from specs.cluster import ClusterSpec
 from specs.errors import InputError
-from specs.gpu_catalogue import load_gpu
+from specs.local_gpu import find_gpu
 from specs.model import ModelSpec
 from specs.numerics import Numerics, Workload
 from specs.plan import TrainPlan, parse_plan
@@ -99,7 +99,7 @@ def _setting(body: Mapping[str, Any]) -> Setting:
     cluster = dict(body["cluster"])
     return Setting(
         model=ModelSpec(**model),
-        cluster=ClusterSpec(**{**cluster, "gpu": load_gpu(cluster["gpu"])}),
+        cluster=ClusterSpec(**{**cluster, "gpu": find_gpu(cluster["gpu"])}),
         numerics=Numerics(**numerics),
         stack=load_stack(body["software"]),
         workload=Workload(**body["workload"]),
