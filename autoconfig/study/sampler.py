@@ -26,16 +26,16 @@ class PlanSampler(BaseSampler):
 
     def __init__(self, candidates: Candidates, seed: int, scatter: Scatter | None = None) -> None:
         """`candidates` of the study's question."""
-        self._candidates = candidates
+        self.candidates = candidates
         self._seed = seed
-        self._scatter = scatter or shipped_scatter()
-        self._covariance = prior_covariance(candidates, self._scatter)
+        self.scatter = scatter or shipped_scatter()
+        self.covariance = prior_covariance(candidates, self.scatter)
         self.last: dict[int, Proposal] = {}
         """Proposals made by this process, by trial number."""
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Every parameter with all values that occur."""
-        return distributions(self._candidates)
+        return distributions(self.candidates)
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
         """Parameters of the next candidate. Raises NothingLeft where every candidate was tried."""
@@ -43,7 +43,7 @@ class PlanSampler(BaseSampler):
         self.last[trial.number] = proposal
         if proposal.row is None:
             raise NothingLeft("every candidate was tried")
-        return dict(self._candidates.params[proposal.row])
+        return dict(self.candidates.params[proposal.row])
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -55,17 +55,17 @@ class PlanSampler(BaseSampler):
         """The proposal for a trial number from what is finished now."""
         trials = [t for t in study.get_trials(deepcopy=False) if t.number != number]
         running = [t for t in trials if t.state == TrialState.RUNNING]
-        pending = [row for t in running if (row := row_of(t, self._candidates)) is not None]
+        pending = [row for t in running if (row := row_of(t, self.candidates)) is not None]
         return propose(
-            self._candidates,
-            results_of(trials, self._candidates),
+            self.candidates,
+            results_of(trials, self.candidates),
             name=study.study_name,
             seed=self._seed,
             number=number,
             pending=sorted(set(pending)),
-            given_up=tried_in_vain(trials, self._candidates),
-            scatter=self._scatter,
-            covariance=self._covariance,
+            given_up=tried_in_vain(trials, self.candidates),
+            scatter=self.scatter,
+            covariance=self.covariance,
         )
 
 

@@ -23,6 +23,14 @@ PEAK_BYTES = "measured_peak_bytes"
 MEASURED = "measured"
 PRUNED = "pruned"
 OUT_OF_MEMORY = "out_of_memory"
+DUPLICATE = "duplicate"
+"""Another worker took the same plan at the same time."""
+OWNER, JOB, STAGE, CLAIMED, WHY, CHANCE, MESSAGE = "owner", "job", "stage", "claimed", "why", "chance_to_win", "message"
+PREDICTED, FIT = "predicted_step_seconds", "chance_to_fit"
+SPREAD, SAMPLES, HEADROOM_GIB, PEAK_GIB = "step_seconds_spread", "step_seconds_samples", "headroom_gib", "measured_peak_gib"
+ATTEMPTS = "attempts"
+AGAIN = frozenset({DUPLICATE, "cancelled", "lost"})
+"""Outcomes after which a plan may be proposed again."""
 
 
 def row_of(trial: FrozenTrial, candidates: Candidates) -> int | None:
@@ -57,7 +65,8 @@ def results_of(trials: Sequence[FrozenTrial], candidates: Candidates) -> list[Re
 
 def tried_in_vain(trials: Sequence[FrozenTrial], candidates: Candidates) -> list[int]:
     """Rows whose trial ended without a full measurement: not to be proposed again."""
-    rows = [row_of(trial, candidates) for trial in trials if trial.state in (TrialState.FAIL, TrialState.PRUNED)]
+    ended = [t for t in trials if t.state in (TrialState.FAIL, TrialState.PRUNED) and t.user_attrs.get(OUTCOME) not in AGAIN]
+    rows = [row_of(trial, candidates) for trial in ended]
     return sorted({row for row in rows if row is not None})
 
 

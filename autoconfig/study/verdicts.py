@@ -1,0 +1,91 @@
+"""What is told to Optuna about an outcome: state, values, attributes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from optuna.study import Study
+from optuna.trial import TrialState
+
+from autoconfig.study import trials as names
+from autoconfig.study.jobs import Stage
+from autoconfig.study.proposal import CONFIDENCE, TOLERANCE, Result, believe
+from autoconfig.study.sampler import PlanSampler
+from autoconfig.study.settings import StudySettings
+from autoconfig.study.surrogate import SHORT_LOG_SD
+from profiler.outcome import Kind, Outcome
+from specs.units import GIB
+
+DRAWS = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How a trial ends in the storage."""
+
+    state: TrialState
+    values: list[float] | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+def verdict_of(outcome: Outcome, stage: Stage, settings: StudySettings) -> Verdict:
+    """Measured: complete, with its value. Out of memory: pruned, a constraint learned. Everything else: failed, with the
+    reason.
+    """
+    attributes: dict[str, Any] = {names.OUTCOME: str(outcome.kind)}
+    if outcome.message:
+        attributes[names.MESSAGE] = outcome.message[:1000]
+    if outcome.kind is Kind.OUT_OF_MEMORY:
+        return Verdict(state=TrialState.PRUNED, attributes=attributes)
+    if outcome.kind is not Kind.MEASURED:
+        return Verdict(state=TrialState.FAIL, attributes=attributes)
+    measurement = outcome.measurement
+    assert measurement is not None and measurement.step_seconds is not None
+    seconds = measurement.step_seconds
+    attributes |= {
+        names.OUTCOME: names.MEASURED,
+        names.STEP_SECONDS: seconds,
+        names.LOG_RATIO: math.log(seconds / stage.predicted_s),
+        names.SAMPLES: list(measurement.step_seconds_samples),
+    }
+    if measurement.step_seconds_spread is not None:
+        attributes[names.SPREAD] = measurement.step_seconds_spread
+    peak = measurement.peak_allocated_bytes
+    values = [seconds]
+    if peak is not None:
+        attributes |= {names.PEAK_BYTES: peak, names.PEAK_GIB: peak / GIB}
+    if settings.objective == "headroom":
+        values.append((_device_bytes(settings, stage) - (peak or 0)) / GIB)
+        attributes[names.HEADROOM_GIB] = values[1]
+    return Verdict(state=TrialState.COMPLETE, values=values, attributes=attributes)
+
+
+def _device_bytes(settings: StudySettings, stage: Stage) -> int:
+    return settings.device_memory_bytes or stage.job.device_memory_bytes or 0
+
+
+def hopeless_after_short(
+    row: int, stage: Stage, outcome: Outcome, study: Study, sampler: PlanSampler, number: int
+) -> Verdict | None:
+    """After the short job: a verdict where the plan can hardly win any more, None where it is worth the full job."""
+    assert outcome.measurement is not None and outcome.measurement.step_seconds is not None
+    ratio = math.log(outcome.measurement.step_seconds / stage.predicted_s)
+    trials = [t for t in study.get_trials(deepcopy=False) if t.number != number]
+    seen = [*names.results_of(trials, sampler.candidates), Result(row=row, log_ratio=ratio, log_sd=SHORT_LOG_SD)]
+    belief = believe(sampler.candidates, seen, scatter=sampler.scatter, covariance=sampler.covariance)
+    if belief.best is None:
+        return None
+    draws = belief.posterior.draws(np.array([row]), DRAWS, np.random.default_rng(number))[0]
+    chance = float((draws < np.log(belief.measured[belief.best] * (1 - TOLERANCE))).mean())
+    if chance > 1 - CONFIDENCE:
+        return None
+    text = (
+        f"its short job ran {math.exp(ratio):.2f} times the prediction: it beats the best in {chance:.1%} of what is possible"
+    )
+    attributes = {
+        names.OUTCOME: names.PRUNED, names.LOG_RATIO: ratio, names.LOG_SD: SHORT_LOG_SD, names.MESSAGE: text,
+    }  # fmt: skip
+    return Verdict(state=TrialState.PRUNED, attributes=attributes)
