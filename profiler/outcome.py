@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 from profiler.folder import JobFolder, read_json
@@ -46,10 +47,13 @@ class Outcome:
     message: str = ""
     measurement: Measurement | None = None
 
+    exit_code: int | None = None
+    """Of the training core, where it is known."""
+
     @property
     def hopeless(self) -> bool:
         """Other jobs on this machine would end the same way."""
-        return self.measurement is not None and self.measurement.exit_code in ABOUT_THIS_MACHINE
+        return self.exit_code in ABOUT_THIS_MACHINE
 
 
 def outcome_of(folder: JobFolder) -> Outcome | None:
@@ -66,7 +70,15 @@ def outcome_of(folder: JobFolder) -> Outcome | None:
         return Outcome(kind=Kind.CANCELLED, message="cancelled")
     if reason == LOSS:
         return Outcome(kind=Kind.LOST, message=str(end.get("detail") or "its node or watcher was lost"))
-    return Outcome(kind=Kind.CRASHED, message=f"ended with exit code {end.get('exit_code')} and no result{log}")
+    code = _rank_exit_code(folder)
+    shown = end.get("exit_code") if code is None else code
+    return Outcome(kind=Kind.CRASHED, message=f"ended with exit code {shown} and no result{log}", exit_code=code)
+
+
+def _rank_exit_code(folder: JobFolder) -> int | None:
+    """What torchrun says the first failed rank ended with; torchrun itself always ends with 1."""
+    found = re.findall(r"exitcode\s*: (-?\d+)", "\n".join(folder.last_lines(60)))
+    return int(found[-1]) if found else None
 
 
 def _from_result(folder: JobFolder) -> Outcome:
@@ -80,7 +92,8 @@ def _from_result(folder: JobFolder) -> Outcome:
     if measurement.status == "oom":
         return Outcome(kind=Kind.OUT_OF_MEMORY, message=measurement.message, measurement=measurement)
     if measurement.status == "failed":
-        return Outcome(kind=Kind.FAILED, message=measurement.message + _tail(folder), measurement=measurement)
+        message = measurement.message + _tail(folder)
+        return Outcome(kind=Kind.FAILED, message=message, measurement=measurement, exit_code=measurement.exit_code)
     if not measurement.step_seconds or measurement.step_seconds <= 0:
         return Outcome(kind=Kind.GARBAGE, message=f"{folder.result_file} ran and has no step time")
     return Outcome(kind=Kind.MEASURED, measurement=measurement)

@@ -42,6 +42,7 @@ def open_storage(url: str) -> RDBStorage:
     options: dict[str, Any] = {"pool_size": POOL}
     if scheme == "sqlite":
         options = {"connect_args": {"timeout": LOCKED_S}}
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with errors_of(url), warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -121,7 +122,9 @@ def _create(storage: RDBStorage, name: str, given: StudySettings) -> Study:
         study = optuna.load_study(study_name=name, storage=storage)
     if SETTINGS not in study.user_attrs:
         names = ["step seconds", "memory headroom (GiB)"] if given.objective == "headroom" else ["step seconds"]
-        study.set_metric_names(names)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names(names)
         study.set_user_attr(SETTINGS, settings_json(given))
     return study
 
