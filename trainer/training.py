@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,11 @@ class Progress:
     phase_seconds: list[dict[str, float]] = field(default_factory=list)
     state_bytes: int = 0
     """Live bytes after the last whole step."""
+    pipeline_stage: int = 0
+
+    def note_stage(self) -> None:
+        """Keep this rank's pipeline stage, from megatron-core's parallel state."""
+        self.pipeline_stage = parallel_state.get_pipeline_model_parallel_rank()
 
 
 def build(job: Job, device: torch.device, memory: LiveMemory | None) -> Training:
@@ -64,18 +69,35 @@ def build(job: Job, device: torch.device, memory: LiveMemory | None) -> Training
     wrapped = data_parallel_chunks(job, config, chunks)
     optimizer = build_optimizer(job, config, wrapped)
     config.timers = PhaseTimers(cuda=job.device == "cuda")
+    config.finalize_model_grads_func = _timed(config.finalize_model_grads_func, config.timers)
     training = Training(job, config, wrapped, optimizer, config.timers, device, memory)
     _reset_peak(training)
     return training
 
 
+def _timed(finalize: Callable[..., None], timers: PhaseTimers) -> Callable[..., None]:
+    """The reduction of gradients that the backward did not hide, as a phase of its own."""
+
+    @functools.wraps(finalize)
+    def called(*arguments: Any, **named: Any) -> None:
+        with timers.phase("gradient_reduction"):
+            finalize(*arguments, **named)
+
+    return called
+
+
 def train(training: Training, progress: Progress, memory_scope: Any) -> None:
     """All steps, warm-up first. `memory_scope` (the entered LiveMemory's ExitStack) is left after COUNTED_STEPS."""
     job = training.job
-    for step in range(job.warmup_steps + job.steps):
+    number = job.warmup_steps + job.steps
+    for step in range(number):
         if step == COUNTED_STEPS:
             memory_scope.close()
         _one_step(training, step, progress)
+        if dist.get_rank() == 0:
+            seconds, loss = progress.step_seconds[-1], progress.losses[-1]
+            kind = "warm-up" if step < job.warmup_steps else "timed"
+            print(f"step {step + 1}/{number} ({kind}): {seconds:.4g} s, loss {loss:.4f}", flush=True)
 
 
 def _one_step(training: Training, step: int, progress: Progress) -> None:
@@ -195,18 +217,18 @@ def state_tensors(chunks: list[Any], optimizer: Any) -> dict[str, list[torch.Ten
     return {"weights": weights, "gradients": gradients, "optimizer": state}
 
 
-def rank_figures(training: Training | None, job: Job, progress: Progress) -> RankFigures:
-    """What this rank saw."""
-    memory = training.memory if training is not None else None
-    cuda = job.device == "cuda"
-    peak = torch.cuda.max_memory_allocated() if cuda else memory.peak if memory is not None else 0
-    timed = progress.phase_seconds[job.warmup_steps :]
+def rank_figures(
+    job: Job, rank: int, progress: Progress, memory: LiveMemory | None, device: torch.device
+) -> RankFigures:
+    """What this rank has seen so far; may be asked at any moment, from any thread."""
+    cuda = memory is None
+    timed = list(progress.phase_seconds[job.warmup_steps :])
     names = sorted({name for phases in timed for name in phases})
     return RankFigures(
-        rank=dist.get_rank(),
-        pipeline_stage=parallel_state.get_pipeline_model_parallel_rank(),
-        peak_allocated_bytes=int(peak),
-        peak_reserved_bytes=int(torch.cuda.max_memory_reserved()) if cuda else None,
+        rank=rank,
+        pipeline_stage=progress.pipeline_stage,
+        peak_allocated_bytes=int(torch.cuda.max_memory_allocated(device)) if memory is None else memory.peak,
+        peak_reserved_bytes=int(torch.cuda.max_memory_reserved(device)) if cuda else None,
         state_bytes=progress.state_bytes,
         bytes_by_category={} if memory is None else {name: size for name, size in memory.peak_by_category.items() if size},
         phase_seconds={name: statistics.median(phases.get(name, 0.0) for phases in timed) for name in names},
