@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | soak | tables | calibration | accuracy. Everything runs from .venv, made on first
+# make demo | test | lint | bench | soak | tables | calibration | accuracy | gpu. Everything runs from .venv, made on first
 # use with the python3 on PATH
 # (another one: make PYTHON=python3.12 test). Setup runs again only after pyproject.toml changed.
 
@@ -11,10 +11,11 @@ PIP := PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python
 JUDGE_VENV := .venv-judge
 JUDGE_BIN := $(JUDGE_VENV)/bin
 JUDGE := $(JUDGE_VENV)/.installed
+GPU_PYTHON ?= $(PYTHON)
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint judge bench soak tables calibration accuracy profiling-docs clean
+.PHONY: help demo test lint judge bench soak tables calibration accuracy profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -26,6 +27,7 @@ help:
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
 	@echo "make accuracy     write docs/accuracy.md"
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
+	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -58,6 +60,15 @@ profiling-docs: $(DEV)
 
 accuracy: $(DEV)
 	$(BIN)/autoconfig validate --docs docs/accuracy.md
+
+# Measurements on a GPU, with a Python that has torch (GPU_PYTHON), not .venv: a container's torch and Transformer Engine stay in
+# use. Stopped at 8 minutes or by Ctrl-C, the same command goes on. FLAGS='--device cpu --set tiny' tries it without a GPU.
+gpu:
+	@if ! $(GPU_PYTHON) -c 'import torch, numpy, scipy' >/dev/null 2>&1; then \
+		echo "make gpu needs a Python with torch, numpy and scipy (a pip install of '.[train,gpu]', or a container's):" \
+			"make gpu PART=kernels GPU_PYTHON=/path/to/python3" >&2; exit 2; \
+	fi
+	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -P -m tools.gpu --part "$(PART)" $(FLAGS)
 
 soak: $(DEV)
 	@echo "soak: seed $(SEED) (make soak SEED=$(SEED) repeats this run)"

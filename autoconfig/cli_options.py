@@ -69,7 +69,7 @@ def question_options(command: Command) -> Command:
         ),
         click.option("--gpus", type=int, help="Number of GPUs."),
         click.option("--gpu", help="GPU type (see `autoconfig gpus`), or `local`: this machine's, see `autoconfig calibrate`."),
-        click.option("--gpu-table", metavar="FILE", help="Operators measured by `python -P -m kernels.benchmark`, in place of --gpu."),
+        click.option("--gpu-table", metavar="FILE", help="File of measured operators, in place of --gpu."),
         click.option("--cluster", help="JSON or TOML file that describes other hardware."),
         click.option("--gpus-per-node", type=int, help="GPUs in one node, where it is not the usual server."),
         click.option("--software", help=f"Software stack (see `autoconfig software`); {DEFAULT_STACK} where the GPU runs it."),

@@ -35,10 +35,10 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
 
 @click.command("calibrate")
 @click.argument("measurements", type=click.Path(path_type=Path), required=False)
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Where the calibration, or the table, goes (.json).")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Where the result goes (.json).")
 @calibration_option
-@click.option("--gpu", type=click.Choice(("local",)), help="Measure this machine's operators for `--gpu local` (needs torch).")
-@click.option("--gpu-table", type=click.Path(path_type=Path), metavar="FILE", help="Keep this operator table for `--gpu local`.")
+@click.option("--gpu", type=click.Choice(("local",)), help="Measure this machine for --gpu local (needs torch).")
+@click.option("--gpu-table", type=click.Path(path_type=Path), metavar="FILE", help="Keep this table for --gpu local.")
 @click.option("--budget", metavar="TIME", help="With --gpu local: most time to measure, like 8m.  [default: 8m]")
 @click.option("--fresh", is_flag=True, help="With --gpu local: measure anew in place of going on with what is there.")
 @click.pass_context
@@ -56,9 +56,10 @@ def calibrate_command(
 
     MEASUREMENTS has the columns of autoconfig/data/published/training_measurements.csv, with one of metric_step_s,
     metric_tokens_per_s_per_gpu, metric_tflops_per_gpu, metric_mfu. --calibration names the one to start from.
-    `autoconfig calibrate --gpu local` measures the GPU (or CPU) here, in at most eight minutes; `--gpu local` then uses it.
+    `autoconfig calibrate --gpu local` measures the GPU (or CPU) here, in eight minutes or less.
     """
-    given = [name for name, value in (("MEASUREMENTS", measurements), ("--gpu local", gpu), ("--gpu-table", gpu_table)) if value]
+    kinds = {"MEASUREMENTS": measurements, "--gpu local": gpu, "--gpu-table": gpu_table}
+    given = [name for name, value in kinds.items() if value]
     if len(given) != 1:
         said = "not " + " and ".join(given) if given else "nothing was given"
         raise InputError(f"calibrate takes one of MEASUREMENTS, --gpu local and --gpu-table FILE; {said}")

@@ -51,7 +51,9 @@ def install_table(source: Path) -> tuple[Path, GpuSpec]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"{folder} cannot be made: {error.strerror or error}; keep the file and say --gpu-table {source}") from error
+        raise FileError(
+            f"{folder} cannot be made: {error.strerror or error}; keep the file and say --gpu-table {source}"
+        ) from error
     target = folder / f"{gpu.id}.json"
     write_operator_table(target, data)
     return target, gpu

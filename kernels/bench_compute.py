@@ -6,15 +6,16 @@ import gc
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from kernels.bench_attention import Kernel, attention_calls, attention_kernels, score_gemm_call
 from kernels.bench_gemm import FP8_MULTIPLE, dtype_of, gemm_call, gemm_operand_bytes, grouped_gemm_call
-from kernels.bench_memory import copy_call, launch_seconds, pointwise_calls
+from kernels.bench_memory import POINTWISE, copy_call, launch_seconds, pointwise_call
 from kernels.bench_sizes import coarse
 from kernels.bench_state import Results
 from kernels.bench_table import Key
-from kernels.bench_timing import Timing, summary
+from kernels.bench_timing import CpuClock, CudaClock, Timing, summary
 
 MEMORY_SHARE = 0.5
 """Of free device memory that the operands of one point may take."""
@@ -26,9 +27,12 @@ Task = tuple[str, Key, Callable[[], Timing]]
 class Compute:
     """The measurements of one process. `clock` times a call (bench_timing)."""
 
-    def __init__(self, torch: Any, device: Any, clock: Any, results: Results, precisions: tuple[str, ...]) -> None:
+    def __init__(
+        self, torch: Any, device: Any, clock: CpuClock | CudaClock, results: Results, precisions: tuple[str, ...]
+    ) -> None:
         """`precisions`: of the GEMMs; attention and experts run in the 16- or 32-bit ones among them."""
-        self.torch, self.device, self.clock, self.results = torch, device, clock, results
+        self.torch, self.device, self.results = torch, device, results
+        self.clock: CpuClock | CudaClock = clock
         self.precisions, self.sizes = precisions, results.sizes
         self.kernels: dict[str, Kernel | None] = {}
 
@@ -46,7 +50,11 @@ class Compute:
             yield from self._gemms(f"plan_gemm.{precision}", precision, self.sizes.plan_shapes)
         if "fp8" in self.precisions:
             largest = [axis[-1] for axis in map(coarse, (self.sizes.m, self.sizes.nk, self.sizes.nk))]
-            shapes = [(m, n, k) for m, n, k in self._grid(only_coarse=True) if m * n * k * 4096 >= largest[0] * largest[1] * largest[2]]
+            shapes = [
+                (m, n, k)
+                for m, n, k in self._grid(only_coarse=True)
+                if m * n * k * 4096 >= largest[0] * largest[1] * largest[2]
+            ]
             yield from self._gemms("fp8_slow.fp8", "fp8", shapes, fast=False)
 
     def run(self, deadline: float, progress: Callable[[str, int, int], None]) -> bool:
@@ -79,7 +87,7 @@ class Compute:
     def _fits(self, operand_bytes: float) -> bool:
         if self.device.type == "cpu":
             return operand_bytes < MEMORY_SHARE * self.results.device.memory_bytes
-        return operand_bytes < MEMORY_SHARE * self.torch.cuda.mem_get_info()[1]
+        return operand_bytes < MEMORY_SHARE * float(self.torch.cuda.mem_get_info()[1])
 
     def _timed(self, make: Callable[[], Callable[[], object]]) -> Callable[[], Timing]:
         return lambda: self.clock.time(make())
@@ -94,7 +102,7 @@ class Compute:
             if precision == "fp8" and any(size % FP8_MULTIPLE for size in (m, n, k)):
                 continue
             if self._fits(gemm_operand_bytes(m, n, k, precision)):
-                make = (lambda m=m, n=n, k=k: gemm_call(self.torch, self.device, m, n, k, precision, fast=fast))  # fmt: skip
+                make = partial(gemm_call, self.torch, self.device, m, n, k, precision, fast=fast)
                 yield group, (m, n, k), self._timed(make)
 
     def _memory(self, precision: str) -> Iterator[Task]:
@@ -106,11 +114,18 @@ class Compute:
         yield "launch", ("launch",), launches
         for size in self.sizes.copy_bytes:
             if self._fits(2.0 * size):
-                yield "copy", (size,), self._timed(lambda size=size: copy_call(self.torch, self.device, size)[0])
-        tokens, hidden = self.sizes.pointwise_shape
-        for name, call, moved in pointwise_calls(self.torch, self.device, tokens, hidden, dtype_of(self.torch, precision)):
-            self.results.moved[name] = moved
-            yield "pointwise", (name,), self._timed(lambda call=call: call)
+                yield "copy", (size,), self._timed(partial(self._copy, size))
+        for name in POINTWISE:
+
+            def measure(name: str = name) -> Timing:
+                shape, dtype = self.sizes.pointwise_shape, dtype_of(self.torch, precision)
+                call, self.results.moved[name] = pointwise_call(self.torch, self.device, name, shape, dtype)
+                return self.clock.time(call)
+
+            yield "pointwise", (name,), measure
+
+    def _copy(self, size: int) -> Callable[[], object]:
+        return copy_call(self.torch, self.device, size)[0]
 
     def _attention(self, precision: str) -> Iterator[Task]:
         dtype = dtype_of(self.torch, precision)
@@ -133,23 +148,29 @@ class Compute:
             found: dict[float, Kernel] = {}
             for kernel in attention_kernels(self.torch, self.device.type):
                 try:
-                    calls = attention_calls(self.torch, self.device, kernel, self.results.parallel(length), length, head_dim,
-                                            dtype_of(self.torch, precision))  # fmt: skip
+                    calls = attention_calls(
+                        self.torch,
+                        self.device,
+                        kernel,
+                        self.results.parallel(length),
+                        length,
+                        head_dim,
+                        dtype_of(self.torch, precision),
+                    )
                     found[self.clock.time(calls[0]).seconds] = kernel
                 except (RuntimeError, NotImplementedError) as error:
                     self.results.skip(f"{kernel.name}, {precision}: {str(error).splitlines()[0][:120]}")
             self.kernels[precision] = found[min(found)] if found else None
-        kernel = self.kernels[precision]
-        if kernel is None:
+        chosen = self.kernels[precision]
+        if chosen is None:
             raise RuntimeError("no fused attention kernel runs here")
-        return kernel
+        return chosen
 
     def _score_gemms(self, precision: str) -> Iterator[Task]:
         for head_dim in self.sizes.head_dims:
             for length in self.sizes.lengths[: max(1, len(self.sizes.lengths) // 2 + 1)]:
-                parallel = self.results.parallel(length)
-                make = (lambda d=head_dim, s=length, p=parallel: score_gemm_call(
-                    self.torch, self.device, p, s, d, dtype_of(self.torch, precision)))  # fmt: skip
+                parallel, dtype = self.results.parallel(length), dtype_of(self.torch, precision)
+                make = partial(score_gemm_call, self.torch, self.device, parallel, length, head_dim, dtype)
                 yield f"score_gemm.{precision}", (head_dim, length, parallel), self._timed(make)
 
     def _grouped(self, precision: str) -> Iterator[Task]:

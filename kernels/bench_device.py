@@ -52,22 +52,38 @@ class BenchDevice:
         if found := self.catalogue_id:
             return found
         name = re.sub(r"[^a-z0-9]+", "-", self.reported_name.lower()).strip("-")[:60] or "unknown"
-        return f"cpu-{name}" if self.type == "cpu" else f"local-{name}-{round(self.memory_bytes / 2**30)}gb"
+        size = f"{round(self.memory_bytes / 2**30)}gb"
+        return f"cpu-{name}" if self.type == "cpu" else f"local-{name}" if size in name else f"local-{name}-{size}"
 
     def as_json(self) -> dict[str, Any]:
         """The table's `device`."""
-        return {"type": self.type, "reported_name": self.reported_name, "memory_bytes": self.memory_bytes, "count": self.count,
-                "threads": self.threads, "uuid": self.uuid}  # fmt: skip
+        return {
+            "type": self.type,
+            "reported_name": self.reported_name,
+            "memory_bytes": self.memory_bytes,
+            "count": self.count,
+            "threads": self.threads,
+            "uuid": self.uuid,
+        }
 
 
 def find_device(torch: Any, wanted: str, threads: int) -> BenchDevice:
     """`auto` is a GPU where torch sees one, else the CPU. Raises InputError where `cuda` is wanted and not there."""
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"--device cuda: torch {torch.__version__} sees no GPU here; say --device cpu, or install a CUDA build")
+        raise InputError(
+            f"--device cuda: torch {torch.__version__} sees no GPU here; say --device cpu, or install a CUDA build"
+        )
     if wanted == "cpu" or not torch.cuda.is_available():
         ranks = max(1, (os.cpu_count() or 1) // threads)
-        return BenchDevice(type="cpu", reported_name=cpu_name(), memory_bytes=max(1, memory_bytes() // ranks), count=ranks,
-                           threads=threads, num_sms=threads, vendor="cpu")  # fmt: skip
+        return BenchDevice(
+            type="cpu",
+            reported_name=cpu_name(),
+            memory_bytes=max(1, memory_bytes() // ranks),
+            count=ranks,
+            threads=threads,
+            num_sms=threads,
+            vendor="cpu",
+        )
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     uuid = getattr(properties, "uuid", None)
     return BenchDevice(
@@ -112,11 +128,14 @@ def gpu_spec(device: BenchDevice, measured: dict[str, Any], driver: dict[str, An
             "memory_bytes": "memory of the machine over its ranks" if device.type == "cpu" else "reported by torch",
             "hbm_bytes_per_s": "memory clock x bus width (NVML)" if bandwidth else "largest copy of this file, read and write",
             "flops_per_s": peak,
-            "link_bytes_per_s": "best collective of this file" if measured["link_bytes_per_s"]
-            else "PCIe slot (NVML)" if pcie else "assumed: a quarter of the copy bandwidth; run the collectives",
+            "link_bytes_per_s": "best collective of this file"
+            if measured["link_bytes_per_s"]
+            else "PCIe slot (NVML)"
+            if pcie
+            else "assumed: a quarter of the copy bandwidth; run the collectives",
             "nic_bytes_per_s": "as the links" if device.type == "cpu" else "assumed: 100 Gbit/s; say it in a --cluster file",
         },
-    }  # fmt: skip
+    }
 
 
 def software(torch: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -14,20 +14,26 @@ def copy_call(torch: Any, device: Any, num_bytes: int) -> tuple[Callable[[], obj
     return lambda: target.copy_(source), 2.0 * num_bytes
 
 
-def pointwise_calls(torch: Any, device: Any, tokens: int, hidden: int, dtype: Any) -> Iterator[tuple[str, Callable[[], object], float]]:
-    """(name, call, bytes that it must move) of one-kernel operators over [tokens, hidden]: inputs read once, result written
-    once."""
-    F = torch.nn.functional
-    x, y = (torch.randn(tokens, hidden, device=device, dtype=dtype) for _ in range(2))
-    weight = torch.ones(hidden, device=device, dtype=dtype)
-    size, out = float(x.element_size()) * x.numel(), torch.empty_like(x)
-    yield "residual", lambda: torch.add(x, y, out=out), 3.0 * size
-    yield "gelu", lambda: F.gelu(x, approximate="tanh"), 2.0 * size
-    yield "silu", lambda: F.silu(x), 2.0 * size
-    yield "layernorm", lambda: F.layer_norm(x, (hidden,), weight, weight), 2.0 * size
-    if hasattr(F, "rms_norm"):
-        yield "rmsnorm", lambda: F.rms_norm(x, (hidden,), weight), 2.0 * size
-    yield "softmax", lambda: torch.softmax(x, dim=-1), 2.0 * size
+POINTWISE = ("residual", "gelu", "silu", "layernorm", "rmsnorm", "softmax")
+
+
+def pointwise_call(
+    torch: Any, device: Any, name: str, shape: tuple[int, int], dtype: Any
+) -> tuple[Callable[[], object], float]:
+    """(one-kernel operator over [tokens, hidden], bytes that it must move): inputs read once, result written once."""
+    functional, hidden = torch.nn.functional, shape[1]
+    x, y = (torch.randn(*shape, device=device, dtype=dtype) for _ in range(2))
+    weight, out = torch.ones(hidden, device=device, dtype=dtype), torch.empty_like(x)
+    calls: dict[str, Callable[[], object]] = {
+        "residual": lambda: torch.add(x, y, out=out),
+        "gelu": lambda: functional.gelu(x, approximate="tanh"),
+        "silu": lambda: functional.silu(x),
+        "layernorm": lambda: functional.layer_norm(x, (hidden,), weight, weight),
+        "rmsnorm": lambda: functional.rms_norm(x, (hidden,), weight),
+        "softmax": lambda: torch.softmax(x, dim=-1),
+    }
+    passes = 3.0 if name == "residual" else 2.0
+    return calls[name], passes * float(x.element_size()) * x.numel()
 
 
 CHAIN = ("residual", "gelu", "silu", "layernorm")

@@ -66,7 +66,7 @@ QUICK = Sizes(
     groups=(1, 4, 16, 64),
     copy_bytes=(64 * _K**2, 256 * _K**2, _K**3),
     pointwise_shape=(8192, 8192),
-    collective_bytes=tuple(64 * _K * 4**i for i in range(7)) + (512 * _K**2,),
+    collective_bytes=(*(64 * _K * 4**i for i in range(7)), 512 * _K**2),
     launches=500,
     cap_s=0.5,
 )

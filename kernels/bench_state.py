@@ -35,10 +35,19 @@ from specs.operator_table import KIND, SCHEMA_VERSION, read_operator_table, writ
 SAVE_EVERY_S = 5.0
 SAME = ("type", "reported_name", "threads")
 """What of the device must agree for a file to be gone on with."""
-FIELDS = {"gemm": ("m", "n", "k"), "plan_gemm": ("m", "n", "k"), "fp8_slow": ("m", "n", "k"),
-          "grouped_gemm": ("rows", "width", "groups"), "attention": ("head_dim", "length"),
-          "attention_backward": ("head_dim", "length"), "score_gemm": ("head_dim", "length", "parallel"), "copy": ("bytes",), "launch": ("name",),
-          "pointwise": ("name",), "collectives": ("kind", "ranks", "bytes")}  # fmt: skip
+FIELDS = {
+    "gemm": ("m", "n", "k"),
+    "plan_gemm": ("m", "n", "k"),
+    "fp8_slow": ("m", "n", "k"),
+    "grouped_gemm": ("rows", "width", "groups"),
+    "attention": ("head_dim", "length"),
+    "attention_backward": ("head_dim", "length"),
+    "score_gemm": ("head_dim", "length", "parallel"),
+    "copy": ("bytes",),
+    "launch": ("name",),
+    "pointwise": ("name",),
+    "collectives": ("kind", "ranks", "bytes"),
+}
 """What the sizes of a group's points are, by the part of its name before the dot."""
 
 
@@ -55,9 +64,16 @@ class Results:
         self.moved: dict[str, float] = {}
         self.skipped: list[str] = []
         self.missing: list[str] = []
-        self.provenance: dict[str, Any] = {"tool": "kernels.benchmark", "set": set_name, "software": dict(software),
-                                           "started": _now(), "finished": None, "driver_before": None, "driver_after": None,
-                                           "seconds": 0.0}  # fmt: skip
+        self.provenance: dict[str, Any] = {
+            "tool": "kernels.benchmark",
+            "set": set_name,
+            "software": dict(software),
+            "started": _now(),
+            "finished": None,
+            "driver_before": None,
+            "driver_after": None,
+            "seconds": 0.0,
+        }
         self._started, self._saved, self._before = time.monotonic(), time.monotonic(), 0.0
 
     def resume(self) -> int:
@@ -66,13 +82,17 @@ class Results:
             return 0
         data = read_operator_table(self.path)
         device, old = self.device.as_json(), data["provenance"]
-        differs = [f"{key} {data['device'].get(key)!r}, now {device[key]!r}" for key in SAME if data["device"].get(key) != device[key]]
+        differs = [
+            f"{key} {data['device'].get(key)!r}, now {device[key]!r}" for key in SAME if data["device"].get(key) != device[key]
+        ]
         for key, now in (("set", self.provenance["set"]), ("torch", self.provenance["software"]["torch"])):
             before = old["set"] if key == "set" else old["software"]["torch"]
             if before != now:
                 differs.append(f"{key} {before!r}, now {now!r}")
         if differs:
-            raise InputError(f"{self.path} was measured otherwise ({'; '.join(differs)}): name another file, or start anew with --fresh")
+            raise InputError(
+                f"{self.path} was measured otherwise ({'; '.join(differs)}): name another file, or start anew with --fresh"
+            )
         for group, rows in data["points"].items():
             self.points[group] = {tuple(row[:-3]): (row[-3], row[-2], row[-1]) for row in rows["rows"]}
         self.kernels, self.generations = dict(data["kernels"]), dict(data["generations"])
@@ -125,8 +145,15 @@ class Results:
         link = best_link(self._of("collectives"))
         spec = None
         if known is None:
-            spec = gpu_spec(self.device, {"flops_per_s": peaks, "copy_bytes_per_s": rounded(copy_rate),
-                                          "link_bytes_per_s": rounded(link) if link else None}, driver)  # fmt: skip
+            spec = gpu_spec(
+                self.device,
+                {
+                    "flops_per_s": peaks,
+                    "copy_bytes_per_s": rounded(copy_rate),
+                    "link_bytes_per_s": rounded(link) if link else None,
+                },
+                driver,
+            )
         hbm = spec["hbm_bytes_per_s"] if spec else load_gpu(self.device.id).hbm_bytes_per_s
         link_rate = spec["link_bytes_per_s"] if spec else load_gpu(self.device.id).link_bytes_per_s
         collectives, p2p = collective_tables(self._of("collectives"), link_rate)
@@ -165,8 +192,10 @@ class Results:
             attention = attention_table(self._of(f"attention.{precision}"), sizes, self.parallel, self.launch_s, peak)
             if attention is not None:
                 name = f"attention.{precision}"
-                result["attention"][precision] = attention | {"kernels": [self.kernels.get(name, "")],
-                                                              "generation": self.generations.get(name, "")}  # fmt: skip
+                result["attention"][precision] = attention | {
+                    "kernels": [self.kernels.get(name, "")],
+                    "generation": self.generations.get(name, ""),
+                }
             grouped = efficiency_table(self._of(f"grouped_gemm.{precision}"), grouped_axes, grouped_flops, peak)
             if grouped is not None:
                 result["grouped_gemm"][precision] = grouped | {"kernels": [self.kernels.get(f"grouped_gemm.{precision}", "")]}

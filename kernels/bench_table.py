@@ -22,6 +22,8 @@ Points = Mapping[Key, tuple[float, float, int]]
 DIGITS = 6
 WHOLE, PART = 0.9, 0.75
 """Share of a grid (of every second point of it) that must be measured for a table; the rest takes the nearest point's rate."""
+BEYOND = 4.0
+"""Most bandwidth of a collective over the best rate of any of its points."""
 BACKWARD_FLOPS = 2.5
 """Of the attention's backward pass over its forward pass (scores again, then four GEMMs for two)."""
 
@@ -107,10 +109,9 @@ def best_rate(points: Points) -> float:
 def attention_table(points: Points, sizes: Sizes, parallel: Any, launch_s: float, peak: float) -> dict[str, Any] | None:
     """Forward pass, its start-up (`launch_s`, which the time model adds again) taken off."""
     axes = {"head_dim": sizes.head_dims, "length": sizes.lengths}
-    table = efficiency_table(
+    return efficiency_table(
         points, axes, lambda key: (attention_flops(parallel(int(key[1])), int(key[1]), int(key[0])), launch_s), peak
     )
-    return table
 
 
 def backward_rate(forward: Points, backward: Points, launch_s: float) -> float | None:
@@ -141,8 +142,11 @@ def score_gemm_rate(points: Points, peak: float) -> tuple[float, float] | None:
 
 
 def collective_terms(points: Points, kind: str, ranks: int) -> tuple[float, float, float] | None:
-    """(alpha s, bytes/s, s per sqrt byte) of t = alpha + ring factor bytes / bandwidth + c sqrt(bytes): relative least squares,
-    nothing negative, two passes with Huber weights. None with fewer than two sizes."""
+    """(alpha s, bytes/s, s per sqrt byte) of t = alpha + ring factor bytes / bandwidth + c sqrt(bytes); None below two sizes.
+
+    Relative least squares, nothing negative, two passes with Huber weights; no bandwidth beyond BEYOND times the best that was
+    seen (short buffers do not show it).
+    """
     mine = [(float(key[2]), t) for key, (t, _, _) in points.items() if key[0] == kind and key[1] == ranks]
     if len(mine) < 2:
         return None
@@ -156,14 +160,13 @@ def collective_terms(points: Points, kind: str, ranks: int) -> tuple[float, floa
         solution = nnls(design / scale * weight[:, None], weight)[0] / scale
         residual = abs(design @ solution - 1.0)
         weight = np.sqrt(np.minimum(1.0, 0.1 / np.maximum(residual, 1e-12)))
-    return float(solution[0]), 1.0 / max(float(solution[1]), 1e-15), float(solution[2])
+    most = BEYOND * float((ring_factor(kind, ranks) * total / seconds).max())
+    return float(solution[0]), 1.0 / max(float(solution[1]), 1.0 / most), float(solution[2])
 
 
 def best_link(points: Points) -> float | None:
     """Bytes per second and rank of the best collective."""
-    rates = [
-        ring_factor(str(kind), int(ranks)) * float(size) / t for (kind, ranks, size), (t, _, _) in points.items()
-    ]  # fmt: skip
+    rates = [ring_factor(str(kind), int(ranks)) * float(size) / t for (kind, ranks, size), (t, _, _) in points.items()]
     return max(rates) if rates else None
 
 
@@ -174,7 +177,7 @@ def collective_tables(points: Points, link_bytes_per_s: float) -> tuple[dict[str
     found = {(kind, n): collective_terms(points, kind, n) for kind in kinds for n in ranks}
     kinds = [kind for kind in kinds if any(found[kind, n] for n in ranks)]
     ranks = [n for n in ranks if kinds and all(found[kind, n] for kind in kinds)]
-    table = None
+    table: dict[str, Any] | None = None
     if ranks:
         table = {"axes": {"ranks": ranks}, "link_bytes_per_s": link_bytes_per_s, "kinds": {}}
         for kind in kinds:

@@ -1,14 +1,14 @@
 """`python -P -m kernels.benchmark --output FILE`: measure this machine's operators for the time model.
 
-Writes an operator table (specs.operator_table) with everything that was measured and what the driver said meanwhile. The file is
-whole at any moment: running the same command again goes on where it stopped. docs/kernels.md says what each number means.
+Writes an operator table (specs.operator_table) with everything that was measured and what the driver said meanwhile. The file
+is whole at any moment: running the same command again goes on where it stopped. docs/kernels.md says what each number means.
 
     python -P -m kernels.benchmark --output gpu.json                     a GPU, at most 8 minutes
     python -P -m kernels.benchmark --output cpu.json                     a CPU, 15 seconds, with 2 gloo ranks (--ranks 1: 10)
     torchrun --nproc-per-node 8 -m kernels.benchmark --collectives --output gpu.json       adds collectives to the file
 
 Exit codes: 0 measured (or stopped at the budget with a usable table), 2 the input cannot be used or the file not written,
-130 Ctrl-C (what was measured is kept).
+130 Ctrl-C or SIGTERM (what was measured is kept).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from typing import Any, NoReturn
 from kernels.bench_collectives import Job
 from kernels.bench_compute import Compute, default_precisions
 from kernels.bench_device import BenchDevice, find_device, software
-from kernels.bench_sizes import SETS
+from kernels.bench_sizes import SETS, Sizes
 from kernels.bench_state import Results
 from kernels.bench_timing import CpuClock, CudaClock, summary
 from kernels.nvml import slowed
@@ -47,17 +48,20 @@ INSTALL = "pip install 'megatron-autoconfig[train]' (GPU: torch for your CUDA fi
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(prog="python -P -m kernels.benchmark", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    result.add_argument("--output", type=Path, metavar="FILE",
-                        help="operator table to write, .json; default: where --gpu local looks for it")  # fmt: skip
+    result = argparse.ArgumentParser(
+        prog="python -P -m kernels.benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    result.add_argument(
+        "--output", type=Path, metavar="FILE", help="operator table to write, .json; default: where --gpu local looks for it"
+    )
     result.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU where torch sees one")
     result.add_argument("--set", choices=tuple(SETS), dest="set_name", help="sizes; default: quick on a GPU, cpu on a CPU")
     result.add_argument("--budget", type=duration, default=480.0, metavar="TIME", help="like 8m, 90s; default 8m")
     result.add_argument("--precision", type=precisions, metavar="LIST", help=f"comma-separated: {', '.join(PRECISIONS)}")
     result.add_argument("--threads", type=count, default=1, metavar="N", help="CPU: cores of one rank; default 1")
-    result.add_argument("--ranks", type=count, metavar="N", 
-                        help="collectives over N ranks, 1: none; default: all GPUs, or 2 ranks of a CPU")  # fmt: skip
+    result.add_argument(
+        "--ranks", type=count, metavar="N", help="collectives over N ranks, 1: none; default: all GPUs, or 2 ranks of a CPU"
+    )
     result.add_argument("--collectives", action="store_true", help="this process is a rank of torchrun: collectives only")
     result.add_argument("--fresh", action="store_true", help="start anew instead of going on with FILE")
     return result
@@ -91,14 +95,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit code."""
     options = parser().parse_args(arguments)
     try:
+        if not options.collectives and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _interrupt)
         torch = load_torch()
         return _run(torch, options)
     except KeyboardInterrupt:
-        say("interrupted; what was measured is kept: run the same command again to go on")
+        say("interrupted: run the same command again to go on")
         return INTERRUPTED
     except InputError as error:
         say(f"error: {error}")
         return BAD_INPUT
+
+
+def _interrupt(*_: object) -> NoReturn:
+    """SIGTERM ends a run as Ctrl-C does: what was measured is kept."""
+    raise KeyboardInterrupt
 
 
 def load_torch() -> Any:
@@ -106,23 +117,32 @@ def load_torch() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError as error:
-        raise InputError(f"torch cannot be imported by {sys.executable} ({error}): {INSTALL}, or run this with a Python that has "
-                         "it and hand the file to autoconfig with --gpu-table FILE") from error  # fmt: skip
+        raise InputError(
+            f"torch cannot be imported by {sys.executable} ({error}): {INSTALL}, or run this with a Python that has "
+            "it and hand the file to autoconfig with --gpu-table FILE"
+        ) from error
 
 
 def _run(torch: Any, options: argparse.Namespace) -> int:
     started = time.monotonic()
     if options.collectives and "RANK" not in os.environ:
-        raise InputError("--collectives runs under torchrun: torchrun --nproc-per-node N -m kernels.benchmark --collectives ...; "
-                         "or leave it out and say --ranks N")  # fmt: skip
+        raise InputError(
+            "--collectives runs under torchrun: torchrun --nproc-per-node N -m kernels.benchmark --collectives ...; "
+            "or leave it out and say --ranks N"
+        )
     device = find_device(torch, options.device, options.threads)
     torch.set_num_threads(options.threads)
     ranks = options.ranks if options.ranks is not None else device.count if device.type == "cuda" else min(device.count, 2)
     if not options.collectives and device.type == "cuda" and ranks > device.count:
         raise InputError(f"--ranks {ranks}: this machine has {device.count} GPUs")
     path = _output(options, device)
-    results = Results(path, device, SETS[options.set_name or ("quick" if device.type == "cuda" else "cpu")],
-                      options.set_name or ("quick" if device.type == "cuda" else "cpu"), software(torch))  # fmt: skip
+    results = Results(
+        path,
+        device,
+        SETS[options.set_name or ("quick" if device.type == "cuda" else "cpu")],
+        options.set_name or ("quick" if device.type == "cuda" else "cpu"),
+        software(torch),
+    )
     if options.fresh and not options.collectives:
         _remove(path)
     found = results.resume()
@@ -162,13 +182,12 @@ def _remove(path: Path) -> None:
 def _compute(torch: Any, options: argparse.Namespace, results: Results, deadline: float) -> bool:
     """All measurements of one process; whether nothing is missing."""
     device = torch.device(results.device.type)
-    limits = {"cap_s": results.sizes.cap_s, "least": results.sizes.least_repetitions, "most": results.sizes.most_repetitions}
     cuda = device.type == "cuda"
     wanted = options.precision or default_precisions(device.type, results.device.compute_capability)
     if cuda:
         torch.backends.cuda.matmul.allow_tf32 = "tf32" in wanted
     results.sample_driver("before")
-    runner = Compute(torch, device, CudaClock(torch, device, **limits) if cuda else CpuClock(**limits), results, wanted)
+    runner = Compute(torch, device, _clock(torch, device, results.sizes), results, wanted)
     try:
         with torch.random.fork_rng():
             torch.manual_seed(1)
@@ -182,17 +201,32 @@ def _compute(torch: Any, options: argparse.Namespace, results: Results, deadline
     return done
 
 
+def _clock(torch: Any, device: Any, sizes: Sizes) -> CpuClock | CudaClock:
+    """What times one operator on this device."""
+    cap_s, least, most = sizes.cap_s, sizes.least_repetitions, sizes.most_repetitions
+    if device.type == "cuda":
+        return CudaClock(torch, device, cap_s=cap_s, least=least, most=most)
+    return CpuClock(cap_s=cap_s, least=least, most=most)
+
+
 def _collectives(options: argparse.Namespace, results: Results, ranks: int, budget: float) -> tuple[int, bool]:
     """Run torchrun on this machine, whose rank 0 adds to the file; (exit code, whether all was measured)."""
     if budget <= 0:
         results.missing.append("collectives")
         return 0, False
-    command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m",
-               "kernels.benchmark", "--collectives", "--output", str(results.path), "--device", results.device.type,
-               "--set", results.provenance["set"], "--budget", f"{budget:.3f}s", "--threads", str(options.threads)]  # fmt: skip
+    files = ("--output", results.path, "--device", results.device.type, "--set", results.provenance["set"])
+    limits = ("--budget", f"{budget:.3f}s", "--threads", options.threads)
+    torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
+    command = [str(word) for word in (*torchrun, "-m", "kernels.benchmark", "--collectives", *files, *limits)]
     say(f"collectives over {ranks} ranks")
     paths = [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": str(options.threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONSAFEPATH": "1",
+        "OMP_NUM_THREADS": str(options.threads),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             _, errors = process.communicate(timeout=budget + GRACE_S)
@@ -267,7 +301,7 @@ def _report(results: Results, done: bool) -> int:
     for when in ("before", "after"):
         reasons = slowed(results.provenance[f"driver_{when}"] or {})
         if reasons:
-            say(f"warning: the driver reported {', '.join(reasons)} {when} the measurements: they are slower than the GPU can be")
+            say(f"warning: the driver reported {', '.join(reasons)} {when} the measurements: they are slower than this GPU is")
     if not done:
         say(f"stopped at the budget; not measured: {', '.join(results.missing)}. Run the same command again to go on")
     say(f"written to {results.path}")

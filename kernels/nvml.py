@@ -5,6 +5,7 @@ Every value that the driver does not give is None; without the library or a driv
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,7 @@ def sample(uuid: str | None = None, index: int = 0, nvml: Any = None) -> dict[st
     """Everything about one GPU now; `{"unavailable": reason}` where NVML cannot be asked. `nvml`: the module (for tests)."""
     if nvml is None:
         try:
-            import pynvml as nvml
+            nvml = importlib.import_module("pynvml")
         except ImportError:
             return {"unavailable": "nvidia-ml-py is not installed (pip install nvidia-ml-py)"}
     try:

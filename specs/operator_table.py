@@ -3,16 +3,15 @@
 Written by `python -P -m kernels.benchmark` (a machine's own) and by `make tables` (those that ship in
 `time_model/data/operators`); read by `time_model.operator_tables`. JSON, one object:
 
-| key | holds |
-|---|---|
-| `schema_version`, `kind`, `complete`, `missing` | measured files: this format; whether everything planned was measured, and what was not |
-| `gpu` | id of the GPU catalogue, or an id of its own with `gpu_spec`, an object with the fields of `specs.gpu.GpuSpec` |
-| `device`, `provenance` | measured files: what the driver calls the device; when, with which software, clocks, power and temperature |
-| `gemm`, `grouped_gemm` | by precision: `axes` (m, n, k; rows, width, groups), `efficiency` (nested lists over the axes, last axis fastest): share of `peak_flops_per_s`; `use` |
-| `attention` | by precision: `axes` (head_dim, length), `efficiency` of the causal forward pass, `generation` of the kernels |
-| `collectives` | null, or `axes.ranks`, `link_bytes_per_s` and by kind `alpha_s`, `link_share`, `sqrt_s` per number of ranks |
-| `constants` | measured files: groups of `time_model/data/gpu_efficiency.json` that this file knows better |
-| `points` | measured files: every measurement, as rows of sizes, median seconds, quartile spread and repetitions |
+`schema_version`, `kind`, `complete`, `missing` (measured files): this format; whether something is missing, and what.
+`gpu`: id of the GPU catalogue, or an id of its own with `gpu_spec`, an object with the fields of `specs.gpu.GpuSpec`.
+`device`, `provenance` (measured files): what the driver calls the device; when, with which software, clocks, power, heat.
+`gemm`, `grouped_gemm`, by precision: `axes` (m, n, k; rows, width, groups), `efficiency` (nested lists, last axis innermost):
+share of `peak_flops_per_s`; `use`: whether the time model prices with it.
+`attention`, by precision: `axes` (head_dim, length), `efficiency` of the causal forward pass, `generation` of the kernels.
+`collectives`: null, or `axes.ranks`, `link_bytes_per_s`, and by kind `alpha_s`, `link_share`, `sqrt_s` per number of ranks.
+`constants` (measured files): groups of `time_model/data/gpu_efficiency.json` that this file knows better.
+`points` (measured files): every measurement: sizes, seconds, quartile spread, repetitions.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ COMMAND = "autoconfig calibrate --gpu local"
 
 
 def local_folder() -> Path:
-    """Where this machine's own tables are kept: `$XDG_DATA_HOME`, else `~/.local/share`, then `megatron-autoconfig/operators`."""
+    """Where this machine's own tables are kept: `megatron-autoconfig/operators` in `$XDG_DATA_HOME`, else `~/.local/share`."""
     base = os.environ.get("XDG_DATA_HOME", "")
     root = Path(base) if base.startswith("/") else Path.home() / ".local" / "share"
     return root / "megatron-autoconfig" / "operators"
@@ -79,7 +79,9 @@ def read_operator_table(path: str | Path) -> dict[str, Any]:
     try:
         file = Path(path)
         if not file.is_file():
-            raise FileError(f"operator table {shown} {'is not a file' if file.exists() else 'does not exist'}; make one with {COMMAND}")
+            raise FileError(
+                f"operator table {shown} {'is not a file' if file.exists() else 'does not exist'}; make one with {COMMAND}"
+            )
         status = file.stat()
         if status.st_size > MAX_FILE_BYTES:
             raise FileError(f"operator table {shown} is larger than {MAX_FILE_BYTES // 2**20} MiB")
@@ -101,7 +103,8 @@ def _read(path: str, _modified_ns: int, _size: int) -> dict[str, Any]:
 
 
 def write_operator_table(path: Path, data: Mapping[str, Any]) -> None:
-    """As JSON with lists of numbers on one line, written beside and renamed. Raises FileError."""
+    """As JSON with lists of numbers on one line, beside, then renamed. Raises FileError, or InputError where it is no table."""
+    check_operator_table(data, brief(str(path)))
     text = operator_table_text(data)
 
     def write(file: Path) -> None:
@@ -133,7 +136,9 @@ def check_operator_table(data: Any, name: str) -> None:
         raise InputError(f'{name} is not an operator table: it needs "kind": "{KIND}"; make one with {COMMAND}')
     if data.get("schema_version") != SCHEMA_VERSION:
         said = brief(data.get("schema_version"))
-        raise InputError(f"{name} is of schema version {said}; this autoconfig reads {SCHEMA_VERSION}: make it again with {COMMAND}")
+        raise InputError(
+            f"{name} is of schema version {said}; this autoconfig reads {SCHEMA_VERSION}: make it again with {COMMAND}"
+        )
     try:
         _check_gpu(data)
         check_operators(data)
@@ -146,7 +151,11 @@ def check_operator_table(data: Any, name: str) -> None:
 
 def _check_gpu(data: Mapping[str, Any]) -> None:
     device = data["device"]
-    if not isinstance(device, dict) or device.get("type") not in ("cuda", "cpu") or not isinstance(device.get("reported_name"), str):
+    if (
+        not isinstance(device, dict)
+        or device.get("type") not in ("cuda", "cpu")
+        or not isinstance(device.get("reported_name"), str)
+    ):
         raise InputError('device must say its type ("cuda" or "cpu") and reported_name')
     gpu = data["gpu"]
     if not isinstance(gpu, str) or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,99}", gpu):
@@ -211,7 +220,7 @@ def _check_axis(where: str, values: Any, *, least: int) -> None:
         raise InputError(f"{where}: a list of at least {least} sizes")
     for value in values:
         _check_positive(where, value, 1e12)
-    if any(a >= b for a, b in zip(values, values[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(values)):
         raise InputError(f"{where}: sizes must rise")
 
 

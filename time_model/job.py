@@ -76,7 +76,7 @@ class Job:
         return self.flops_per_s * ratio * self.software.gemm_derate
 
     def table_precision(self, low: bool) -> str:
-        """Which operator tables hold a GEMM: fp8, bf16 (for fp16 too), for fp32 what its GEMMs run in (tf32 where there is it)."""
+        """Which operator tables hold a GEMM: fp8, bf16 (for fp16 too); for fp32 tf32 where the GPU has it."""
         if low or self.activation_bytes == 2:
             return "fp8" if low else "bf16"
         return "tf32" if "tf32" in self.cluster.gpu.flops_per_s else "fp32"
