@@ -29,6 +29,7 @@ from profiler.folder import write_text
 from profiler.launch import ROOT, environment, torchrun
 from profiler.local import LocalRunner
 from profiler.lock import FileLock, holder, take
+from profiler.processes import MARK, end_marked
 from profiler.runner import Runner
 from profiler.slurm import SlurmOptions, SlurmRunner
 from specs.errors import FileError, InputError
@@ -40,6 +41,7 @@ CANDIDATES = "candidates"
 CPU_SHARE = 0.5
 """Of the machine's memory, over the ranks: the default limit on a CPU."""
 BENCHMARK_S = "60s"
+BENCHMARK_INTERRUPTED = 130
 HAS_TORCH = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('torch', 'megatron.core'))))"
 
 
@@ -170,16 +172,26 @@ def _operator_table(study: Study, settings: StudySettings, options: Options) -> 
 
 
 def _benchmark(path: Path, python: str) -> None:
-    command = [python, "-P", "-m", "kernels.benchmark", "--output", str(path), "--device", "cpu", "--budget", BENCHMARK_S]
+    """A busy machine may be too slow for the collectives: then the link is assumed. No process is left behind."""
+    for ranks in ((), ("--ranks", "1")):
+        done = _run_benchmark(path, (python, "-P", "-m", "kernels.benchmark", "--output", str(path), "--device", "cpu", *ranks))
+        if done.returncode == 0 and path.exists():
+            return
+        if done.returncode == BENCHMARK_INTERRUPTED:
+            raise KeyboardInterrupt
+    said = " ".join((done.stderr or done.stdout).split())[-300:]
+    raise InputError(f"this CPU cannot be measured: {said or f'exit code {done.returncode}'}")
+
+
+def _run_benchmark(path: Path, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False, errors="replace"
-    )
-    if done.returncode == 130:
-        raise KeyboardInterrupt
-    if done.returncode or not path.exists():
-        said = " ".join((done.stderr or done.stdout).split())[-300:]
-        raise InputError(f"this CPU cannot be measured: {said or f'exit code {done.returncode}'}")
+    variables = {**os.environ, "PYTHONPATH": paths, MARK: str(path)}
+    try:
+        return subprocess.run(
+            [*command, "--budget", BENCHMARK_S], env=variables, capture_output=True, text=True, check=False, errors="replace"
+        )
+    finally:
+        end_marked(path, 0.0)
 
 
 def _check_digest(study: Study, candidates: Candidates, name: str, url: str) -> None:
