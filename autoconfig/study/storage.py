@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ DATABASE = "studies.db"
 LOCKED_S = 120.0
 """How long a writer waits for SQLite's lock: many workers take turns."""
 POOL = 4
+TABLE_ATTEMPTS = 5
+QUESTION_S = 30.0
+"""How long a worker waits for the question of a study that another one is making."""
 DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 
@@ -46,7 +50,7 @@ def open_storage(url: str) -> RDBStorage:
     try:
         with errors_of(url), warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            storage = RDBStorage(full, engine_kwargs=options)
+            storage = _connect(full, options)
     except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
         hint = "give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
         raise InputError(f"storage {shown(url)!r} is no database URL ({_first_line(error)}); {hint}") from error
@@ -55,6 +59,19 @@ def open_storage(url: str) -> RDBStorage:
     if scheme == "sqlite":
         sqlalchemy.event.listen(storage.engine, "connect", _durable)
     return storage
+
+
+def _connect(url: str, options: dict[str, Any]) -> RDBStorage:
+    """Workers that start together make the tables together: whoever comes second finds them there and tries again."""
+    for attempt in range(TABLE_ATTEMPTS):
+        try:
+            return RDBStorage(url, engine_kwargs=options)
+        except (StorageInternalError, SQLAlchemyError) as error:
+            text = f"{error} {error.__cause__}".lower()
+            if attempt + 1 == TABLE_ATTEMPTS or not any(word in text for word in ("already exists", "unique constraint")):
+                raise
+            time.sleep(0.2 * (attempt + 1))
+    raise AssertionError("unreachable")
 
 
 def _durable(connection: Any, _: object) -> None:
@@ -104,6 +121,9 @@ def open_study(storage: RDBStorage, name: str, given: StudySettings | None, *, r
             known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
             raise UnknownNameError("study", name, known, "autoconfig studies list shows them all") from None
         study = _create(storage, name, given)
+    deadline = time.monotonic() + QUESTION_S
+    while SETTINGS not in study.user_attrs and time.monotonic() < deadline:
+        time.sleep(0.2)
     stored = settings_of(study.user_attrs.get(SETTINGS), f"study {name}")
     if given is not None and (changed := differences(stored, given)):
         text = "; ".join(changed[:4])
@@ -119,8 +139,8 @@ def _create(storage: RDBStorage, name: str, given: StudySettings) -> Study:
     try:
         study = optuna.create_study(study_name=name, storage=storage, directions=directions)  # type: ignore[arg-type]
     except DuplicatedStudyError:
-        study = optuna.load_study(study_name=name, storage=storage)
-    if SETTINGS not in study.user_attrs:
+        return optuna.load_study(study_name=name, storage=storage)
+    else:
         names = ["step seconds", "memory headroom (GiB)"] if given.objective == "headroom" else ["step seconds"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)

@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,8 @@ import pytest
 
 
 @contextlib.contextmanager
-def postgres_server(folder: Path) -> Iterator[str]:
-    """The URL of its database."""
+def postgres_server() -> Iterator[str]:
+    """The URL of its database. Its folder is not pytest's: other runs of pytest close that to the server's user."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     binary = found[-1].parent if found else Path(shutil.which("initdb") or "").parent
     if not (binary / "initdb").exists():
@@ -22,12 +23,11 @@ def postgres_server(folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    folder = Path(tempfile.mkdtemp(prefix="autoconfig-postgres-"))
     data = folder / "data"
     who: list[str] = []
     if os.geteuid() == 0:  # the server refuses to run as root
         shutil.chown(folder, "postgres")
-        for parent in folder.parents[:2]:
-            parent.chmod(parent.stat().st_mode | 0o011)
         who = ["runuser", "-u", "postgres", "--"]
     options = f"-h 127.0.0.1 -p {port} -k {folder} -c fsync=off"
     run(*who, str(binary / "initdb"), "--auth=trust", "--username=tests", "--pgdata", str(data))
@@ -36,6 +36,7 @@ def postgres_server(folder: Path) -> Iterator[str]:
         yield f"postgresql://tests:secret@127.0.0.1:{port}/postgres"
     finally:
         run(*who, str(binary / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop")
+        shutil.rmtree(folder)
 
 
 def run(*command: str) -> None:

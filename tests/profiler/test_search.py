@@ -186,7 +186,7 @@ def test_studies(place):
         return subprocess.run(command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False)
 
     listed = json.loads(studies("list", *folder, "--json").stdout)["studies"]
-    assert [(s["name"], s["measured"]) for s in listed] == [("s", 2)]
+    assert [(s["name"], s["trials"]) for s in listed] == [("s", 2)]
     shown = json.loads(studies("show", "s", *folder, "--json").stdout)
     assert len(shown["lines"]) == 2
     assert studies("delete", "t", *folder).returncode == 2

@@ -34,8 +34,8 @@ for number in range(each):
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory):
-    with postgres_server(tmp_path_factory.mktemp("postgres")) as url:
+def postgres():
+    with postgres_server() as url:
         yield url
 
 
@@ -87,7 +87,7 @@ def test_four_workers_share_one_study(postgres, tmp_path):
     options = ("--profile", "--study", "four", "--storage", postgres, "--budget", "5trials", "--quiet")
     workers = [start(tmp_path, *ARGUMENTS, *options, folder=f"w{n}", STAND_IN_EVERY_SECONDS="1") for n in range(4)]
     ended = [(worker.communicate(timeout=400), worker.returncode) for worker in workers]
-    assert [code for _, code in ended] == [0] * 4, ended
+    assert [code for _, code in ended] == [0] * 4, [err for (_, err), _ in ended]
     trials = trials_of(tmp_path, "four", url=postgres)
     assert [t.number for t in trials] == list(range(len(trials)))
     assert all(t.state.is_finished() for t in trials)
