@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from autoconfig.study.candidates import Candidates, Floats
+from autoconfig.study.failures import chance_to_run
 from autoconfig.study.memory_belief import MemoryBelief, MemoryFact, memory_belief
 from autoconfig.study.surrogate import Observation, Posterior, Scatter, posterior, prior_covariance, shipped_scatter
 
@@ -86,6 +87,7 @@ def believe(
     pending: Sequence[int] = (),
     scatter: Scatter | None = None,
     covariance: Floats | None = None,
+    failed: Sequence[int] = (),
 ) -> Belief:
     """The belief after the results; pending rows count as measured at their mean."""
     scatter = scatter or shipped_scatter()
@@ -106,7 +108,9 @@ def believe(
     for result in results:
         if result.step_seconds is not None:
             measured[result.row] = min(result.step_seconds, measured.get(result.row, np.inf))
-    return Belief(posterior=after, memory=memory_belief(candidates, facts), measured=measured)
+    memory = memory_belief(candidates, facts)
+    runs = chance_to_run(candidates, failed, [fact.row for fact in facts])
+    return Belief(posterior=after, memory=replace(memory, chance=memory.chance * runs), measured=measured)
 
 
 def _observation(candidates: Candidates, result: Result) -> Observation | None:
@@ -127,14 +131,16 @@ def propose(
     number: int,
     pending: Sequence[int] = (),
     given_up: Sequence[int] = (),
+    failed: Sequence[int] = (),
     scatter: Scatter | None = None,
     covariance: Floats | None = None,
 ) -> Proposal:
-    """The next plan. `number` is the trial's; `given_up` rows were tried and say nothing (crashed, pruned): not proposed again.
+    """The next plan. `number` is the trial's; `given_up` rows were tried and are not proposed again (pruned,
+    failed); `failed` are those whose job failed: plans that fail for the same reason are put off (`failures`).
 
     Pure: the same arguments give the same proposal, whatever ran before in this process.
     """
-    belief = believe(candidates, results, pending, scatter, covariance)
+    belief = believe(candidates, results, pending, scatter, covariance, failed)
     gone = {r.row for r in results if r.out_of_memory or r.step_seconds is not None} | set(pending) | set(given_up)
     left = np.array([row for row in range(len(candidates)) if row not in gone], dtype=np.int64)
     best = belief.best

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autoconfig.study.candidates import Candidates
 from autoconfig.study.proposal import Proposal, propose
 from autoconfig.study.surrogate import Scatter, prior_covariance, shipped_scatter
-from autoconfig.study.trials import results_of, row_of, tried_in_vain
+from autoconfig.study.trials import failed_rows, results_of, row_of, tried_in_vain
 from specs.errors import AutoconfigError
 
 
@@ -64,6 +64,7 @@ class PlanSampler(BaseSampler):
             number=number,
             pending=sorted(set(pending)),
             given_up=tried_in_vain(trials, self.candidates),
+            failed=failed_rows(trials, self.candidates),
             scatter=self.scatter,
             covariance=self.covariance,
         )

@@ -17,6 +17,7 @@ from optuna.study import Study
 from autoconfig.question import Question, Request, understand
 from autoconfig.rules import Setting
 from autoconfig.search import rank_plans
+from autoconfig.space import Wish
 from autoconfig.study.candidates import Candidates, candidates_of
 from autoconfig.study.jobs import full_job
 from autoconfig.study.sampler import PlanSampler
@@ -127,7 +128,7 @@ def open_session(name: str, given: StudySettings | None, options: Options, *, re
     setting = question.setting
     if settings.device_memory_bytes is not None:
         setting = replace(setting, cluster=replace(setting.cluster, memory_bytes=settings.device_memory_bytes))
-    ranking = rank_plans(setting, question.wish, request.memory_margin)
+    ranking = rank_plans(setting, _buildable(question.wish), request.memory_margin)
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
     if not len(ranking.row):
@@ -139,6 +140,12 @@ def open_session(name: str, given: StudySettings | None, options: Options, *, re
         name=name, study=study, storage=storage, settings=settings, question=question, setting=setting,
         candidates=candidates, options=options,
     )  # fmt: skip
+
+
+def _buildable(wish: Wish) -> Wish:
+    """Without what the training core does not build: sharding beyond the distributed optimizer, optimizer state on the CPU."""
+    fsdp = wish.excluded.get("fsdp", frozenset()) | {2, 3}
+    return replace(wish, excluded={**wish.excluded, "fsdp": fsdp})
 
 
 class NothingFitsError(InputError):

@@ -75,3 +75,10 @@ def attributes_of_oracle(step_seconds: float | None) -> dict[str, Any]:
     if step_seconds is None:
         return {OUTCOME: OUT_OF_MEMORY}
     return {OUTCOME: MEASURED, STEP_SECONDS: step_seconds}
+
+
+def failed_rows(trials: Sequence[FrozenTrial], candidates: Candidates) -> list[int]:
+    """Rows whose job failed, in the order of trials: not out of memory, cancelled or lost."""
+    ended = [t for t in trials if t.state == TrialState.FAIL and t.user_attrs.get(OUTCOME) not in AGAIN]
+    rows = [row_of(trial, candidates) for trial in ended]
+    return [row for row in rows if row is not None]

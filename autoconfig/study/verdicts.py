@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from autoconfig.study.jobs import Stage
 from autoconfig.study.proposal import CONFIDENCE, TOLERANCE, Result, believe
 from autoconfig.study.sampler import PlanSampler
 from autoconfig.study.settings import StudySettings
-from autoconfig.study.surrogate import SHORT_LOG_SD
+from autoconfig.study.surrogate import REPEAT_LOG_SD, SHORT_LOG_SD
 from profiler.outcome import Kind, Outcome
 from specs.units import GIB
 
@@ -49,6 +50,7 @@ def verdict_of(outcome: Outcome, stage: Stage, settings: StudySettings) -> Verdi
         names.OUTCOME: names.MEASURED,
         names.STEP_SECONDS: seconds,
         names.LOG_RATIO: math.log(seconds / stage.predicted_s),
+        names.LOG_SD: noise_of(measurement.step_seconds_samples),
         names.SAMPLES: list(measurement.step_seconds_samples),
     }
     if measurement.step_seconds_spread is not None:
@@ -63,18 +65,24 @@ def verdict_of(outcome: Outcome, stage: Stage, settings: StudySettings) -> Verdi
     return Verdict(state=TrialState.COMPLETE, values=values, attributes=attributes)
 
 
+def noise_of(samples: tuple[float, ...]) -> float:
+    """Standard deviation of the logarithm of the samples' median: 1.25 sd / sqrt(n) for normal errors; REPEAT_LOG_SD at least,
+    because steps of one job are more alike than jobs."""
+    if len(samples) < 2 or min(samples) <= 0:
+        return REPEAT_LOG_SD
+    return max(REPEAT_LOG_SD, 1.25 * statistics.stdev(math.log(value) for value in samples) / math.sqrt(len(samples)))
+
+
 def _device_bytes(settings: StudySettings, stage: Stage) -> int:
     return settings.device_memory_bytes or stage.job.device_memory_bytes or 0
 
 
-def hopeless_after_short(
-    row: int, stage: Stage, outcome: Outcome, study: Study, sampler: PlanSampler, number: int
-) -> Verdict | None:
-    """After the short job: a verdict where the plan can hardly win any more, None where it is worth the full job."""
-    assert outcome.measurement is not None and outcome.measurement.step_seconds is not None
-    ratio = math.log(outcome.measurement.step_seconds / stage.predicted_s)
+def hopeless(row: int, log_ratio: float, what: str, study: Study, sampler: PlanSampler, number: int) -> Verdict | None:
+    """From a short job, or the first steps of the full one: a verdict where the plan can hardly win any more, else None."""
     trials = [t for t in study.get_trials(deepcopy=False) if t.number != number]
-    seen = [*names.results_of(trials, sampler.candidates), Result(row=row, log_ratio=ratio, log_sd=SHORT_LOG_SD)]
+    seen = [
+        *names.results_of(trials, sampler.candidates), Result(row=row, log_ratio=log_ratio, log_sd=SHORT_LOG_SD),
+    ]  # fmt: skip
     belief = believe(sampler.candidates, seen, scatter=sampler.scatter, covariance=sampler.covariance)
     if belief.best is None:
         return None
@@ -82,10 +90,8 @@ def hopeless_after_short(
     chance = float((draws < np.log(belief.measured[belief.best] * (1 - TOLERANCE))).mean())
     if chance > 1 - CONFIDENCE:
         return None
-    text = (
-        f"its short job ran {math.exp(ratio):.2f} times the prediction: it beats the best in {chance:.1%} of what is possible"
-    )
+    text = f"{what} ran {math.exp(log_ratio):.2f} times the prediction: it beats the best in {chance:.1%} of what is possible"
     attributes = {
-        names.OUTCOME: names.PRUNED, names.LOG_RATIO: ratio, names.LOG_SD: SHORT_LOG_SD, names.MESSAGE: text,
+        names.OUTCOME: names.PRUNED, names.LOG_RATIO: log_ratio, names.LOG_SD: SHORT_LOG_SD, names.MESSAGE: text,
     }  # fmt: skip
     return Verdict(state=TrialState.PRUNED, attributes=attributes)

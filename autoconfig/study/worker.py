@@ -5,6 +5,7 @@ Everything is in the storage and the job folders: a worker that was killed is fo
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,9 +22,10 @@ from autoconfig.study.jobs import FULL, Stage, stages
 from autoconfig.study.proposal import Proposal
 from autoconfig.study.sampler import NothingLeft, PlanSampler
 from autoconfig.study.settings import Budget, StudySettings
-from autoconfig.study.verdicts import Verdict, hopeless_after_short, verdict_of
+from autoconfig.study.verdicts import Verdict, hopeless, verdict_of
 from profiler.folder import JobFolder, prepare, read_json
 from profiler.outcome import FINAL, Kind, Outcome, outcome_of
+from profiler.progress import timed_steps
 from profiler.runner import Life, Runner
 from specs.errors import InputError
 
@@ -31,6 +33,8 @@ MOST_ATTEMPTS = 3
 """How often a job that was lost is started again."""
 MOST_FAILURES = 5
 """Jobs that may fail before anything was measured."""
+PRUNE_LEFT_S = 10.0
+"""A job whose timed steps are done in less is let finish."""
 DECISION_S = 20.0
 """How long another worker may take to claim a plan that both chose."""
 
@@ -65,6 +69,7 @@ class Running:
     stage: Stage
     folder: JobFolder
     since: float
+    steps_seen: int = 0
 
 
 @dataclass
@@ -221,6 +226,7 @@ class Worker:
         """Whether a job ended, and what follows."""
         life = self.runner.poll(one.folder)
         if life in (Life.RUNNING, Life.WAITING):
+            self._look_at_steps(one)
             return
         outcome = outcome_of(one.folder) or Outcome(kind=Kind.LOST, message="it vanished without a result")
         attempts = int(read_json(one.folder.launch_file).get("attempt", 1))
@@ -239,8 +245,30 @@ class Worker:
         self._tell(one.trial, verdict_of(outcome, one.stage, self.settings))
         self._check_failures(outcome)
 
+    def _look_at_steps(self, one: Running) -> None:
+        """Steps that were printed go to the storage; a plan that they rule out is ended before the others."""
+        steps = timed_steps(one.folder)
+        if len(steps) == one.steps_seen or not steps:
+            return
+        if self.settings.objective != "headroom":  # Optuna keeps no steps of studies with two objectives
+            for number in range(one.steps_seen, len(steps)):
+                one.trial.report(steps[number], number)
+        one.steps_seen = len(steps)
+        left = (one.stage.job.steps - len(steps)) * min(steps)
+        if left < PRUNE_LEFT_S:
+            return
+        ratio = math.log(min(steps) / one.stage.predicted_s)
+        verdict = hopeless(one.row, ratio, f"its first {len(steps)} steps", self.study, self.sampler, one.trial.number)
+        if verdict is not None:
+            self.runner.cancel(one.folder)
+            self.running.remove(one)
+            self.job_seconds.append(self.clock() - one.since)
+            self._tell(one.trial, verdict)
+
     def _after_short(self, one: Running, outcome: Outcome) -> None:
-        verdict = hopeless_after_short(one.row, one.stage, outcome, self.study, self.sampler, one.trial.number)
+        assert outcome.measurement is not None and outcome.measurement.step_seconds is not None
+        ratio = math.log(outcome.measurement.step_seconds / one.stage.predicted_s)
+        verdict = hopeless(one.row, ratio, "its short job", self.study, self.sampler, one.trial.number)
         if verdict is not None:
             self._tell(one.trial, verdict)
             return

@@ -9,6 +9,7 @@ import pytest
 from autoconfig.question import Request, understand
 from autoconfig.search import rank_plans
 from autoconfig.study.candidates import candidates_of
+from autoconfig.study.failures import chance_to_run, features
 from autoconfig.study.memory_belief import MemoryFact, memory_belief
 from autoconfig.study.proposal import Result, believe, chances_to_win, propose
 from autoconfig.study.surrogate import DEGREES, Observation, Scatter, posterior, prior_covariance, shipped_scatter
@@ -123,3 +124,20 @@ def test_a_short_job_counts_less_than_a_full_one(candidates):
     assert short.best is None and full.best == 4
     assert abs(short.posterior.mean[4] - full.posterior.mean[4]) < 0.1
     assert short.posterior.log_sd[4] > full.posterior.log_sd[4]
+
+
+def test_plans_that_fail_for_the_same_reason_are_put_off(candidates):
+    """One failed plan recomputes a module that no plan that ran recomputes: all that do become unlikely, others stay."""
+    with_mlp = [n for n, p in enumerate(candidates.plans) if "mlp" in p.recompute.modules]
+    plain = [n for n, p in enumerate(candidates.plans) if p.recompute.granularity == "none"]
+    ran = [Result(row=plain[0], step_seconds=0.5)]
+    same = [
+        n
+        for n in with_mlp
+        if features(candidates.plans[n]) - features(candidates.plans[plain[0]]) <= {"recompute mlp", "recompute selective"}
+    ]
+    failed = same[0]
+    before, after = believe(candidates, ran), believe(candidates, ran, failed=[failed])
+    assert np.all(after.memory.chance[with_mlp] <= 0.1 * before.memory.chance[with_mlp] + 1e-12)
+    assert np.all(after.memory.chance[plain] == before.memory.chance[plain])
+    assert chance_to_run(candidates, [failed], [failed]).min() == 1.0
