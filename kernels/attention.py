@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core import tensor_parallel
 from megatron.core.transformer.dot_product_attention import DotProductAttention
@@ -49,10 +50,12 @@ class FlashAttention(torch.nn.Module):
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
         slides = is_layer_window_attention(config.window_size, config.window_attn_skip_freq, layer_number)
         self.window = config.window_size[0] if slides else None
+        self.tp_group = pg_collection.tp if pg_collection is not None else None
         self.cp_group = pg_collection.cp if config.context_parallel_size > 1 else None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Tensor:
         """[s, b, n d_v]. The mask is causal whatever `attention_mask` is."""
+        key = with_whole_rotary_gradient(key, self.config, self.tp_group)
         width = value.size(-1)
         if width < query.size(-1):
             value = F.pad(value, (0, query.size(-1) - width))
@@ -87,8 +90,35 @@ class FlashAttention(torch.nn.Module):
         return F.scaled_dot_product_attention(q, k, v, **options).permute(2, 0, 1, 3)
 
 
+def with_whole_rotary_gradient(key: Tensor, config: Any, tp_group: Any) -> Tensor:
+    """The same keys; the gradient of MLA's rotary channels is summed over tensor-parallel ranks.
+
+    All heads share one rotary key. megatron-core's local layers gather it (multi_latent_attention.py, kv_combined) by a gather
+    whose backward keeps this rank's part only, so the other ranks' heads would be missing from its gradient.
+    """
+    if not config.multi_latent_attention or config.tensor_model_parallel_size == 1:
+        return key
+    plain, rotary = key.split([config.qk_head_dim, config.qk_pos_emb_head_dim], dim=-1)
+    return torch.cat([plain, _SummedGradient.apply(rotary, tp_group)], dim=-1)
+
+
+class _SummedGradient(torch.autograd.Function):
+    """Identity; the gradient is summed over the group. (megatron-core 0.16.1's own loses the sum of a gradient with gaps.)"""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        whole = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(whole, group=ctx.group)
+        return whole, None
+
+
 def _mask(rows: int, columns: int, first_row: int, window: int | None, device: Any) -> Tensor:
-    """[rows, columns], true where row `first_row + i` sees column j: j <= row, and row - j <= window (Megatron's window_size)."""
+    """[rows, columns], true where row `first_row + i` sees column j: j <= row, row - j <= window (Megatron's window_size)."""
     row = torch.arange(first_row, first_row + rows, device=device)[:, None]
     column = torch.arange(columns, device=device)[None]
     seen = column <= row
@@ -106,3 +136,7 @@ class UnfusedAttention(DotProductAttention):
         super().__init__(*arguments, **named)
         if v_channels is not None:
             self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
+
+    def forward(self, query: Tensor, key: Tensor, *others: Any, **named: Any) -> Tensor:
+        """As DotProductAttention."""
+        return super().forward(query, with_whole_rotary_gradient(key, self.config, self.tp_group), *others, **named)

@@ -1,8 +1,8 @@
 """Context parallelism of attention in its all-gather form, on any backend of torch.distributed.
 
 A sequence of s tokens lies on c ranks as megatron-core cuts it (utils.py, get_batch_on_this_cp_rank): 2 c chunks, rank r holds
-the chunks r and 2 c - 1 - r, so that every rank has the same share of the causal triangle. Keys and values of the whole sequence
-are gathered before attention; their gradients are summed and scattered back (Llama 3 report, section 3.3.2).
+the chunks r and 2 c - 1 - r, so that every rank has the same share of the causal triangle. Keys and values of the whole
+sequence are gathered before attention; their gradients are summed and scattered back (Llama 3 report, section 3.3.2).
 """
 
 from __future__ import annotations

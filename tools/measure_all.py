@@ -68,14 +68,14 @@ def main() -> None:
                 job = full_job(session.setting, plan, session.settings)
                 again = [measure(runner, given.folder, job.replace(seed=job.seed + n)) for n in range(given.repeats + 1)]
                 repeated[str(plan)] = [seconds for seconds in again if seconds is not None]
-    for rank, plan in enumerate(order, 1):
-        print(f"{rank:3d}  {measured[plan]:.4f} s  {plan}{'   <- the study' if plan == best.plan else ''}")
+    for rank, text in enumerate(order, 1):
+        print(f"{rank:3d}  {measured[text]:.4f} s  {text}{'   <- the study' if text == best.plan else ''}")
     print(
         f"the study measured {len([t for t in session.study.trials if t.value is not None])} of {len(measured)} plans that run"
     )
-    for plan, values in repeated.items():
+    for text, values in repeated.items():
         spread = (max(values) - min(values)) / statistics.median(values)
-        print(f"noise: {plan} run {len(values)} times: median {statistics.median(values):.4f} s, spread {spread:.1%}")
+        print(f"noise: {text} run {len(values)} times: median {statistics.median(values):.4f} s, spread {spread:.1%}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from specs.job import Job
 def microbatches(job: Job, step: int, device: torch.device | str) -> Iterator[dict[str, Tensor]]:
     """This data-parallel rank's micro-batches of one step, divided over context-parallel ranks.
 
-    `tokens`, `labels`, `position_ids`: [mbs, s / cp] of int64. Micro-batch i of rank r holds the samples (i dp + r) mbs onwards.
+    `tokens`, `labels`, `position_ids`: [mbs, s / cp], int64. Micro-batch i of rank r holds the samples (i dp + r) mbs onwards.
     """
     rank, place = parallel_state.get_data_parallel_rank(), parallel_state.get_context_parallel_rank()
     for number in range(job.num_microbatches):

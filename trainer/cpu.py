@@ -6,7 +6,7 @@ every answer back on leaving. It changes no line of megatron-core. What it cover
 - devices: every call that names `cuda` gets the CPU; `Tensor.cuda`, `Module.cuda` and pinning do nothing;
 - random numbers: the CUDA generator is the CPU's (the tracker's forks work; only their states live in one generator);
 - streams and events: accept every call and do nothing, as everything on a CPU happens in order;
-- gloo: all-to-all with split sizes in tensors; gathers of uneven sizes; pipeline sends outlive the output that the schedule frees;
+- gloo: all-to-all with split sizes in tensors; gathers of uneven sizes; sends that outlive the output the schedule frees;
 - `Tensor.type()`: the distributed optimizer knows parameters by the text `torch.cuda.FloatTensor`.
 """
 

@@ -77,6 +77,11 @@ def _refuse(job: Job) -> None:
         raise UnsupportedError(f"{model.name} has attention sinks: megatron-local needs attention_kernel unfused for them")
     if job.attention_kernel == "unfused" and job.software == "megatron-local" and plan.cp > 1:
         raise UnsupportedError(f"{plan}: context parallelism needs attention_kernel flash")
+    if "mlp" in plan.recompute.modules and all_biases(model) and job.software == "megatron-local":
+        raise UnsupportedError(
+            f"{plan}: recomputing mlp where linear layers have biases never ends in megatron-core's local layers (the checkpoint "
+            "returns the bias, a parameter, as its output); take full recomputation, or other modules"
+        )
     if plan.sp and plan.tp == 1:
         raise PlanError(f"{plan}: sequence parallelism divides over tensor-parallel ranks and needs tp above 1")
     if job.workload.seq_length % (2 * plan.cp if plan.cp > 1 else 1) or job.workload.seq_length % (plan.tp * plan.cp):
@@ -190,7 +195,7 @@ def _numerics(job: Job) -> dict[str, Any]:
 
 
 def _kernels(job: Job) -> dict[str, Any]:
-    """What is fused. megatron-core's own torch.compile fusions only on CUDA: on a CPU they cost a compiler run and win nothing."""
+    """What is fused. megatron-core's torch.compile fusions only on CUDA: on a CPU they cost a compiler run and win nothing."""
     engine, cuda = job.software == "transformer-engine", job.device == "cuda"
     return {
         "transformer_impl": "transformer_engine" if engine else "local",
@@ -206,7 +211,7 @@ def _kernels(job: Job) -> dict[str, Any]:
 
 
 def model_chunks(job: Job, config: TransformerConfig) -> list[GPTModel]:
-    """This rank's GPTModel per virtual pipeline chunk, in the parameters' type, on the current device, not initialised on a CPU.
+    """This rank's GPTModel per virtual pipeline chunk, in the parameters' type; on a CPU not initialised.
 
     megatron-core's parallel state must exist, with the plan's sizes.
     """
@@ -274,5 +279,6 @@ def _substituted(spec: Any, by: dict[type, type]) -> Any:
         return functools.partial(_substituted(spec.func, by), *spec.args, **named)
     if isinstance(spec, ModuleSpec) or (dataclasses.is_dataclass(spec) and type(spec).__name__.endswith("Submodules")):
         values = {f.name: _substituted(getattr(spec, f.name), by) for f in dataclasses.fields(spec) if f.init}
-        return dataclasses.replace(spec, **values)
+        copy: Any = dataclasses.replace
+        return copy(spec, **values)
     return spec

@@ -1,10 +1,11 @@
 """The ranks of a job tell each other how they end, through the store of torch.distributed.
 
 A thread in every rank looks after signals, after the others' heartbeats and after their failures, also while the main thread
-hangs in a collective; it ends the process itself. The first failure that is told is the job's. Every rank then tells its figures,
-rank 0 writes the result, says so, and all exit with the same code.
+hangs in a collective; it ends the process itself. The first failure that is told is the job's. Every rank then tells its
+figures, rank 0 writes the result, says so, and all exit with the same code.
 
-Keys: `alive/R` host and process id, `beat/R` a count, `failed` the first failure, `figures/R`, `terminated`, `written` the exit code.
+Keys: `alive/R` host and process id, `beat/R` a time, `failed` the first failure, `figures/R`, `terminated`, `written` how all
+end.
 """
 
 from __future__ import annotations

@@ -113,14 +113,13 @@ def _one_step(training: Training, step: int, progress: Progress) -> None:
     progress.state_bytes = _live_bytes(training)
     _tag_state(training)
     progress.step_seconds.append(_slowest(seconds, training.device))
-    progress.losses.append(_mean_over_ranks(losses, job, training.device))
+    progress.losses.append(mean_over_ranks(losses, training.device))
     progress.gradient_norms.append(norm)
     progress.phase_seconds.append(phases)
 
 
 def forward_backward_and_update(training: Training, step: int) -> tuple[list[torch.Tensor], float]:
     """One optimizer step through megatron-core's schedule: this rank's loss per micro-batch (last stage), gradient norm."""
-    job = training.job
     for chunk in training.chunks:
         chunk.zero_grad_buffer()
     training.optimizer.zero_grad()
@@ -159,7 +158,7 @@ def _loss(output: torch.Tensor) -> Any:
     return total, count, {"loss": total.detach() / count}
 
 
-def _mean_over_ranks(losses: list[torch.Tensor], job: Job, device: torch.device) -> float:
+def mean_over_ranks(losses: list[torch.Tensor], device: torch.device) -> float:
     """Mean loss of the step over micro-batches and data- and context-parallel ranks; known to every rank."""
     here = bool(losses) and parallel_state.get_tensor_model_parallel_rank() == 0
     mean = torch.stack(losses).mean().double() if here else torch.zeros((), dtype=torch.float64, device=device)
@@ -217,9 +216,7 @@ def state_tensors(chunks: list[Any], optimizer: Any) -> dict[str, list[torch.Ten
     return {"weights": weights, "gradients": gradients, "optimizer": state}
 
 
-def rank_figures(
-    job: Job, rank: int, progress: Progress, memory: LiveMemory | None, device: torch.device
-) -> RankFigures:
+def rank_figures(job: Job, rank: int, progress: Progress, memory: LiveMemory | None, device: torch.device) -> RankFigures:
     """What this rank has seen so far; may be asked at any moment, from any thread."""
     cuda = memory is None
     timed = list(progress.phase_seconds[job.warmup_steps :])

@@ -61,7 +61,7 @@ def _global_name(name: str, layers: dict[str, int], model: ModelSpec) -> str:
 def _whole(name: str, parameter: torch.nn.Parameter, model: ModelSpec, seed: int) -> torch.Tensor:
     shape = list(parameter.shape)
     if is_divided(parameter):
-        shape[parameter.partition_dim] *= _tensor_group(parameter)[1]
+        shape[parameter.partition_dim] *= tensor_group(parameter)[1]
     if name.endswith("bias"):
         return torch.zeros(shape)
     if len(shape) == 1 and "softmax_offset" not in name:
@@ -76,7 +76,7 @@ def is_divided(parameter: Any) -> bool:
     return bool(getattr(parameter, "tensor_model_parallel", False))
 
 
-def _tensor_group(parameter: Any) -> tuple[int, int]:
+def tensor_group(parameter: Any) -> tuple[int, int]:
     """Rank and size of the group that divides the parameter: experts have their own (expert tensor parallelism)."""
     if getattr(parameter, "allreduce", True):
         return parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
@@ -87,7 +87,7 @@ def local_share(whole: torch.Tensor, name: str, parameter: Any, model: ModelSpec
     """This rank's part of a whole parameter. The gated first matrix of an MLP is two matrices, each divided."""
     if not is_divided(parameter):
         return whole
-    rank, size = _tensor_group(parameter)
+    rank, size = tensor_group(parameter)
     if "linear_fc1" in name and model.gated_linear_unit:
         gate_and_up = whole.unflatten(0, (2, -1))
         return gate_and_up.chunk(size, dim=1)[rank].flatten(0, 1)
