@@ -15,7 +15,7 @@ GPU_PYTHON ?= $(PYTHON)
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint judge bench soak tables calibration accuracy profiling-docs gpu clean
+.PHONY: help demo test services lint judge bench soak tables calibration accuracy profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -33,8 +33,12 @@ help:
 demo: $(RUNTIME)
 	$(BIN)/autoconfig search --model 175b --gpus 1024
 
-test: lint
+test: lint services
 	$(BIN)/python -m pytest -n 2
+
+# Slurm and PostgreSQL for the tests of profiling: Debian's packages as root; elsewhere it names what is missing.
+services:
+	tools/install_services.sh
 
 lint: $(DEV)
 	$(BIN)/python -m ruff check .

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from autoconfig.study.candidates import Candidates, Floats
 from autoconfig.study.failures import chance_to_run
+from autoconfig.study.front import chances_on_front
 from autoconfig.study.memory_belief import MemoryBelief, MemoryFact, memory_belief
 from autoconfig.study.surrogate import Observation, Posterior, Scatter, posterior, prior_covariance, shipped_scatter
 
@@ -69,8 +70,8 @@ class Belief:
 
     @property
     def best(self) -> int | None:
-        """The measured candidate with the least step seconds."""
-        return min(self.measured, key=lambda row: (self.measured[row], row)) if self.measured else None
+        """The measured candidate that is believed to be the fastest: among noisy ones a lucky measurement does not win."""
+        return min(self.measured, key=lambda row: (float(self.posterior.mean[row]), row)) if self.measured else None
 
     @property
     def step_seconds(self) -> Floats:
@@ -134,11 +135,13 @@ def propose(
     failed: Sequence[int] = (),
     scatter: Scatter | None = None,
     covariance: Floats | None = None,
+    headroom: bool = False,
 ) -> Proposal:
     """The next plan. `number` is the trial's; `given_up` rows were tried and are not proposed again (pruned,
     failed); `failed` are those whose job failed: plans that fail for the same reason are put off (`failures`).
 
-    Pure: the same arguments give the same proposal, whatever ran before in this process.
+    With `headroom` the front of step time against free memory decides
+    (`front`). Pure: the same arguments give the same proposal, whatever ran before in this process.
     """
     belief = believe(candidates, results, pending, scatter, covariance, failed)
     gone = {r.row for r in results if r.out_of_memory or r.step_seconds is not None} | set(pending) | set(given_up)
@@ -146,7 +149,14 @@ def propose(
     best = belief.best
     if not len(left):
         return Proposal(row=None, chance=0.0, chance_to_change=0.0, settled=True, why="every candidate was measured")
-    chances, change = chances_to_win(belief, left, _generator(name, seed, number))
+    generator = _generator(name, seed, number)
+    points = measured_points(candidates, results, belief) if headroom else []
+    chances, change = chances_to_win(belief, left, generator)
+    if points:
+        draws = belief.posterior.draws(left, DRAWS, generator)
+        fits = generator.random(draws.shape) < belief.memory.chance[left, None]
+        free = np.maximum(candidates.limit_bytes[left] - belief.memory.correction * candidates.peak_bytes[left], 0.0)
+        chances, change = chances_on_front(points, draws, free, fits, TOLERANCE)
     enough = min(LEAST_MEASURED, len(candidates))
     order = np.lexsort((left, belief.posterior.mean[left] - np.log(np.maximum(belief.memory.chance[left], 1e-9)), -chances))
     row, chance = int(left[order[0]]), float(chances[order[0]])
@@ -154,13 +164,25 @@ def propose(
     return Proposal(row=row, chance=chance, chance_to_change=change, settled=settled, why=_why(belief, row, chance))
 
 
+def measured_points(candidates: Candidates, results: Sequence[Result], belief: Belief) -> list[tuple[float, float]]:
+    """(step seconds, free bytes) of every plan measured in full; where no peak was measured the corrected one."""
+    points = []
+    for result in results:
+        if result.step_seconds is not None:
+            corrected = belief.memory.correction * float(candidates.peak_bytes[result.row])
+            peak = corrected if result.peak_bytes is None else result.peak_bytes
+            points.append((result.step_seconds, float(candidates.limit_bytes[result.row]) - peak))
+    return points
+
+
 def chances_to_win(belief: Belief, left: npt.NDArray[np.int64], generator: np.random.Generator) -> tuple[Floats, float]:
     """(for each row left the share of draws in which it fits and is the best of all, the share in which one of them beats the
     best measured plan by more than TOLERANCE)."""
-    draws = belief.posterior.draws(left, DRAWS, generator)
+    done = np.array(sorted(belief.measured), dtype=np.int64)
+    together = belief.posterior.draws(np.concatenate([left, done]), DRAWS, generator)
+    draws, incumbent = together[: len(left)], together[len(left) :].min(axis=0, initial=np.inf)
     fits = generator.random(draws.shape) < belief.memory.chance[left, None]
     draws = np.where(fits, draws, np.inf)
-    incumbent = np.log(belief.measured[belief.best]) if belief.best is not None else np.inf
     least = draws.min(axis=0)
     better = least < incumbent
     chances = np.bincount(draws.argmin(axis=0)[better], minlength=len(left)) / DRAWS

@@ -14,6 +14,7 @@ from autoconfig.fit import Observation, refine
 from autoconfig.question import understand
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import build
+from autoconfig.study.front import on_front
 from autoconfig.study.proposal import CONFIDENCE, believe
 from autoconfig.study.session import Session
 from autoconfig.study.surrogate import shipped_scatter
@@ -72,6 +73,8 @@ class Found:
     """Largest deviation from it, as a share."""
     memory_correction: float
     shapes: tuple[Shape, ...]
+    front: tuple[int, ...]
+    """Trials that no other measured one beats in both step time and free memory."""
     noise: float | None
     """Median spread of the timed steps over their median."""
 
@@ -84,6 +87,7 @@ def study_found(session: Session) -> Found:
     others = [line for line in lines if line.measured_s is None]
     results = names.results_of(trials, session.candidates)
     belief = believe(session.candidates, results, scatter=shipped_scatter())
+    best_plan = None if belief.best is None else str(session.candidates.plans[belief.best])
     order = np.argsort(belief.step_seconds, kind="stable")
     gone = {result.row for result in results} | set(names.tried_in_vain(trials, session.candidates))
     left = [int(row) for row in order if int(row) not in gone and belief.memory.chance[row] > 0.5][:MOST_UNMEASURED]
@@ -92,7 +96,7 @@ def study_found(session: Session) -> Found:
     noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
     return Found(
         name=session.name,
-        best=measured[0] if measured else None,
+        best=next((line for line in measured if line.plan == best_plan), None),
         lines=(*measured, *others),
         prior_best=str(session.candidates.plans[0]),
         unmeasured=tuple(
@@ -104,8 +108,14 @@ def study_found(session: Session) -> Found:
         scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
         memory_correction=belief.memory.correction,
         shapes=_shapes(session, trials),
+        front=_front(measured) if session.settings.objective == "headroom" else (),
         noise=statistics.median(noise) if noise else None,
     )
+
+
+def _front(measured: list[Line]) -> tuple[int, ...]:
+    points = [(line.measured_s or 0.0, -(line.measured_peak_gib or line.predicted_peak_gib or 0.0)) for line in measured]
+    return tuple(line.trial for line, kept in zip(measured, on_front(points), strict=True) if kept)
 
 
 def _line(trial: FrozenTrial, session: Session) -> Line:

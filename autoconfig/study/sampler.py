@@ -24,8 +24,9 @@ from specs.errors import AutoconfigError
 class PlanSampler(BaseSampler):
     """Proposes the candidate that is most likely the best."""
 
-    def __init__(self, candidates: Candidates, seed: int, scatter: Scatter | None = None) -> None:
-        """`candidates` of the study's question."""
+    def __init__(self, candidates: Candidates, seed: int, scatter: Scatter | None = None, *, headroom: bool = False) -> None:
+        """`candidates` of the study's question; `headroom`: step time against free memory."""
+        self.headroom = headroom
         self.candidates = candidates
         self._seed = seed
         self.scatter = scatter or shipped_scatter()
@@ -67,6 +68,7 @@ class PlanSampler(BaseSampler):
             failed=failed_rows(trials, self.candidates),
             scatter=self.scatter,
             covariance=self.covariance,
+            headroom=self.headroom,
         )
 
 

@@ -167,6 +167,10 @@ def show_found(console: Any, found: Found, reason: str) -> None:
         console.print("Nothing was measured.")
         return
     console.print(f"Winner: {found.best.plan}, {_s(found.best.measured_s)}; the prediction's first was {found.prior_best}")
+    if found.front:
+        console.print(
+            f"Step time against free memory, the trials that no other beats in both: {', '.join(map(str, found.front))}"
+        )
     if found.noise is not None:
         console.print(f"Noise: the timed steps of a job spread over {found.noise:.1%} of their median (median of the jobs).")
     if found.correction is not None and found.scatter is not None:

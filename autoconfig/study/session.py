@@ -79,7 +79,7 @@ class Session:
 
     def worker(self, runner: Runner, listener: Listener, budget: Budget, **more: Any) -> Worker:
         """A worker of this process."""
-        sampler = PlanSampler(self.candidates, self.settings.seed)
+        sampler = PlanSampler(self.candidates, self.settings.seed, headroom=self.settings.objective == "headroom")
         self.study.sampler = sampler
         return Worker(
             study=self.study,

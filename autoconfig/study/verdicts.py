@@ -32,7 +32,7 @@ class Verdict:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
-def verdict_of(outcome: Outcome, stage: Stage, settings: StudySettings) -> Verdict:
+def verdict_of(outcome: Outcome, stage: Stage, settings: StudySettings, limit_bytes: float) -> Verdict:
     """Measured: complete, with its value. Out of memory: pruned, a constraint learned. Everything else: failed, with the
     reason.
     """
@@ -60,7 +60,7 @@ def verdict_of(outcome: Outcome, stage: Stage, settings: StudySettings) -> Verdi
     if peak is not None:
         attributes |= {names.PEAK_BYTES: peak, names.PEAK_GIB: peak / GIB}
     if settings.objective == "headroom":
-        values.append((_device_bytes(settings, stage) - (peak or 0)) / GIB)
+        values.append((limit_bytes - (peak or 0)) / GIB)
         attributes[names.HEADROOM_GIB] = values[1]
     return Verdict(state=TrialState.COMPLETE, values=values, attributes=attributes)
 
@@ -73,10 +73,6 @@ def noise_of(samples: tuple[float, ...]) -> float:
     return max(REPEAT_LOG_SD, 1.25 * statistics.stdev(math.log(value) for value in samples) / math.sqrt(len(samples)))
 
 
-def _device_bytes(settings: StudySettings, stage: Stage) -> int:
-    return settings.device_memory_bytes or stage.job.device_memory_bytes or 0
-
-
 def hopeless(row: int, log_ratio: float, what: str, study: Study, sampler: PlanSampler, number: int) -> Verdict | None:
     """From a short job, or the first steps of the full one: a verdict where the plan can hardly win any more, else None."""
     trials = [t for t in study.get_trials(deepcopy=False) if t.number != number]
@@ -87,7 +83,7 @@ def hopeless(row: int, log_ratio: float, what: str, study: Study, sampler: PlanS
     if belief.best is None:
         return None
     draws = belief.posterior.draws(np.array([row]), DRAWS, np.random.default_rng(number))[0]
-    chance = float((draws < np.log(belief.measured[belief.best] * (1 - TOLERANCE))).mean())
+    chance = float((draws < belief.posterior.mean[belief.best] + math.log(1 - TOLERANCE)).mean())
     if chance > 1 - CONFIDENCE:
         return None
     text = f"{what} ran {math.exp(log_ratio):.2f} times the prediction: it beats the best in {chance:.1%} of what is possible"

@@ -237,12 +237,12 @@ class Worker:
         self.running.remove(one)
         self.job_seconds.append(self.clock() - one.since)
         if outcome.hopeless:
-            self._tell(one.trial, verdict_of(outcome, one.stage, self.settings))
+            self._tell(one.trial, self._verdict(outcome, one))
             raise JobsFailError(f"no job can be measured here: {outcome.message}")
         if outcome.kind is Kind.MEASURED and one.stage.name != FULL:
             self._after_short(one, outcome)
             return
-        self._tell(one.trial, verdict_of(outcome, one.stage, self.settings))
+        self._tell(one.trial, self._verdict(outcome, one))
         self._check_failures(outcome)
 
     def _look_at_steps(self, one: Running) -> None:
@@ -307,7 +307,7 @@ class Worker:
             outcome = outcome_of(one.folder)
             if outcome is None or outcome.kind not in FINAL:
                 outcome = Outcome(kind=Kind.CANCELLED, message=why)
-            self._tell(one.trial, verdict_of(outcome, one.stage, self.settings))
+            self._tell(one.trial, self._verdict(outcome, one))
         self.running.clear()
 
     def _tell(self, trial: Trial, verdict: Verdict) -> None:
@@ -316,6 +316,9 @@ class Worker:
         if verdict.attributes.get(names.OUTCOME) != names.DUPLICATE:
             self.ended_here += 1
             self.listener.ended(self._frozen(trial), verdict)
+
+    def _verdict(self, outcome: Outcome, one: Running) -> Verdict:
+        return verdict_of(outcome, one.stage, self.settings, float(self.candidates.limit_bytes[one.row]))
 
     def _note(self, trial: Trial, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():

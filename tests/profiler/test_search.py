@@ -23,7 +23,6 @@ from study_help import (
 )
 
 PROFILE = ("--profile", "--study", "s")
-KILLS = 10
 
 
 @pytest.fixture
@@ -66,14 +65,15 @@ def test_a_resumed_study_asks_the_stored_question(place):
     assert unknown.returncode == 2 and "unknown study 'sss'; did you mean s?" in unknown.stderr
 
 
-def test_killed_at_any_moment(place):
-    """kill -9 of the search ten times: no finished trial lost or changed, none run twice, nothing left running, and the trials
-    are those of an undisturbed run."""
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.soak)])
+def test_killed_at_any_moment(place, kills):
+    """kill -9 of the search at random moments: no finished trial lost or changed, none run twice, nothing left running, and
+    the trials are those of an undisturbed run."""
     budget = ("--budget", "12trials", "--quiet")
     calm = search(place, *ARGUMENTS, *PROFILE, *budget, folder="calm")
     assert calm.returncode == 0, calm.stderr
-    generator, kept = random.Random(20261121), []
-    for _ in range(KILLS):
+    generator, kept = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "20261121"))), []
+    for _ in range(kills):
         process = start(place, *ARGUMENTS, *PROFILE, *budget, STAND_IN_EVERY_SECONDS="0.2")
         time.sleep(generator.uniform(0.5, 6.0))
         kill(process)
