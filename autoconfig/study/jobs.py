@@ -62,10 +62,12 @@ def full_job(setting: Setting, plan: TrainPlan, settings: StudySettings) -> Job:
     )
 
 
-def stages(setting: Setting, plan: TrainPlan, predicted_s: float, settings: StudySettings) -> list[Stage]:
-    """The jobs of a trial, in order; every one is compared with its own prediction."""
-    full = Stage(name=FULL, job=full_job(setting, plan, settings), predicted_s=predicted_s)
-    if full.expected_s <= SHORT_PAYS_S:
+def stages(setting: Setting, plan: TrainPlan, predicted_s: float, settings: StudySettings, repeat: int = 0) -> list[Stage]:
+    """The jobs of a trial, in order; every one is compared with its own prediction. `repeat`: the plan's earlier measurements;
+    another seed makes it another job, and no short one comes first."""
+    job = full_job(setting, plan, settings)
+    full = Stage(name=FULL, job=job.replace(seed=job.seed + repeat), predicted_s=predicted_s)
+    if full.expected_s <= SHORT_PAYS_S or repeat:
         return [full]
     few = min(full.job.num_microbatches, max(plan.pp, SHORT_MICROBATCHES))
     few = few // plan.pp * plan.pp if plan.vpp > 1 else few  # interleaving wants whole rounds of the pipeline

@@ -27,6 +27,10 @@ DRAWS = 2_000
 TOLERANCE = 0.01
 """Plans within this share of the best are as good."""
 CONFIDENCE = 0.95
+MOST_MEASUREMENTS = 5
+"""Jobs that one plan gets at most, where noise hides which of the measured plans is the fastest."""
+NOISY_LOG_SD = 0.03
+"""Spread of a measured plan from which it is worth measuring again."""
 LEAST_MEASURED = 3
 """Plans that a settled study has measured at least, where it has so many."""
 
@@ -105,10 +109,11 @@ def believe(
         for r in results
         if r.out_of_memory or r.step_seconds is not None
     ]
-    measured: dict[int, float] = {}
+    times: dict[int, list[float]] = {}
     for result in results:
         if result.step_seconds is not None:
-            measured[result.row] = min(result.step_seconds, measured.get(result.row, np.inf))
+            times.setdefault(result.row, []).append(result.step_seconds)
+    measured = {row: float(np.median(values)) for row, values in times.items()}
     memory = memory_belief(candidates, facts)
     runs = chance_to_run(candidates, failed, [fact.row for fact in facts])
     return Belief(posterior=after, memory=replace(memory, chance=memory.chance * runs), measured=measured)
@@ -136,11 +141,13 @@ def propose(
     scatter: Scatter | None = None,
     covariance: Floats | None = None,
     headroom: bool = False,
+    repeats: bool = False,
 ) -> Proposal:
     """The next plan. `number` is the trial's; `given_up` rows were tried and are not proposed again (pruned,
     failed); `failed` are those whose job failed: plans that fail for the same reason are put off (`failures`).
 
-    With `headroom` the front of step time against free memory decides
+    With `repeats` plans are measured again where noise hides the
+    winner. With `headroom` the front of step time against free memory decides
     (`front`). Pure: the same arguments give the same proposal, whatever ran before in this process.
     """
     belief = believe(candidates, results, pending, scatter, covariance, failed)
@@ -148,6 +155,9 @@ def propose(
     left = np.array([row for row in range(len(candidates)) if row not in gone], dtype=np.int64)
     best = belief.best
     if not len(left):
+        again = _again(belief, results, pending, _generator(name, seed, number)) if repeats and not headroom else None
+        if again is not None:
+            return again
         return Proposal(row=None, chance=0.0, chance_to_change=0.0, settled=True, why="every candidate was measured")
     generator = _generator(name, seed, number)
     points = measured_points(candidates, results, belief) if headroom else []
@@ -161,6 +171,10 @@ def propose(
     order = np.lexsort((left, belief.posterior.mean[left] - np.log(np.maximum(belief.memory.chance[left], 1e-9)), -chances))
     row, chance = int(left[order[0]]), float(chances[order[0]])
     settled = best is not None and len(gone) >= enough and change <= 1 - CONFIDENCE
+    if settled and repeats and not headroom:
+        again = _again(belief, results, pending, generator)
+        if again is not None:
+            return again
     return Proposal(row=row, chance=chance, chance_to_change=change, settled=settled, why=_why(belief, row, chance))
 
 
@@ -187,6 +201,28 @@ def chances_to_win(belief: Belief, left: npt.NDArray[np.int64], generator: np.ra
     better = least < incumbent
     chances = np.bincount(draws.argmin(axis=0)[better], minlength=len(left)) / DRAWS
     return chances, float((least < incumbent + np.log(1 - TOLERANCE)).mean())
+
+
+def _again(
+    belief: Belief, results: Sequence[Result], pending: Sequence[int], generator: np.random.Generator
+) -> Proposal | None:
+    """Where noise hides which measured plan is the fastest: the contender to measure once more; None where that is clear."""
+    rows = np.array(sorted(belief.measured), dtype=np.int64)
+    if len(rows) < 2:
+        return None
+    draws = belief.posterior.draws(rows, DRAWS, generator)
+    best = int(np.flatnonzero(rows == belief.best)[0])
+    wrong = float((draws.min(axis=0) < draws[best] + np.log(1 - TOLERANCE)).mean())
+    counts = np.array([sum(r.row == row and r.step_seconds is not None for r in results) for row in rows])
+    chances = np.bincount(draws.argmin(axis=0), minlength=len(rows)) / DRAWS
+    chances[best] = max(chances[best], 0.5)
+    spread = belief.posterior.log_sd[rows]
+    worth = chances * spread * (spread > NOISY_LOG_SD) * (counts < MOST_MEASUREMENTS) * ~np.isin(rows, pending)
+    if wrong <= 1 - CONFIDENCE or worth.max() <= 0:
+        return None
+    chosen = int(worth.argmax())
+    why = f"measured again: noise hides which measured plan is the fastest ({wrong:.0%} that it is not the best so far)"
+    return Proposal(row=int(rows[chosen]), chance=float(chances[chosen]), chance_to_change=wrong, settled=False, why=why)
 
 
 def _generator(name: str, seed: int, number: int) -> np.random.Generator:

@@ -69,6 +69,7 @@ class PlanSampler(BaseSampler):
             scatter=self.scatter,
             covariance=self.covariance,
             headroom=self.headroom,
+            repeats=True,
         )
 
 

@@ -28,7 +28,8 @@ DUPLICATE = "duplicate"
 OWNER, JOB, STAGE, CLAIMED, WHY, CHANCE, MESSAGE = "owner", "job", "stage", "claimed", "why", "chance_to_win", "message"
 PREDICTED, FIT = "predicted_step_seconds", "chance_to_fit"
 SPREAD, SAMPLES, HEADROOM_GIB, PEAK_GIB = "step_seconds_spread", "step_seconds_samples", "headroom_gib", "measured_peak_gib"
-ATTEMPTS = "attempts"
+REPEAT = "repeat"
+"""How many jobs of the same plan were measured before this trial's."""
 AGAIN = frozenset({DUPLICATE, "cancelled", "lost"})
 """Outcomes after which a plan may be proposed again."""
 

@@ -180,6 +180,10 @@ class Worker:
             return
         row = self.candidates.row_of(trial.params)
         assert row is not None
+        if names.REPEAT not in trial.user_attrs:
+            earlier = [t for t in self.study.get_trials(deepcopy=False) if t.number < trial.number]
+            measured = [t for t in earlier if names.row_of(t, self.candidates) == row and names.STEP_SECONDS in t.user_attrs]
+            trial.set_user_attr(names.REPEAT, len(measured))
         if not self._claim(trial, row):
             self._tell(trial, Verdict(state=TrialState.FAIL, attributes={names.OUTCOME: names.DUPLICATE}))
             return
@@ -192,17 +196,22 @@ class Worker:
                 **({names.WHY: made.why, names.CHANCE: made.chance} if made is not None else {}),
             },
         )
-        planned = stages(self.setting, self.candidates.plans[row], float(self.candidates.predicted_s[row]), self.settings)
+        planned = self._stages(trial, row)
         self._launch(trial, row, planned, planned[0])
+
+    def _stages(self, trial: Trial, row: int) -> list[Stage]:
+        """The trial's jobs; its number of earlier measurements is kept, so that they are the same after a kill."""
+        plan, seconds = self.candidates.plans[row], float(self.candidates.predicted_s[row])
+        return stages(self.setting, plan, seconds, self.settings, int(trial.user_attrs.get(names.REPEAT, 0)))
 
     def _claim(self, trial: Trial, row: int) -> bool:
         """Whether the plan is ours. Of workers that chose the same at once exactly one goes on: whoever sees a lower number,
         or a claim, gives way; a lower number waits for higher ones to decide.
         """
-        deadline = self.clock() + DECISION_S
+        deadline, repeat = self.clock() + DECISION_S, trial.user_attrs[names.REPEAT]
         while True:
             others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
-            same = [t for t in others if names.row_of(t, self.candidates) == row and _counts(t)]
+            same = [t for t in others if names.row_of(t, self.candidates) == row and _counts(t, repeat)]
             if any(t.number < trial.number or t.user_attrs.get(names.CLAIMED) or t.state.is_finished() for t in same):
                 return False
             if not same or self.clock() > deadline:
@@ -295,8 +304,7 @@ class Worker:
             if row is None or names.JOB not in frozen.user_attrs:
                 self._begin(trial)
                 continue
-            plan, seconds = self.candidates.plans[row], float(self.candidates.predicted_s[row])
-            planned = stages(self.setting, plan, seconds, self.settings)
+            planned = self._stages(trial, row)
             stage = next((s for s in planned if s.name == frozen.user_attrs.get(names.STAGE)), planned[0])
             self._launch(trial, row, planned, stage, again=True)
 
@@ -328,9 +336,13 @@ class Worker:
         return self.study._storage.get_trial(trial._trial_id)
 
 
-def _counts(trial: FrozenTrial) -> bool:
-    """A trial of a plan that makes another one of the same plan a duplicate."""
-    return trial.state == TrialState.RUNNING or trial.user_attrs.get(names.OUTCOME) not in names.AGAIN
+def _counts(trial: FrozenTrial, repeat: int) -> bool:
+    """A trial of a plan that makes another one of the same plan a duplicate: it runs, or it said something, as the same
+    repeat.
+    """
+    if trial.state == TrialState.RUNNING:
+        return trial.user_attrs.get(names.REPEAT, repeat) == repeat
+    return trial.user_attrs.get(names.OUTCOME) not in names.AGAIN and trial.user_attrs.get(names.REPEAT, 0) == repeat
 
 
 _BUDGET = "the budget is spent"

@@ -141,3 +141,21 @@ def test_plans_that_fail_for_the_same_reason_are_put_off(candidates):
     assert np.all(after.memory.chance[with_mlp] <= 0.1 * before.memory.chance[with_mlp] + 1e-12)
     assert np.all(after.memory.chance[plain] == before.memory.chance[plain])
     assert chance_to_run(candidates, [failed], [failed]).min() == 1.0
+
+
+def test_noise_is_answered_by_measuring_again(candidates):
+    """Where the steps scatter by a third, the leaders are measured again, at most five times each; where they do not, never."""
+    quiet = [Result(row=row, step_seconds=float(s), log_sd=0.01) for row, s in enumerate(candidates.predicted_s)]
+    assert propose(candidates, quiet, name="a", seed=0, number=9, repeats=True).settled
+    noisy = [Result(row=row, step_seconds=float(s), log_sd=0.3) for row, s in enumerate(candidates.predicted_s)]
+    again = propose(candidates, noisy, name="a", seed=0, number=9, repeats=True)
+    assert again.row is not None and not again.settled and "measured again" in again.why
+    assert propose(candidates, noisy, name="a", seed=0, number=9).settled
+    assert propose(candidates, noisy * 5, name="a", seed=0, number=9, repeats=True).settled
+
+
+def test_a_lucky_measurement_does_not_win(candidates):
+    """The best is the believed one: a noisy outlier at half its prediction loses against a sure plan."""
+    sure = [Result(row=row, step_seconds=float(candidates.predicted_s[row]), log_sd=0.01) for row in (0, 1, 2)]
+    lucky = Result(row=9, step_seconds=0.8 * float(candidates.predicted_s[0]), log_sd=1.0)
+    assert believe(candidates, [*sure, lucky]).best == 0
