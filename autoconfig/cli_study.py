@@ -47,7 +47,10 @@ def study_options(command: Command) -> Command:
         _folder,
         click.option("--device", type=click.Choice(("cuda", "cpu")), help="Where jobs run.  [default: cuda]"),
         click.option("--device-memory", metavar="SIZE", help="Limit of each rank, like 2GiB.  [CPU: half of all, shared out]"),
-        click.option("--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True),
+        click.option(
+            "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
+            help="Jobs as processes of this machine, or through sbatch.",
+        ),
         click.option("--slurm", multiple=True, metavar="OPTION", help="A further #SBATCH option, like --qos=low."),
         click.option("--partition", help="Slurm partition."),
         click.option("--account", help="Slurm account."),

@@ -5,6 +5,7 @@ import subprocess
 import pytest
 import stand_in
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
+from study_help import ARGUMENTS, fake_python, runs, search, trials_of
 
 from profiler.errors import RunnerError
 from profiler.folder import prepare, read_json, write_json
@@ -105,6 +106,19 @@ def test_without_slurm(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(RunnerError, match="sbatch, squeue, scontrol, scancel is not on PATH"):
         SlurmRunner(stand_in_command, SlurmOptions())
+
+
+def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
+    """Two jobs at once, from the command line to the measured table."""
+    fake_python(tmp_path)
+    question = [{"8": "2"}.get(word, word) for word in ARGUMENTS]
+    options = ("--profile", "--study", "s", "--budget", "3trials", "--runner", "slurm", "--jobs", "2", "--quiet")
+    done = search(tmp_path, *question, "--gpus-per-node", "2", *options)
+    assert done.returncode == 0, done.stderr
+    trials = trials_of(tmp_path, "s")
+    assert [t.user_attrs["outcome"] for t in trials] == ["measured"] * 3
+    numbers = {read_json(path)["slurm_job_id"] for path in (tmp_path / "work" / "jobs").glob("*/life.json")}
+    assert len(numbers) == 3 and set(runs(tmp_path).values()) == {1}
 
 
 def test_a_job_killed_by_its_time_limit(runner, hanging):
