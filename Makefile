@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
 PIP := PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+TORCH_FOR_CPU := 'torch==2.13.0+cpu'
 JUDGE_VENV := .venv-judge
 JUDGE_BIN := $(JUDGE_VENV)/bin
 JUDGE := $(JUDGE_VENV)/.installed
@@ -34,7 +35,7 @@ demo: $(RUNTIME)
 	$(BIN)/autoconfig search --model 175b --gpus 1024
 
 test: lint services
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # Slurm and PostgreSQL for the tests of profiling: Debian's packages as root; elsewhere it names what is missing.
 services:
@@ -45,9 +46,9 @@ lint: $(DEV)
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
 
-# The real megatron-core as judge of exports and rules; writes docs/legality.md. No GPU is needed.
+# The real megatron-core as judge of exports and rules, and the training core on it; writes docs/legality.md. No GPU is needed.
 judge: $(JUDGE)
-	$(JUDGE_BIN)/python -m pytest tests/judge
+	$(JUDGE_BIN)/python -m pytest tests/judge tests/trainer
 	$(JUDGE_BIN)/python -m tools.judge.page
 
 bench: $(DEV)
@@ -88,7 +89,8 @@ $(RUNTIME): pyproject.toml
 
 $(DEV): pyproject.toml
 	@$(call ensure_venv)
-	$(PIP) --editable '.[dev]'
+	@$(PIP) $(TORCH_FOR_CPU) >/dev/null 2>&1 || echo "no wheel $(TORCH_FOR_CPU) here: torch's CUDA build is installed (5 GB)"
+	$(PIP) --editable '.[dev,train]'
 	@touch $(RUNTIME) $@
 
 # megatron-core 0.19.2 needs Python 3.12: the python3.12 on PATH, or that of pyenv. The finished file comes last, so that a

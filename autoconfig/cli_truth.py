@@ -30,7 +30,12 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
     predictions = predict_file(table, output, named_calibration(calibration), _progress())
     _done()
     done = sum(p.step_seconds is not None for p in predictions)
-    click.echo(f"{done:,} of {len(predictions):,} rows predicted, written to {output}")
+    click.echo(f"{done:,} of {len(predictions):,} rows predicted, written to {output}" + _reasons(len(predictions) - done))
+
+
+def _reasons(rows: int) -> str:
+    """Where to look for rows without a prediction."""
+    return f"; the column pred_note says why the other {rows:,} are empty" if rows else ""
 
 
 @click.command("calibrate")
@@ -75,14 +80,19 @@ def calibrate_command(
 
 
 def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -> None:
-    from autoconfig.calibrate import calibrate_file, describe, write_calibration
+    from autoconfig.calibrate import MOST_REASONS, calibrate_file, describe, duplicates, usable_runs, write_calibration
     from autoconfig.calibration_file import named_calibration
     from autoconfig.files import check_output_path
 
     check_output_path(output, (".json",))
-    found, runs = calibrate_file(measurements, named_calibration(calibration))
+    found, count = calibrate_file(measurements, named_calibration(calibration))
     write_calibration(found, output)
-    click.echo(f"calibration {found.version} from {runs} runs, written to {output}")
+    runs, left_out = usable_runs(measurements)
+    for line in [f"not used, {line}" for line in left_out[:MOST_REASONS]] + duplicates(runs):
+        click.echo(f"warning: {line}", err=True)
+    if len(left_out) > MOST_REASONS:
+        click.echo(f"warning: {len(left_out) - MOST_REASONS:,} more rows not used", err=True)
+    click.echo(f"calibration {found.version} from {count:,} run{'s' * (count != 1)}, written to {output}")
     for line in describe(found, measurements):
         click.echo("  " + line)
 
@@ -140,6 +150,7 @@ def validate_command(
         from autoconfig.validation_html import write_html
 
         write_html(found, html)
+        click.echo(f"plots and tables written to {html}", err=True)
     if as_json:
         click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
     else:

@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.calibration_file import calibrated, named_calibration
+from autoconfig.calibration_file import NO_CALIBRATION, calibrated, named_calibration
 from autoconfig.rules import RULE_TEXT, Setting, recompute_rule
 from autoconfig.space import Wish
 from specs.cluster import ClusterSpec, cluster_of
-from specs.cluster_file import load_cluster
+from specs.cluster_file import cluster_from_mapping, load_cluster
 from specs.errors import InputError
 from specs.gpu import CPU_ARCHITECTURE, GpuSpec
 from specs.gpu_catalogue import load_gpu
+from specs.huggingface import model_from_mapping
 from specs.local_gpu import find_gpu, gpu_of_file, local_gpu
 from specs.model import ModelSpec
 from specs.model_catalogue import resolve_model
@@ -41,14 +42,19 @@ SORTS = ("step", "memory", "cost")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One question, as asked. None means not given."""
+    """One question, as asked. None means not given.
 
-    model: str
+    Over the network `model` and `cluster` are names or the JSON that the files would hold, never paths: `local_files` is False.
+    """
+
+    model: str | Mapping[str, Any]
     gpus: int | None = None
     gpu: str | None = None
     gpu_table: str | None = None
     """A file of `python -m kernels.benchmark`: the GPU that it is about, priced with it."""
-    cluster: str | None = None
+    cluster: str | Mapping[str, Any] | None = None
+    local_files: bool = True
+    """Whether names may be files, or the GPU, of this machine."""
     gpus_per_node: int | None = None
     software: str | None = None
     calibration: str | None = None
@@ -88,7 +94,7 @@ def understand(request: Request) -> Question:
     """Resolve every name and default. Raises InputError (and its kinds) with what to change."""
     _check(request)
     assumed: list[str] = []
-    model, notes = resolve_model(request.model)
+    model, notes = read_model(request)
     assumed += notes
     model = apply_overrides(model, request.architecture)
     cluster = read_cluster(request, assumed)
@@ -101,7 +107,7 @@ def understand(request: Request) -> Question:
         model = model.replace(max_position_embeddings=workload.seq_length)
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
     _check_runs(cluster.gpu, numerics, stack)
-    calibration = named_calibration(request.calibration)
+    calibration = _calibration(request)
     setting = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
     setting = calibrated(setting, calibration)
     wish = Wish(
@@ -143,6 +149,12 @@ def _check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
         )
 
 
+def _calibration(request: Request) -> Calibration:
+    if not request.local_files and request.calibration not in (None, NO_CALIBRATION):
+        raise InputError(f"calibration {request.calibration!r}: leave it out for the service's own, or say {NO_CALIBRATION}")
+    return named_calibration(request.calibration)
+
+
 def _check_wish(setting: Setting, wish: Wish) -> None:
     """Wishes that no layout can meet: a value both fixed and excluded, a recomputation that model or precision rules out."""
     for key, values in wish.fixed.items():
@@ -170,6 +182,17 @@ def _check(request: Request) -> None:
         raise InputError("give either --gpus N (exactly N) or --gpus-at-most N (N or fewer), not both")
 
 
+INLINE_MODEL = "inline"
+"""Name of a model that came as JSON in the question."""
+
+
+def read_model(request: Request) -> tuple[ModelSpec, list[str]]:
+    """The model that a request names or carries, with the assumptions made. Raises InputError."""
+    if isinstance(request.model, str):
+        return resolve_model(request.model, paths=request.local_files)
+    return model_from_mapping(request.model, "model", INLINE_MODEL), []
+
+
 def read_cluster(request: Request, assumed: list[str]) -> ClusterSpec:
     """The hardware that a request names; what it leaves out is added to `assumed`. Raises InputError."""
     gpus = request.gpus if request.gpus is not None else request.gpus_at_most
@@ -179,9 +202,9 @@ def read_cluster(request: Request, assumed: list[str]) -> ClusterSpec:
         if request.gpu is not None or request.gpu_table is not None or request.gpus_per_node is not None:
             raise InputError("give either --cluster FILE or --gpu, --gpu-table and --gpus-per-node, not both")
         if request.gpus_at_most is not None:
-            node = load_cluster(request.cluster, 1).gpus_per_node
+            node = _described_cluster(request, 1).gpus_per_node
             gpus = request.gpus_at_most if request.gpus_at_most < node else request.gpus_at_most // node * node
-        return load_cluster(request.cluster, gpus)
+        return _described_cluster(request, gpus)
     if gpus is None:
         raise InputError("how many GPUs? say --gpus N, for example --gpus 64 (or --gpus-at-most N)")
     gpu = _gpu(request, assumed)
@@ -191,8 +214,21 @@ def read_cluster(request: Request, assumed: list[str]) -> ClusterSpec:
     return cluster_of(gpu, gpus, gpus_per_node=request.gpus_per_node)
 
 
+def _described_cluster(request: Request, gpus: int | None) -> ClusterSpec:
+    """The cluster of a file, or of the JSON in the question."""
+    if not isinstance(request.cluster, str):
+        return cluster_from_mapping(dict(request.cluster or {}), gpus)
+    if not request.local_files:
+        raise InputError("cluster must be a JSON object (the keys of docs/examples/cluster.json), not the name of a file")
+    return load_cluster(request.cluster, gpus)
+
+
 def _gpu(request: Request, assumed: list[str]) -> GpuSpec:
     """The GPU by name, by its file of measured operators, or of this machine. Raises InputError."""
+    if not request.local_files:
+        if request.gpu is None or request.gpu_table is not None:
+            raise InputError("say --gpu: the name of a GPU type")
+        return load_gpu(request.gpu)
     local = request.gpu is not None and request.gpu.strip().lower() == "local"
     if request.gpu_table is not None:
         gpu, source = gpu_of_file(request.gpu_table)

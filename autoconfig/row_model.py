@@ -54,6 +54,8 @@ def read_model(row: Row, assumed: list[str]) -> ModelSpec:
     """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family."""
     known = _catalogue_model(cell(row, "model"))
     if known is not None and _same_shape(row, known):
+        if blank := [key for key in ("layers", "hidden", "heads") if not cell(row, key)]:
+            assumed.append(f"{', '.join(blank)} of {known.name}")
         return _changed(known, row)
     return _from_cells(row, assumed)
 

@@ -36,9 +36,11 @@ def norm_inputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape:
 
 
 def norm_outputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Inputs of qkv and fc1: 2 T h / u each; with sequence parallelism the local part is saved and gathered again."""
+    """Inputs of qkv and fc1: 2 T h / u each; with sequence parallelism the local part is saved and gathered again, or (stack)
+    the gathered input itself is saved, 2 T h."""
     count = model.num_layernorms_per_layer
-    return count * gemm_input_bytes(numerics, stack) * shape.tokens * model.hidden_size / shape.sp
+    ranks = 1.0 if stack.saves_gathered_inputs else shape.sp
+    return count * gemm_input_bytes(numerics, stack) * shape.tokens * model.hidden_size / ranks
 
 
 def norm_statistics(model: ModelSpec, stack: StackMemory, shape: Shape) -> Number:

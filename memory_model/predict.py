@@ -84,6 +84,7 @@ def estimate_memory(
     if cluster.gpu.architecture == CPU_ARCHITECTURE:  # no driver context, no NCCL: jobs hold each rank to the limit itself
         limit = np.full(len(layouts), cluster.memory_bytes * (1.0 - margin))
     else:
+        nccl = nccl + overhead.model_parallel_reserved_bytes(stack.memory, layouts.tp, layouts.pp)
         limit = np.asarray(overhead.allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
 
     def stages(block: Layouts) -> StageTerms:

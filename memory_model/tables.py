@@ -204,8 +204,9 @@ def stage_terms(
     parts = _state_parts(model, cluster, numerics, memory, layouts, groups)
     embedding = moments.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
-    parts["final_norm"] = moments.final_norm(model, numerics, shape)[:, None] * stages.is_last
     vocab = padded_vocab_size(model, layouts.tp)
+    parts["retained_logits"] = moments.retained_logits(memory, vocab, shape)[:, None] * stages.is_last
+    parts["final_norm"] = moments.final_norm(model, numerics, shape)[:, None] * stages.is_last
     loss = moments.loss(memory, vocab, shape) + moments.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
     head = moments.output_layer_backward(model, numerics, memory, vocab, shape, layouts.pp) + moments.mtp_loss(
         memory, vocab, shape, model.mtp_num_layers

@@ -31,6 +31,8 @@ class StackMemory:
     """Saved per norm and input element: 2 fused; more where fp32 copies are kept."""
     norm_statistics_bytes: float = 4.0
     """Saved per norm and token and statistic (one for RMSNorm, two for LayerNorm)."""
+    saves_gathered_inputs: bool = False
+    """With sequence parallelism, GEMMs save their gathered input (T h) rather than the local part, to be gathered again."""
     gated_activation_extra_bytes: float = 0.0
     """Gated MLP, unfused: bytes saved more per ffn channel beside fc1 output (2 G) and fc2 input (2)."""
     fp8_gemm_inputs: bool = True
@@ -41,12 +43,17 @@ class StackMemory:
     """Alive per logit in the backward of the output layer (0 where logits are computed in chunks)."""
     logits_sharded: bool = True
     """Logits stay divided over tensor-parallel ranks; False: gathered before the loss."""
+    retained_logit_bytes: float = 0.0
+    """Per logit of the last stage: outputs of earlier micro-batches that the schedule's buffers still hold."""
     gathered_loss_bytes_per_logit: float = 0.0
     """Alive per gathered logit instead, where logits are gathered and tp is above 1."""
     dummy_wgrads: bool = True
     """Cached dummy weight gradients of one layer (gradient accumulation fused into wgrad)."""
     workspace_bytes: int = 0
     """GEMM and attention workspaces that stay allocated."""
+    model_parallel_reserved_gib: float = 0.0
+    """GiB of the device that tensors cannot take where tp or pp is above 1, beside context, NCCL and allocator: fitted on
+    out-of-memory labels where a stack has some."""
     flash_copies_output: bool = False
     """Where the flash-attention package runs (not cuDNN), its output is transposed and kept twice above micro-batch 1."""
     cp_comm_type: str = "p2p"

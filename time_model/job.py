@@ -98,7 +98,8 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """Rows that decide what one layer costs: unique (tp, sp, cp, mbs), and (ep, etp) where the model has experts. float64."""
+    """Rows that decide what one layer costs: unique (tp, sp, cp, mbs, fsdp), and (ep, etp) where the model has experts.
+    float64."""
 
     tp: Number
     sp: Number
@@ -106,6 +107,7 @@ class Shapes:
     ep: Number
     etp: Number
     mbs: Number
+    fsdp: Number
     tokens: Number
     """T = mbs s / cp: tokens of one micro-batch on one rank."""
     sharded_tokens: Number
@@ -125,6 +127,7 @@ def shapes_of(layouts: Layouts, job: Job) -> Shapes:
         sp=layouts.sp,
         cp=cp,
         mbs=mbs,
+        fsdp=layouts.fsdp,
         ep=layouts.ep.astype(np.float64),
         etp=layouts.etp.astype(np.float64),
         tokens=tokens,

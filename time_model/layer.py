@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from specs.overlap import userbuffers_run
 from specs.parameters import Number, kv_heads_per_rank
 from time_model.attention import (
     attended_pairs,
@@ -244,8 +245,9 @@ def tp_communication_seconds(
 
 
 def hidden_share(job: Job, x: Shapes) -> Number:
-    """Share of TP communication that the stack hides: only with sequence parallelism and inside one link domain."""
-    return np.where(x.sp & (x.tensor_group.size == x.tensor_group.local), job.software.tp_overlap_share, 0.0)
+    """Share of TP communication that the stack hides, where userbuffers run (specs/overlap.py)."""
+    runs = userbuffers_run(job.model, job.numerics, job.stack, job.cluster, tp=x.tp, sp=x.sp, fsdp=x.fsdp)
+    return np.where(runs, job.software.tp_overlap_share, 0.0)
 
 
 class BlockCollectives:

@@ -4,9 +4,9 @@
 
 kernels writes `DIR/<device>/kernels.json` (kernels.benchmark). ranks and sweep run jobs of `python -P -m trainer`, each in
 `DIR/<device>/<part>/<hash of the job>/` with job.json, result.json and its log; jobs that have a result are not run again.
-`summary.json` beside them lists every job with its outcome, peak memory and seconds, and what the driver said before and
-after. `--device cpu --set tiny` does the same with small models on a CPU. Exit codes: 0 done or stopped at the budget, 1 a
-job crashed, 2 bad input, 130 Ctrl-C.
+`summary.json` beside them lists every job with its outcome, peak memory and seconds, and what the driver said meanwhile.
+`--device cpu --set tiny` does the same with small models on a CPU. Exit codes: 0 done or stopped at the budget, 1 a job
+crashed, 2 bad input, 130 Ctrl-C.
 """
 
 from __future__ import annotations

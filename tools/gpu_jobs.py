@@ -46,8 +46,8 @@ TINY_LIMIT_BYTES = 16 * 2**20
 
 def tiny(model: ModelSpec) -> ModelSpec:
     """Two layers, so that a CPU runs it in seconds."""
-    return model.replace(name=f"tiny {model.name}", num_layers=2, hidden_size=64, ffn_hidden_size=256, num_attention_heads=4, num_query_groups=4,
-                         kv_channels=16, vocab_size=512)  # fmt: skip
+    sizes = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 256, "num_attention_heads": 4, "num_query_groups": 4}
+    return model.replace(name=f"tiny {model.name}", **sizes, kv_channels=16, vocab_size=512)
 
 
 def rank_jobs(device: str, software: str, *, small: bool) -> list[tuple[str, Job]]:

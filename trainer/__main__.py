@@ -14,6 +14,7 @@ from pathlib import Path
 from specs.errors import FileError, InputError
 from specs.exit_code import ExitCode
 from specs.job import Job, read_job
+from trainer.result_file import ResultFile
 
 
 def main(arguments: list[str] | None = None) -> ExitCode:
@@ -24,6 +25,9 @@ def main(arguments: list[str] | None = None) -> ExitCode:
     except InputError as error:
         kind = "file" if isinstance(error, FileError) else "job"
         return _fail(ExitCode.BAD_JOB, f"bad {kind}: {error}")
+    result = ResultFile(options.output or options.job.resolve().parent)
+    if (full := _cannot_write(result)) is not None:
+        return _fail(ExitCode.DISK, full)
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron-LM's order of kernels for tensor-parallel overlap
     warnings.simplefilter("ignore")  # megatron-core warns at import of everything optional that is not installed
     try:
@@ -35,7 +39,18 @@ def main(arguments: list[str] | None = None) -> ExitCode:
         return _fail(ExitCode.MISSING_PACKAGE, missing)
     from trainer.process import run_process
 
-    return run_process(job, options.output or options.job.resolve().parent, options.peer_timeout)
+    return run_process(job, result, options.peer_timeout)
+
+
+def _cannot_write(result: ResultFile) -> str | None:
+    """Rank 0 takes an old result away and tries the folder, before anything costs time."""
+    if os.environ.get("RANK", "0") != "0":
+        return None
+    try:
+        result.prepare()
+    except OSError as error:
+        return f"disk: {result.path.parent} cannot be written to: {error.strerror or error}"
+    return None
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

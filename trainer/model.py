@@ -79,8 +79,8 @@ def _refuse(job: Job) -> None:
         raise UnsupportedError(f"{plan}: context parallelism needs attention_kernel flash")
     if "mlp" in plan.recompute.modules and all_biases(model) and job.software == "megatron-local":
         raise UnsupportedError(
-            f"{plan}: recomputing mlp where linear layers have biases never ends in megatron-core's local layers (the checkpoint "
-            "returns the bias, a parameter, as its output); take full recomputation, or other modules"
+            f"{plan}: recomputing mlp where linear layers have biases never ends in megatron-core's local layers (the "
+            "checkpoint returns the bias, a parameter, as its output); take full recomputation, or other modules"
         )
     if plan.sp and plan.tp == 1:
         raise PlanError(f"{plan}: sequence parallelism divides over tensor-parallel ranks and needs tp above 1")

@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,9 +32,9 @@ from trainer.without_engine import without_engine
 class Process:
     """What one rank knows of itself."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
+    def __init__(self, job: Job, result: ResultFile) -> None:
         self.job = job
-        self.result = ResultFile(folder)
+        self.result = result
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.progress = Progress()
@@ -84,15 +84,9 @@ def _rank_figures(text: str) -> RankFigures:
     return from_json(RankFigures, json.loads(text), "figures")
 
 
-def run_process(job: Job, folder: Path, peer_timeout: float) -> ExitCode:
+def run_process(job: Job, result: ResultFile, peer_timeout: float) -> ExitCode:
     """Run this rank to its end. Returns the exit code, the same for all ranks that can still hear each other."""
-    process = Process(job, folder)
-    try:
-        if process.rank == 0:
-            process.result.prepare()
-    except OSError as error:
-        _print(f"disk: {process.result.path.parent} cannot be written to: {error.strerror or error}")
-        return ExitCode.DISK
+    process = Process(job, result)
     if job.device == "cuda" and (reason := _no_device()) is not None:
         _print(f"no device: {reason}")
         return ExitCode.NO_DEVICE
@@ -176,6 +170,4 @@ def _early(failure: Failure) -> ExitCode:
 
 
 def _print(message: str) -> None:
-    import sys
-
     print(f"trainer: {message}", file=sys.stderr, flush=True)

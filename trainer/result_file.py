@@ -19,8 +19,10 @@ class ResultFile:
         """Make the folder, take an old result away, try to write. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
-        self._write_beside("{}\n")
-        self.clean_up()
+        try:
+            self._write_beside("{}\n")
+        finally:
+            self.clean_up()
 
     def write(self, measurement: Measurement) -> None:
         """Raises OSError; then nothing is there."""

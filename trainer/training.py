@@ -101,7 +101,6 @@ def train(training: Training, progress: Progress, memory_scope: Any) -> None:
 
 
 def _one_step(training: Training, step: int, progress: Progress) -> None:
-    job = training.job
     dist.barrier()
     _synchronize(training)
     start = time.perf_counter()

@@ -9,6 +9,7 @@ from autoconfig.rules import Setting
 from specs.errors import UnsupportedError
 from specs.megatron_build import all_biases, not_buildable
 from specs.model import ModelSpec
+from specs.rope import YARN_ORIGINAL
 
 
 def model_arguments(setting: Setting) -> list[Argument]:
@@ -70,11 +71,47 @@ def _attention(out: Collector, model: ModelSpec) -> None:
 
 def _positions(out: Collector, model: ModelSpec) -> None:
     kind = model.position_embedding_type
-    if model.multi_latent_attention and kind in ("rope", "yarn"):
+    latent = model.multi_latent_attention
+    if latent and kind in ("rope", "yarn"):
         out.add("position-embedding-type", "rope")
         out.add("rope-type", kind)
     else:
         out.add("position-embedding-type", kind)
+    if kind not in ("rope", "yarn"):
+        return
+    if model.rotary_base is not None:
+        out.add("rotary-base", model.rotary_base, why="rope_theta")
+    if model.rotary_percent != 1:
+        out.add("rotary-percent", model.rotary_percent, why="share of a head's channels that rotate")
+    scaling = model.rope_scaling
+    if scaling is None or unsaid_scaling(model):
+        return
+    if scaling.type == "llama3":
+        out.add("use-rope-scaling", why="Llama 3.1's scaling of positions")
+        out.add("rope-scaling-factor", scaling.factor)
+    elif scaling.type == "linear":
+        out.add("rotary-seq-len-interpolation-factor", int(scaling.factor))
+    else:
+        out.add("rotary-scaling-factor", scaling.factor, why="YaRN")
+        out.add("mscale", scaling.mscale)
+        out.add("mscale-all-dim", scaling.mscale_all_dim)
+        if not latent:
+            out.add("yarn-original-max-position-embeddings", scaling.original_max_position_embeddings)
+            if not scaling.truncate:
+                out.add("no-yarn-correction-range-round-to-int")
+
+
+def unsaid_scaling(model: ModelSpec) -> str:
+    """Why Megatron-LM 0.19 has no arguments for how the model scales its rotary positions; empty where it has."""
+    scaling = model.rope_scaling
+    if scaling is None:
+        return ""
+    if scaling.type == "linear" and scaling.factor != int(scaling.factor):
+        return f"linear with factor {scaling.factor:g}: the argument takes whole numbers"
+    if scaling.type == "yarn" and model.multi_latent_attention:
+        usual = scaling.original_max_position_embeddings == YARN_ORIGINAL and scaling.truncate
+        return "" if usual else f"YaRN from other than {YARN_ORIGINAL} positions, or without rounding, in latent attention"
+    return "a way that is not llama3, linear or YaRN with its usual constants" if scaling.type == "other" else ""
 
 
 def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
