@@ -15,6 +15,7 @@ from profiler.runner import Life
 from profiler.slurm import SlurmOptions, SlurmRunner
 
 LIMIT_S = 600.0
+pytestmark = pytest.mark.xdist_group("slurm")
 
 
 @pytest.fixture(scope="module")

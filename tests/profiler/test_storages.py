@@ -16,6 +16,7 @@ from autoconfig.study.settings import StudySettings, differences, parse_budget, 
 from autoconfig.study.storage import open_storage, open_study
 from specs.errors import FileError, InputError, UnknownNameError
 
+pytestmark = pytest.mark.xdist_group("storages")
 WRITERS, EACH = 5, 20
 WRITER = """
 import sys
