@@ -105,10 +105,11 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
         except NothingFitsError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(EXIT_NOTHING_FITS)
-        runner, control = make_runner(session), Control()
-        with errors_of(how.url), screen(quiet=options["quiet"]) as listener, _signals(control, name, listener.say):
-            reason = session.worker(runner, listener, budget, control=control).run()
-        with errors_of(how.url):
+        control = Control()
+        with contextlib.closing(session), errors_of(how.url):
+            runner = make_runner(session)
+            with screen(quiet=options["quiet"]) as listener, _signals(control, name, listener.say):
+                reason = session.worker(runner, listener, budget, control=control).run()
             found = _report(session, options, reason, as_json)
         if not as_json:
             from autoconfig.cli import console
@@ -231,17 +232,16 @@ def studies_group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
     """Every study of a folder or storage."""
-    from autoconfig.study.storage import errors_of, list_studies
+    from autoconfig.study.storage import list_studies, opened
 
-    url = _existing(folder, storage)
-    with errors_of(url):
+    with opened(_existing(folder, storage)) as found:
         rows = [
             {
                 "name": s.name, "model": s.model, "gpus": s.gpus, "trials": s.trials, "measured": s.measured,
                 "running": s.running, "best_step_seconds": s.best_step_seconds,
                 "started": s.started.isoformat(timespec="seconds") if s.started else None,
             }
-            for s in list_studies(_open(url))
+            for s in list_studies(found)
         ]  # fmt: skip
     if as_json or rows:
         from autoconfig.cli import show_rows
@@ -265,7 +265,7 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 
     url = _existing(folder, storage)
     session = open_session(name, None, Options(folder=folder, storage_url=url, python=sys.executable), resume=True)
-    with errors_of(url):
+    with contextlib.closing(session), errors_of(url):
         found = _report(session, {"save_calibration": save_calibration}, "not asked to run", as_json)
     if not as_json:
         from autoconfig.cli import console
@@ -279,11 +279,10 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 @_storage
 def delete_command(name: str, folder: Path, storage: str | None) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
-    from autoconfig.study.storage import delete_study, errors_of
+    from autoconfig.study.storage import delete_study, opened
 
-    url = _existing(folder, storage)
-    with errors_of(url):
-        delete_study(_open(url), name)
+    with opened(_existing(folder, storage)) as found:
+        delete_study(found, name)
     click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
 
 
@@ -293,12 +292,6 @@ def _existing(folder: Path, storage: str | None) -> str:
     if storage is None and not (folder / DATABASE).exists():
         raise InputError(f"no studies in {folder} (no {DATABASE} there): name the folder with --folder, or say --storage URL")
     return storage or sqlite_url(folder)
-
-
-def _open(url: str) -> Any:
-    from autoconfig.study.storage import open_storage
-
-    return open_storage(url)
 
 
 def register(cli: click.Group) -> None:

@@ -22,7 +22,7 @@ from autoconfig.study.candidates import Candidates, candidates_of
 from autoconfig.study.jobs import full_job
 from autoconfig.study.sampler import PlanSampler
 from autoconfig.study.settings import Budget, StudySettings
-from autoconfig.study.storage import TABLE, errors_of, open_storage, open_study, sqlite_url
+from autoconfig.study.storage import TABLE, close, errors_of, open_storage, open_study, sqlite_url
 from autoconfig.study.worker import Listener, Worker
 from autoconfig.verdict import nothing_legal
 from profiler.errors import RunnerError
@@ -76,6 +76,10 @@ class Session:
     setting: Setting
     candidates: Candidates
     options: Options
+
+    def close(self) -> None:
+        """Give back the storage's connections."""
+        close(self.storage)
 
     def worker(self, runner: Runner, listener: Listener, budget: Budget, **more: Any) -> Worker:
         """A worker of this process."""

@@ -15,7 +15,7 @@ import optuna
 import sqlalchemy
 from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError
 from optuna.storages import RDBStorage
-from optuna.study import Study, StudyDirection
+from optuna.study import Study
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -59,6 +59,23 @@ def open_storage(url: str) -> RDBStorage:
     if scheme == "sqlite":
         sqlalchemy.event.listen(storage.engine, "connect", _durable)
     return storage
+
+
+def close(storage: RDBStorage) -> None:
+    """Give back its connections."""
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+@contextlib.contextmanager
+def opened(url: str) -> Iterator[RDBStorage]:
+    """`open_storage`, closed at the end; errors of the database inside become ours."""
+    storage = open_storage(url)
+    try:
+        with errors_of(url):
+            yield storage
+    finally:
+        close(storage)
 
 
 def _connect(url: str, options: dict[str, Any]) -> RDBStorage:
@@ -195,6 +212,6 @@ def delete_study(storage: RDBStorage, name: str) -> None:
 
 
 __all__ = [
-    "DATABASE", "StudyDirection", "StudySummary", "delete_study", "errors_of", "list_studies", "open_storage", "open_study",
+    "DATABASE", "StudySummary", "close", "delete_study", "errors_of", "list_studies", "open_storage", "open_study", "opened",
     "shown", "sqlite_url",
 ]  # fmt: skip

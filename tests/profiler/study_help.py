@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from autoconfig.question import Request, understand
 from autoconfig.search import rank_plans
 from autoconfig.study.candidates import candidates_of
-from autoconfig.study.storage import open_storage, sqlite_url
+from autoconfig.study.storage import opened, sqlite_url
 from profiler.processes import MARK
 
 ROOT = Path(__file__).parents[2]
@@ -81,14 +81,11 @@ def start(place: Path, *arguments: str, folder: str = "work", **more: str) -> su
 
 
 def trials_of(place: Path, name: str, folder: str = "work", url: str | None = None) -> list[optuna.trial.FrozenTrial]:
-    storage = open_storage(url or sqlite_url(place / folder))
-    try:
-        return storage.get_all_trials(storage.get_study_id_from_name(name))
-    except KeyError:
-        return []
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
+    with opened(url or sqlite_url(place / folder)) as storage:
+        try:
+            return storage.get_all_trials(storage.get_study_id_from_name(name))
+        except KeyError:
+            return []
 
 
 def told(trials) -> list[tuple[object, ...]]:

@@ -83,7 +83,7 @@ def test_killed_at_any_moment(place, kills):
     wanted = told(trials_of(place, "s", "calm"))
     left = len(wanted) - len(kept)
     if left > 0:
-        last = search(place, "--resume", "s", "--budget", f"{left}trials", "--quiet")
+        last = search(place, *ARGUMENTS, *PROFILE, "--budget", f"{left}trials", "--quiet")
         assert last.returncode == 0, last.stderr
     assert told(trials_of(place, "s"))[: len(wanted)] == wanted
     assert set(runs(place).values()) == {1}

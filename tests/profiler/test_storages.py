@@ -1,6 +1,5 @@
 """Storages that many workers share: SQLite and a real PostgreSQL, the same tests for both."""
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from postgres_help import postgres_server
 from study_help import ARGUMENTS, ROOT, fake_python, left_over, runs, start, trials_of, write_oracle
 
 from autoconfig.study.settings import StudySettings, differences, parse_budget, parse_size, settings_json, settings_of
-from autoconfig.study.storage import open_storage, open_study
+from autoconfig.study.storage import open_storage, open_study, opened
 from specs.errors import FileError, InputError, UnknownNameError
 
 pytestmark = pytest.mark.xdist_group("storages")
@@ -54,8 +53,8 @@ def settings(**changes) -> StudySettings:
 def test_a_hundred_concurrent_updates_lose_nothing(url):
     import optuna
 
-    with contextlib.closing(open_storage(url).engine.raw_connection()):
-        optuna.create_study(study_name="many", storage=open_storage(url))
+    with opened(url) as storage:
+        optuna.create_study(study_name="many", storage=storage)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, url, str(n), str(EACH)], env=environment) for n in range(WRITERS)
@@ -69,15 +68,15 @@ def test_a_hundred_concurrent_updates_lose_nothing(url):
 
 
 def test_a_study_keeps_its_question(url):
-    storage = open_storage(url)
-    _, stored = open_study(storage, "kept", settings(seed=3), resume=False)
-    assert stored == settings(seed=3)
-    _, again = open_study(open_storage(url), "kept", None, resume=True)
-    assert again == stored and settings_of(settings_json(stored), "x") == stored
-    with pytest.raises(InputError, match="seed: 3 stored, 4 given"):
-        open_study(storage, "kept", settings(seed=4), resume=False)
-    with pytest.raises(UnknownNameError, match="did you mean kept"):
-        open_study(storage, "kep", None, resume=True)
+    with opened(url) as storage, opened(url) as other:
+        _, stored = open_study(storage, "kept", settings(seed=3), resume=False)
+        assert stored == settings(seed=3)
+        _, again = open_study(other, "kept", None, resume=True)
+        assert again == stored and settings_of(settings_json(stored), "x") == stored
+        with pytest.raises(InputError, match="seed: 3 stored, 4 given"):
+            open_study(storage, "kept", settings(seed=4), resume=False)
+        with pytest.raises(UnknownNameError, match="did you mean kept"):
+            open_study(storage, "kep", None, resume=True)
     assert differences(stored, settings(seed=3)) == []
 
 
