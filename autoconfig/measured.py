@@ -184,14 +184,16 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) 
 
 
 def even_ends(model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int | None, int | None]:
-    """Layers of first and last stage where the layers do not divide: the rest, the last stage the shorter one."""
+    """Layers of first and last stage where the layers do not divide: one less each where embedding and loss counted as layers
+    make the split even (Megatron's account_for_... flags); else full stages and the rest in the last, which has the head
+    (Megatron-Bridge's layouts of DeepSeek-V3)."""
     if model.num_layers % pp == 0 or pp == 1:
         return None, None
     middle = model.num_layers // pp + 1
     rest = model.num_layers - middle * (pp - 2)
     if not 2 <= rest <= 2 * middle:
         raise InputError(f"{model.num_layers} layers do not divide over pp={pp}")
-    first = min(middle, rest - 1, -(-rest // 2))
+    first = rest // 2 if (model.num_layers + 2) % pp == 0 else min(middle, rest - 1)
     assumed.append(f"first={first}, last={rest - first}")
     return first, rest - first
 

@@ -10,7 +10,7 @@ from autoconfig.row_model import read_stack
 from autoconfig.rules import Setting
 from specs.errors import InputError
 from specs.plan import TrainPlan
-from specs.software import SoftwareStack
+from specs.software import DISPATCHERS, SoftwareStack
 from specs.software_catalogue import DEFAULT_STACK
 
 FIRST_CORE_YEAR = 2024
@@ -59,7 +59,10 @@ def read_software(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list
     stack = read_stack(row, [])
     dispatcher = a.text("--moe-token-dispatcher-type")
     if dispatcher is not None and modern:
-        stack = replace(stack, time=replace(stack.time, moe_send_once_per_domain=dispatcher == "flex"))
+        backend = a.text("--moe-flex-dispatcher-backend") or "deepep"
+        named = backend if dispatcher == "flex" and backend in DISPATCHERS else "alltoall"
+        named_once = {"moe_dispatcher": named, "moe_dispatcher_wide": "", "moe_dispatcher_dropless": ""}
+        stack = replace(stack, time=replace(stack.time, **named_once))  # type: ignore[arg-type]
     return stack
 
 

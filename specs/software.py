@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from specs.errors import CatalogueError
 
+DISPATCHERS = ("alltoall", "deepep", "hybridep")
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackMemory:
@@ -67,6 +69,8 @@ class StackMemory:
     score_backward_bytes: float = 4.0
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
     default_grad_dtype: str = "fp32"
+    default_fsdp_grad_dtype: str = ""
+    """The same where its usual FSDP run differs."""
     default_fp8_param_gather: bool = False
     """The stack's usual fp8 run keeps and gathers weights in fp8."""
     default_optimizer_shard: bool = True
@@ -106,6 +110,9 @@ class SoftwareStack:
             raise CatalogueError(f"stack {self.name}: cp_comm_type {self.memory.cp_comm_type!r}")
         if self.time.attention_generation not in ("flash1", "flash2", "flash3"):
             raise CatalogueError(f"stack {self.name}: attention_generation {self.time.attention_generation!r}")
+        named = (self.time.moe_dispatcher, self.time.moe_dispatcher_wide, self.time.moe_dispatcher_dropless)
+        if not set(named) <= {"", *DISPATCHERS} or not self.time.moe_dispatcher:
+            raise CatalogueError(f"stack {self.name}: moe dispatchers {named!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,14 +184,27 @@ class StackTime:
     """More per data-parallel rank where the sharded optimizer broadcasts owner by owner."""
     straggler_growth: float = 0.001
     """Step time grows by this share per doubling of the GPUs beyond 8."""
-    moe_permute_factor: float = 3.0
-    """Traffic of routing, permutation and padding over 8 bytes x top-k x hidden, each way."""
+    moe_dispatcher: str = "alltoall"
+    """How tokens reach their experts: alltoall (a copy per expert), deepep or hybridep (a copy per rank and link domain)."""
+    moe_dispatcher_wide: str = ""
+    """The same in link domains of more than one 8-GPU board (NVL72); empty: as moe_dispatcher."""
+    moe_dispatcher_dropless: str = ""
+    """What runs without token drop use instead of moe_dispatcher, where the stack tells them apart."""
+    moe_overlap_interleaved_share: float = 0.0
+    """Share of the expert all-to-all that another micro-batch's compute hides where stages are interleaved (Megatron's
+    overlap_moe_expert_parallel_comm), on 8-GPU boards; dropless runs only."""
+    moe_host_seconds: float = 0.001
+    """More than host_floor_seconds for the forward of a layer with experts: router, permutation, dispatch and its
+    synchronisation with the host."""
+    expert_host_seconds: float = 0.00008
+    """The same per local expert: its launches and, under fp8, casts of its own."""
+    moe_graphs_wide: bool = False
+    """In wide link domains attention, router and permutation are replayed as CUDA graphs; experts are launched."""
+    moe_graphs_least_capability: float | None = None
+    """With token drop (fixed shapes) and one pipeline stage (buffers of one micro-batch) GPUs of this compute capability and
+    above replay layers as CUDA graphs: no host floor."""
     moe_imbalance: float = 1.15
     """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
-    dropless_sends_once_per_domain: bool = False
-    """Runs without token drop use the flex dispatcher, runs with it the all-to-all."""
-    moe_send_once_per_domain: bool = False
-    """The dispatcher sends a token once to each link domain and spreads it there (flex: DeepEP, HybridEP)."""
     step_factor: float = 1.0
     """Calibration: seconds of the whole step over the formulas'."""
     communication_factor: float = 1.0
@@ -193,5 +213,3 @@ class StackTime:
     """Calibration: seconds of core attention over the formulas'."""
     moe_factor: float = 1.0
     """Calibration: seconds of grouped GEMMs, routing and permutation over the formulas'."""
-    moe_overlap_share: float = 0.0
-    """Share of the expert all-to-all hidden under compute."""

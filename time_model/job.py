@@ -92,6 +92,36 @@ class Job:
         return 1 if self.numerics.fp8_param_gather else self.numerics.activation_bytes
 
     @property
+    def wide_domain(self) -> bool:
+        """Links join more than one 8-GPU board (NVL72)."""
+        return self.cluster.link_domain_size > 8
+
+    @property
+    def drops_tokens(self) -> bool:
+        """Experts take a fixed number of rows: shapes are known before routing."""
+        return self.numerics.moe_capacity_factor is not None
+
+    @property
+    def dispatcher(self) -> str:
+        """How tokens reach their experts in this run: alltoall, deepep or hybridep."""
+        stack = self.software
+        if not self.drops_tokens and stack.moe_dispatcher_dropless:
+            return stack.moe_dispatcher_dropless
+        return stack.moe_dispatcher_wide if self.wide_domain and stack.moe_dispatcher_wide else stack.moe_dispatcher
+
+    @property
+    def graphs_without_pipeline(self) -> bool:
+        """Plans with one stage replay whole layers as CUDA graphs: fixed shapes, one micro-batch's buffers at a time."""
+        least, mine = self.software.moe_graphs_least_capability, self.cluster.gpu.compute_capability
+        return self.drops_tokens and least is not None and mine is not None and mine >= least
+
+    @property
+    def expert_overlap_share(self) -> float:
+        """Share of the expert all-to-all that interleaved stages hide."""
+        hides = self.model.is_moe and not self.wide_domain and not self.drops_tokens
+        return self.software.moe_overlap_interleaved_share if hides else 0.0
+
+    @property
     def unfused_attention(self) -> bool:
         return self.stack.memory.attention_kernel == "unfused"
 

@@ -257,9 +257,21 @@ def _chunk(job: Job, config: TransformerConfig, vp_stage: int | None) -> GPTMode
         parallel_output=True,
         share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
         position_embedding_type="none" if model.position_embedding_type == "none" else position,
+        **_rotary(model),
         mtp_block_spec=depths,
         vp_stage=vp_stage,
     )
+
+
+def _rotary(model: ModelSpec) -> dict[str, Any]:
+    """GPTModel's arguments for rotary positions; Megatron's own base where the model's is not known."""
+    scaled = model.rope_scaling is not None and model.rope_scaling.type == "llama3"
+    found: dict[str, Any] = {"rotary_percent": model.rotary_percent, "rope_scaling": scaled}
+    if model.rotary_base is not None:
+        found["rotary_base"] = model.rotary_base
+    if scaled and model.rope_scaling is not None:
+        found["rope_scaling_factor"] = model.rope_scaling.factor
+    return found
 
 
 def _with_our_operators(job: Job, spec: Any) -> Any:

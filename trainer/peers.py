@@ -77,8 +77,8 @@ class Peers:
             ended = self._collect_and_write(failure)
             self._store.set("written", ended.text() if ended else "")
             return _say(ended)
-        patience = self._timeout if failure is None else 2 * GRACE_SECONDS
-        if not self._wait_for(["written"], patience, stop_at_failure=False):
+        whole = failure is None and self._wait_for(["written"], self._timeout, stop_at_failure=True)
+        if not whole and not self._wait_for(["written"], 2 * GRACE_SECONDS, stop_at_failure=False):
             raise Lost("rank 0 does not say that the result is written")
         text = self._store.get("written")
         return _say(Failure.parse(text) if text else None, quiet=True)
@@ -117,8 +117,9 @@ class Peers:
                 self._end_with(Failure(ExitCode.PEER_LOST, f"rank {self.rank} lost a peer: {error or type(error).__name__}"))
 
     def _end_with(self, failure: Failure) -> None:
+        self._tell(failure)
         if not self._ending.acquire(blocking=False):
-            return  # the main thread is ending already
+            return  # the main thread is ending already, and looks for what was told
         try:
             code = self._end_together(failure)
         except Exception:
@@ -135,7 +136,7 @@ class Peers:
             if dead is not None:
                 self._end_with(Failure(ExitCode.PEER_LOST, f"rank {dead} died"))
                 return
-            self._try_to_set("terminated")
+            self._try(lambda: self._store.set("terminated", "1"))
         self.clean_up()
         _say(Failure(code, f"rank {self.rank}: ended by a signal; nothing is written"))
         os._exit(code)
@@ -146,10 +147,13 @@ class Peers:
         except Exception:  # torchrun, which keeps the store, is ending too
             return False
 
-    def _try_to_set(self, key: str) -> None:
+    def _tell(self, failure: Failure) -> None:
+        self._try(lambda: self._store.compare_set("failed", "", failure.text()))
+
+    def _try(self, action: Callable[[], object]) -> None:
         try:
-            self._store.set(key, "1")
-        except Exception:
+            action()
+        except Exception:  # torchrun, which keeps the store, is ending too
             return
 
     def _dead_neighbour(self) -> int | None:

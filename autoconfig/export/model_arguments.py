@@ -10,6 +10,7 @@ from specs.errors import UnsupportedError
 from specs.megatron_build import all_biases, not_buildable
 from specs.model import ModelSpec
 from specs.rope import YARN_ORIGINAL
+from time_model.job import Job
 
 
 def model_arguments(setting: Setting) -> list[Argument]:
@@ -161,9 +162,10 @@ def _experts(out: Collector, setting: Setting) -> None:
             out.add("moe-router-pre-softmax", why="with top-1 the softmax of one score would have no gradient")
     out.add("moe-router-dtype", "fp32")
     out.add("moe-grouped-gemm")
-    if setting.stack.time.moe_send_once_per_domain:
+    dispatcher = Job(model, setting.cluster, numerics, setting.stack, setting.workload).dispatcher
+    if dispatcher != "alltoall":
         out.add("moe-token-dispatcher-type", "flex", why="a token is sent once to a link domain")
-        out.add("moe-flex-dispatcher-backend", "deepep")
+        out.add("moe-flex-dispatcher-backend", dispatcher)
     else:
         out.add("moe-token-dispatcher-type", "alltoall")
     if numerics.moe_capacity_factor is not None:
