@@ -36,16 +36,13 @@ class Sweep:
     """Measured step of each candidate; None: it ran out of memory."""
     pruned_that_ran: int
     """Measured plans that the memory model left out."""
+    best: float
+    """The least measured step seconds, of all plans: the memory model may have left the best one out."""
 
     @property
     def timed(self) -> int:
         """Candidates with a time."""
         return sum(step is not None for step in self.step_seconds)
-
-    @property
-    def best(self) -> float:
-        """The least measured step seconds."""
-        return min(step for step in self.step_seconds if step is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +106,7 @@ def _sweep(key: tuple[object, ...], entries: Sequence[_Entry]) -> Sweep:
         source=str(source),
         candidates=build([cases[n] for n in kept], [variants[n] for n in kept]),
         step_seconds=tuple(steps[n] for n in kept),
+        best=min(step for step in steps if step is not None),
         pruned_that_ran=sum(steps[n] is not None and not likely[n] for n in range(len(cases))),
     )
 
