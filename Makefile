@@ -16,7 +16,7 @@ GPU_PYTHON ?= $(PYTHON)
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint judge bench soak tables calibration accuracy gpu clean
+.PHONY: help demo test services lint judge bench soak tables calibration accuracy profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -27,14 +27,19 @@ help:
 	@echo "make tables  distil measured operators to time_model/data/operators (downloads a wheel of 82 MB)"
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
 	@echo "make accuracy     write docs/accuracy.md"
+	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
 	$(BIN)/autoconfig search --model 175b --gpus 1024
 
-test: lint
+test: lint services
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Slurm and PostgreSQL for the tests of profiling: Debian's packages as root; elsewhere it names what is missing.
+services:
+	tools/install_services.sh
 
 lint: $(DEV)
 	$(BIN)/python -m ruff check .
@@ -54,6 +59,9 @@ tables: $(DEV)
 
 calibration: $(DEV)
 	$(BIN)/python tools/fit_published.py
+
+profiling-docs: $(DEV)
+	$(BIN)/python -m tools.profiling_docs
 
 accuracy: $(DEV)
 	$(BIN)/autoconfig validate --docs docs/accuracy.md

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig import cli_megatron, cli_trace, cli_truth
+from autoconfig import cli_megatron, cli_study, cli_trace, cli_truth
 from autoconfig.cli_options import question_options, request_of, search_options
 from autoconfig.cli_scaling import scaling_command
 from specs.errors import AutoconfigError, InputError
@@ -66,15 +66,19 @@ def cli() -> None:
 @cli.command("search")
 @question_options
 @search_options
+@cli_study.study_options
 @_json_option
 @click.pass_context
 def search_command(
     ctx: click.Context, /, as_json: bool, output: str | None, export: str | None, force: bool, **options: Any
 ) -> None:
-    """Rank the plans that fit, fastest first.
+    """Rank the plans that fit, fastest first; with --profile measure the most promising ones.
 
     autoconfig search --model 175b --gpus 1024
     """
+    if cli_study.wants_profile(options):
+        cli_study.run_profile(ctx, options, as_json=as_json, model_given=options["model"] is not None)
+        return
     from autoconfig.export.service import check_export_folder, export_plan
     from autoconfig.files import check_table_path, write_table
     from autoconfig.service import search
@@ -167,7 +171,7 @@ def models_command(as_json: bool) -> None:
     """List the models of the catalogue."""
     from autoconfig.listings import model_rows
 
-    _show_rows("models", model_rows(), as_json)
+    show_rows("models", model_rows(), as_json)
 
 
 @cli.command("gpus")
@@ -176,7 +180,7 @@ def gpus_command(as_json: bool) -> None:
     """List the GPU types of the catalogue."""
     from autoconfig.listings import gpu_rows
 
-    _show_rows("gpus", gpu_rows(), as_json)
+    show_rows("gpus", gpu_rows(), as_json)
 
 
 @cli.command("software")
@@ -185,7 +189,7 @@ def software_command(as_json: bool) -> None:
     """List the software stacks: what each saves, fuses and overlaps."""
     from autoconfig.listings import software_rows
 
-    _show_rows("software", software_rows(), as_json)
+    show_rows("software", software_rows(), as_json)
 
 
 SEARCH_ONLY = ("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by", "--output", "--export")
@@ -229,7 +233,8 @@ def _print_json(body: dict[str, Any]) -> None:
     click.echo(json.dumps(body, indent=2, allow_nan=False))
 
 
-def _show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A table of rows with the same keys, or JSON."""
     if as_json:
         _print_json({"schema_version": 1, name: rows})
         return
@@ -253,6 +258,7 @@ def _progress(options: dict[str, Any]) -> Any:
 
 
 cli_megatron.register(cli)
+cli_study.register(cli)
 cli.add_command(scaling_command)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from autoconfig.question import SORTS, Request
+from specs.errors import InputError
 from specs.numerics import FP8_RECIPES, PEFT, PRECISIONS
 from specs.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS
 from specs.software_catalogue import DEFAULT_STACK
@@ -80,7 +81,7 @@ def _options_around(command: Command, gpus: tuple[Callable[..., Any], ...]) -> C
         command = click.option(_option(name), name, **arguments)(command)
     shared = (
         click.option(
-            "--model", required=True, help="Catalogue name (175b, llama3-70b), a size (13b), or a Hugging Face config.json."
+            "--model", help="Catalogue name (175b, llama3-70b), a size (13b), or a Hugging Face config.json."
         ),
         *gpus,
         click.option("--cluster", help="JSON or TOML file that describes other hardware."),
@@ -121,6 +122,8 @@ def search_options(command: Command) -> Command:
 
 def request_of(options: dict[str, Any]) -> Request:
     """A Request from the parsed options of any command that uses `question_options`."""
+    if options["model"] is None:
+        raise InputError("Missing option '--model': say --model 175b (autoconfig models lists them), or a config.json")
     architecture = {name: options.get(name) for name in (*_ARCHITECTURE, *BOOLEAN_FIELDS) if options.get(name) is not None}
     numerics = {name: options.get(name) for name, _ in _NUMERICS}
     return Request(

@@ -21,6 +21,7 @@ from memory_model.recomputation import (
 )
 from memory_model.tables import LayerTable, StageTerms, layer_tables, stage_terms
 from specs.cluster import ClusterSpec
+from specs.gpu import CPU_ARCHITECTURE
 from specs.layouts import Layouts
 from specs.model import ModelSpec
 from specs.numerics import Numerics, Workload
@@ -87,8 +88,11 @@ def estimate_memory(
     the limit get an infinite peak without further work. Illegal combinations get numbers too; legality is not decided here.
     """
     nccl = overhead.nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
-    nccl = nccl + overhead.model_parallel_reserved_bytes(stack.memory, layouts.tp, layouts.pp)
-    limit = np.asarray(overhead.allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
+    if cluster.gpu.architecture == CPU_ARCHITECTURE:  # no driver context, no NCCL: jobs hold each rank to the limit itself
+        limit = np.full(len(layouts), cluster.memory_bytes * (1.0 - margin))
+    else:
+        nccl = nccl + overhead.model_parallel_reserved_bytes(stack.memory, layouts.tp, layouts.pp)
+        limit = np.asarray(overhead.allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
 
     def stages(block: Layouts) -> StageTerms:
         return stage_terms(model, cluster, numerics, stack, workload, block, every=detail)

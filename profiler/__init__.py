@@ -1,5 +1,4 @@
-"""Turns a plan into measurements.
+"""Turns a plan into measurements: job folders, runners (in process, local, Slurm), outcomes. Imports `specs`, never torch.
 
-Will own: job folders, the runners (local torchrun, Slurm), outcomes, the budget and NVML sampling. Imports `specs`,
-never torch.
+A job is a folder named by the hash of its content: job.json in, result.json out, logs beside them (docs/profiling.md).
 """

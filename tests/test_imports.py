@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "triton", "megatron", "transformer_engine", "transformers", "pydantic", "trainer", "kernels", "pynvml")
-PLANNER = ("specs", "memory_model", "time_model", "autoconfig")
+PLANNER = ("specs", "memory_model", "time_model", "profiler", "autoconfig")
 FORMULA_TESTS = ("specs", "memory_model", "time_model")
 
 PROBE = f"""

@@ -1,0 +1,299 @@
+"""`autoconfig search --profile` and `autoconfig studies`: measured answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from specs.errors import InputError
+
+if TYPE_CHECKING:
+    from autoconfig.study.session import Options, Session
+    from autoconfig.study.settings import StudySettings
+    from autoconfig.study.worker import Control
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+DEFAULT_FOLDER = "autoconfig-profile"
+DEFAULT_BUDGET = "30m"
+EXIT_NOTHING_FITS = 3
+EXIT_INTERRUPTED = 130
+NAMES = (
+    "profile", "study", "resume", "budget", "storage", "folder", "device", "device_memory", "runner", "slurm", "partition",
+    "account", "jobs", "job_timeout", "steps", "warmup_steps", "objective", "seed", "python", "quiet", "save_calibration",
+)  # fmt: skip
+"""Options of a profiling search, as the command gets them."""
+
+_folder = click.option(
+    "--folder", default=DEFAULT_FOLDER, show_default=True, type=click.Path(path_type=Path), help="Studies, jobs and logs."
+)
+_storage = click.option("--storage", metavar="URL", help="postgresql://... for many workers.  [default: SQLite in --folder]")
+
+
+def study_options(command: Command) -> Command:
+    """What only a profiling search has."""
+    own = (
+        click.option("--profile", is_flag=True, help="Measure the most promising plans with short jobs; needs --study."),
+        click.option("--study", metavar="NAME", help="With --profile: name of the study; one that is there goes on."),
+        click.option("--resume", metavar="NAME", help="Go on with a study; its question is stored."),
+        click.option("--budget", help=f"Like 30m, 2h, 16gpu-hours, 20trials.  [default: {DEFAULT_BUDGET}]"),
+        _storage,
+        _folder,
+        click.option("--device", type=click.Choice(("cuda", "cpu")), help="Where jobs run.  [default: cuda]"),
+        click.option("--device-memory", metavar="SIZE", help="Limit of each rank, like 2GiB.  [CPU: half of all, shared out]"),
+        click.option(
+            "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
+            help="Jobs as processes of this machine, or through sbatch.",
+        ),
+        click.option("--slurm", multiple=True, metavar="OPTION", help="A further #SBATCH option, like --qos=low."),
+        click.option("--partition", help="Slurm partition."),
+        click.option("--account", help="Slurm account."),
+        click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Jobs at once."),
+        click.option("--job-timeout", default="1h", show_default=True, metavar="TIME", help="A job's most time."),
+        click.option("--steps", type=int, default=5, show_default=True, help="Timed steps of a job."),
+        click.option("--warmup-steps", type=int, default=2, show_default=True, help="Steps before them."),
+        click.option(
+            "--objective", type=click.Choice(("step", "headroom", "cost")), default="step", show_default=True,
+            help="headroom: step time against free memory; cost: tokens per money, with --price.",
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of the study."),
+        click.option("--python", default=sys.executable, help="Interpreter with torch and megatron-core.  [default: this one]"),
+        click.option("--quiet", is_flag=True, help="No progress."),
+        click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json)."),
+    )  # fmt: skip
+    for option in reversed(own):
+        command = option(command)
+    return command
+
+
+def wants_profile(options: dict[str, Any]) -> bool:
+    """Whether the search is to measure. Raises InputError for options that only then mean something."""
+    if options["profile"] or options["resume"]:
+        return True
+    if options["study"]:
+        raise InputError("--study names a profiling study: say --profile too")
+    return False
+
+
+def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, model_given: bool) -> None:
+    """The whole command."""
+    from autoconfig.study.screen import screen, show_found
+    from autoconfig.study.session import NothingFitsError, lock_folder, make_runner, open_session
+    from autoconfig.study.settings import parse_budget
+    from autoconfig.study.storage import errors_of
+    from autoconfig.study.worker import Control
+
+    name, resume = _name(options, model_given)
+    budget = parse_budget(options["budget"] or DEFAULT_BUDGET)
+    if options["save_calibration"]:
+        from autoconfig.files import check_output_path
+
+        check_output_path(Path(options["save_calibration"]), (".json",))
+    given = _settings(options) if model_given else None
+    how = _how(options)
+    with lock_folder(how.folder):
+        if given is not None and given.device == "cpu" and not options["quiet"]:
+            click.echo("measuring this CPU's operators, where the study has none yet ...", err=True)
+        try:
+            session = open_session(name, given, how, resume=resume)
+        except NothingFitsError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(EXIT_NOTHING_FITS)
+        control = Control()
+        with contextlib.closing(session), errors_of(how.url):
+            runner = make_runner(session)
+            with screen(quiet=options["quiet"]) as listener, _signals(control, name, listener.say):
+                reason = session.worker(runner, listener, budget, control=control).run()
+            found = _report(session, options, reason, as_json)
+        if not as_json:
+            from autoconfig.cli import console
+
+            show_found(console(), found, reason)
+            click.echo(f"resume: autoconfig search --resume {name}{_same_place(options)}", err=True)
+        if control.finish or control.cancel:
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+def _report(session: Session, options: dict[str, Any], reason: str, as_json: bool) -> Any:
+    from autoconfig.calibration_file import write_calibration
+    from autoconfig.study.report import found_json, learned_calibration, study_found
+
+    found = study_found(session)
+    if as_json:
+        click.echo(json.dumps({**found_json(found), "stopped": reason}, indent=2, allow_nan=False))
+    if options["save_calibration"]:
+        learned = learned_calibration(session)
+        if learned is None:
+            click.echo("nothing was measured, so there is no calibration to write", err=True)
+        else:
+            write_calibration(learned, Path(options["save_calibration"]))
+            click.echo(f"calibration {learned.version} written to {options['save_calibration']}", err=True)
+    return found
+
+
+def _name(options: dict[str, Any], model_given: bool) -> tuple[str, bool]:
+    if options["resume"]:
+        if options["study"] and options["study"] != options["resume"]:
+            raise InputError(f"--resume {options['resume']} and --study {options['study']} name two studies; give one")
+        return options["resume"], True
+    if not options["study"]:
+        raise InputError("a profiling search has a name: say --study NAME (or --resume NAME to go on with one)")
+    if not model_given:
+        raise InputError("--profile needs a question: say --model and --gpus; --resume NAME takes a stored one")
+    return options["study"], False
+
+
+def _settings(options: dict[str, Any]) -> StudySettings:
+    from autoconfig.cli_options import request_of
+    from autoconfig.study.settings import StudySettings, parse_size
+
+    if options["gpus_at_most"] is not None:
+        raise InputError("--profile measures on one number of GPUs: say --gpus N in place of --gpus-at-most")
+    memory = options["device_memory"]
+    return StudySettings(
+        request=request_of(options),
+        device=options["device"] or "cuda",
+        device_memory_bytes=None if memory is None else parse_size(memory),
+        seed=options["seed"],
+        steps=options["steps"],
+        warmup_steps=options["warmup_steps"],
+        objective=options["objective"],
+    )
+
+
+def _how(options: dict[str, Any]) -> Options:
+    from autoconfig.study.session import Options
+    from autoconfig.study.settings import parse_budget
+    from profiler.slurm import SlurmOptions
+
+    limit = parse_budget(options["job_timeout"]).seconds
+    if limit is None:
+        raise InputError(f"--job-timeout {options['job_timeout']}: give a time like 10m")
+    return Options(
+        folder=options["folder"],
+        storage_url=options["storage"],
+        runner=options["runner"],
+        python=options["python"],
+        slots=options["jobs"],
+        job_limit_s=limit,
+        slurm=SlurmOptions(partition=options["partition"], account=options["account"], extra=tuple(options["slurm"])),
+    )
+
+
+@contextlib.contextmanager
+def _signals(control: Control, name: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Ctrl-C once: finish what runs; twice, or SIGTERM: cancel it."""
+
+    def interrupt(*_: object) -> None:
+        if control.finish:
+            control.cancel = True
+            say("cancelling what runs ...")
+        else:
+            control.finish = True
+            say(f"finishing what runs; Ctrl-C again cancels it. Go on later with: autoconfig search --resume {name}")
+
+    def terminate(*_: object) -> None:
+        control.finish = control.cancel = True
+
+    before = {number: signal.signal(number, handler) for number, handler in
+              ((signal.SIGINT, interrupt), (signal.SIGTERM, terminate))}  # fmt: skip
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _same_place(options: dict[str, Any]) -> str:
+    import shlex
+
+    parts = []
+    if str(options["folder"]) != DEFAULT_FOLDER:
+        parts.append(f" --folder {shlex.quote(str(options['folder']))}")
+    if options["storage"]:
+        parts.append(" --storage URL")
+    return "".join(parts)
+
+
+@click.group("studies")
+def studies_group() -> None:
+    """Profiling studies: list, show, delete."""
+
+
+@studies_group.command("list")
+@_folder
+@_storage
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
+    """Every study of a folder or storage."""
+    from autoconfig.study.storage import list_studies, opened
+
+    with opened(_existing(folder, storage)) as found:
+        rows = [
+            {
+                "name": s.name, "model": s.model, "gpus": s.gpus, "trials": s.trials, "measured": s.measured,
+                "running": s.running, "best_step_seconds": s.best_step_seconds,
+                "started": s.started.isoformat(timespec="seconds") if s.started else None,
+            }
+            for s in list_studies(found)
+        ]  # fmt: skip
+    if as_json or rows:
+        from autoconfig.cli import show_rows
+
+        show_rows("studies", rows, as_json)
+    else:
+        click.echo("no studies yet")
+
+
+@studies_group.command("show")
+@click.argument("name")
+@_folder
+@_storage
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json).")
+def show_command(name: str, folder: Path, storage: str | None, as_json: bool, save_calibration: str | None) -> None:
+    """What a study found: measured beside predicted."""
+    from autoconfig.study.screen import show_found
+    from autoconfig.study.session import Options, open_session
+    from autoconfig.study.storage import errors_of
+
+    url = _existing(folder, storage)
+    session = open_session(name, None, Options(folder=folder, storage_url=url, python=sys.executable), resume=True)
+    with contextlib.closing(session), errors_of(url):
+        found = _report(session, {"save_calibration": save_calibration}, "not asked to run", as_json)
+    if not as_json:
+        from autoconfig.cli import console
+
+        show_found(console(), found, "as stored")
+
+
+@studies_group.command("delete")
+@click.argument("name")
+@_folder
+@_storage
+def delete_command(name: str, folder: Path, storage: str | None) -> None:
+    """Forget a study. Job folders stay: what they measured is not measured again."""
+    from autoconfig.study.storage import delete_study, opened
+
+    with opened(_existing(folder, storage)) as found:
+        delete_study(found, name)
+    click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
+
+
+def _existing(folder: Path, storage: str | None) -> str:
+    from autoconfig.study.storage import DATABASE, sqlite_url
+
+    if storage is None and not (folder / DATABASE).exists():
+        raise InputError(f"no studies in {folder} (no {DATABASE} there): name the folder with --folder, or say --storage URL")
+    return storage or sqlite_url(folder)
+
+
+def register(cli: click.Group) -> None:
+    """Add the group."""
+    cli.add_command(studies_group)

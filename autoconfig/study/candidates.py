@@ -1,0 +1,154 @@
+"""Candidates: the plans that a study may measure, with everything predicted about them before the first measurement.
+
+One row per plan, parallel columns. `params` are what Optuna and its dashboard show; they name a candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.fit import shares_of
+from autoconfig.rules import Setting
+from autoconfig.search import Ranking
+from memory_model.predict import estimate_memory
+from specs.layouts import layouts_of
+from specs.plan import SHORT_TO_LONG, TrainPlan
+from time_model.calibration import NAMES
+from time_model.predict import estimate_step_time
+
+Floats = npt.NDArray[np.float64]
+Value = str | int | float
+Params = Mapping[str, Value]
+
+MOST_LAYOUTS = 256
+"""Layouts whose best plan is a candidate."""
+MOST_PLANS = 256
+"""Fastest plans overall that are candidates too: other recomputations of the best layouts."""
+ALWAYS = ("tp", "pp", "dp", "mbs", "recompute")
+"""Keys shown for every trial; the others where some candidate differs from the default."""
+SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")
+"""Keys that are alike where their logarithms are near."""
+KINDS = ("sp", "recompute", "dist_opt", "fsdp", "offload", "first", "last")
+"""Keys that are the same or not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Plans of one question. All columns have n rows."""
+
+    plans: tuple[TrainPlan, ...]
+    params: tuple[Params, ...]
+    """What distinguishes the plans; no two are the same."""
+    predicted_s: Floats
+    """Step seconds by the time model."""
+    shares: Floats
+    """[n, factors]: part of the predicted step that each calibration factor but `step` scales."""
+    sizes: Floats
+    """[n, SIZES]: log2 of the degrees."""
+    kinds: npt.NDArray[np.int64]
+    """[n, KINDS + variant]: codes; equal codes mean equal values."""
+    peak_bytes: Floats
+    limit_bytes: Floats
+    device_bytes: float
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    @cached_property
+    def index(self) -> dict[tuple[tuple[str, Value], ...], int]:
+        """Sorted parameters -> row."""
+        return {key_of(params): row for row, params in enumerate(self.params)}
+
+    @cached_property
+    def choices(self) -> dict[str, tuple[Value, ...]]:
+        """Parameter -> every value that occurs, sorted: the categorical distributions of the study."""
+        found = {name: {params[name] for params in self.params} for name in self.params[0]}
+        return {name: tuple(sorted(values, key=lambda v: (isinstance(v, str), v))) for name, values in found.items()}
+
+    def row_of(self, params: Params) -> int | None:
+        """The candidate with these parameters; None where there is none."""
+        return self.index.get(key_of(params))
+
+
+def key_of(params: Params) -> tuple[tuple[str, Value], ...]:
+    """Parameters in a form that can be a key."""
+    return tuple(sorted(params.items()))
+
+
+def candidates_of(ranking: Ranking) -> Candidates:
+    """What survived the memory model: the best plan of the fastest layouts, and the fastest plans overall, fastest first."""
+    positions = np.unique(np.concatenate([ranking.best[:MOST_LAYOUTS], np.arange(min(MOST_PLANS, len(ranking.row)))]))
+    plans = [ranking.plan(int(position)) for position in positions]
+    return build([(ranking.setting, plan) for plan in plans])
+
+
+def build(cases: Sequence[tuple[Setting, TrainPlan]], variants: Sequence[str] = ()) -> Candidates:
+    """Predict every (setting, plan). `variants` names what else tells them apart, where settings differ. Plans that share a
+    setting and a recomputation are priced together."""
+    variants = variants or [""] * len(cases)
+    n = len(cases)
+    predicted, peak, limit = np.empty(n), np.empty(n), np.empty(n)
+    shares = np.empty((n, len(NAMES) - 1))
+    groups: dict[tuple[Setting, str], list[int]] = {}
+    for number, (setting, plan) in enumerate(cases):
+        groups.setdefault((setting, str(plan.recompute)), []).append(number)
+    for (setting, _), members in groups.items():
+        plans = [cases[number][1] for number in members]
+        arguments = {
+            "model": setting.model,
+            "cluster": setting.cluster,
+            "numerics": setting.numerics,
+            "stack": setting.stack,
+            "workload": setting.workload,
+            "layouts": layouts_of(plans, setting.model, setting.workload.global_batch_size),
+            "recomputes": [plans[0].recompute],
+        }
+        time = estimate_step_time(**arguments, detail=True)  # type: ignore[arg-type]
+        memory = estimate_memory(**arguments)  # type: ignore[arg-type]
+        for row, number in enumerate(members):
+            predicted[number] = time.step_seconds[row, 0]
+            parts = {name: float(value[row, 0]) for name, value in time.parts.items()}
+            shares[number] = shares_of(parts)[1:]
+            peak[number], limit[number] = memory.peak_bytes[row, 0], memory.limit_bytes[row]
+    found = [plan for _, plan in cases]
+    return Candidates(
+        plans=tuple(found),
+        params=_params(found, variants),
+        predicted_s=predicted,
+        shares=shares,
+        sizes=np.array([[math.log2(getattr(plan, key)) for key in SIZES] for plan in found]),
+        kinds=_codes(found, variants),
+        peak_bytes=peak,
+        limit_bytes=limit,
+        device_bytes=float(cases[0][0].cluster.memory_bytes),
+    )
+
+
+def _value(plan: TrainPlan, key: str) -> Value:
+    value = getattr(plan, key)
+    if key == "recompute":
+        return str(value)
+    return "even" if value is None else value if isinstance(value, float) else int(value)
+
+
+def _params(plans: Sequence[TrainPlan], variants: Sequence[str]) -> tuple[Params, ...]:
+    columns = {key: [_value(plan, key) for plan in plans] for key in SHORT_TO_LONG}
+    kept = [key for key, values in columns.items() if key in ALWAYS or len(set(values)) > 1]
+    rows: list[dict[str, Value]] = [{key: columns[key][row] for key in kept} for row in range(len(plans))]
+    if len(set(variants)) > 1:
+        for params, variant in zip(rows, variants, strict=True):
+            params["variant"] = variant
+    return tuple(rows)
+
+
+def _codes(plans: Sequence[TrainPlan], variants: Sequence[str]) -> npt.NDArray[np.int64]:
+    columns: list[npt.NDArray[np.int64]] = []
+    for values in [[str(_value(plan, key)) for plan in plans] for key in KINDS] + [list(variants)]:
+        columns.append(np.unique(np.array(values), return_inverse=True)[1].reshape(-1))
+    return np.stack(columns, axis=1)

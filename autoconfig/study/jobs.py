@@ -1,0 +1,77 @@
+"""From a candidate to the jobs that measure it: a short one first where the full one is long, the full one for what is left."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from autoconfig.rules import Setting
+from autoconfig.study.candidates import build
+from autoconfig.study.settings import StudySettings
+from specs.errors import InputError
+from specs.job import SOFTWARE, Job
+from specs.plan import TrainPlan
+
+SHORT_PAYS_S = 120.0
+"""A full job that is expected to take longer is preceded by a short one: starting processes and compiling take a minute or
+two.
+"""
+SHORT_MICROBATCHES = 4
+SHORT_STEPS = 2
+LIMIT_TIMES = 5.0
+"""A job's time limit: so many times what is expected, and LEAST_LIMIT_S at least."""
+LEAST_LIMIT_S = 120.0
+SHORT, FULL = "short", "full"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One job of a trial."""
+
+    name: str
+    job: Job
+    predicted_s: float
+    """Step seconds of this very job by the time model."""
+
+    @property
+    def expected_s(self) -> float:
+        """All steps together."""
+        return self.predicted_s * (self.job.steps + self.job.warmup_steps)
+
+    def limit_s(self, most: float) -> float:
+        """After this time the job is ended."""
+        return min(most, max(LEAST_LIMIT_S, LIMIT_TIMES * self.expected_s))
+
+
+def full_job(setting: Setting, plan: TrainPlan, settings: StudySettings) -> Job:
+    """The job that measures a plan. Raises InputError where the training core cannot build the software."""
+    stack = setting.stack
+    if stack.name not in SOFTWARE:
+        raise InputError(f"software {stack.name} cannot be profiled; say --software {' or '.join(SOFTWARE)}")
+    return Job(
+        model=setting.model,
+        plan=plan,
+        workload=setting.workload,
+        numerics=setting.numerics,
+        device=settings.device,
+        software=stack.name,
+        attention_kernel="unfused" if stack.memory.attention_kernel == "unfused" else "flash",
+        steps=settings.steps,
+        warmup_steps=settings.warmup_steps,
+        device_memory_bytes=settings.device_memory_bytes,
+    )
+
+
+def stages(setting: Setting, plan: TrainPlan, predicted_s: float, settings: StudySettings, repeat: int = 0) -> list[Stage]:
+    """The jobs of a trial, in order; every one is compared with its own prediction. `repeat`: the plan's earlier measurements;
+    another seed makes it another job, and no short one comes first."""
+    job = full_job(setting, plan, settings)
+    full = Stage(name=FULL, job=job.replace(seed=job.seed + repeat), predicted_s=predicted_s)
+    if full.expected_s <= SHORT_PAYS_S or repeat:
+        return [full]
+    few = min(full.job.num_microbatches, max(plan.pp, SHORT_MICROBATCHES))
+    few = few // plan.pp * plan.pp if plan.vpp > 1 else few  # interleaving wants whole rounds of the pipeline
+    layers = max(1, math.ceil(full.job.model.num_layers / (plan.pp * plan.vpp) / 4))
+    short = full.job.replace(steps=SHORT_STEPS, warmup_steps=1).shortened(layers_per_chunk=layers, num_microbatches=few)
+    smaller = replace(setting, model=short.model, workload=short.workload)
+    return [Stage(name=SHORT, job=short, predicted_s=float(build([(smaller, short.plan)]).predicted_s[0])), full]

@@ -1,0 +1,184 @@
+"""What a study found: measured beside predicted, what was learned, and a calibration file for later searches."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from optuna.trial import FrozenTrial, TrialState
+
+from autoconfig.fit import Observation, refine
+from autoconfig.question import understand
+from autoconfig.study import trials as names
+from autoconfig.study.candidates import build
+from autoconfig.study.front import on_front
+from autoconfig.study.proposal import CONFIDENCE, believe
+from autoconfig.study.session import Session
+from autoconfig.study.surrogate import shipped_scatter
+from specs.units import GIB
+from time_model.calibration import Calibration
+
+MOST_SHAPES = 12
+MOST_UNMEASURED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One trial."""
+
+    trial: int
+    plan: str
+    outcome: str
+    predicted_s: float | None
+    measured_s: float | None
+    spread_s: float | None
+    predicted_peak_gib: float | None
+    measured_peak_gib: float | None
+    message: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted."""
+        return self.measured_s / self.predicted_s if self.measured_s and self.predicted_s else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What was learned of one layer shape: measured over predicted, and on how many trials it rests."""
+
+    shape: str
+    ratio: float
+    trials: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The state of a study."""
+
+    name: str
+    best: Line | None
+    lines: tuple[Line, ...]
+    """Measured ones fastest first, then the others in the order of trials."""
+    prior_best: str
+    """The time model's first plan."""
+    unmeasured: tuple[tuple[str, float, float], ...]
+    """(plan, corrected prediction, its spread) of the most promising plans that were not measured."""
+    candidates: int
+    correction: float | None
+    """Median of measured over predicted."""
+    scatter: float | None
+    """Largest deviation from it, as a share."""
+    memory_correction: float
+    shapes: tuple[Shape, ...]
+    front: tuple[int, ...]
+    """Trials that no other measured one beats in both step time and free memory."""
+    noise: float | None
+    """Median spread of the timed steps over their median."""
+
+
+def study_found(session: Session) -> Found:
+    """Everything that the finished trials say."""
+    trials = session.study.get_trials(deepcopy=False)
+    lines = [_line(trial, session) for trial in trials if trial.user_attrs.get(names.OUTCOME) != names.DUPLICATE]
+    measured = sorted((line for line in lines if line.measured_s is not None), key=lambda line: (line.measured_s, line.trial))
+    others = [line for line in lines if line.measured_s is None]
+    results = names.results_of(trials, session.candidates)
+    belief = believe(session.candidates, results, scatter=shipped_scatter())
+    best_plan = None if belief.best is None else str(session.candidates.plans[belief.best])
+    order = np.argsort(belief.step_seconds, kind="stable")
+    gone = {result.row for result in results} | set(names.tried_in_vain(trials, session.candidates))
+    left = [int(row) for row in order if int(row) not in gone and belief.memory.chance[row] > 0.5][:MOST_UNMEASURED]
+    ratios = [line.ratio for line in measured if line.ratio is not None]
+    middle = statistics.median(ratios) if ratios else None
+    noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
+    return Found(
+        name=session.name,
+        best=next((line for line in measured if line.plan == best_plan), None),
+        lines=(*measured, *others),
+        prior_best=str(session.candidates.plans[0]),
+        unmeasured=tuple(
+            (str(session.candidates.plans[row]), float(belief.step_seconds[row]), float(belief.posterior.log_sd[row]))
+            for row in left
+        ),
+        candidates=len(session.candidates),
+        correction=middle,
+        scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
+        memory_correction=belief.memory.correction,
+        shapes=_shapes(session, trials),
+        front=_front(measured) if session.settings.objective == "headroom" else (),
+        noise=statistics.median(noise) if noise else None,
+    )
+
+
+def _front(measured: list[Line]) -> tuple[int, ...]:
+    points = [(line.measured_s or 0.0, -(line.measured_peak_gib or line.predicted_peak_gib or 0.0)) for line in measured]
+    return tuple(line.trial for line, kept in zip(measured, on_front(points), strict=True) if kept)
+
+
+def _line(trial: FrozenTrial, session: Session) -> Line:
+    attributes, row = trial.user_attrs, names.row_of(trial, session.candidates)
+    outcome = attributes.get(names.OUTCOME) or ("running" if trial.state == TrialState.RUNNING else "unknown")
+    return Line(
+        trial=trial.number,
+        plan=str(attributes.get(names.PLAN, "-")),
+        outcome=str(outcome),
+        predicted_s=attributes.get(names.PREDICTED),
+        measured_s=attributes.get(names.STEP_SECONDS),
+        spread_s=attributes.get(names.SPREAD),
+        predicted_peak_gib=None if row is None else float(session.candidates.peak_bytes[row]) / GIB,
+        measured_peak_gib=attributes.get(names.PEAK_GIB),
+        message=str(attributes.get(names.MESSAGE, "")),
+    )
+
+
+def _shapes(session: Session, trials: list[FrozenTrial]) -> tuple[Shape, ...]:
+    """Median ratio by layer shape (tp, cp, ep, micro-batch, sp, recompute): what plans that share it share."""
+    ratios: dict[str, list[float]] = {}
+    for trial in trials:
+        row, ratio = names.row_of(trial, session.candidates), trial.user_attrs.get(names.LOG_RATIO)
+        if row is None or ratio is None:
+            continue
+        plan = session.candidates.plans[row]
+        keys = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "mbs": plan.mbs, "sp": int(plan.sp)}
+        shown = [f"{key}={value}" for key, value in keys.items() if key in ("tp", "mbs", "sp") or value != 1]
+        ratios.setdefault(",".join([*shown, f"recompute={plan.recompute}"]), []).append(math.exp(ratio))
+    found = [Shape(shape=k, ratio=statistics.median(v), trials=len(v)) for k, v in ratios.items()]
+    return tuple(sorted(found, key=lambda shape: (-shape.trials, shape.shape))[:MOST_SHAPES])
+
+
+def learned_calibration(session: Session) -> Calibration | None:
+    """The calibration of the question, refined with what was measured; None where nothing was."""
+    plain = understand(replace(session.question.request, calibration="none")).setting
+    plain = replace(plain, cluster=session.setting.cluster)
+    observations = []
+    for trial in session.study.get_trials(deepcopy=False):
+        row, seconds = names.row_of(trial, session.candidates), trial.user_attrs.get(names.STEP_SECONDS)
+        if row is None or seconds is None:
+            continue
+        alone = build([(plain, session.candidates.plans[row])])
+        observations.append(
+            Observation(
+                id=f"{session.name}/{trial.number}",
+                source=f"study {session.name}",
+                model=plain.model.name,
+                architecture=plain.cluster.gpu.architecture,
+                generation=plain.stack.generation,
+                moe=plain.model.is_moe,
+                log_ratio=math.log(seconds / float(alone.predicted_s[0])),
+                shares=(1.0, *(float(share) for share in alone.shares[0])),
+            )
+        )
+    if not observations:
+        return None
+    return refine(session.question.calibration, observations, f"study-{session.name}-{len(observations)}")
+
+
+def found_json(found: Found) -> dict[str, Any]:
+    """For programs. Seconds and GiB; ratios are measured over predicted."""
+    body = {"schema_version": 1, **asdict(found), "confidence": CONFIDENCE}
+    body["lines"] = [{**asdict(line), "ratio": line.ratio} for line in found.lines]
+    body["unmeasured"] = [{"plan": p, "step_seconds": s, "spread": d} for p, s, d in found.unmeasured]
+    return body

@@ -1,0 +1,146 @@
+"""What a study is about, as it is kept in the storage: the question and how it is measured. A resumed study asks the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from autoconfig.question import Request
+from specs.errors import InputError
+from specs.json_record import canonical_json, from_json, to_json
+from specs.units import GIB
+
+SCHEMA_VERSION = 1
+SHOWN_ONLY = ("include", "sort_by", "top", "tokens", "price", "gpu_table")
+"""Fields of a Request that change what is printed, or where a file lies, and not what is measured."""
+DEVICES = ("cuda", "cpu")
+OBJECTIVES = ("step", "headroom", "cost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings:
+    """Everything that decides which jobs a study runs."""
+
+    request: Request
+    device: str = "cuda"
+    device_memory_bytes: int | None = None
+    """Limit of each rank; None: the device's own."""
+    seed: int = 0
+    steps: int = 5
+    warmup_steps: int = 2
+    objective: str = "step"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("device", DEVICES), ("objective", OBJECTIVES)):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} {getattr(self, name)!r}: use {', '.join(allowed)}")
+        if not 1 <= self.steps <= 10_000 or not 0 <= self.warmup_steps <= 10_000:
+            raise InputError(f"steps {self.steps} and warm-up steps {self.warmup_steps} must be from 1 (0) to 10,000")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed {self.seed}: give a whole number from 0 to 2,147,483,647")
+
+
+def settings_json(settings: StudySettings) -> dict[str, Any]:
+    """What `settings_of` reads; only what was asked, without what only changes the printing."""
+    request = {
+        f.name: to_json(getattr(settings.request, f.name))
+        for f in dataclasses.fields(Request)
+        if f.name not in SHOWN_ONLY and getattr(settings.request, f.name) != _default(f)
+    }
+    request |= {
+        name: {key: value for key, value in request[name].items() if value is not None}
+        for name in ("numerics", "architecture")
+        if name in request
+    }
+    request = {name: value for name, value in request.items() if value != {}}
+    rest = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name != "request"}
+    return {"schema_version": SCHEMA_VERSION, "request": request, **rest}
+
+
+def settings_of(body: Any, where: str) -> StudySettings:
+    """From JSON. Raises InputError where it was written by another version."""
+    if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"{where} holds no question that this version can read; give it a new name with --study")
+    rest = {key: value for key, value in body.items() if key != "schema_version"}
+    request = dict(rest.pop("request"))
+    loose = {name: request.pop(name) for name in ("numerics", "architecture") if name in request}
+    asked = dataclasses.replace(from_json(Request, request, f"{where}.request"), **loose)
+    return dataclasses.replace(from_json(StudySettings, {**rest, "request": asked}, where))
+
+
+def differences(stored: StudySettings, given: StudySettings) -> list[str]:
+    """What another question asks differently: `gpus: 8 stored, 16 given`; empty for the same question."""
+    before, after = settings_json(stored), settings_json(given)
+    flat = [({**body.pop("request"), **body}) for body in (before, after)]
+    return [
+        f"{key}: {_short(flat[0].get(key))} stored, {_short(flat[1].get(key))} given"
+        for key in sorted({*flat[0], *flat[1]})
+        if canonical_json(flat[0].get(key)) != canonical_json(flat[1].get(key))
+    ]
+
+
+def _short(value: object) -> str:
+    return "nothing" if value is None else str(value)[:60]
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    if f.default is not dataclasses.MISSING:
+        return f.default
+    return f.default_factory() if f.default_factory is not dataclasses.MISSING else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """When a search stops starting jobs; None: no limit of that kind."""
+
+    seconds: float | None = None
+    gpu_hours: float | None = None
+    trials: int | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.seconds is not None:
+            parts.append(f"{self.seconds / 60:g} minutes")
+        if self.gpu_hours is not None:
+            parts.append(f"{self.gpu_hours:g} GPU-hours")
+        if self.trials is not None:
+            parts.append(f"{self.trials} trials")
+        return " or ".join(parts) or "no limit"
+
+
+_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(s|m|min|h|d|gpu-?h|gpu-?hours?|trials?)", re.IGNORECASE)
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_budget(text: str) -> Budget:
+    """`30m`, `2h`, `16gpu-hours`, `20trials`, or several with commas: whichever ends first. Raises InputError."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        match = _PART.fullmatch(part.strip())
+        value = float(match[1]) if match else 0.0
+        if not match or value <= 0:
+            raise InputError(f"budget {text!r}: write it like 30m, 2h, 16gpu-hours or 20trials, several with commas")
+        unit = match[2].lower()
+        key = "trials" if unit.startswith("trial") else "gpu_hours" if unit.startswith("gpu") else "seconds"
+        if key in found:
+            raise InputError(f"budget {text!r} gives {key.replace('_', ' ')} twice")
+        if key == "trials" and value != int(value):
+            raise InputError(f"budget {text!r}: a whole number of trials")
+        found[key] = value * _SECONDS.get(unit, 1.0)
+    trials = found.pop("trials", None)
+    return Budget(**found, trials=None if trials is None else int(trials))
+
+
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(b|mb|gb|mib|gib)", re.IGNORECASE)
+_BYTES = {"b": 1, "mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": GIB}
+
+
+def parse_size(text: str) -> int:
+    """`600MiB`, `2GiB`, `1.5GB` in bytes. Raises InputError."""
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * _BYTES[match[2].lower()]) if match else 0
+    if size < 1:
+        raise InputError(f"size {text!r}: write it like 600MiB or 2GiB")
+    return size

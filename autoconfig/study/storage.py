@@ -1,0 +1,217 @@
+"""Where studies live: SQLite in the search's folder, or PostgreSQL by URL for many workers. Optuna's RDB storage."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy
+from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError
+from optuna.storages import RDBStorage
+from optuna.study import Study
+from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from autoconfig.study.settings import StudySettings, differences, settings_json, settings_of
+from specs.errors import FileError, InputError, UnknownNameError
+
+SETTINGS, TABLE, NOTES = "settings", "operator_table", "notes"
+"""Attributes of a study."""
+DATABASE = "studies.db"
+LOCKED_S = 120.0
+"""How long a writer waits for SQLite's lock: many workers take turns."""
+POOL = 4
+TABLE_ATTEMPTS = 5
+QUESTION_S = 30.0
+"""How long a worker waits for the question of a study that another one is making."""
+DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+
+
+def sqlite_url(folder: Path) -> str:
+    """The default storage of a folder."""
+    return f"sqlite:///{(folder / DATABASE).resolve()}"
+
+
+def open_storage(url: str) -> RDBStorage:
+    """The storage behind a URL; tables are made where there are none. Raises InputError, FileError."""
+    scheme, separator, rest = url.partition("://")
+    full = f"{DRIVERS.get(scheme, scheme)}{separator}{rest}"
+    options: dict[str, Any] = {"pool_size": POOL}
+    if scheme == "sqlite":
+        options = {"connect_args": {"timeout": LOCKED_S}}
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with errors_of(url), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            storage = _connect(full, options)
+    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
+        hint = "give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
+        raise InputError(f"storage {shown(url)!r} is no database URL ({_first_line(error)}); {hint}") from error
+    except ImportError as error:
+        raise InputError(f"storage {shown(url)!r} needs a driver: pip install 'megatron-autoconfig[postgres]'") from error
+    if scheme == "sqlite":
+        sqlalchemy.event.listen(storage.engine, "connect", _durable)
+    return storage
+
+
+def close(storage: RDBStorage) -> None:
+    """Give back its connections."""
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+@contextlib.contextmanager
+def opened(url: str) -> Iterator[RDBStorage]:
+    """`open_storage`, closed at the end; errors of the database inside become ours."""
+    storage = open_storage(url)
+    try:
+        with errors_of(url):
+            yield storage
+    finally:
+        close(storage)
+
+
+def _connect(url: str, options: dict[str, Any]) -> RDBStorage:
+    """Workers that start together make the tables together: whoever comes second finds them there and tries again."""
+    for attempt in range(TABLE_ATTEMPTS):
+        try:
+            return RDBStorage(url, engine_kwargs=options)
+        except (StorageInternalError, SQLAlchemyError) as error:
+            text = f"{error} {error.__cause__}".lower()
+            if attempt + 1 == TABLE_ATTEMPTS or not any(word in text for word in ("already exists", "unique constraint")):
+                raise
+            time.sleep(0.2 * (attempt + 1))
+    raise AssertionError("unreachable")
+
+
+def _durable(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+@contextlib.contextmanager
+def errors_of(url: str) -> Iterator[None]:
+    """Errors of the database become ours: what failed, and what to try."""
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
+        if isinstance(cause, sqlalchemy.exc.ArgumentError | sqlalchemy.exc.NoSuchModuleError):
+            raise cause from error
+        reason = _first_line(getattr(cause, "orig", None) or cause)
+        if url.startswith("sqlite"):
+            hint = "is the folder writable and the disk not full? name another one with --folder"
+            raise FileError(f"study database {shown(url)}: {reason}; {hint}") from error
+        raise InputError(f"study database {shown(url)}: {reason}; is the server up and the URL right?") from error
+
+
+def shown(url: str) -> str:
+    """The URL without its password."""
+    try:
+        return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)[:200]
+    except sqlalchemy.exc.ArgumentError:
+        return url.partition("@")[2][:200] or url[:200]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]
+
+
+def open_study(storage: RDBStorage, name: str, given: StudySettings | None, *, resume: bool) -> tuple[Study, StudySettings]:
+    """The study and its question: a new one, or one that is there and asks the same. `given` may be None in a resume.
+
+    Raises UnknownNameError where there is none to resume, InputError where another question was stored under this name.
+    """
+    if not name or len(name) > 200 or any(not character.isprintable() for character in name):
+        raise InputError(f"study name {name[:60]!r}: 1 to 200 printable characters")
+    try:
+        study = optuna.load_study(study_name=name, storage=storage)
+    except KeyError:
+        if resume or given is None:
+            known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
+            raise UnknownNameError("study", name, known, "autoconfig studies list shows them all") from None
+        study = _create(storage, name, given)
+    deadline = time.monotonic() + QUESTION_S
+    while SETTINGS not in study.user_attrs and time.monotonic() < deadline:
+        time.sleep(0.2)
+    stored = settings_of(study.user_attrs.get(SETTINGS), f"study {name}")
+    if given is not None and (changed := differences(stored, given)):
+        text = "; ".join(changed[:4])
+        raise InputError(
+            f"study {name} asks another question ({text}): resume it with --resume {name} alone, or name a new one"
+        )
+    return study, stored
+
+
+def _create(storage: RDBStorage, name: str, given: StudySettings) -> Study:
+    """A worker that comes second loads what the first made; both write the same question."""
+    directions = ["minimize", "maximize"] if given.objective == "headroom" else ["minimize"]
+    try:
+        study = optuna.create_study(study_name=name, storage=storage, directions=directions)  # type: ignore[arg-type]
+    except DuplicatedStudyError:
+        return optuna.load_study(study_name=name, storage=storage)
+    else:
+        names = ["step seconds", "memory headroom (GiB)"] if given.objective == "headroom" else ["step seconds"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names(names)
+        study.set_user_attr(SETTINGS, settings_json(given))
+    return study
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySummary:
+    """A row of `autoconfig studies list`."""
+
+    name: str
+    model: str
+    gpus: int | None
+    trials: int
+    measured: int
+    running: int
+    best_step_seconds: float | None
+    started: datetime | None
+
+
+def list_studies(storage: RDBStorage) -> list[StudySummary]:
+    """Every study, by name."""
+    found = []
+    for summary in sorted(optuna.get_all_study_summaries(storage), key=lambda s: s.study_name):
+        trials = storage.get_all_trials(storage.get_study_id_from_name(summary.study_name), deepcopy=False)
+        request = summary.user_attrs.get(SETTINGS, {}).get("request", {})
+        values = [t.values[0] for t in trials if t.state == TrialState.COMPLETE and t.values]
+        found.append(
+            StudySummary(
+                name=summary.study_name,
+                model=str(request.get("model", "-")),
+                gpus=request.get("gpus"),
+                trials=len(trials),
+                measured=len(values),
+                running=sum(t.state == TrialState.RUNNING for t in trials),
+                best_step_seconds=min(values, default=None),
+                started=summary.datetime_start,
+            )
+        )
+    return found
+
+
+def delete_study(storage: RDBStorage, name: str) -> None:
+    """Forget a study; job folders stay. Raises UnknownNameError."""
+    try:
+        optuna.delete_study(study_name=name, storage=storage)
+    except KeyError:
+        known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
+        raise UnknownNameError("study", name, known, "autoconfig studies list shows them all") from None
+
+
+__all__ = [
+    "DATABASE", "StudySummary", "close", "delete_study", "errors_of", "list_studies", "open_storage", "open_study", "opened",
+    "shown", "sqlite_url",
+]  # fmt: skip

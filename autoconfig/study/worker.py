@@ -1,0 +1,349 @@
+"""One search on a study: asks for plans, has them measured, tells what came of them, until something says stop.
+
+Everything is in the storage and the job folders: a worker that was killed is followed by one that takes up its running trials.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from autoconfig.rules import Setting
+from autoconfig.study import trials as names
+from autoconfig.study.candidates import Candidates
+from autoconfig.study.jobs import FULL, Stage, stages
+from autoconfig.study.proposal import Proposal
+from autoconfig.study.sampler import NothingLeft, PlanSampler
+from autoconfig.study.settings import Budget, StudySettings
+from autoconfig.study.verdicts import Verdict, hopeless, verdict_of
+from profiler.folder import JobFolder, prepare, read_json
+from profiler.outcome import FINAL, Kind, Outcome, outcome_of
+from profiler.progress import timed_steps
+from profiler.runner import Life, Runner
+from specs.errors import InputError
+
+MOST_ATTEMPTS = 3
+"""How often a job that was lost is started again."""
+MOST_FAILURES = 5
+"""Jobs that may fail before anything was measured."""
+PRUNE_LEFT_S = 10.0
+"""A job whose timed steps are done in less is let finish."""
+DECISION_S = 20.0
+"""How long another worker may take to claim a plan that both chose."""
+
+
+class JobsFailError(InputError):
+    """No job can be measured here; the message says how they end."""
+
+
+class Listener(Protocol):
+    """Is told what happens."""
+
+    def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:
+        """A job was started, or found again."""
+
+    def ended(self, trial: FrozenTrial, verdict: Verdict) -> None:
+        """A trial is over."""
+
+    def tick(self, worker: Worker) -> None:
+        """Now and then."""
+
+    def say(self, text: str) -> None:
+        """Something to know."""
+
+
+@dataclass
+class Running:
+    """A trial whose job runs."""
+
+    trial: Trial
+    row: int
+    stages: list[Stage]
+    stage: Stage
+    folder: JobFolder
+    since: float
+    steps_seen: int = 0
+
+
+@dataclass
+class Control:
+    """Set by signals: `finish` starts nothing more, `cancel` ends what runs."""
+
+    finish: bool = False
+    cancel: bool = False
+
+
+@dataclass
+class Worker:
+    """One search process. `run` returns why it stopped."""
+
+    study: Study
+    setting: Setting
+    candidates: Candidates
+    settings: StudySettings
+    sampler: PlanSampler
+    runner: Runner
+    jobs_folder: Path
+    owner: str
+    listener: Listener
+    budget: Budget = field(default_factory=Budget)
+    slots: int = 1
+    job_limit_s: float = 3600.0
+    control: Control = field(default_factory=Control)
+    poll_s: float = 0.2
+    clock: Callable[[], float] = time.monotonic
+    running: list[Running] = field(default_factory=list)
+    ended_here: int = 0
+    job_seconds: list[float] = field(default_factory=list)
+    """Wall seconds of the jobs that ended in this process."""
+    proposal: Proposal | None = None
+    """The last one: what may still change."""
+    started_at: float = 0.0
+
+    def run(self) -> str:
+        """Until the study is settled, the budget is spent, nothing is left, or a signal came."""
+        self.started_at = self.clock()
+        try:
+            self._adopt()
+            while True:
+                reason = self._reason_to_stop()
+                while reason is None and len(self.running) < self.slots:
+                    reason = self._start()
+                if not self.running:
+                    return reason or "nothing is left to measure"
+                if self.control.cancel or reason == _BUDGET:
+                    self._cancel_all("interrupted" if self.control.cancel else reason or "")
+                    return "cancelled" if self.control.cancel else _BUDGET
+                for one in list(self.running):
+                    self._look(one)
+                self.listener.tick(self)
+                if self.running:
+                    time.sleep(self.poll_s)
+        except JobsFailError:
+            self._cancel_all("no job can be measured here")
+            raise
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU time of the jobs of this process, running ones too."""
+        now = self.clock()
+        return self.setting.cluster.num_gpus * (sum(self.job_seconds) + sum(now - r.since for r in self.running)) / 3600
+
+    def seconds_left(self) -> float | None:
+        """Of the budget; None where time is not limited."""
+        if self.budget.seconds is None:
+            return None
+        return self.budget.seconds - (self.clock() - self.started_at)
+
+    def _reason_to_stop(self) -> str | None:
+        if self.control.finish or self.control.cancel:
+            return "interrupted"
+        left = self.seconds_left()
+        if left is not None and left <= 0:
+            return _BUDGET
+        if self.budget.gpu_hours is not None and self.gpu_hours >= self.budget.gpu_hours:
+            return _BUDGET
+        if self.budget.trials is not None and self.ended_here + len(self.running) >= self.budget.trials:
+            return "the budget of trials is spent"
+        if left is not None and self.job_seconds and max(self.job_seconds[-3:]) > left and not self.running:
+            return "the budget left is shorter than a trial"
+        return None
+
+    def _start(self) -> str | None:
+        """Begin a trial; a reason where none is to begin."""
+        trials = self.study.get_trials(deepcopy=False)
+        self.proposal = self.sampler.proposal(self.study, len(trials))
+        if self.proposal.row is None:
+            return "every candidate was tried"
+        if self.proposal.settled:
+            return _SETTLED
+        template = create_trial(state=TrialState.RUNNING, user_attrs={names.OWNER: self.owner})
+        storage = self.study._storage
+        trial_id = storage.create_new_trial(self.study._study_id, template_trial=template)
+        self._begin(Trial(self.study, trial_id))
+        return None
+
+    def _begin(self, trial: Trial) -> None:
+        """Choose the plan of a trial (again, the same, after a kill) and start its first job."""
+        try:
+            for name, choices in self.candidates.choices.items():
+                trial.suggest_categorical(name, choices)
+        except NothingLeft:
+            self._tell(trial, Verdict(state=TrialState.FAIL, attributes={names.OUTCOME: names.DUPLICATE}))
+            return
+        row = self.candidates.row_of(trial.params)
+        assert row is not None
+        if names.REPEAT not in trial.user_attrs:
+            earlier = [t for t in self.study.get_trials(deepcopy=False) if t.number < trial.number]
+            measured = [t for t in earlier if names.row_of(t, self.candidates) == row and names.STEP_SECONDS in t.user_attrs]
+            trial.set_user_attr(names.REPEAT, len(measured))
+        if not self._claim(trial, row):
+            self._tell(trial, Verdict(state=TrialState.FAIL, attributes={names.OUTCOME: names.DUPLICATE}))
+            return
+        made = self.sampler.last.get(trial.number)
+        self._note(
+            trial,
+            {
+                names.PLAN: str(self.candidates.plans[row]),
+                names.PREDICTED: float(self.candidates.predicted_s[row]),
+                **({names.WHY: made.why, names.CHANCE: made.chance} if made is not None else {}),
+            },
+        )
+        planned = self._stages(trial, row)
+        self._launch(trial, row, planned, planned[0])
+
+    def _stages(self, trial: Trial, row: int) -> list[Stage]:
+        """The trial's jobs; its number of earlier measurements is kept, so that they are the same after a kill."""
+        plan, seconds = self.candidates.plans[row], float(self.candidates.predicted_s[row])
+        return stages(self.setting, plan, seconds, self.settings, int(trial.user_attrs.get(names.REPEAT, 0)))
+
+    def _claim(self, trial: Trial, row: int) -> bool:
+        """Whether the plan is ours. Of workers that chose the same at once exactly one goes on: whoever sees a lower number,
+        or a claim, gives way; a lower number waits for higher ones to decide.
+        """
+        deadline, repeat = self.clock() + DECISION_S, trial.user_attrs[names.REPEAT]
+        while True:
+            others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
+            same = [t for t in others if names.row_of(t, self.candidates) == row and _counts(t, repeat)]
+            if any(t.number < trial.number or t.user_attrs.get(names.CLAIMED) or t.state.is_finished() for t in same):
+                return False
+            if not same or self.clock() > deadline:
+                trial.set_user_attr(names.CLAIMED, True)
+                return True
+            time.sleep(self.poll_s)
+
+    def _launch(self, trial: Trial, row: int, planned: list[Stage], stage: Stage, again: bool = False) -> None:
+        folder = prepare(self.jobs_folder, stage.job)
+        self._note(trial, {names.STAGE: stage.name, names.JOB: folder.name})
+        found = outcome_of(folder)
+        life = self.runner.poll(folder)
+        if life not in (Life.RUNNING, Life.WAITING) and (found is None or found.kind not in FINAL):
+            left = self.seconds_left()
+            limit = stage.limit_s(self.job_limit_s if left is None else min(self.job_limit_s, max(left, 1.0)))
+            self.runner.submit(folder, limit)
+        self.running.append(Running(trial=trial, row=row, stages=planned, stage=stage, folder=folder, since=self.clock()))
+        self.listener.started(self._frozen(trial), stage, again)
+
+    def _look(self, one: Running) -> None:
+        """Whether a job ended, and what follows."""
+        life = self.runner.poll(one.folder)
+        if life in (Life.RUNNING, Life.WAITING):
+            self._look_at_steps(one)
+            return
+        outcome = outcome_of(one.folder) or Outcome(kind=Kind.LOST, message="it vanished without a result")
+        attempts = int(read_json(one.folder.launch_file).get("attempt", 1))
+        if outcome.kind not in FINAL and attempts < MOST_ATTEMPTS and not self.control.cancel:
+            self.listener.say(f"trial {one.trial.number}: {outcome.message}; started again")
+            self.runner.submit(one.folder, one.stage.limit_s(self.job_limit_s))
+            return
+        self.running.remove(one)
+        self.job_seconds.append(self.clock() - one.since)
+        if outcome.hopeless:
+            self._tell(one.trial, self._verdict(outcome, one))
+            raise JobsFailError(f"no job can be measured here: {outcome.message}")
+        if outcome.kind is Kind.MEASURED and one.stage.name != FULL:
+            self._after_short(one, outcome)
+            return
+        self._tell(one.trial, self._verdict(outcome, one))
+        self._check_failures(outcome)
+
+    def _look_at_steps(self, one: Running) -> None:
+        """Steps that were printed go to the storage; a plan that they rule out is ended before the others."""
+        steps = timed_steps(one.folder)
+        if len(steps) == one.steps_seen or not steps:
+            return
+        if self.settings.objective != "headroom":  # Optuna keeps no steps of studies with two objectives
+            for number in range(one.steps_seen, len(steps)):
+                one.trial.report(steps[number], number)
+        one.steps_seen = len(steps)
+        left = (one.stage.job.steps - len(steps)) * min(steps)
+        if left < PRUNE_LEFT_S:
+            return
+        ratio = math.log(min(steps) / one.stage.predicted_s)
+        verdict = hopeless(one.row, ratio, f"its first {len(steps)} steps", self.study, self.sampler, one.trial.number)
+        if verdict is not None:
+            self.runner.cancel(one.folder)
+            self.running.remove(one)
+            self.job_seconds.append(self.clock() - one.since)
+            self._tell(one.trial, verdict)
+
+    def _after_short(self, one: Running, outcome: Outcome) -> None:
+        assert outcome.measurement is not None and outcome.measurement.step_seconds is not None
+        ratio = math.log(outcome.measurement.step_seconds / one.stage.predicted_s)
+        verdict = hopeless(one.row, ratio, "its short job", self.study, self.sampler, one.trial.number)
+        if verdict is not None:
+            self._tell(one.trial, verdict)
+            return
+        following = one.stages[one.stages.index(one.stage) + 1]
+        self._launch(one.trial, one.row, one.stages, following)
+
+    def _check_failures(self, outcome: Outcome) -> None:
+        """Raises JobsFailError where the first jobs all fail."""
+        if outcome.kind in (Kind.MEASURED, Kind.OUT_OF_MEMORY, Kind.CANCELLED, Kind.LOST):
+            return
+        trials = self.study.get_trials(deepcopy=False)
+        good = any(t.user_attrs.get(names.OUTCOME) in (names.MEASURED, names.PRUNED, names.OUT_OF_MEMORY) for t in trials)
+        failed = sum(t.state == TrialState.FAIL and t.user_attrs.get(names.OUTCOME) not in names.AGAIN for t in trials)
+        if not good and failed >= MOST_FAILURES:
+            raise JobsFailError(f"the first {failed} jobs all failed, the last: {outcome.message}")
+
+    def _adopt(self) -> None:
+        """Take up the trials that a search in this folder left running."""
+        for frozen in self.study.get_trials(deepcopy=False):
+            if frozen.state != TrialState.RUNNING or frozen.user_attrs.get(names.OWNER) != self.owner:
+                continue
+            trial = Trial(self.study, frozen._trial_id)
+            row = names.row_of(frozen, self.candidates)
+            if row is None or names.JOB not in frozen.user_attrs:
+                self._begin(trial)
+                continue
+            planned = self._stages(trial, row)
+            stage = next((s for s in planned if s.name == frozen.user_attrs.get(names.STAGE)), planned[0])
+            self._launch(trial, row, planned, stage, again=True)
+
+    def _cancel_all(self, why: str) -> None:
+        for one in self.running:
+            self.runner.cancel(one.folder)
+        for one in self.running:
+            outcome = outcome_of(one.folder)
+            if outcome is None or outcome.kind not in FINAL:
+                outcome = Outcome(kind=Kind.CANCELLED, message=why)
+            self._tell(one.trial, self._verdict(outcome, one))
+        self.running.clear()
+
+    def _tell(self, trial: Trial, verdict: Verdict) -> None:
+        self._note(trial, verdict.attributes)
+        self.study.tell(trial, values=verdict.values, state=verdict.state, skip_if_finished=True)
+        if verdict.attributes.get(names.OUTCOME) != names.DUPLICATE:
+            self.ended_here += 1
+            self.listener.ended(self._frozen(trial), verdict)
+
+    def _verdict(self, outcome: Outcome, one: Running) -> Verdict:
+        return verdict_of(outcome, one.stage, self.settings, float(self.candidates.limit_bytes[one.row]))
+
+    def _note(self, trial: Trial, attributes: dict[str, Any]) -> None:
+        for name, value in attributes.items():
+            trial.set_user_attr(name, value)
+
+    def _frozen(self, trial: Trial) -> FrozenTrial:
+        return self.study._storage.get_trial(trial._trial_id)
+
+
+def _counts(trial: FrozenTrial, repeat: int) -> bool:
+    """A trial of a plan that makes another one of the same plan a duplicate: it runs, or it said something, as the same
+    repeat.
+    """
+    if trial.state == TrialState.RUNNING:
+        return trial.user_attrs.get(names.REPEAT, repeat) == repeat
+    return trial.user_attrs.get(names.OUTCOME) not in names.AGAIN and trial.user_attrs.get(names.REPEAT, 0) == repeat
+
+
+_BUDGET = "the budget is spent"
+_SETTLED = "settled: no plan that was not measured is likely to be faster"

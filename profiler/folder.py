@@ -1,0 +1,129 @@
+"""JobFolder: every file of a job, and no path spelt elsewhere.
+
+FOLDER/<first 16 digits of the content hash>/
+    job.json      what is to run (specs.job)
+    result.json   what was measured (specs.measurement), written by the training core: the truth about the outcome
+    launch.json   how it was started: command, time limit, attempt
+    life.json     who watches over it now: process or Slurm job
+    end.json      how the watched process ended: exit code, timeout, cancelled
+    out.log       what the job printed
+    nvml.jsonl    GPU memory, power, clocks beside a GPU job
+    lock          held while a local job runs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specs.errors import FileError
+from specs.job import Job, job_text, read_job
+
+NAME_DIGITS = 16
+MOST_LOG_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """Paths of one job."""
+
+    path: Path
+
+    @property
+    def job_file(self) -> Path:
+        return self.path / "job.json"
+
+    @property
+    def result_file(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def launch_file(self) -> Path:
+        return self.path / "launch.json"
+
+    @property
+    def life_file(self) -> Path:
+        return self.path / "life.json"
+
+    @property
+    def end_file(self) -> Path:
+        return self.path / "end.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "out.log"
+
+    @property
+    def nvml_file(self) -> Path:
+        return self.path / "nvml.jsonl"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def name(self) -> str:
+        """The first digits of the content hash."""
+        return self.path.name
+
+    def job(self) -> Job:
+        """The job in the folder. Raises FileError or InputError."""
+        return read_job(self.job_file)
+
+    def last_lines(self, count: int = 8) -> list[str]:
+        """The end of the log; empty where there is none."""
+        try:
+            with self.log_file.open("rb") as file:
+                file.seek(max(0, self.log_file.stat().st_size - MOST_LOG_BYTES))
+                lines = file.read().decode("utf-8", errors="replace").splitlines()
+        except OSError:
+            return []
+        return [line for line in lines if line.strip()][-count:]
+
+
+def folder_of(root: Path, job: Job) -> JobFolder:
+    """The folder of this content under `root`; it need not exist."""
+    return JobFolder(root / job.content_hash[:NAME_DIGITS])
+
+
+def prepare(root: Path, job: Job) -> JobFolder:
+    """The job's folder with its job.json. Raises FileError where it cannot be written."""
+    folder = folder_of(root, job)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"job folder {str(folder.path)[:200]!r} cannot be made: {error.strerror or error}") from error
+    if not folder.job_file.exists():
+        write_text(folder.job_file, job_text(job))
+    return folder
+
+
+def write_text(path: Path, text: str) -> None:
+    """Beside, then renamed: a reader sees the whole file or none. Raises FileError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FileError(f"{str(path)[:200]!r} cannot be written: {error.strerror or error}") from error
+
+
+def write_json(path: Path, body: dict[str, Any]) -> None:
+    """`write_text` of an object."""
+    write_text(path, json.dumps(body, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object that we wrote; empty where there is none or it is torn."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return body if isinstance(body, dict) else {}

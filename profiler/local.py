@@ -1,0 +1,107 @@
+"""LocalRunner: jobs as processes of this machine, each under a watcher of its own (`supervise`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from profiler.errors import RunnerError
+from profiler.folder import JobFolder, read_json, write_json
+from profiler.lock import FileLock, is_held, take
+from profiler.outcome import LOSS, outcome_of
+from profiler.processes import POLL_S, end_marked, start_ticks
+from profiler.runner import Command, Life
+from profiler.supervise import GRACE_S
+
+ROOT = Path(__file__).parents[1]
+
+
+class LocalRunner:
+    """Runs `command` for every job."""
+
+    name = "local"
+
+    def __init__(self, command: Command, environment: Mapping[str, str] | None = None, *, nvml: bool = False) -> None:
+        """`environment` is added to this process's own; `nvml`: sample the GPUs beside the job."""
+        self._command = command
+        self._environment = dict(environment or {})
+        self._nvml = nvml
+        self._watchers: dict[Path, int] = {}
+
+    def submit(self, folder: JobFolder, limit_s: float) -> None:
+        """Start a watcher; nothing where one runs already."""
+        with contextlib.ExitStack() as stack:
+            lock = take(folder.lock_file)
+            if lock is None:
+                return
+            stack.enter_context(lock)
+            attempt = int(read_json(folder.launch_file).get("attempt", 0)) + 1
+            for stale in (folder.end_file, folder.life_file):
+                stale.unlink(missing_ok=True)
+            launch = {
+                "runner": self.name,
+                "command": self._command(folder, folder.job()),
+                "environment": self._environment,
+                "limit_s": limit_s,
+                "attempt": attempt,
+                "nvml": self._nvml,
+            }
+            write_json(folder.launch_file, launch)
+            os.set_inheritable(lock.descriptor, True)
+            self._watchers[folder.path] = _start_watcher(folder, lock)
+
+    def poll(self, folder: JobFolder) -> Life:
+        """Running while the folder's lock is held."""
+        self._reap()
+        if is_held(folder.lock_file):
+            return Life.RUNNING
+        return Life.ENDED if outcome_of(folder) is not None else Life.LOST
+
+    def cancel(self, folder: JobFolder) -> None:
+        """Ask the watcher to end its job; where it does not answer, kill it and what is left of the job."""
+        life = read_json(folder.life_file)
+        process = life.get("pid")
+        deadline = time.monotonic() + 2 * GRACE_S
+        while is_held(folder.lock_file) and time.monotonic() < deadline:
+            life = read_json(folder.life_file)
+            process = life.get("pid")
+            if process is not None and start_ticks(process) == life.get("start_ticks"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGTERM)
+            time.sleep(POLL_S)
+        if is_held(folder.lock_file) and process is not None and start_ticks(process) == life.get("start_ticks"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        end_marked(folder.path, 0.0)
+        if outcome_of(folder) is None:
+            write_json(folder.end_file, {"reason": LOSS, "detail": "its watcher did not answer and was killed"})
+        self.poll(folder)
+
+    def _reap(self) -> None:
+        """Take the exit status of watchers that ended, so that no zombie stays."""
+        for path, process in list(self._watchers.items()):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(process, os.WNOHANG) == (0, 0):
+                    continue
+            del self._watchers[path]
+
+
+def _start_watcher(folder: JobFolder, lock: FileLock) -> int:
+    """Process id of a watcher in a session of its own; it inherits the lock. It may outlive this process."""
+    arguments = [sys.executable, "-P", "-m", "profiler.supervise", str(folder.path), str(lock.descriptor)]
+    nothing = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1, 2)]
+    environment = {**os.environ, "PYTHONPATH": _python_path()}
+    try:
+        return os.posix_spawn(sys.executable, arguments, environment, file_actions=nothing, setsid=True)
+    except OSError as error:
+        raise RunnerError(f"{sys.executable} cannot be started: {error.strerror or error}") from error
+
+
+def _python_path() -> str:
+    """This project first, so that the watcher imports what this process runs."""
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))

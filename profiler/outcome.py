@@ -1,0 +1,104 @@
+"""What became of a job: result.json decides, the watcher's end.json only says how a job without a result ended."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from profiler.folder import JobFolder, read_json
+from specs.errors import AutoconfigError
+from specs.exit_code import ExitCode
+from specs.measurement import Measurement, read_measurement
+
+
+class Kind(enum.StrEnum):
+    """How a job ended."""
+
+    MEASURED = "measured"
+    OUT_OF_MEMORY = "out_of_memory"
+    """A constraint learned, no failure."""
+    FAILED = "failed"
+    """The training core said what went wrong."""
+    CRASHED = "crashed"
+    """It ended without a result."""
+    GARBAGE = "garbage"
+    """result.json is no measurement of this job."""
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """Its node or its watcher died, or the scheduler does not know it any more."""
+
+
+FINAL = frozenset({Kind.MEASURED, Kind.OUT_OF_MEMORY, Kind.FAILED, Kind.CRASHED, Kind.GARBAGE, Kind.TIMED_OUT})
+"""Never run again. Cancelled and lost jobs may be."""
+ABOUT_THIS_MACHINE = frozenset({ExitCode.MISSING_PACKAGE, ExitCode.NO_DEVICE, ExitCode.DISK})
+"""Exit codes that every other job here would end with too."""
+
+EXITED, TIMEOUT, CANCEL, LOSS = "exited", "timeout", "cancelled", "lost"
+"""`reason` in end.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One job's end."""
+
+    kind: Kind
+    message: str = ""
+    measurement: Measurement | None = None
+
+    exit_code: int | None = None
+    """Of the training core, where it is known."""
+
+    @property
+    def hopeless(self) -> bool:
+        """Other jobs on this machine would end the same way."""
+        return self.exit_code in ABOUT_THIS_MACHINE
+
+
+def outcome_of(folder: JobFolder) -> Outcome | None:
+    """What the folder's files say; None while neither a result nor an end is there."""
+    if folder.result_file.exists():
+        return _from_result(folder)
+    end = read_json(folder.end_file)
+    if not end:
+        return None
+    reason, log = end.get("reason"), _tail(folder)
+    if reason == TIMEOUT:
+        return Outcome(kind=Kind.TIMED_OUT, message=f"no result after {end.get('seconds', 0):.0f} s, its time limit{log}")
+    if reason == CANCEL:
+        return Outcome(kind=Kind.CANCELLED, message="cancelled")
+    if reason == LOSS:
+        return Outcome(kind=Kind.LOST, message=str(end.get("detail") or "its node or watcher was lost"))
+    code = _rank_exit_code(folder)
+    shown = end.get("exit_code") if code is None else code
+    return Outcome(kind=Kind.CRASHED, message=f"ended with exit code {shown} and no result{log}", exit_code=code)
+
+
+def _rank_exit_code(folder: JobFolder) -> int | None:
+    """What torchrun says the first failed rank ended with; torchrun itself always ends with 1."""
+    found = re.findall(r"exitcode\s*: (-?\d+)", "\n".join(folder.last_lines(60)))
+    return int(found[-1]) if found else None
+
+
+def _from_result(folder: JobFolder) -> Outcome:
+    try:
+        measurement = read_measurement(folder.result_file)
+        expected = folder.job().content_hash
+    except AutoconfigError as error:
+        return Outcome(kind=Kind.GARBAGE, message=f"{folder.result_file}: {error}")
+    if measurement.job_hash != expected:
+        return Outcome(kind=Kind.GARBAGE, message=f"{folder.result_file} is of another job ({measurement.job_hash[:16]})")
+    if measurement.status == "oom":
+        return Outcome(kind=Kind.OUT_OF_MEMORY, message=measurement.message, measurement=measurement)
+    if measurement.status == "failed":
+        message = measurement.message + _tail(folder)
+        return Outcome(kind=Kind.FAILED, message=message, measurement=measurement, exit_code=measurement.exit_code)
+    if not measurement.step_seconds or measurement.step_seconds <= 0:
+        return Outcome(kind=Kind.GARBAGE, message=f"{folder.result_file} ran and has no step time")
+    return Outcome(kind=Kind.MEASURED, measurement=measurement)
+
+
+def _tail(folder: JobFolder) -> str:
+    lines = folder.last_lines(3)
+    return f"; log {folder.log_file}" + (f" ends: {' | '.join(line.strip()[:160] for line in lines)}" if lines else " is empty")

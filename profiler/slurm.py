@@ -1,0 +1,195 @@
+"""SlurmRunner: jobs as Slurm batch jobs, through sbatch, squeue, scontrol and scancel; sacct only where accounting runs.
+
+The scheduler says what lives; result.json says what came of it. A job carries its folder's name as its job name, so that a
+search that was killed between sbatch and writing the job's number finds it again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiler.errors import RunnerError
+from profiler.folder import JobFolder, read_json, write_json, write_text
+from profiler.outcome import CANCEL, EXITED, LOSS, TIMEOUT, outcome_of
+from profiler.processes import MARK
+from profiler.runner import Command, Life
+
+PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
+NAME_PREFIX = "autoconfig-"
+WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+ALIVE = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
+LOST_STATES = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
+CALL_S = 60.0
+"""What one call of a Slurm program may take: the controller answers late when it is busy."""
+CANCEL_S = 90.0
+"""Until a cancelled job must be gone: Slurm's KillWait is 30 s by default."""
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions:
+    """What a cluster needs to be told. Names are sbatch's."""
+
+    nodes: int = 1
+    gpus_per_node: int = 0
+    cpus_per_task: int | None = None
+    partition: str | None = None
+    account: str | None = None
+    extra: tuple[str, ...] = ()
+    """Further #SBATCH options, as written there."""
+
+    def lines(self) -> list[str]:
+        """The #SBATCH lines."""
+        found = [f"--nodes={self.nodes}", "--ntasks-per-node=1"]
+        if self.gpus_per_node:
+            found.append(f"--gpus-per-node={self.gpus_per_node}")
+        for name in ("cpus_per_task", "partition", "account"):
+            if (value := getattr(self, name)) is not None:
+                found.append(f"--{name.replace('_', '-')}={value}")
+        return [f"#SBATCH {option}" for option in (*found, *self.extra)]
+
+
+class SlurmRunner:
+    """Runs `command` for every job as a batch job."""
+
+    name = "slurm"
+
+    def __init__(self, command: Command, options: SlurmOptions, environment: Mapping[str, str] | None = None) -> None:
+        """Raises RunnerError where Slurm's programs are missing."""
+        missing = [program for program in PROGRAMS if shutil.which(program) is None]
+        if missing:
+            raise RunnerError(f"Slurm's {', '.join(missing)} is not on PATH; run on a login node, or say --runner local")
+        self._command = command
+        self._options = options
+        self._environment = dict(environment or {})
+
+    def submit(self, folder: JobFolder, limit_s: float) -> None:
+        """sbatch; nothing where the scheduler has the job already."""
+        if self._job_id(folder) is not None and self.poll(folder) in (Life.WAITING, Life.RUNNING):
+            return
+        attempt = int(read_json(folder.launch_file).get("attempt", 0)) + 1
+        for stale in (folder.end_file, folder.life_file):
+            stale.unlink(missing_ok=True)
+        command = self._command(folder, folder.job())
+        write_json(folder.launch_file, {"runner": self.name, "command": command, "limit_s": limit_s, "attempt": attempt})
+        script = folder.path / "job.sbatch"
+        write_text(script, self._script(folder, command, limit_s))
+        done = _call(["sbatch", "--parsable", str(script)], folder.path)
+        if done.returncode:
+            raise RunnerError(f"sbatch refuses the job: {_said(done)} (script {script})")
+        write_json(folder.life_file, {"slurm_job_id": done.stdout.strip().split(";")[0]})
+
+    def poll(self, folder: JobFolder) -> Life:
+        """Ask squeue, then scontrol, then sacct. What is not known any more and left no result is lost."""
+        job_id = self._job_id(folder)
+        if job_id is None:
+            return Life.ENDED if outcome_of(folder) is not None else Life.LOST
+        state, detail = self._state(job_id)
+        if state in WAITING:
+            return Life.WAITING
+        if state in ALIVE:
+            return Life.RUNNING
+        if not folder.end_file.exists():
+            write_json(folder.end_file, _end_of(state, detail, job_id))
+        return Life.ENDED
+
+    def cancel(self, folder: JobFolder) -> None:
+        """scancel, and wait until it is gone."""
+        job_id = self._job_id(folder)
+        if job_id is None:
+            return
+        _call(["scancel", job_id])
+        deadline = time.monotonic() + CANCEL_S
+        while self.poll(folder) in (Life.WAITING, Life.RUNNING):
+            if time.monotonic() > deadline:
+                raise RunnerError(f"Slurm job {job_id} is still there {CANCEL_S:.0f} s after scancel; end it by hand")
+            time.sleep(POLL_S)
+
+    def _job_id(self, folder: JobFolder) -> str | None:
+        """From life.json; where the search was killed before it was written, by the job's name."""
+        known = read_json(folder.life_file).get("slurm_job_id")
+        if known is not None:
+            return str(known)
+        if not folder.launch_file.exists():
+            return None
+        done = _call(["squeue", "--noheader", f"--name={NAME_PREFIX}{folder.name}", "--format=%i"])
+        found = done.stdout.split()
+        if not found:
+            return None
+        write_json(folder.life_file, {"slurm_job_id": found[0]})
+        return found[0]
+
+    def _state(self, job_id: str) -> tuple[str, str]:
+        """(state, ExitCode or reason); an empty state where nobody knows the job."""
+        done = _call(["squeue", "--noheader", f"--jobs={job_id}", "--format=%T"])
+        if done.returncode and "Invalid job id" not in done.stderr:
+            raise RunnerError(f"squeue does not answer: {_said(done)}")
+        state = done.stdout.strip()
+        if state in WAITING or state in ALIVE:
+            return state, ""
+        done = _call(["scontrol", "show", "job", job_id, "--oneliner"])
+        fields = dict(re.findall(r"(\S+?)=(\S*)", done.stdout))
+        if done.returncode == 0 and fields.get("JobState"):
+            return fields["JobState"], fields.get("ExitCode", "")
+        if shutil.which("sacct") is not None:
+            done = _call(["sacct", f"--jobs={job_id}", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode"])
+            if done.returncode == 0 and done.stdout.strip():
+                state, _, code = done.stdout.strip().splitlines()[-1].partition("|")
+                return state.split()[0], code
+        return "", ""
+
+    def _script(self, folder: JobFolder, command: Sequence[str], limit_s: float) -> str:
+        minutes = max(1, math.ceil(limit_s / 60))  # Slurm keeps limits in minutes
+        environment = {**self._environment, MARK: str(folder.path)}
+        lines = [
+            "#!/bin/bash",
+            f"#SBATCH --job-name={NAME_PREFIX}{folder.name}",
+            f"#SBATCH --output={folder.log_file}",
+            "#SBATCH --open-mode=append",
+            f"#SBATCH --chdir={folder.path}",
+            f"#SBATCH --time={minutes}",
+            "#SBATCH --requeue",
+            *self._options.lines(),
+            *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
+            f"exec {'srun ' if self._options.nodes > 1 else ''}{shlex.join(command)}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _end_of(state: str, detail: str, job_id: str) -> dict[str, object]:
+    """end.json from a final state."""
+    if state == "TIMEOUT" or state == "DEADLINE":
+        return {"reason": TIMEOUT, "detail": state, "seconds": 0.0}
+    if state.startswith("CANCELLED"):
+        return {"reason": CANCEL, "detail": state}
+    if not state:
+        return {"reason": LOSS, "detail": f"Slurm does not know job {job_id} any more"}
+    if state in LOST_STATES:
+        return {"reason": LOSS, "detail": f"Slurm job {job_id} ended as {state}"}
+    return {"reason": EXITED, "exit_code": detail.split(":")[0] or "unknown", "detail": state}
+
+
+def _call(command: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """One Slurm program; English messages. Raises RunnerError where it does not answer."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=CALL_S, check=False, env=environment, cwd=cwd, errors="replace"
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunnerError(f"{command[0]} does not answer within {CALL_S:.0f} s; is the Slurm controller up?") from error
+    except OSError as error:
+        raise RunnerError(f"{command[0]} cannot be started: {error.strerror or error}") from error
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join((done.stderr or done.stdout).split())[:300] or f"exit code {done.returncode}"

@@ -1,0 +1,101 @@
+"""The watcher of one local job: `python -P -m profiler.supervise FOLDER DESCRIPTOR`, started by `local.LocalRunner`.
+
+It outlives the search that started it. It holds the folder's lock (inherited as DESCRIPTOR), runs the command of launch.json
+in a process group of its own, ends it and all that it started at the time limit or on SIGTERM, and says in end.json how it
+ended. When it returns, no process of the job is left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from profiler.folder import JobFolder, read_json, write_json
+from profiler.nvml import Sampler
+from profiler.outcome import CANCEL, EXITED, TIMEOUT
+from profiler.processes import MARK, end_marked, start_ticks
+from specs.errors import AutoconfigError
+
+GRACE_S = 5.0
+"""From the polite signal to the kill."""
+PR_SET_PDEATHSIG = 1
+
+
+class _Cancelled(Exception):
+    """SIGTERM came."""
+
+
+def supervise(folder: JobFolder) -> None:
+    """Run the command of launch.json to its end, its time limit or a cancellation."""
+    launch = read_json(folder.launch_file)
+    limit_s = float(launch["limit_s"])
+    write_json(folder.life_file, {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
+    started, reason, code = time.monotonic(), EXITED, None
+    child: subprocess.Popen[bytes] | None = None
+    sampler = Sampler(folder.nvml_file) if launch.get("nvml") else None
+    try:
+        with folder.log_file.open("ab") as log:
+            child = _start(launch, folder, log)
+        code = child.wait(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        reason = TIMEOUT
+    except _Cancelled:
+        reason = CANCEL
+    except OSError as error:
+        code = 127
+        folder.log_file.write_text(f"{launch['command'][0]} cannot be started: {error.strerror or error}\n", encoding="utf-8")
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if sampler is not None:
+            sampler.stop()
+        end_marked(folder.path, GRACE_S)
+        if child is not None:
+            child.wait()
+        write_json(folder.end_file, {"reason": reason, "exit_code": code, "seconds": time.monotonic() - started})
+
+
+def _start(launch: dict[str, Any], folder: JobFolder, log: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **launch.get("environment", {}), MARK: str(folder.path)}
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def die_with_watcher() -> None:
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return subprocess.Popen(
+        launch["command"],
+        cwd=launch.get("cwd") or folder.path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=die_with_watcher,
+    )
+
+
+def _cancel(*_: object) -> None:
+    raise _Cancelled
+
+
+def main(arguments: list[str]) -> int:
+    """FOLDER and the descriptor of its lock, which stays open until the end."""
+    signal.signal(signal.SIGTERM, _cancel)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        os.chdir(arguments[0])
+        supervise(JobFolder(Path(arguments[0])))
+    except (AutoconfigError, KeyError, OSError, _Cancelled) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""Recorded sweeps as an oracle: the bars of docs/profiling.md, held."""
+
+import numpy as np
+import optuna
+import pytest
+
+from autoconfig.study.proposal import TOLERANCE
+from autoconfig.study.recorded import Sweep, paper, sweeps
+from autoconfig.study.replay import by_prior, by_sampler, quiet_optuna, replay, replay_study
+from autoconfig.study.replay_docs import LEAST_TIMED
+from autoconfig.study.sampler import PlanSampler
+from autoconfig.study.scatter_fit import LEAST_ROWS, fit_scatter
+from autoconfig.study.surrogate import shipped_scatter
+from autoconfig.study.trials import OUT_OF_MEMORY, OUTCOME, STEP_SECONDS, attributes_of_oracle
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[Sweep]:
+    return sweeps(LEAST_ROWS)
+
+
+def barred(recorded: list[Sweep]) -> list[Sweep]:
+    return [s for s in recorded if s.timed >= LEAST_TIMED and s.source.startswith(("AlephAlpha", "vTrain"))]
+
+
+def test_the_sweeps_are_those_of_the_docs(recorded):
+    counts: dict[str, int] = {}
+    for sweep in barred(recorded):
+        counts[sweep.source] = counts.get(sweep.source, 0) + 1
+    assert counts == {"AlephAlpha-layouts-2311.05610": 3, "vTrain-groundtruth-multi": 1, "vTrain-groundtruth-single": 24}
+    for sweep in barred(recorded):
+        assert sweep.best in sweep.step_seconds, f"the memory model leaves out the best plan of {sweep.name}"
+    pruned, timed = (sum(getattr(sweep, name) for sweep in recorded) for name in ("pruned_that_ran", "timed"))
+    assert pruned <= 0.01 * timed
+
+
+def test_the_best_plan_is_found_in_few_trials(recorded):
+    """At most 5 trials in the median and 12 in the 90th percentile; the study stops by itself, at the best in 9 of 10."""
+    large = barred(recorded)
+    unseen = {name: fit_scatter([s for s in recorded if paper(s) != name]) for name in {paper(s) for s in large}}
+    runs = [replay_study(sweep, unseen[paper(sweep)]) for sweep in large]
+    found = [run.found_after for run in runs]
+    assert np.median(found) <= 5
+    assert np.quantile(found, 0.9) <= 12
+    assert sum(run.regret_at_stop <= TOLERANCE for run in runs) >= 0.9 * len(runs)
+
+
+def test_the_sampler_proposes_what_the_replay_proposed(recorded):
+    """Through Optuna's ask and tell the study is the same: out-of-memory trials too."""
+    quiet_optuna()
+    sweep = next(s for s in barred(recorded) if None in s.step_seconds)
+    sampler = PlanSampler(sweep.candidates, seed=0)
+    study = optuna.create_study(sampler=sampler, study_name=sweep.name)
+    rows = []
+    for _ in range(12):
+        trial = study.ask()
+        params = trial.relative_params
+        row = sweep.candidates.row_of(params)
+        for name, choices in sweep.candidates.choices.items():
+            trial.suggest_categorical(name, choices)
+        for name, value in attributes_of_oracle(sweep.step_seconds[row]).items():
+            trial.set_user_attr(name, value)
+        if sweep.step_seconds[row] is None:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(trial, sweep.step_seconds[row])
+        rows.append(row)
+    assert any(trial.user_attrs[OUTCOME] == OUT_OF_MEMORY for trial in study.trials)
+    assert all(STEP_SECONDS in trial.user_attrs for trial in study.trials if trial.value is not None)
+    again = replay_rows(sweep, 12)
+    assert rows == again
+
+
+def replay_rows(sweep: Sweep, count: int) -> list[int]:
+    from autoconfig.study.proposal import Result, propose
+
+    results: list[Result] = []
+    for number in range(count):
+        row = propose(sweep.candidates, results, name=sweep.name, seed=0, number=number, scatter=shipped_scatter()).row
+        step = sweep.step_seconds[row]
+        results.append(Result(row=row, step_seconds=step, out_of_memory=step is None))
+    return [result.row for result in results]
+
+
+def test_other_strategies_run_on_the_same_candidates(recorded):
+    quiet_optuna()
+    sweep = barred(recorded)[-1]
+    tpe = by_sampler(lambda seed: optuna.samplers.TPESampler(seed=seed), warm_start=3)
+    assert list(tpe(sweep, 0))[:3] == list(by_prior(sweep, 0))[:3]
+    assert replay(sweep, by_prior, 0).found_after <= len(sweep.candidates)

@@ -1,0 +1,119 @@
+"""Helpers of tests that run whole searches: the real command line with a training core that answers from a record."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import optuna
+from job_help import STAND_IN
+from optuna.trial import TrialState
+
+from autoconfig.question import Request, understand
+from autoconfig.search import rank_plans
+from autoconfig.study.candidates import candidates_of
+from autoconfig.study.storage import opened, sqlite_url
+from profiler.processes import MARK
+
+ROOT = Path(__file__).parents[2]
+QUESTION = {
+    "model": "gpt3-1.7b", "gpus": 8, "gpu": "a100-80gb", "seq_length": 1024, "global_batch_size": 8,
+    "software": "megatron-local", "architecture": {"num_layers": 4}, "fix": ("recompute=none",), "max": ("pp=2",),
+}  # fmt: skip
+ARGUMENTS = (
+    "--model", "gpt3-1.7b", "--gpus", "8", "--gpu", "a100-80gb", "--seq-length", "1024", "--global-batch-size", "8",
+    "--software", "megatron-local", "--num-layers", "4", "--fix", "recompute=none", "--max", "pp=2",
+)  # fmt: skip
+"""A question with a few dozen candidates."""
+
+
+def candidates():
+    return candidates_of(rank_plans(understand(Request(**QUESTION)).setting, understand(Request(**QUESTION)).wish))
+
+
+def write_oracle(folder: Path) -> dict[str, float | str]:
+    """What the stand-in measures: the prediction with an error by tp and a little of its own; the third plan does not fit."""
+    found = candidates()
+    oracle: dict[str, float | str] = {}
+    for row, plan in enumerate(found.plans):
+        own = 1 + 0.02 * ((row * 7919) % 11 - 5) / 5
+        oracle[str(plan)] = float(found.predicted_s[row]) * (1.3 if plan.tp == 1 else 0.9) * own
+    oracle[str(found.plans[2])] = "oom"
+    (folder / "oracle.json").write_text(json.dumps(oracle))
+    return oracle
+
+
+def fake_python(folder: Path) -> Path:
+    """An interpreter that has torch as far as anyone can tell, and runs the stand-in for everything else."""
+    script = folder / "python-with-torch"
+    script.write_text(f'#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\nexec {sys.executable} {STAND_IN}\n')
+    script.chmod(0o755)
+    return script
+
+
+def environment(place: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "STAND_IN_ORACLE": str(place / "oracle.json"), **more}
+
+
+def search_command(place: Path, *arguments: str, folder: str = "work") -> list[str]:
+    return [
+        sys.executable, "-m", "autoconfig", "search", *arguments, "--folder", str(place / folder),
+        "--python", str(place / "python-with-torch"),
+    ]  # fmt: skip
+
+
+def search(place: Path, *arguments: str, folder: str = "work", **more: str) -> subprocess.CompletedProcess[str]:
+    """To its end."""
+    command = search_command(place, *arguments, folder=folder)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment(place, **more), capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def start(place: Path, *arguments: str, folder: str = "work", **more: str) -> subprocess.Popen[str]:
+    """In the background."""
+    command = search_command(place, *arguments, folder=folder)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment(place, **more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def trials_of(place: Path, name: str, folder: str = "work", url: str | None = None) -> list[optuna.trial.FrozenTrial]:
+    with opened(url or sqlite_url(place / folder)) as storage:
+        try:
+            return storage.get_all_trials(storage.get_study_id_from_name(name))
+        except KeyError:
+            return []
+
+
+def told(trials) -> list[tuple[object, ...]]:
+    """What must be the same however often the search was killed."""
+    kept = [t for t in trials if t.user_attrs.get("outcome") != "duplicate" and t.state != TrialState.RUNNING]
+    return [(t.number, t.state, t.user_attrs.get("plan"), t.user_attrs.get("measured_step_seconds")) for t in kept]
+
+
+def runs(place: Path, folder: str = "work") -> dict[str, int]:
+    """Job folder -> how often its job was started."""
+    jobs = place / folder / "jobs"
+    return {path.parent.name: len(path.read_text().split()) for path in jobs.glob("*/runs.txt")}
+
+
+def left_over(place: Path) -> list[int]:
+    """Processes of jobs under this place that still live."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                text = Path(f"/proc/{entry}/environ").read_bytes()
+            except OSError:
+                continue
+            if f"{MARK}={place}".encode() in text:
+                found.append(int(entry))
+    return found
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()

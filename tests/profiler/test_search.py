@@ -1,0 +1,195 @@
+"""Whole searches through the command line: real processes for the search and for every job."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+from job_help import wait_until
+from study_help import (
+    ARGUMENTS,
+    fake_python,
+    kill,
+    left_over,
+    runs,
+    search,
+    start,
+    told,
+    trials_of,
+    write_oracle,
+)
+
+PROFILE = ("--profile", "--study", "s")
+
+
+@pytest.fixture
+def place(tmp_path):
+    fake_python(tmp_path)
+    write_oracle(tmp_path)
+    return tmp_path
+
+
+def test_a_study_finds_the_measured_best(place):
+    """The answer as JSON; the same question again goes on with the same study and measures nothing twice."""
+    done = search(place, *ARGUMENTS, *PROFILE, "--budget", "5m", "--json", "--save-calibration", str(place / "cal.json"))
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)
+    oracle = {plan: s for plan, s in json.loads((place / "oracle.json").read_text()).items() if s != "oom"}
+    assert body["stopped"].startswith("settled")
+    assert body["best"]["measured_s"] <= 1.01 * min(oracle.values())
+    assert body["correction"] == pytest.approx(0.9, abs=0.05)
+    assert len(body["lines"]) < len(oracle)
+    calibration = json.loads((place / "cal.json").read_text())
+    assert calibration["version"].startswith("study-s-")
+    before = told(trials_of(place, "s"))
+    again = search(place, *ARGUMENTS, *PROFILE, "--budget", "5m", "--json")
+    assert again.returncode == 0 and told(trials_of(place, "s")) == before
+    assert set(runs(place).values()) == {1} and left_over(place) == []
+
+
+def test_a_resumed_study_asks_the_stored_question(place):
+    first = search(place, *ARGUMENTS, *PROFILE, "--budget", "2trials")
+    assert first.returncode == 0 and len(told(trials_of(place, "s"))) == 2, first.stderr
+    assert "trial 0: tp=" in first.stderr and "Winner:" in first.stdout
+    more = search(place, "--resume", "s", "--budget", "2trials", "--quiet")
+    assert more.returncode == 0 and len(told(trials_of(place, "s"))) == 4
+    assert more.stderr.startswith("resume:")
+    same = search(place, *ARGUMENTS, "--resume", "s", "--budget", "1trial", "--quiet")
+    assert same.returncode == 0 and len(told(trials_of(place, "s"))) == 5
+    other = search(place, *ARGUMENTS, "--seed", "7", "--resume", "s")
+    assert other.returncode == 2 and "seed: 0 stored, 7 given" in other.stderr
+    unknown = search(place, "--resume", "sss")
+    assert unknown.returncode == 2 and "unknown study 'sss'; did you mean s?" in unknown.stderr
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.soak)])
+def test_killed_at_any_moment(place, kills):
+    """kill -9 of the search at random moments: no finished trial lost or changed, none run twice, nothing left running, and
+    the trials are those of an undisturbed run."""
+    budget = ("--budget", "12trials", "--quiet")
+    calm = search(place, *ARGUMENTS, *PROFILE, *budget, folder="calm")
+    assert calm.returncode == 0, calm.stderr
+    generator, kept = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "20261121"))), []
+    for _ in range(kills):
+        process = start(place, *ARGUMENTS, *PROFILE, *budget, STAND_IN_EVERY_SECONDS="0.2")
+        time.sleep(generator.uniform(0.5, 6.0))
+        kill(process)
+        now = told(trials_of(place, "s")) if (place / "work" / "studies.db").exists() else []
+        assert now[: len(kept)] == kept
+        kept = now
+    wanted = told(trials_of(place, "s", "calm"))
+    left = len(wanted) - len(kept)
+    if left > 0:
+        last = search(place, *ARGUMENTS, *PROFILE, "--budget", f"{left}trials", "--quiet")
+        assert last.returncode == 0, last.stderr
+    assert told(trials_of(place, "s"))[: len(wanted)] == wanted
+    assert set(runs(place).values()) == {1}
+    wait_until(lambda: left_over(place) == [], "processes of jobs are left")
+
+
+def test_ctrl_c_once_finishes_what_runs(place):
+    process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="2")
+    wait_until(lambda: runs(place), "no job has started")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "finishing what runs" in err and "autoconfig search --resume s" in err and "Winner" in out
+    trials = trials_of(place, "s")
+    assert [t.user_attrs["outcome"] for t in trials] == ["measured"] and left_over(place) == []
+
+
+def test_ctrl_c_twice_cancels(place):
+    process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="300")
+    wait_until(lambda: runs(place), "no job has started")
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: process.poll() is not None or os.kill(process.pid, 0) is None, "it is gone")
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130 and "cancelling what runs" in err, err
+    assert [t.user_attrs["outcome"] for t in trials_of(place, "s")] == ["cancelled"] and left_over(place) == []
+    again = search(place, "--resume", "s", "--budget", "1trial", "--quiet")
+    assert again.returncode == 0, again.stderr
+    first, second = trials_of(place, "s")
+    assert second.user_attrs["outcome"] == "measured" and second.user_attrs["plan"] == first.user_attrs["plan"]
+
+
+def test_two_searches_in_one_folder(place):
+    process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="300")
+    wait_until(lambda: runs(place), "no job has started")
+    second = search(place, *ARGUMENTS, "--profile", "--study", "other")
+    assert second.returncode == 2 and f"in use by a search (process {process.pid}" in second.stderr
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 130 and left_over(place) == []
+
+
+def test_a_full_disk(place):
+    """A file system of 300 kB: the search stops with a message, and leaves no process."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    small = place / "work"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this machine does not let us mount a tmpfs")
+    try:
+        done = search(place, *ARGUMENTS, *PROFILE, "--budget", "2m")
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert "No space left" in done.stderr or "disk" in done.stderr
+        assert left_over(place) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_read_only_folder(place):
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    folder = place / "work"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this machine does not let us mount a tmpfs")
+    try:
+        done = search(place, *ARGUMENTS, *PROFILE)
+        assert done.returncode == 2 and "Read-only file system" in done.stderr
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_jobs_that_all_fail(place):
+    """The first five jobs end without a result: the search says how, and stops."""
+    (place / "python-with-torch").write_text('#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\necho no luck; exit 3\n')
+    done = search(place, *ARGUMENTS, *PROFILE)
+    assert done.returncode == 2 and "the first 5 jobs all failed" in done.stderr and "no luck" in done.stderr
+
+
+def test_a_missing_package_ends_the_search_at_once(place):
+    text = "echo 'exitcode  : 12 (pid: 1)'; echo trainer: install the training core; exit 1"
+    (place / "python-with-torch").write_text(f'#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\n{text}\n')
+    done = search(place, *ARGUMENTS, *PROFILE)
+    assert done.returncode == 2 and "no job can be measured here" in done.stderr
+    assert len(trials_of(place, "s")) == 1
+
+
+def test_studies(place):
+    assert search(place, *ARGUMENTS, *PROFILE, "--budget", "2trials", "--quiet").returncode == 0
+    folder = ("--folder", str(place / "work"))
+
+    def studies(*arguments: str) -> subprocess.CompletedProcess[str]:
+        from study_help import ROOT, environment, sys
+
+        command = [sys.executable, "-m", "autoconfig", "studies", *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False)
+
+    listed = json.loads(studies("list", *folder, "--json").stdout)["studies"]
+    assert [(s["name"], s["trials"]) for s in listed] == [("s", 2)]
+    shown = json.loads(studies("show", "s", *folder, "--json").stdout)
+    assert len(shown["lines"]) == 2
+    assert studies("delete", "t", *folder).returncode == 2
+    assert studies("delete", "s", *folder).returncode == 0
+    assert "no studies yet" in studies("list", *folder).stdout
+    assert studies("list", "--folder", str(place)).returncode == 2

@@ -1,0 +1,153 @@
+"""Jobs under a real Slurm of one node, started by the tests."""
+
+import subprocess
+
+import pytest
+import stand_in
+from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
+from study_help import ARGUMENTS, fake_python, runs, search, trials_of
+
+from profiler.errors import RunnerError
+from profiler.folder import prepare, read_json, write_json
+from profiler.outcome import FINAL, Kind, outcome_of
+from profiler.processes import marked
+from profiler.runner import Life
+from profiler.slurm import SlurmOptions, SlurmRunner
+
+LIMIT_S = 600.0
+pytestmark = pytest.mark.xdist_group("slurm")
+
+
+@pytest.fixture(scope="module")
+def runner(slurm) -> SlurmRunner:
+    return SlurmRunner(stand_in_command, SlurmOptions())
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    return tmp_path_factory.mktemp("jobs")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hanging(runner, jobs):
+    """Submitted first, because Slurm's shortest time limit is a minute; the last test looks at it."""
+    folder = prepare(jobs, make_job(stand_in.HIDE, 77))
+    runner.submit(folder, 1.0)
+    yield folder
+    runner.cancel(folder)
+
+
+def outcome(folder):
+    found = outcome_of(folder)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [
+        (stand_in.MEASURE, Kind.MEASURED),
+        (stand_in.OUT_OF_MEMORY, Kind.OUT_OF_MEMORY),
+        (stand_in.DIE, Kind.CRASHED),
+        (stand_in.GARBAGE, Kind.GARBAGE),
+    ],
+)
+def test_how_a_job_ends(runner, jobs, behaviour, kind):
+    folder = prepare(jobs, make_job(behaviour))
+    assert runner.poll(folder) is Life.LOST
+    runner.submit(folder, LIMIT_S)
+    assert wait_for(runner, folder) is Life.ENDED
+    assert outcome(folder).kind is kind, outcome(folder).message
+    assert runs_of(folder) == 1
+
+
+def test_a_job_is_found_again_by_its_name(runner, jobs):
+    """The search was killed after sbatch and before it wrote the job's number."""
+    folder = prepare(jobs, make_job(stand_in.HIDE, 1))
+    runner.submit(folder, LIMIT_S)
+    wait_for(runner, folder, Life.RUNNING)
+    number = read_json(folder.life_file)["slurm_job_id"]
+    folder.life_file.unlink()
+    runner.submit(folder, LIMIT_S)
+    assert read_json(folder.life_file)["slurm_job_id"] == number
+    wait_until(lambda: runs_of(folder) == 1, "the job has not started")
+    runner.cancel(folder)
+    assert outcome(folder).kind is Kind.CANCELLED and runs_of(folder) == 1
+    wait_until(lambda: marked(folder.path) == [], "processes of a cancelled job are left")
+
+
+def test_a_job_that_vanished_is_lost(runner, jobs):
+    folder = prepare(jobs, make_job(stand_in.MEASURE, 2))
+    write_json(folder.life_file, {"slurm_job_id": "4000000"})
+    assert runner.poll(folder) is Life.ENDED
+    assert outcome(folder).kind is Kind.LOST and Kind.LOST not in FINAL
+    runner.submit(folder, LIMIT_S)
+    wait_for(runner, folder)
+    assert outcome(folder).kind is Kind.MEASURED
+
+
+def test_gpus_are_asked_for(slurm, jobs):
+    """Two fake GPUs: both are the job's."""
+    write = ["bash", "-c", "env | grep GPU; true"]
+    runner = SlurmRunner(lambda folder, job: write, SlurmOptions(gpus_per_node=2, extra=("--comment=two",)))
+    folder = prepare(jobs, make_job(stand_in.MEASURE, 3))
+    runner.submit(folder, LIMIT_S)
+    wait_for(runner, folder)
+    assert "SLURM_GPUS_ON_NODE=2" in folder.last_lines(), folder.last_lines()
+    assert outcome(folder).kind is Kind.CRASHED
+
+
+def test_a_refused_job_says_why(slurm, jobs):
+    runner = SlurmRunner(stand_in_command, SlurmOptions(partition="nowhere"))
+    with pytest.raises(RunnerError, match=r"sbatch refuses.*partition"):
+        runner.submit(prepare(jobs, make_job(stand_in.MEASURE, 4)), LIMIT_S)
+
+
+def test_without_slurm(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(RunnerError, match="sbatch, squeue, scontrol, scancel is not on PATH"):
+        SlurmRunner(stand_in_command, SlurmOptions())
+
+
+def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
+    """Two jobs at once, from the command line to the measured table."""
+    fake_python(tmp_path)
+    question = [{"8": "2"}.get(word, word) for word in ARGUMENTS]
+    options = ("--profile", "--study", "s", "--budget", "3trials", "--runner", "slurm", "--jobs", "2", "--quiet")
+    done = search(tmp_path, *question, "--gpus-per-node", "2", *options)
+    assert done.returncode == 0, done.stderr
+    trials = trials_of(tmp_path, "s")
+    assert [t.user_attrs["outcome"] for t in trials] == ["measured"] * 3
+    numbers = {read_json(path)["slurm_job_id"] for path in (tmp_path / "work" / "jobs").glob("*/life.json")}
+    assert len(numbers) == 3 and set(runs(tmp_path).values()) == {1}
+
+
+def test_a_job_killed_by_its_time_limit(runner, hanging):
+    wait_for(runner, hanging)
+    assert outcome(hanging).kind is Kind.TIMED_OUT
+    wait_until(lambda: marked(hanging.path) == [], "processes are left")
+
+
+def set_node(node: str, state: str) -> None:
+    """A node that registers by itself refuses to be resumed: it is up then."""
+    subprocess.run(["scontrol", "update", f"nodename={node}", f"state={state}", "reason=test"], check=state == "down")
+
+
+def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
+    """Last, because everything on the node goes. Slurm queues the job again, and it runs once the node is back; a job that may
+    not be queued again is lost."""
+    again = prepare(jobs, make_job(stand_in.SLOW, 5))
+    never = prepare(jobs, make_job(stand_in.SLOW, 6))
+    strict = SlurmRunner(stand_in_command, SlurmOptions(extra=("--no-requeue",)), {"STAND_IN_SECONDS": "600"})
+    runner.submit(again, LIMIT_S)
+    strict.submit(never, LIMIT_S)
+    for folder in (again, never):
+        wait_until(lambda folder=folder: runs_of(folder) == 1, "the job has not started")
+    set_node(slurm, "down")
+    wait_for(runner, again, Life.WAITING)
+    wait_for(runner, never)
+    assert outcome(never).kind is Kind.LOST and "NODE_FAIL" in outcome(never).message
+    set_node(slurm, "resume")
+    subprocess.run(["scontrol", "update", f"jobid={read_json(again.life_file)['slurm_job_id']}", "starttime=now"], check=False)
+    wait_for(runner, again)
+    assert outcome(again).kind is Kind.MEASURED and runs_of(again) == 2

@@ -1,0 +1,137 @@
+"""Storages that many workers share: SQLite and a real PostgreSQL, the same tests for both."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from postgres_help import postgres_server
+from study_help import ARGUMENTS, ROOT, fake_python, left_over, runs, start, trials_of, write_oracle
+
+from autoconfig.study.settings import StudySettings, differences, parse_budget, parse_size, settings_json, settings_of
+from autoconfig.study.storage import open_storage, open_study, opened
+from specs.errors import FileError, InputError, UnknownNameError
+
+pytestmark = pytest.mark.xdist_group("storages")
+WRITERS, EACH = 5, 20
+WRITER = """
+import sys
+import optuna
+from optuna.trial import TrialState
+from autoconfig.study.storage import open_storage
+url, writer, each = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+study = optuna.load_study(study_name="many", storage=open_storage(url))
+for number in range(each):
+    trial = study.ask()
+    trial.suggest_categorical("tp", [1, 2, 4, 8])
+    trial.set_user_attr("writer", writer)
+    trial.set_user_attr("number", number)
+    study.tell(trial, float(1000 * writer + number))
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    return f"sqlite:///{tmp_path}/s.db" if request.param == "sqlite" else request.getfixturevalue("postgres")
+
+
+def settings(**changes) -> StudySettings:
+    from autoconfig.question import Request
+
+    return StudySettings(request=Request(model="gpt3-126m", gpus=2, architecture={"num_layers": 2}), **changes)
+
+
+def test_a_hundred_concurrent_updates_lose_nothing(url):
+    import optuna
+
+    with opened(url) as storage:
+        optuna.create_study(study_name="many", storage=storage)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, url, str(n), str(EACH)], env=environment) for n in range(WRITERS)
+    ]
+    assert [writer.wait() for writer in writers] == [0] * WRITERS
+    trials = trials_of(Path(), "many", url=url)
+    assert [t.number for t in trials] == list(range(WRITERS * EACH))
+    seen = {(t.user_attrs["writer"], t.user_attrs["number"]): t for t in trials}
+    assert len(seen) == WRITERS * EACH
+    assert all(t.value == 1000 * w + n and set(t.params) == {"tp"} for (w, n), t in seen.items())
+
+
+def test_a_study_keeps_its_question(url):
+    with opened(url) as storage, opened(url) as other:
+        _, stored = open_study(storage, "kept", settings(seed=3), resume=False)
+        assert stored == settings(seed=3)
+        _, again = open_study(other, "kept", None, resume=True)
+        assert again == stored and settings_of(settings_json(stored), "x") == stored
+        with pytest.raises(InputError, match="seed: 3 stored, 4 given"):
+            open_study(storage, "kept", settings(seed=4), resume=False)
+        with pytest.raises(UnknownNameError, match="did you mean kept"):
+            open_study(storage, "kep", None, resume=True)
+    assert differences(stored, settings(seed=3)) == []
+
+
+def test_four_workers_share_one_study(postgres, tmp_path):
+    """Each in its own folder. No plan is measured twice, numbers have no gap, and every worker's trials are told."""
+    fake_python(tmp_path)
+    write_oracle(tmp_path)
+    options = ("--profile", "--study", "four", "--storage", postgres, "--budget", "5trials", "--quiet")
+    workers = [start(tmp_path, *ARGUMENTS, *options, folder=f"w{n}", STAND_IN_EVERY_SECONDS="1") for n in range(4)]
+    ended = [(worker.communicate(timeout=400), worker.returncode) for worker in workers]
+    assert [code for _, code in ended] == [0] * 4, [err for (_, err), _ in ended]
+    trials = trials_of(tmp_path, "four", url=postgres)
+    assert [t.number for t in trials] == list(range(len(trials)))
+    assert all(t.state.is_finished() for t in trials)
+    kept = [t for t in trials if t.user_attrs["outcome"] != "duplicate"]
+    assert len({t.user_attrs["plan"] for t in kept}) == len(kept)
+    assert len(Counter(t.user_attrs["owner"] for t in kept)) > 1
+    started = Counter(name for n in range(4) for name in runs(tmp_path, f"w{n}"))
+    assert set(started.values()) == {1} and len(started) == len(kept)
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("nonsense", "no database URL"),
+        ("mongodb://here/x", "no database URL"),
+        ("postgresql://nobody:secret@127.0.0.1:1/none", "is the server up"),
+    ],
+)
+def test_storages_that_cannot_be_used(bad, said):
+    with pytest.raises(InputError, match=said) as error:
+        open_storage(bad)
+    assert "secret" not in str(error.value)
+
+
+def test_a_database_that_cannot_be_written(tmp_path):
+    (tmp_path / "s.db").mkdir()
+    with pytest.raises(FileError, match="unable to open database file"):
+        open_storage(f"sqlite:///{tmp_path}/s.db")
+
+
+def test_budgets_and_sizes():
+    budget = parse_budget("30m, 16gpu-hours,20trials")
+    assert (budget.seconds, budget.gpu_hours, budget.trials) == (1800.0, 16.0, 20)
+    assert parse_budget("90s").seconds == 90 and parse_budget("1.5h").seconds == 5400
+    assert parse_size("600MiB") == 600 * 2**20 and parse_size("2GB") == 2 * 10**9
+    for text in ("", "30", "-1m", "0m", "1m,2m", "1.5trials", "ten minutes"):
+        with pytest.raises(InputError, match="budget"):
+            parse_budget(text)
+    for text in ("", "2", "2TB", "0GiB", "-1GiB"):
+        with pytest.raises(InputError, match="size"):
+            parse_size(text)
+
+
+def test_postgres_programs_are_there():
+    """tools/install_services.sh put them there."""
+    assert list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or shutil.which("initdb")
