@@ -28,7 +28,8 @@ from api.store import engine_of
 LOG = logging.getLogger("autoconfig.service")
 TITLE = "autoconfig"
 DESCRIPTION = (
-    "The best way to run a model on a cluster. Request fields are the command line's long options; answers are those of its `--json`."
+    "The best way to run a model on a cluster. Request fields are the command line's long options, "
+    "answers those of its `--json`."
 )
 
 

@@ -116,7 +116,7 @@ class PredictBody(_Body):
 
 
 class BodyError(Exception):
-    """A body that is not the JSON that the endpoint takes."""
+    """A body that is not what the endpoint's schema says. Questions that follow it and cannot be answered are 422 instead."""
 
     def __init__(self, status: int, detail: str, **more: Any) -> None:
         super().__init__(detail)
@@ -157,7 +157,7 @@ def _body_error(error: ValidationError, kind: type[BaseModel]) -> BodyError:
     field = path[0] if path else ""
     if first["type"] == "extra_forbidden":
         more = unknown_field(field, list(kind.model_fields))
-        return BodyError(422, f"unknown field {field[:80]!r}", **more)
+        return BodyError(400, f"unknown field {field[:80]!r}", **more)
     allowed = first.get("ctx", {}).get("expected")
     where = ".".join(part for part in path if part in kind.model_fields or part.isdigit()) or field
-    return BodyError(422, f"{where}: {first['msg']}", field=field[:80], allowed=str(allowed) if allowed else None)
+    return BodyError(400, f"{where}: {first['msg']}", field=field[:80], allowed=str(allowed) if allowed else None)

@@ -25,7 +25,6 @@ TITLES = {
     429: "Too many requests",
     500: "A bug of ours",
     503: "The service is not ready",
-    504: "The answer takes too long",
 }
 MOST_ALLOWED = 200
 _OPTION = re.compile(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")

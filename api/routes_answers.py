@@ -49,13 +49,12 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
     ),
 )  # fmt: skip
 _PROBLEMS = {
-    400: "The body is not a JSON object.",
+    400: "The body is not JSON, or not as its schema says.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    422: "The question cannot be answered; the document says which field, and what would do.",
+    422: "The question follows the schema and cannot be answered (or takes too long); the document says what would do.",
     500: "A bug of ours, or a worker process that ended.",
     503: "Starting or stopping.",
-    504: "It takes longer than the service's limit.",
 }
 ACCESS_PROBLEMS = {401: "No valid key.", 403: "The key lacks the scope.", 429: "Too many requests."}
 

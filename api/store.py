@@ -23,7 +23,7 @@ BUSY_SECONDS = 30
 
 
 def engine_of(url: str) -> sa.Engine:
-    """An engine with the tables in place. Raises InputError for a URL that cannot be used or a database that does not answer."""
+    """An engine with the tables in place. Raises InputError for a bad URL or a database that does not answer."""
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:

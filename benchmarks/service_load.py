@@ -109,7 +109,7 @@ def main() -> None:
                         bodies = body if kind == "repeated" else fresh_bodies(clients, run)
                         results.append(asyncio.run(load(port, clients, bodies, SECONDS if kind == "repeated" else 0.0)))
                     rate = statistics.median(r for r, _ in results)
-                    p50, p99 = (statistics.median(percentile(l, q) for _, l in results) for q in (0.5, 0.99))
+                    p50, p99 = (statistics.median(percentile(times, q) for _, times in results) for q in (0.5, 0.99))
                     print(f"{kind:<10} {clients:>7} {rate:>11,.0f} {p50 * 1e3:>8.1f} {p99 * 1e3:>8.1f}")
             memory(port, process.pid, body)
         finally:
@@ -126,7 +126,8 @@ def memory(port: int, pid: int, body: list[list[bytes]]) -> None:
             done += len(latencies)
         marks[target] = rss_bytes(pid)
     ratio = marks[50_000] / marks[5_000]
-    print(f"RSS after 5,000 requests {marks[5_000] / 2**20:.0f} MiB, after 50,000 {marks[50_000] / 2**20:.0f} MiB: x {ratio:.3f}")
+    early, late = (marks[count] / 2**20 for count in (5_000, 50_000))
+    print(f"RSS after 5,000 requests {early:.0f} MiB, after 50,000 {late:.0f} MiB: x {ratio:.3f}")
 
 
 if __name__ == "__main__":
