@@ -125,7 +125,10 @@ class Compute:
             future = self._pool.schedule(answer, args=(kind, body), timeout=self._seconds)
             status, body_bytes = await asyncio.wrap_future(future)
         except PoolTimeout:
-            text = f"too large a question to be answered within {self._seconds:g} s; fix some keys, ask for fewer GPUs, or POST /v1/searches"
+            text = (
+                f"too large a question to be answered within {self._seconds:g} s; fix some keys, ask for fewer GPUs, or "
+                "POST /v1/searches"
+            )
             return render(422, problem_bytes(422, text))
         except ProcessExpired:
             return render(500, problem_bytes(500, "the worker process ended; try again, and see the service's log"))
