@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+from dbos import DBOSClient
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from api import routes_answers, routes_catalogue
+from api import routes_answers, routes_catalogue, routes_searches
 from api.access import RateLimit
 from api.compute import Compute
 from api.context import JSON, Service, guarded
@@ -23,7 +24,8 @@ from api.metrics import Metrics
 from api.problems import TITLES, problem
 from api.schemas import components
 from api.settings import ServiceSettings
-from api.store import engine_of
+from api.store import dbos_url, engine_of
+from api.worker_processes import WorkerProcesses
 
 LOG = logging.getLogger("autoconfig.service")
 TITLE = "autoconfig"
@@ -36,9 +38,11 @@ DESCRIPTION = (
 def create_app(settings: ServiceSettings) -> FastAPI:
     """The application; worker processes start and end with it. Raises InputError where the database cannot be used."""
     compute = Compute(settings.workers, settings.answer_seconds, settings.cache_bytes)
+    engine = engine_of(settings.database)
     service = Service(
         settings=settings,
-        engine=engine_of(settings.database),
+        engine=engine,
+        queue=DBOSClient(system_database_url=dbos_url(settings.database), system_database_engine=engine),
         compute=compute,
         metrics=Metrics(),
         rates=RateLimit(settings.requests_per_second),
@@ -47,10 +51,14 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         compute.start()
+        workers = WorkerProcesses(settings.database, getattr(app.state, "search_workers", 0))
+        workers.start()
         try:
             yield
         finally:
+            workers.stop()
             compute.stop()
+            service.queue.destroy()
             service.engine.dispose()
 
     app = FastAPI(
@@ -64,6 +72,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     )
     app.state.service = service
     app.include_router(routes_answers.router())
+    app.include_router(routes_searches.router())
     app.include_router(routes_catalogue.router())
     _add_document(app, settings)
     app.add_exception_handler(HTTPException, _http_problem)
@@ -85,7 +94,7 @@ def openapi(app: FastAPI, settings: ServiceSettings) -> dict[str, Any]:
     """The OpenAPI document with our components."""
     if app.openapi_schema is None:
         found = FastAPI.openapi(app)
-        found["components"] = {"schemas": components()}
+        found["components"] = {"schemas": {**components(), **routes_searches.COMPONENTS}}
         if settings.keys_required:
             found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             found["security"] = [{"key": []}]

@@ -14,7 +14,11 @@ from specs.errors import InputError
 DEFAULT_PORT = 8000
 
 database_option = click.option(
-    "--database", default=DEFAULT_DATABASE, show_default=True, metavar="URL", help="sqlite:///FILE or postgresql://USER@HOST/NAME."
+    "--database",
+    default=DEFAULT_DATABASE,
+    show_default=True,
+    metavar="URL",
+    help="sqlite:///FILE or postgresql://USER@HOST/NAME.",
 )
 
 
@@ -25,9 +29,16 @@ database_option = click.option(
 @click.option("--keys/--no-keys", "keys", default=None, help="Ask for API keys.  [default: only off loopback]")
 @click.option("--without-keys", is_flag=True, help="Listen on another address than loopback without keys: anyone may ask.")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that compute answers.")
+@click.option(
+    "--search-workers",
+    type=click.IntRange(0, 16),
+    default=1,
+    show_default=True,
+    help="Worker processes for POST /v1/searches that this process starts; 0: `autoconfig worker` elsewhere.",
+)
 @click.option("--answer-seconds", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True, help="Longest answer.")
 @click.option("--requests-per-second", type=click.FloatRange(0.01, 1e6), default=50.0, show_default=True, help="Of one key.")
-def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, **options: Any) -> None:
+def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, search_workers: int, **options: Any) -> None:
     """The same answers over HTTP, for schedulers and browsers.
 
     autoconfig serve --port 8000 --database postgresql://autoconfig@db/autoconfig
@@ -40,7 +51,20 @@ def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, *
     settings = ServiceSettings(keys_required=keys, **options)
     from api.server import run
 
-    run(settings, host, port)
+    run(settings, host, port, search_workers)
+
+
+@click.command("worker")
+@database_option
+@click.option("--concurrency", type=click.IntRange(1, 64), default=2, show_default=True, help="Searches at the same time.")
+def worker_command(database: str, concurrency: int) -> None:
+    """Work on the searches of a service; start as many as you like, on any machine that reaches the database.
+
+    autoconfig worker --database postgresql://autoconfig@db/autoconfig
+    """
+    from api.worker import run
+
+    run(database, concurrency)
 
 
 @click.group("keys")

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from dbos import DBOSClient
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -30,9 +31,11 @@ class Service:
     compute: Compute
     metrics: Metrics
     rates: RateLimit
+    queue: DBOSClient
 
     async def admit(self, request: HttpRequest, scope: str) -> Response | None:
         """None where the caller may go on; else 401, 403 or 429."""
+        request.state.owner = ""
         if not self.settings.keys_required:
             return None
         key = await self._key(request)
@@ -42,6 +45,7 @@ class Service:
             )
         if not key.allows(scope):
             return problem(403, f"this needs the scope {scope!r}; the key has {', '.join(key.scopes)}")
+        request.state.owner = key.id
         wait = self.rates.wait(key.id)
         if wait > 0:
             return problem(

@@ -13,8 +13,12 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.latency = Histogram(
-            "autoconfig_request_seconds", "Seconds from request to response.", ("route", "status"), buckets=BUCKETS,
+            "autoconfig_request_seconds",
+            "Seconds from request to response.",
+            ("route", "status"),
+            buckets=BUCKETS,
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.cached = Counter("autoconfig_answers_cached", "Answers that came from the cache.", registry=self.registry)
+        self.searches = Gauge("autoconfig_searches", "Searches by state.", ("state",), registry=self.registry)
         self.waiting = Gauge("autoconfig_answers_waiting", "Questions being computed or queued.", registry=self.registry)

@@ -33,9 +33,7 @@ _KIND_FIELDS = {"model": "model", "GPU": "gpu", "software stack": "software"}
 
 def problem(status: int, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> Response:
     """A problem document; `more` holds field, given, allowed, nearest where they are known."""
-    return Response(
-        problem_bytes(status, detail, **more), status_code=status, media_type=MEDIA_TYPE, headers=headers
-    )
+    return Response(problem_bytes(status, detail, **more), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def problem_bytes(status: int, detail: str, **more: Any) -> bytes:

@@ -36,18 +36,39 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
         bodies.CheckBody,
         "Check",
         "A Megatron-LM script, argument list or plan.json, as `autoconfig check --json`. It is read, never run.",
-        {"text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
-                 "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16", "gpus": 8, "gpu": "h100-sxm-80gb"},
+        {
+            "text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
+            "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
+            "gpus": 8,
+            "gpu": "h100-sxm-80gb",
+        },
     ),
     (
         "predict",
         bodies.PredictBody,
         "Predictions",
         "A table of runs, as `autoconfig predict`.",
-        {"rows": [{"id": "a", "layers": 32, "hidden": 4096, "heads": 32, "seq": 4096, "gpu": "h100-sxm-80gb", "gpus": 8,
-                   "tp": 1, "pp": 1, "mbs": 1, "gbs": 64, "precision": "bf16", "recompute": "none"}]},
+        {
+            "rows": [
+                {
+                    "id": "a",
+                    "layers": 32,
+                    "hidden": 4096,
+                    "heads": 32,
+                    "seq": 4096,
+                    "gpu": "h100-sxm-80gb",
+                    "gpus": 8,
+                    "tp": 1,
+                    "pp": 1,
+                    "mbs": 1,
+                    "gbs": 64,
+                    "precision": "bf16",
+                    "recompute": "none",
+                }
+            ]
+        },
     ),
-)  # fmt: skip
+)
 _PROBLEMS = {
     400: "The body is not JSON, or not as its schema says.",
     413: "The body is too large.",

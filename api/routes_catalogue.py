@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from api import searches
 from api.compute import Rendered, render
 from api.context import JSON, Endpoint, guarded, respond, service_of
 from api.pages import PAGE_PARAMETERS, PageError, page_of
@@ -47,7 +48,6 @@ def _listing(name: str) -> Endpoint:
 
 def _rendered(body: dict[str, Any]) -> Rendered:
 
-
     return render(200, json.dumps(body, allow_nan=False).encode())
 
 
@@ -74,6 +74,8 @@ async def metrics(request: HttpRequest) -> Response:
     """Prometheus' text format."""
     service = service_of(request)
     service.metrics.waiting.set(service.compute.waiting)
+    for state, count in (await run_in_threadpool(searches.counts, service.engine)).items():
+        service.metrics.searches.labels(state).set(count)
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 

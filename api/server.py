@@ -18,9 +18,10 @@ BACKLOG = 2_048
 """Connections that wait from the moment that the address is printed."""
 
 
-def run(settings: ServiceSettings, host: str, port: int) -> None:
+def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0) -> None:
     """Listen until SIGTERM or Ctrl-C, then finish what runs. Raises InputError where the address cannot be used."""
     app = create_app(settings)
+    app.state.search_workers = search_workers
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"listening on http://{shown}:{listening.getsockname()[1]}", err=True)

@@ -34,7 +34,7 @@ _FORMAT_HELP = "megatron: torchrun and sbatch scripts for Megatron-LM, and plan.
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 
-PLUG_INS = {"serve": "api.cli:serve_command", "keys": "api.cli:keys_group"}
+PLUG_INS = {"serve": "api.cli:serve_command", "worker": "api.cli:worker_command", "keys": "api.cli:keys_group"}
 """Commands of the packages above this one, by name: loaded when asked for, never imported here."""
 
 

@@ -39,8 +39,16 @@ class Running:
 
 def autoconfig(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     """The command line as a process."""
-    return subprocess.run([sys.executable, "-m", "autoconfig", *arguments], cwd=ROOT, env=environment(), text=True,
-                          capture_output=True, timeout=PATIENCE, check=False, **options)  # type: ignore[call-overload]  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "autoconfig", *arguments],
+        cwd=ROOT,
+        env=environment(),
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+        **options,
+    )  # type: ignore[call-overload]
 
 
 def environment() -> dict[str, str]:
@@ -51,8 +59,11 @@ def start(database: str, *arguments: str) -> Running:
     """Start a service and wait until it listens."""
     process = subprocess.Popen(
         [sys.executable, "-m", "autoconfig", "serve", "--port", "0", "--database", database, *arguments],
-        cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     line = process.stderr.readline()
     assert line.startswith("listening on "), line + process.stderr.read()

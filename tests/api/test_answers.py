@@ -12,11 +12,19 @@ from tests.api.conftest import autoconfig
 
 QUESTION = {"model": "175b", "gpus": 64, "gpu": "h100-sxm-80gb", "fix": ["tp=8"], "top": 3}
 OPTIONS = ["--model", "175b", "--gpus", "64", "--gpu", "h100-sxm-80gb"]
-TINY = {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8,
-        "vocab_size": 32000}  # fmt: skip
-SCRIPT = ("--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
-          "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16 --use-distributed-optimizer "
-          "--max-position-embeddings 2048")  # fmt: skip
+TINY = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "vocab_size": 32000,
+}
+SCRIPT = (
+    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
+    "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16 --use-distributed-optimizer "
+    "--max-position-embeddings 2048"
+)
 
 
 def _without_seconds(answer):
@@ -65,8 +73,22 @@ def test_inline_model_and_cluster(http):
 
 
 def test_predictions_are_those_of_the_command_line(http, tmp_path):
-    row = {"id": "a", "layers": 32, "hidden": 4096, "heads": 32, "seq": 4096, "gpu": "h100-sxm-80gb", "gpus": 8, "tp": 2,
-           "pp": 1, "mbs": 1, "gbs": 64, "precision": "bf16", "recompute": "none", "sp": True}  # fmt: skip
+    row = {
+        "id": "a",
+        "layers": 32,
+        "hidden": 4096,
+        "heads": 32,
+        "seq": 4096,
+        "gpu": "h100-sxm-80gb",
+        "gpus": 8,
+        "tp": 2,
+        "pp": 1,
+        "mbs": 1,
+        "gbs": 64,
+        "precision": "bf16",
+        "recompute": "none",
+        "sp": True,
+    }
     odd = {"id": "b", "layers": 0, "hidden": None, "heads": 32, "seq": 4096, "gpu": "h100-sxm-80gb"}
     answer = http.post("/v1/predict", json={"rows": [row, odd]}).json()
     table = tmp_path / "in.csv"
@@ -115,11 +137,18 @@ def test_refusals_are_problem_documents(http, body, status, field, nearest):
 
 @pytest.mark.parametrize(
     ("raw", "status"),
-    [(b"", 400), (b"{", 400), (b"[" * 100_000, 400), (b'{"model": NaN}', 400), (b'{"gpus": 1, "gpus": 2}', 400),
-     (b"\xff\xfe", 400), (b'{"model": "175b", "gpus": ' + b"9" * 5000 + b"}", 400),
-     (b'{"model": "\\ud800", "gpus": 8, "gpu": "h100"}', 400),
-     (b" " * (3 * 2**20), 413)],
-)  # fmt: skip
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[" * 100_000, 400),
+        (b'{"model": NaN}', 400),
+        (b'{"gpus": 1, "gpus": 2}', 400),
+        (b"\xff\xfe", 400),
+        (b'{"model": "175b", "gpus": ' + b"9" * 5000 + b"}", 400),
+        (b'{"model": "\\ud800", "gpus": 8, "gpu": "h100"}', 400),
+        (b" " * (3 * 2**20), 413),
+    ],
+)
 def test_bodies_that_are_no_question(http, raw, status):
     answer = http.post("/v1/plans", content=raw, headers={"content-type": "application/json"})
     assert answer.status_code == status and answer.json()["status"] == status

@@ -24,8 +24,7 @@ def schemathesis(service: Running, examples: int, seed: int) -> subprocess.Compl
         *("--max-examples", str(examples), "--seed", str(seed), "--generation-database", "none", "--no-color"),
         *("--phases", "examples,coverage,fuzzing", "--request-timeout", "60"),
     ]
-    return subprocess.run(command, cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=3000,
-                          check=False)  # fmt: skip
+    return subprocess.run(command, cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=3000, check=False)
 
 
 def test_the_document_is_openapi_with_resolvable_references(http: httpx.Client) -> None:
