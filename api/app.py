@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from starlette.routing import Match
 
 from api import routes_answers, routes_catalogue, routes_searches
 from api.access import RateLimit
@@ -101,11 +102,23 @@ def openapi(app: FastAPI, settings: ServiceSettings) -> dict[str, Any]:
     return app.openapi_schema or {}
 
 
-async def _http_problem(_: HttpRequest, error: Exception) -> Response:
+async def _http_problem(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = error.status_code if error.status_code in TITLES else 400
     headers = dict(error.headers or {})
+    if status == 405:
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
     return problem(status, str(error.detail), headers=headers)
+
+
+def _methods(request: HttpRequest) -> set[str]:
+    """What the path allows, over all its routes."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        match, _ = route.matches(request.scope)
+        if match != Match.NONE:
+            found |= set(getattr(route, "methods", None) or ())
+    return found
 
 
 async def _bug(request: HttpRequest, error: Exception) -> Response:

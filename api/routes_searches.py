@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -27,6 +28,7 @@ POLL_SECONDS = 0.3
 SILENCE_SECONDS = 15.0
 """A comment is sent after so long without an event, so that proxies keep the connection."""
 MOST_KEY = 200
+KEY_PATTERN = "^[!-~]+$"
 
 
 async def create(request: HttpRequest) -> Response:
@@ -35,8 +37,8 @@ async def create(request: HttpRequest) -> Response:
     if not is_json(request):
         return problem(415, "send the question as application/json")
     key = request.headers.get("idempotency-key")
-    if key is not None and not 1 <= len(key) <= MOST_KEY:
-        return problem(400, f"Idempotency-Key: give 1 to {MOST_KEY} characters", field="Idempotency-Key")
+    if key is not None and not (len(key) <= MOST_KEY and re.fullmatch(KEY_PATTERN, key)):
+        return problem(400, f"Idempotency-Key: give 1 to {MOST_KEY} visible ASCII characters", field="Idempotency-Key")
     try:
         body = read_body(await request.body(), bodies.PlansBody)
         found, new = await run_in_threadpool(searches.submit, service.engine, service.queue, request.state.owner, body, key)
@@ -204,6 +206,10 @@ def _json(ref: str) -> dict[str, Any]:
     return {"description": "The answer.", "content": {JSON: {"schema": {"$ref": REF + ref}}}}
 
 
+_FOLLOWED = ("get_search", "cancel_search", "search_events", "search_plans", "export_search")
+_LINKS = {name: {"operationId": name, "parameters": {"search_id": "$response.body#/id"}} for name in _FOLLOWED}
+
+
 def router() -> APIRouter:
     """The endpoints of this module."""
     found = APIRouter(prefix="/v1/searches", tags=["searches"])
@@ -227,7 +233,7 @@ def router() -> APIRouter:
         "name": "Idempotency-Key",
         "in": "header",
         "required": False,
-        "schema": {"type": "string", "minLength": 1, "maxLength": MOST_KEY, "pattern": "^[!-~]+$"},
+        "schema": {"type": "string", "minLength": 1, "maxLength": MOST_KEY, "pattern": KEY_PATTERN},
     }
     question = {JSON: {"schema": {"$ref": REF + "PlansBody"}, "example": PLANS_EXAMPLE}}
     state = {"name": "state", "in": "query", "required": False, "schema": {"enum": list(searches.STATES)}}
@@ -261,7 +267,7 @@ def router() -> APIRouter:
         "profile",
         create,
         "create_search",
-        {202: _json("SearchRow"), 200: _json("SearchRow"), **problem_responses(bad)},
+        {202: {**_json("SearchRow"), "links": _LINKS}, 200: _json("SearchRow"), **problem_responses(bad)},
         {"parameters": [key], "requestBody": {"required": True, "content": question}},
     )
     add(

@@ -56,7 +56,8 @@ def test_a_search_ends_with_the_answer_of_plans(with_worker):
     assert wait_for(lambda: ended(with_worker, identity))["state"] == "done"
     plans = with_worker.get(f"/v1/searches/{identity}/plans")
     assert plans.content == with_worker.post("/v1/plans", json=QUESTION).content
-    assert with_worker.get(f"/v1/searches/{identity}/plans", headers={"If-None-Match": plans.headers["etag"]}).status_code == 304
+    held = {"If-None-Match": plans.headers["etag"]}
+    assert with_worker.get(f"/v1/searches/{identity}/plans", headers=held).status_code == 304
     files = with_worker.get(f"/v1/searches/{identity}/export").json()["files"]
     assert {"plan.json"} < set(files) and plans.json()["plans"][0]["short"] in files["plan.json"]
     only = with_worker.get(f"/v1/searches/{identity}/export", params={"format": "plan"}).json()["files"]
