@@ -1,8 +1,8 @@
 """The step of one plan as a pipeline timeline: when each stage works on which micro-batch, forwards and backwards.
 
-Each rank runs Megatron-LM's order of work (megatron-core, pipeline_parallel/schedules.py: 1F1B, and its interleaved form), and each
-piece of work starts when the rank is free and what it needs has arrived. Durations are those that `explain` sums up: the operators
-of the stage's layers, embedding and head on the ends. Data parallelism and the optimizer are not drawn.
+Each rank runs Megatron-LM's order of work (megatron-core, pipeline_parallel/schedules.py: 1F1B, and its interleaved form), and
+each piece of work starts when the rank is free and what it needs has arrived. Durations are those that `explain` sums up: the
+operators of the stage's layers, embedding and head on the ends. Data parallelism and the optimizer are not drawn.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def chunk_seconds(setting: Setting, plan: TrainPlan, operators: Sequence[Operato
 
 
 def _layer_kinds(kinds: list[bool], layers: Sequence[int], stage: int, chunk: int, vpp: int) -> dict[str, float]:
-    """Layers of each kind in one chunk. Megatron deals chunks out in rounds: chunk c of stage s comes after chunk c - 1 of all."""
+    """Layers of each kind in one chunk. Chunks are dealt out in rounds: chunk c of stage 0 comes after chunk c - 1 of the last."""
     per_chunk = [count // vpp for count in layers]
     start = chunk * sum(per_chunk) + sum(per_chunk[:stage])
     own = kinds[start : start + per_chunk[stage]]
