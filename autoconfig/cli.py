@@ -5,6 +5,7 @@ Exit codes: 0 answered, 2 bad input, 3 nothing fits, 130 interrupted, 1 a bug of
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shlex
@@ -33,8 +34,35 @@ _FORMAT_HELP = "megatron: torchrun and sbatch scripts for Megatron-LM, and plan.
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 
+PLUG_INS = {"serve": "api.cli:serve_command", "worker": "api.cli:worker_command", "keys": "api.cli:keys_group"}
+"""Commands of the packages above this one, by name: loaded when asked for, never imported here."""
+
+
 class _Group(click.Group):
-    """Turns our errors into one line and an exit code."""
+    """Turns our errors into one line and an exit code; finds the commands of PLUG_INS."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command's name."""
+        return sorted([*super().list_commands(ctx), *PLUG_INS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name. Raises InputError where its packages are not installed."""
+        if cmd_name not in PLUG_INS:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = PLUG_INS[cmd_name].partition(":")
+        try:
+            found: click.Command = getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] == "api":
+                raise
+            missing = error.name
+            return click.Command(
+                cmd_name,
+                callback=lambda: _not_installed(cmd_name, missing),
+                help="Needs: pip install 'megatron-autoconfig[serve]'.",
+                context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+            )
+        return found
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; InputError ends with exit code 2, other errors of ours with 1, Ctrl-C with 130."""
@@ -55,6 +83,10 @@ class _Group(click.Group):
         except AutoconfigError as error:
             click.echo(f"internal error: {error}", err=True)
             ctx.exit(1)
+
+
+def _not_installed(command: str, missing: str) -> None:
+    raise InputError(f"autoconfig {command} needs {missing}: pip install 'megatron-autoconfig[serve]'")
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -38,12 +38,14 @@ class FileError(InputError):
 
 
 class UnknownNameError(InputError):
-    """No catalogue entry has this name; carries the nearest names that exist."""
+    """No catalogue entry has this name; carries what was looked for, the names that exist and the nearest of them."""
 
     def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "") -> None:
         """`kind` is what was looked for ("model"), `given` the user's word, `known` all names, `hint` where to see them."""
+        self.kind = kind
         self.given = given
-        self.nearest = nearest(given, known)
+        self.known = tuple(dict.fromkeys(known))
+        self.nearest = nearest(given, self.known)
         text = f"unknown {kind} {given!r}"
         if self.nearest:
             text += f"; did you mean {' or '.join(self.nearest)}?"

@@ -1,0 +1,168 @@
+"""A checked body in, (status, rendered JSON) out. Runs in worker processes; opens no file that a caller names.
+
+Answers are deterministic: the same body gives the same bytes (times of computing are left out), and names its calibration.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from api.problems import of_error
+from autoconfig.answer_json import explain_json, search_json
+from autoconfig.check import check
+from autoconfig.check_input import CheckRequest, read_check
+from autoconfig.check_report import check_json
+from autoconfig.cli_options import request_of
+from autoconfig.counts import check_counts, parse_counts
+from autoconfig.export.write import export_texts
+from autoconfig.goodput import Reliability
+from autoconfig.predict import COLUMNS, predict_rows
+from autoconfig.question import Request
+from autoconfig.scaling import ScalingRequest, scale
+from autoconfig.scaling_report import scaling_json
+from autoconfig.service import explain, search
+from specs.errors import AutoconfigError, InputError
+from specs.model_catalogue import resolve_model
+from specs.units import parse_count
+from time_model.calibration import shipped
+
+Answer = tuple[int, bytes]
+
+
+def answer(kind: str, body: dict[str, Any]) -> Answer:
+    """The answer of one endpoint (`plans`, `explain`, `scaling`, `check`, `predict`, `script`) to one checked body."""
+    try:
+        return 200, ANSWERS[kind](body)
+    except AutoconfigError as error:
+        return of_error(error)
+
+
+def request_from(body: dict[str, Any], **changes: Any) -> Request:
+    """The application's Request: names and inline JSON, never paths."""
+    options = {**body, "at_most": tuple(body.get("max") or ()), **changes}
+    for key in ("fix", "exclude", "include"):
+        options[key] = tuple(options.get(key) or ())
+    if isinstance(options.get("tokens"), str):
+        options["tokens"] = parse_count(options["tokens"], "tokens")
+    request = request_of({**dict.fromkeys(_SHARED), **{k: v for k, v in options.items() if v is not None}})
+    return replace(request, local_files=False)
+
+
+_SHARED = (
+    *("gpus", "gpu", "cluster", "gpus_per_node", "software", "calibration"),
+    *("seq_length", "global_batch_size", "tokens", "price"),
+)
+
+
+def _needs_gpu(body: dict[str, Any]) -> None:
+    if body.get("gpu") is None and body.get("cluster") is None:
+        raise InputError("say --gpu: a GPU type of GET /v1/gpus, for example h100-sxm-80gb (or describe a --cluster)")
+
+
+def _dumps(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+
+
+def plans(body: dict[str, Any]) -> bytes:
+    """`POST /v1/plans`: as `autoconfig search --json`, without the seconds it took."""
+    _needs_gpu(body)
+    found = search_json(search(request_from(body)))
+    for key in ("seconds", "seconds_by_phase"):
+        del found["funnel"][key]
+    return _dumps(found)
+
+
+def explained(body: dict[str, Any]) -> bytes:
+    """`POST /v1/explain`: as `autoconfig explain --json`."""
+    _needs_gpu(body)
+    return _dumps(explain_json(explain(request_from(body), body["plan"], binds=body["binds"])))
+
+
+def scaling(body: dict[str, Any]) -> bytes:
+    """`POST /v1/scaling`: as `autoconfig scaling --json`."""
+    _needs_gpu(body)
+    counts = parse_counts(body["gpus"]) if isinstance(body["gpus"], str) else check_counts(body["gpus"])
+    gpu = body["gpu"]
+    types = tuple(name.strip() for name in gpu.split(",") if name.strip()) if isinstance(gpu, str) else tuple(gpu or ())
+    reliability = Reliability(
+        mtbf_hours_per_gpu=body["mtbf"],
+        checkpoint_gb_per_s_per_node=body["checkpoint_rate"],
+        restart_seconds=body["restart_seconds"],
+        repair_hours=body["repair_hours"],
+        spares=body["spares"],
+    )
+    keep = tuple(key.strip() for text in body["keep"] for key in text.split(",") if key.strip())
+    request = ScalingRequest(
+        base=request_from(body, gpus=None, gpu=None),
+        gpu_counts=counts,
+        gpu_types=types,
+        keep=keep,
+        days=body["days"],
+        reliability=reliability,
+    )
+    return _dumps(scaling_json(scale(request)))
+
+
+def checked(body: dict[str, Any]) -> bytes:
+    """`POST /v1/check`: as `autoconfig check --json`."""
+    given = {key: value for key, value in body.items() if key not in ("text",) and value is not None}
+    if given.get("model") is not None:
+        given["model"] = resolve_model(given["model"], paths=False)[0].name
+    if str(given.get("gpu", "")).strip().lower() == "local":
+        raise InputError("gpu 'local' means nothing to a service; name a GPU type of GET /v1/gpus")
+    return _dumps(check_json(check(read_check(body["text"], CheckRequest(**given)))))
+
+
+def predicted(body: dict[str, Any]) -> bytes:
+    """`POST /v1/predict`: a prediction per row, with the columns of `autoconfig predict`; null where there is none."""
+    rows = [{str(key): "" if value is None else _cell(value) for key, value in row.items()} for row in body["rows"]]
+    found = [prediction.cells() for prediction in predict_rows(rows)]
+    return _dumps({"schema_version": 1, "calibration": shipped().version, "rows": [_typed(cells) for cells in found]})
+
+
+def _cell(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _typed(cells: dict[str, str]) -> dict[str, Any]:
+    return {column: _value(column, cells[column]) for column in COLUMNS}
+
+
+def _value(column: str, text: str) -> str | float | bool | None:
+    if column in ("id", "pred_confidence", "pred_note"):
+        return text
+    if not text:
+        return None
+    return text == "1" if column == "pred_fits" else float(text)
+
+
+def script(body: dict[str, Any]) -> bytes:
+    """The export of one plan: file name -> text. `form` is `megatron` or `plan`."""
+    _needs_gpu(body)
+    explanation = explain(request_from(body), body["plan"], binds=False)
+    included, setting = explanation.included, explanation.question.setting
+    if included.report is None:
+        rules = "; ".join(f"{v.rule} {v.text}" for v in included.violations)
+        near = f"; the nearest legal plan is {explanation.nearest_legal}" if explanation.nearest_legal else ""
+        raise InputError(f"{included.plan} is not legal: {rules}{near}")
+    return _dumps({"files": export_texts(setting, included.plan, included.report, body.get("form", "megatron"))})
+
+
+ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
+    "plans": plans,
+    "explain": explained,
+    "scaling": scaling,
+    "check": checked,
+    "predict": predicted,
+    "script": script,
+}
+
+
+def warm_up() -> None:
+    """Load what every answer needs, once per worker process; Ctrl-C is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answer("plans", {"model": "1.7b", "gpus": 8, "gpu": "h100-sxm-80gb", "memory_margin": 0.0, "top": 1, "sort_by": "step"})

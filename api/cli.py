@@ -1,0 +1,121 @@
+"""`autoconfig serve` and `autoconfig keys`; loaded by name (`autoconfig.cli.PLUG_INS`): the planner needs no web framework."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from api import access
+from api.settings import DEFAULT_DATABASE, LOOPBACK, ServiceSettings
+from specs.errors import InputError
+
+DEFAULT_PORT = 8000
+
+database_option = click.option(
+    "--database",
+    default=DEFAULT_DATABASE,
+    show_default=True,
+    metavar="URL",
+    help="sqlite:///FILE or postgresql://USER@HOST/NAME.",
+)
+
+
+@click.command("serve")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="Port; 0: a free one.")
+@database_option
+@click.option("--keys/--no-keys", "keys", default=None, help="Ask for API keys.  [default: only off loopback]")
+@click.option("--without-keys", is_flag=True, help="Listen on another address than loopback without keys: anyone may ask.")
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that compute answers.")
+@click.option(
+    "--search-workers",
+    type=click.IntRange(0, 16),
+    default=1,
+    show_default=True,
+    help="Worker processes for POST /v1/searches that this process starts; 0: `autoconfig worker` elsewhere.",
+)
+@click.option("--answer-seconds", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True, help="Longest answer.")
+@click.option("--requests-per-second", type=click.FloatRange(0.01, 1e6), default=50.0, show_default=True, help="Of one key.")
+def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, search_workers: int, **options: Any) -> None:
+    """The same answers over HTTP, for schedulers and browsers.
+
+    autoconfig serve --port 8000 --database postgresql://autoconfig@db/autoconfig
+    """
+    local = host in LOOPBACK
+    if keys is None:
+        keys = not local and not without_keys
+    if not local and not keys and not without_keys:
+        raise InputError(f"--host {host} without keys: leave out --no-keys, or say --without-keys to let anyone ask")
+    settings = ServiceSettings(keys_required=keys, **options)
+    from api.server import run
+
+    run(settings, host, port, search_workers)
+
+
+@click.command("worker")
+@database_option
+@click.option("--concurrency", type=click.IntRange(1, 64), default=2, show_default=True, help="Searches at the same time.")
+def worker_command(database: str, concurrency: int) -> None:
+    """Work on the searches of a service; start as many as you like, on any machine that reaches the database.
+
+    autoconfig worker --database postgresql://autoconfig@db/autoconfig
+    """
+    from api.worker import run
+
+    run(database, concurrency)
+
+
+@click.group("keys")
+def keys_group() -> None:
+    """API keys of the service: create, list, revoke."""
+
+
+@keys_group.command("create")
+@click.option("--name", required=True, help="Who uses it.")
+@click.option("--scope", "scopes", multiple=True, required=True, help=f"One of {', '.join(access.SCOPES)}; repeat.")
+@database_option
+def create_command(name: str, scopes: tuple[str, ...], database: str) -> None:
+    """Make a key; it is shown once."""
+    from api.store import engine_of
+
+    click.echo(access.create_key(engine_of(database), name, scopes))
+
+
+@keys_group.command("list")
+@database_option
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def list_command(database: str, as_json: bool) -> None:
+    """List the keys, without their secrets."""
+    from api.store import engine_of
+
+    rows = [
+        {
+            "id": key.id,
+            "name": key.name,
+            "scopes": ",".join(key.scopes),
+            "created": key.created.isoformat(timespec="seconds"),
+            "revoked": key.revoked.isoformat(timespec="seconds") if key.revoked else None,
+        }
+        for key in access.list_keys(engine_of(database))
+    ]
+    if as_json:
+        click.echo(json.dumps({"schema_version": 1, "keys": rows}, indent=2))
+        return
+    for row in rows:
+        state = f"revoked {row['revoked']}" if row["revoked"] else "valid"
+        click.echo(f"{row['id']}  {row['scopes']:<20}  {row['created']}  {state:<33}  {row['name']}")
+    if not rows:
+        click.echo("no keys; autoconfig keys create --name NAME --scope plan makes one", err=True)
+
+
+@keys_group.command("revoke")
+@click.argument("key_id")
+@database_option
+def revoke_command(key_id: str, database: str) -> None:
+    """Refuse a key from now on."""
+    from api.store import engine_of
+
+    access.revoke_key(engine_of(database), key_id)
+    click.echo(f"key {key_id} is revoked")

@@ -1,0 +1,100 @@
+"""What every endpoint needs: the running service, the caller's key, ready responses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from dbos import DBOSClient
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from api.access import Key, RateLimit, find_key
+from api.compute import Compute, Rendered
+from api.metrics import Metrics
+from api.problems import MEDIA_TYPE, problem
+from api.settings import ServiceSettings
+
+JSON = "application/json"
+Endpoint = Callable[[HttpRequest], Awaitable[Response]]
+
+
+@dataclass(kw_only=True)
+class Service:
+    """One running process."""
+
+    settings: ServiceSettings
+    engine: sa.Engine
+    compute: Compute
+    metrics: Metrics
+    rates: RateLimit
+    queue: DBOSClient
+
+    async def admit(self, request: HttpRequest, scope: str) -> Response | None:
+        """None where the caller may go on; else 401, 403 or 429."""
+        request.state.owner = ""
+        if not self.settings.keys_required:
+            return None
+        key = await self._key(request)
+        if key is None:
+            return problem(
+                401, "send a valid key: Authorization: Bearer ac_...", headers={"WWW-Authenticate": 'Bearer realm="autoconfig"'}
+            )
+        if not key.allows(scope):
+            return problem(403, f"this needs the scope {scope!r}; the key has {', '.join(key.scopes)}")
+        request.state.owner = key.id
+        wait = self.rates.wait(key.id)
+        if wait > 0:
+            return problem(
+                429,
+                f"more than {self.settings.requests_per_second:g} requests a second with this key; wait {wait:.2f} s",
+                headers={"Retry-After": str(max(1, round(wait)))},
+            )
+        return None
+
+    async def _key(self, request: HttpRequest) -> Key | None:
+        kind, _, text = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not text.strip():
+            return None
+        return await run_in_threadpool(find_key, self.engine, text.strip())
+
+
+def service_of(request: HttpRequest) -> Service:
+    """The service behind a request."""
+    found: Service = request.app.state.service
+    return found
+
+
+def guarded(scope: str, endpoint: Endpoint) -> Endpoint:
+    """The endpoint behind its scope, timed for /metrics."""
+
+    async def inner(request: HttpRequest) -> Response:
+        service, start = service_of(request), time.perf_counter()
+        response = await service.admit(request, scope) or await endpoint(request)
+        route = request.scope["route"].path
+        service.metrics.latency.labels(route, response.status_code).observe(time.perf_counter() - start)
+        return response
+
+    inner.__name__ = endpoint.__name__
+    inner.__doc__ = endpoint.__doc__
+    return inner
+
+
+def respond(request: HttpRequest, found: Rendered) -> Response:
+    """A rendered answer: gzipped where the caller takes it, 304 where a GET has it already."""
+    headers = {"ETag": found.etag, "Vary": "Accept-Encoding"}
+    if found.status != 200:
+        return Response(found.body, status_code=found.status, media_type=MEDIA_TYPE)
+    if request.method == "GET" and matches(request.headers.get("if-none-match", ""), found.etag):
+        return Response(status_code=304, headers=headers)
+    if found.zipped is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(found.zipped, media_type=JSON, headers={**headers, "Content-Encoding": "gzip"})
+    return Response(found.body, media_type=JSON, headers=headers)
+
+
+def matches(header: str, etag: str) -> bool:
+    """If-None-Match, RFC 9110 section 13.1.2: weak comparison."""
+    return any(part.strip() in ("*", etag, f"W/{etag}") for part in header.split(","))

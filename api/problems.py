@@ -1,0 +1,67 @@
+"""Errors as RFC 9457 problem documents: what was given, which field, what is allowed, the nearest valid value."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from starlette.responses import Response
+
+from specs.errors import AutoconfigError, InputError, UnknownNameError, nearest
+
+MEDIA_TYPE = "application/problem+json"
+TITLES = {
+    400: "The request cannot be read",
+    401: "An API key is needed",
+    403: "The API key does not allow this",
+    404: "There is nothing here",
+    405: "This method is not allowed here",
+    406: "No such format",
+    409: "This conflicts with an earlier request",
+    413: "The request is too large",
+    415: "The request must be JSON",
+    422: "The question cannot be answered",
+    429: "Too many requests",
+    500: "A bug of ours",
+    503: "The service is not ready",
+}
+MOST_ALLOWED = 200
+_OPTION = re.compile(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
+_KIND_FIELDS = {"model": "model", "GPU": "gpu", "software stack": "software"}
+
+
+def problem(status: int, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> Response:
+    """A problem document; `more` holds field, given, allowed, nearest where they are known."""
+    return Response(problem_bytes(status, detail, **more), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def problem_bytes(status: int, detail: str, **more: Any) -> bytes:
+    """The document itself."""
+    body = {"type": f"urn:autoconfig:problem:{status}", "title": TITLES[status], "status": status, "detail": detail}
+    return json.dumps({**body, **{key: value for key, value in more.items() if value is not None}}).encode()
+
+
+def of_error(error: AutoconfigError) -> tuple[int, bytes]:
+    """(status, document) of an error of the application. Options are named as the API names them."""
+    text = str(error)
+    if not isinstance(error, InputError):
+        return 500, problem_bytes(500, "a data file of the service is wrong; see its log")
+    more: dict[str, Any] = {}
+    mentioned = _OPTION.search(text)
+    if mentioned:
+        more["field"] = mentioned[1].replace("-", "_")
+    if isinstance(error, UnknownNameError):
+        more |= {
+            "field": _KIND_FIELDS.get(error.kind, more.get("field")),
+            "given": error.given,
+            "allowed": list(error.known[:MOST_ALLOWED]),
+            "nearest": error.nearest[0] if error.nearest else None,
+        }
+    return 422, problem_bytes(422, _OPTION.sub(lambda match: match[1].replace("-", "_"), text), **more)
+
+
+def unknown_field(given: str, known: list[str]) -> dict[str, Any]:
+    """What a problem says of a field that does not exist."""
+    close = nearest(given, known, 1)
+    return {"field": given[:80], "allowed": sorted(known), "nearest": close[0] if close else None}

@@ -1,0 +1,134 @@
+"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`: a question in, the command line's JSON out."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from api import bodies
+from api.bodies import BodyError, read_body
+from api.compute import AnswerCache
+from api.context import JSON, Endpoint, guarded, respond, service_of
+from api.problems import MEDIA_TYPE, problem
+from api.schemas import REF
+
+PLANS_EXAMPLE = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
+QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] = (
+    ("plans", bodies.PlansBody, "Search", "The best plans by formula, as `autoconfig search --json`.", PLANS_EXAMPLE),
+    (
+        "explain",
+        bodies.ExplainBody,
+        "Explain",
+        "Everything about one plan, as `autoconfig explain --json`.",
+        {**PLANS_EXAMPLE, "plan": "tp=8,pp=8,mbs=1,sp=1"},
+    ),
+    (
+        "scaling",
+        bodies.ScalingBody,
+        "Scaling",
+        "GPU counts and types, as `autoconfig scaling --json`.",
+        {"model": "175b", "gpus": "256:2048", "gpu": ["h100-sxm-80gb"], "tokens": "300B", "days": 20.0},
+    ),
+    (
+        "check",
+        bodies.CheckBody,
+        "Check",
+        "A Megatron-LM script, argument list or plan.json, as `autoconfig check --json`. It is read, never run.",
+        {
+            "text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
+            "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
+            "gpus": 8,
+            "gpu": "h100-sxm-80gb",
+        },
+    ),
+    (
+        "predict",
+        bodies.PredictBody,
+        "Predictions",
+        "A table of runs, as `autoconfig predict`.",
+        {
+            "rows": [
+                {
+                    "id": "a",
+                    "layers": 32,
+                    "hidden": 4096,
+                    "heads": 32,
+                    "seq": 4096,
+                    "gpu": "h100-sxm-80gb",
+                    "gpus": 8,
+                    "tp": 1,
+                    "pp": 1,
+                    "mbs": 1,
+                    "gbs": 64,
+                    "precision": "bf16",
+                    "recompute": "none",
+                }
+            ]
+        },
+    ),
+)
+_PROBLEMS = {
+    400: "The body is not JSON, or not as its schema says.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    422: "The question follows the schema and cannot be answered (or takes too long); the document says what would do.",
+    500: "A bug of ours, or a worker process that ended.",
+    503: "Starting or stopping.",
+}
+ACCESS_PROBLEMS = {401: "No valid key.", 403: "The key lacks the scope.", 429: "Too many requests."}
+
+
+def problem_responses(texts: dict[int, str]) -> dict[int | str, dict[str, object]]:
+    """OpenAPI responses that are problem documents."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": REF + "Problem"}}}
+    return {status: {"description": text, "content": content} for status, text in (texts | ACCESS_PROBLEMS).items()}
+
+
+def is_json(request: HttpRequest) -> bool:
+    """No content type counts as JSON."""
+    kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
+    return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
+    async def ask(request: HttpRequest) -> Response:
+        service = service_of(request)
+        if not is_json(request):
+            return problem(415, "send the question as application/json")
+        raw = await request.body()
+        key = AnswerCache.key(kind, raw)
+        found = service.compute.cache.get(key)
+        if found is not None:
+            service.metrics.cached.inc()
+            return respond(request, found)
+        try:
+            checked = read_body(raw, body)
+        except BodyError as error:
+            return problem(error.status, error.detail, **error.more)
+        return respond(request, await service.compute.answer(kind, checked, key))
+
+    ask.__name__ = kind
+    return ask
+
+
+def router() -> APIRouter:
+    """The endpoints of this module."""
+    found = APIRouter(prefix="/v1", tags=["answers"])
+    for kind, body, answer, text, example in QUESTIONS:
+        content = {JSON: {"schema": {"$ref": REF + body.__name__}, "example": example}}
+        found.add_api_route(
+            f"/{kind}",
+            guarded("plan", _endpoint(kind, body)),
+            methods=["POST"],
+            summary=text,
+            operation_id=kind,
+            response_class=Response,
+            responses={
+                200: {"description": "The answer.", "content": {JSON: {"schema": {"$ref": REF + answer}}}},
+                **problem_responses(_PROBLEMS),
+            },
+            openapi_extra={"requestBody": {"required": True, "content": content}},
+        )
+    return found

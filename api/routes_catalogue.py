@@ -1,0 +1,138 @@
+"""`GET /v1/models`, `/v1/gpus`, `/v1/software`: the catalogues, a page at a time; `/healthz`, `/readyz`, `/metrics`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from api import searches
+from api.compute import Rendered, render
+from api.context import JSON, Endpoint, guarded, respond, service_of
+from api.pages import PAGE_PARAMETERS, PageError, page_of
+from api.problems import problem
+from api.routes_answers import problem_responses
+from autoconfig.listings import gpu_rows, model_rows, software_rows
+
+CATALOGUES: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "models": model_rows,
+    "gpus": gpu_rows,
+    "software": software_rows,
+}
+
+
+@cache
+def _rows(name: str) -> list[dict[str, Any]]:
+    return CATALOGUES[name]()
+
+
+def _listing(name: str) -> Endpoint:
+    async def listing(request: HttpRequest) -> Response:
+        try:
+            page = page_of(request, _rows(name))
+        except PageError as error:
+            return problem(422, str(error), field=error.field)
+        return respond(request, _rendered({"schema_version": 1, name: page.items, "next": page.next}))
+
+    listing.__name__ = name
+    return listing
+
+
+def _rendered(body: dict[str, Any]) -> Rendered:
+
+    return render(200, json.dumps(body, allow_nan=False).encode())
+
+
+async def healthz(_: HttpRequest) -> Response:
+    """The process runs."""
+    return Response(b'{"status":"ok"}', media_type=JSON)
+
+
+async def readyz(request: HttpRequest) -> Response:
+    """The database answers."""
+    try:
+        await run_in_threadpool(_ping, service_of(request).engine)
+    except sa.exc.SQLAlchemyError:
+        return problem(503, "the database does not answer")
+    return Response(b'{"status":"ready"}', media_type=JSON)
+
+
+def _ping(engine: sa.Engine) -> None:
+    with engine.connect() as connection:
+        connection.execute(sa.select(1))
+
+
+async def metrics(request: HttpRequest) -> Response:
+    """Prometheus' text format."""
+    service = service_of(request)
+    service.metrics.waiting.set(service.compute.waiting)
+    for state, count in (await run_in_threadpool(searches.counts, service.engine)).items():
+        service.metrics.searches.labels(state).set(count)
+    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+_STATUS = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
+
+
+def router() -> APIRouter:
+    """The endpoints of this module."""
+    found = APIRouter()
+    for name in CATALOGUES:
+        schema = {
+            "type": "object",
+            "properties": {
+                "schema_version": {"const": 1},
+                name: {"type": "array", "items": {"type": "object"}},
+                "next": {"type": ["string", "null"], "description": "The cursor of the next page."},
+            },
+            "required": ["schema_version", name, "next"],
+        }
+        found.add_api_route(
+            f"/v1/{name}",
+            guarded("read", _listing(name)),
+            methods=["GET"],
+            tags=["catalogue"],
+            summary=f"The {name} of the catalogue.",
+            operation_id=name,
+            response_class=Response,
+            responses={
+                200: {"description": "A page.", "content": {JSON: {"schema": schema}}},
+                304: {"description": "As the caller has it (If-None-Match)."},
+                **problem_responses({422: "limit or cursor cannot be used."}),
+            },
+            openapi_extra={"parameters": PAGE_PARAMETERS},
+        )
+    for path, scope, endpoint in (("/healthz", "read", healthz), ("/readyz", "read", readyz)):
+        found.add_api_route(
+            path,
+            guarded(scope, endpoint),
+            methods=["GET"],
+            tags=["operation"],
+            operation_id=endpoint.__name__,
+            response_class=Response,
+            responses={
+                200: {"description": "Yes.", "content": {JSON: {"schema": _STATUS}}},
+                **problem_responses({503: "No."}),
+            },
+        )
+    found.add_api_route(
+        "/metrics",
+        guarded("read", metrics),
+        methods=["GET"],
+        tags=["operation"],
+        operation_id="metrics",
+        response_class=Response,
+        responses={
+            200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+            **problem_responses({}),
+        },
+    )
+    return found

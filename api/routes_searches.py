@@ -1,0 +1,332 @@
+"""`/v1/searches`: accept, list, follow, cancel; the plans of a search and their export."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response, StreamingResponse
+
+from api import bodies, searches
+from api.bodies import BodyError, read_body
+from api.compute import AnswerCache, render
+from api.context import JSON, guarded, respond, service_of
+from api.pages import PAGE_PARAMETERS, PageError, bounds_of
+from api.problems import problem
+from api.routes_answers import PLANS_EXAMPLE, is_json, problem_responses
+from api.schemas import REF
+from autoconfig.export.write import FORMATS
+
+POLL_SECONDS = 0.3
+SILENCE_SECONDS = 15.0
+"""A comment is sent after so long without an event, so that proxies keep the connection."""
+MOST_KEY = 200
+KEY_PATTERN = "^[!-~]+$"
+
+
+async def create(request: HttpRequest) -> Response:
+    """Accept a search; with an Idempotency-Key the same search again is the one accepted before."""
+    service = service_of(request)
+    if not is_json(request):
+        return problem(415, "send the question as application/json")
+    key = request.headers.get("idempotency-key")
+    if key is not None and not (len(key) <= MOST_KEY and re.fullmatch(KEY_PATTERN, key)):
+        return problem(400, f"Idempotency-Key: give 1 to {MOST_KEY} visible ASCII characters", field="Idempotency-Key")
+    try:
+        body = read_body(await request.body(), bodies.PlansBody)
+        found, new = await run_in_threadpool(searches.submit, service.engine, service.queue, request.state.owner, body, key)
+    except BodyError as error:
+        return problem(error.status, error.detail, **error.more)
+    except searches.ConflictError:
+        return problem(409, "this Idempotency-Key was used for another question; take a new one", field="Idempotency-Key")
+    headers = {"Location": f"/v1/searches/{found.id}"}
+    return Response(json.dumps(found.json()), 202 if new else 200, headers, JSON)
+
+
+async def listing(request: HttpRequest) -> Response:
+    """The searches, oldest first, a page at a time."""
+    try:
+        after, limit = bounds_of(request)
+    except PageError as error:
+        return problem(422, str(error), field=error.field)
+    state = request.query_params.get("state")
+    if state is not None and state not in searches.STATES:
+        return problem(
+            422, f"state {state[:40]!r}: use {', '.join(searches.STATES)}", field="state", allowed=list(searches.STATES)
+        )
+    found = await run_in_threadpool(
+        lambda: searches.listed(service_of(request).engine, after=after, limit=limit + 1, state=state)
+    )
+    shown = found[:limit]
+    more = str(shown[-1].number) if len(found) > limit else None
+    body = {"schema_version": 1, "searches": [search.json() for search in shown], "next": more}
+    return Response(json.dumps(body), media_type=JSON)
+
+
+async def one(request: HttpRequest) -> Response:
+    """One search."""
+    found = await _found(request)
+    return _missing(request) if found is None else respond(request, render(200, json.dumps(found.json()).encode()))
+
+
+async def cancel(request: HttpRequest) -> Response:
+    """Cancel a search; one that is over stays as it is."""
+    found = await _found(request)
+    if found is None:
+        return _missing(request)
+    await run_in_threadpool(searches.cancel, service_of(request).engine, found.id)
+    now = await _found(request)
+    return Response(json.dumps((now or found).json()), media_type=JSON)
+
+
+async def plans(request: HttpRequest) -> Response:
+    """The answer of a search that is done."""
+    found = await _found(request)
+    if found is None:
+        return _missing(request)
+    if found.state != "done":
+        return _not_done(found)
+    return respond(request, render(200, await run_in_threadpool(_result, service_of(request).engine, found.id)))
+
+
+async def export(request: HttpRequest) -> Response:
+    """Launch scripts and plan.json of the search's first plan, or of `plan`."""
+    found = await _found(request)
+    if found is None:
+        return _missing(request)
+    form = request.query_params.get("format", FORMATS[0])
+    if form not in FORMATS:
+        return problem(422, f"format {form[:40]!r}: use {' or '.join(FORMATS)}", field="format", allowed=list(FORMATS))
+    if found.state != "done":
+        return _not_done(found)
+    service = service_of(request)
+    answer = json.loads(await run_in_threadpool(_result, service.engine, found.id))
+    plan = request.query_params.get("plan") or (answer["plans"][0]["short"] if answer["plans"] else None)
+    if plan is None:
+        return problem(409, "nothing fits, so there is nothing to export; GET .../plans says what would")
+    body = {**found.body, "plan": plan[:500], "form": form}
+    key = AnswerCache.key("script", json.dumps(body, sort_keys=True).encode())
+    held = service.compute.cache.get(key)
+    return respond(request, held or await service.compute.answer("script", body, key))
+
+
+async def events(request: HttpRequest) -> Response:
+    """What happens to a search, as server-sent events; ends with it. Last-Event-ID goes on after an interruption."""
+    found = await _found(request)
+    if found is None:
+        return _missing(request)
+    last = request.headers.get("last-event-id", "0")
+    if not (last.isascii() and last.isdigit() and len(last) <= 9):
+        return problem(422, f"Last-Event-ID {last[:40]!r}: give the number of an event", field="Last-Event-ID")
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_stream(request, found.id, int(last)), media_type="text/event-stream", headers=headers)
+
+
+async def _stream(request: HttpRequest, identity: str, last: int) -> AsyncIterator[bytes]:
+    engine = service_of(request).engine
+    silent = 0.0
+    while not await request.is_disconnected():
+        found = await run_in_threadpool(searches.get, engine, identity)
+        for event in await run_in_threadpool(searches.events, engine, identity, last):
+            last, silent = event.number, 0.0
+            yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.data}\n\n".encode()
+        if found is None or found.state in searches.ENDED:
+            return
+        await asyncio.sleep(POLL_SECONDS)
+        silent += POLL_SECONDS
+        if silent >= SILENCE_SECONDS:
+            silent = 0.0
+            yield b": still here\n\n"
+
+
+def _result(engine: sa.Engine, identity: str) -> bytes:
+    found = searches.result_of(engine, identity)
+    assert found is not None, identity
+    return found
+
+
+async def _found(request: HttpRequest) -> searches.Search | None:
+    identity = request.path_params["search_id"]
+    return await run_in_threadpool(searches.get, service_of(request).engine, identity) if len(identity) <= 36 else None
+
+
+def _missing(request: HttpRequest) -> Response:
+    return problem(404, f"there is no search {request.path_params['search_id'][:40]!r}; GET /v1/searches lists them")
+
+
+def _not_done(found: searches.Search) -> Response:
+    why = f": {found.problem['detail']}" if found.problem else ""
+    return problem(409, f"the search is {found.state}, not done{why}")
+
+
+_TIME = {"type": ["string", "null"], "format": "date-time"}
+SEARCH: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "state": {"enum": list(searches.STATES)},
+        "created": {"type": "string", "format": "date-time"},
+        "started": _TIME,
+        "ended": _TIME,
+        "question": {"type": "object", "description": "The body, with its defaults."},
+        "problem": {"oneOf": [{"$ref": REF + "Problem"}, {"type": "null"}], "description": "Why it failed."},
+    },
+    "required": ["id", "state", "created", "started", "ended", "question", "problem"],
+    "additionalProperties": False,
+}
+SEARCH_PAGE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "schema_version": {"const": 1},
+        "searches": {"type": "array", "items": {"$ref": REF + "SearchRow"}},
+        "next": {"type": ["string", "null"], "description": "The cursor of the next page."},
+    },
+    "required": ["schema_version", "searches", "next"],
+    "additionalProperties": False,
+}
+SCRIPTS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"files": {"type": "object", "additionalProperties": {"type": "string"}}},
+    "required": ["files"],
+    "additionalProperties": False,
+}
+COMPONENTS = {"SearchRow": SEARCH, "SearchPage": SEARCH_PAGE, "Scripts": SCRIPTS}
+_ID = {"name": "search_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
+_NOT_FOUND = {404: "There is no such search."}
+
+
+def _json(ref: str) -> dict[str, Any]:
+    return {"description": "The answer.", "content": {JSON: {"schema": {"$ref": REF + ref}}}}
+
+
+_FOLLOWED = ("get_search", "cancel_search", "search_events", "search_plans", "export_search")
+_LINKS = {name: {"operationId": name, "parameters": {"search_id": "$response.body#/id"}} for name in _FOLLOWED}
+
+
+def router() -> APIRouter:
+    """The endpoints of this module."""
+    found = APIRouter(prefix="/v1/searches", tags=["searches"])
+
+    def add(
+        path: str, method: str, scope: str, endpoint: Any, name: str, responses: dict[Any, Any], extra: dict[str, Any]
+    ) -> None:
+        found.add_api_route(
+            path,
+            guarded(scope, endpoint),
+            methods=[method],
+            summary=(endpoint.__doc__ or "").split("\n")[0],
+            operation_id=name,
+            response_class=Response,
+            status_code=next(iter(responses)),
+            responses=responses,
+            openapi_extra=extra,
+        )
+
+    key = {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "required": False,
+        "schema": {"type": "string", "minLength": 1, "maxLength": MOST_KEY, "pattern": KEY_PATTERN},
+    }
+    question = {JSON: {"schema": {"$ref": REF + "PlansBody"}, "example": PLANS_EXAMPLE}}
+    state = {"name": "state", "in": "query", "required": False, "schema": {"enum": list(searches.STATES)}}
+    form = {"name": "format", "in": "query", "required": False, "schema": {"enum": list(FORMATS)}}
+    plan = {
+        "name": "plan",
+        "in": "query",
+        "required": False,
+        "description": "A plan in its short form; the first unless given.",
+        "schema": {"type": "string", "maxLength": 500},
+    }
+    resume = {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "required": False,
+        "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"},
+    }
+    bad = {
+        400: "The body is not JSON, or not as its schema says.",
+        409: "The key was used for another question.",
+        413: "The body is too large.",
+        415: "The body is not JSON.",
+    }
+    stream = {
+        "description": "Events until the search is over.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+    add(
+        "",
+        "POST",
+        "profile",
+        create,
+        "create_search",
+        {202: {**_json("SearchRow"), "links": _LINKS}, 200: _json("SearchRow"), **problem_responses(bad)},
+        {"parameters": [key], "requestBody": {"required": True, "content": question}},
+    )
+    add(
+        "",
+        "GET",
+        "read",
+        listing,
+        "list_searches",
+        {200: _json("SearchPage"), **problem_responses({422: "Not a page."})},
+        {"parameters": [*PAGE_PARAMETERS, state]},
+    )
+    add(
+        "/{search_id}",
+        "GET",
+        "read",
+        one,
+        "get_search",
+        {200: _json("SearchRow"), 304: {"description": "As the caller has it."}, **problem_responses(_NOT_FOUND)},
+        {"parameters": [_ID]},
+    )
+    add(
+        "/{search_id}",
+        "DELETE",
+        "profile",
+        cancel,
+        "cancel_search",
+        {200: _json("SearchRow"), **problem_responses(_NOT_FOUND)},
+        {"parameters": [_ID]},
+    )
+    add(
+        "/{search_id}/events",
+        "GET",
+        "read",
+        events,
+        "search_events",
+        {200: stream, **problem_responses({**_NOT_FOUND, 422: "Not the number of an event."})},
+        {"parameters": [_ID, resume]},
+    )
+    not_done = {**_NOT_FOUND, 409: "The search is not done."}
+    add(
+        "/{search_id}/plans",
+        "GET",
+        "read",
+        plans,
+        "search_plans",
+        {200: _json("Search"), 304: {"description": "As the caller has it."}, **problem_responses(not_done)},
+        {"parameters": [_ID]},
+    )
+    add(
+        "/{search_id}/export",
+        "GET",
+        "read",
+        export,
+        "export_search",
+        {
+            200: _json("Scripts"),
+            304: {"description": "As the caller has it."},
+            **problem_responses({**not_done, 422: "No such format, or a plan that cannot be exported."}),
+        },
+        {"parameters": [_ID, form, plan]},
+    )
+    return found

@@ -1,0 +1,98 @@
+"""The published JSON Schemas (`autoconfig/schemas/`) and the bodies as components of the OpenAPI document."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from pydantic import BaseModel
+
+from api import bodies
+from autoconfig.answer_json import schema
+from autoconfig.predict import COLUMNS
+
+REF = "#/components/schemas/"
+PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "description": "An RFC 9457 problem document.",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What was given, what is allowed, what to try."},
+        "field": {"type": "string", "description": "The field of the body, where one is to blame."},
+        "given": {"type": "string"},
+        "allowed": {"description": "The allowed values, where they can be listed."},
+        "nearest": {"type": ["string", "null"], "description": "The nearest valid value."},
+    },
+    "required": ["type", "title", "status", "detail"],
+}
+_TEXTS = ("id", "pred_confidence", "pred_note")
+PREDICTIONS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "schema_version": {"const": 1},
+        "calibration": {"type": "string"},
+        "rows": {
+            "type": "array",
+            "description": "In the order of the question.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    column: {"type": "string"}
+                    if column in _TEXTS
+                    else {"type": ["boolean", "null"] if column == "pred_fits" else ["number", "null"]}
+                    for column in COLUMNS
+                },
+                "required": list(COLUMNS),
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["schema_version", "calibration", "rows"],
+    "additionalProperties": False,
+}
+
+
+def components() -> dict[str, Any]:
+    """Every component schema by name."""
+    found: dict[str, Any] = {"Problem": PROBLEM, "Predictions": PREDICTIONS}
+    for name in ("search", "explain", "scaling", "check"):
+        found |= _answer(name)
+    funnel = found["SearchFunnel"]
+    for key in ("seconds", "seconds_by_phase"):  # left out, so that the same question gives the same bytes
+        del funnel["properties"][key]
+        funnel["required"].remove(key)
+    for kind in (bodies.PlansBody, bodies.ExplainBody, bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody):
+        found[kind.__name__] = body_schema(kind)
+    return found
+
+
+def body_schema(kind: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a body, self-contained."""
+    return kind.model_json_schema(ref_template=REF + "{model}")
+
+
+def component_name(name: str) -> str:
+    """`search` as a component's name."""
+    return name.capitalize()
+
+
+def _answer(name: str) -> dict[str, Any]:
+    """A published schema and its definitions as components `Search`, `SearchPlan`, ..."""
+    text = copy.deepcopy(schema(name))
+    definitions = text.pop("$defs", {})
+    for key in ("$schema", "$id"):
+        text.pop(key, None)
+    prefix = component_name(name)
+    named = {prefix: text, **{prefix + key.capitalize(): value for key, value in definitions.items()}}
+    return {key: _with_refs(value, prefix) for key, value in named.items()}
+
+
+def _with_refs(value: Any, prefix: str) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: REF + prefix + item.rsplit("/", 1)[1].capitalize() if key == "$ref" else _with_refs(item, prefix)
+            for key, item in value.items()
+        }
+    return [_with_refs(item, prefix) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,217 @@
+"""Searches as rows: accepted, listed, told about, cancelled. Which process works on them is the workflow engine's affair.
+
+    queued -> running -> done | failed
+        \\________\\____-> cancelled
+
+A state is only ever left forwards: every update names the states that it may leave, so that a search ends exactly once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from dbos import DBOSClient
+
+from api.store import EVENTS, SEARCHES, now
+
+QUEUE = "autoconfig-searches"
+WORKFLOW = "run_search"
+WORKFLOW_VERSION = "autoconfig-searches-1"
+"""Which workers may take a search up: raised only where the steps of the workflow change, so that an upgrade between a kill
+and a restart finishes what the older version began."""
+OPEN = ("queued", "running")
+ENDED = ("done", "failed", "cancelled")
+STATES = (*OPEN, *ENDED)
+
+
+class ConflictError(Exception):
+    """The idempotency key was used for another question."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """One accepted search."""
+
+    id: str
+    number: int
+    body: dict[str, Any]
+    state: str
+    created: datetime
+    started: datetime | None
+    ended: datetime | None
+    problem: dict[str, Any] | None
+
+    def json(self) -> dict[str, Any]:
+        """As the API shows it."""
+
+        def moment(value: datetime | None) -> str | None:
+            return None if value is None else value.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+        times = {"created": moment(self.created), "started": moment(self.started), "ended": moment(self.ended)}
+        return {"id": self.id, "state": self.state, **times, "question": self.body, "problem": self.problem}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to a search."""
+
+    number: int
+    kind: str
+    data: str
+
+
+def submit(
+    engine: sa.Engine, client: DBOSClient, owner: str, body: dict[str, Any], key: str | None = None
+) -> tuple[Search, bool]:
+    """(the search, whether it is new). Row and queue entry are one transaction. Raises ConflictError."""
+    text = json.dumps(body, sort_keys=True)
+    if key is not None:
+        known = _by_key(engine, owner, key, text)
+        if known is not None:
+            return known, False
+    identity = str(uuid.uuid4())
+    try:
+        with engine.begin() as connection:
+            connection.execute(
+                SEARCHES.insert().values(
+                    id=identity, owner=owner, idempotency_key=key, body=text, state="queued", created=now()
+                )
+            )
+            _add_event(connection, identity, "state", {"state": "queued"})
+            client.enqueue_in_transaction(
+                connection,
+                {"workflow_name": WORKFLOW, "queue_name": QUEUE, "workflow_id": identity, "app_version": WORKFLOW_VERSION},
+                identity,
+            )
+    except sa.exc.IntegrityError:  # the same key at the same moment
+        known = _by_key(engine, owner, key or "", text)
+        if known is None:
+            raise
+        return known, False
+    found = get(engine, identity)
+    assert found is not None
+    return found, True
+
+
+def _by_key(engine: sa.Engine, owner: str, key: str, text: str) -> Search | None:
+    query = sa.select(SEARCHES).where(SEARCHES.c.owner == owner, SEARCHES.c.idempotency_key == key)
+    with engine.connect() as connection:
+        row = connection.execute(query).first()
+    if row is None:
+        return None
+    if row.body != text:
+        raise ConflictError
+    return _search(row)
+
+
+def get(engine: sa.Engine, identity: str) -> Search | None:
+    """The search of this id."""
+    with engine.connect() as connection:
+        row = connection.execute(sa.select(SEARCHES).where(SEARCHES.c.id == identity)).first()
+    return None if row is None else _search(row)
+
+
+def listed(engine: sa.Engine, *, after: int, limit: int, state: str | None = None) -> list[Search]:
+    """Searches in the order of their acceptance, from number `after` + 1 on."""
+    query = sa.select(SEARCHES).where(SEARCHES.c.number > after).order_by(SEARCHES.c.number).limit(limit)
+    if state is not None:
+        query = query.where(SEARCHES.c.state == state)
+    with engine.connect() as connection:
+        return [_search(row) for row in connection.execute(query)]
+
+
+def counts(engine: sa.Engine) -> dict[str, int]:
+    """State -> searches."""
+    query = sa.select(SEARCHES.c.state, sa.func.count()).group_by(SEARCHES.c.state)
+    with engine.connect() as connection:
+        found: dict[str, int] = dict(connection.execute(query).tuples().all())
+    return {state: found.get(state, 0) for state in STATES}
+
+
+def result_of(engine: sa.Engine, identity: str) -> bytes | None:
+    """The rendered answer of a search that is done."""
+    with engine.connect() as connection:
+        return connection.execute(sa.select(SEARCHES.c.result).where(SEARCHES.c.id == identity)).scalar()
+
+
+def begin(engine: sa.Engine, identity: str) -> bool:
+    """The search is being worked on; False where it was cancelled or has ended."""
+    with engine.begin() as connection:
+        moved = _move(connection, identity, "running", ("queued",), started=now())
+        if moved:
+            return True
+        state = connection.execute(sa.select(SEARCHES.c.state).where(SEARCHES.c.id == identity)).scalar()
+    return state == "running"
+
+
+def end(engine: sa.Engine, identity: str, *, result: bytes | None = None, problem: bytes | None = None) -> bool:
+    """The search is over, with a result or a problem document; False where it was over already."""
+    state = "done" if problem is None else "failed"
+    with engine.begin() as connection:
+        return _move(connection, identity, state, OPEN, ended=now(), result=result, problem=problem)
+
+
+def cancel(engine: sa.Engine, identity: str) -> bool:
+    """The search is over without a result; False where it was over already."""
+    with engine.begin() as connection:
+        return _move(connection, identity, "cancelled", OPEN, ended=now())
+
+
+def say(engine: sa.Engine, identity: str, kind: str, data: dict[str, Any]) -> None:
+    """Adds an event, which /events sends on."""
+    with engine.begin() as connection:
+        _add_event(connection, identity, kind, data)
+
+
+def events(engine: sa.Engine, identity: str, after: int) -> list[Event]:
+    """Events with a number above `after`, in order."""
+    query = sa.select(EVENTS).where(EVENTS.c.search_id == identity, EVENTS.c.number > after).order_by(EVENTS.c.number)
+    with engine.connect() as connection:
+        return [Event(number=row.number, kind=row.kind, data=row.data) for row in connection.execute(query)]
+
+
+def _move(connection: sa.Connection, identity: str, state: str, before: tuple[str, ...], **values: Any) -> bool:
+    update = SEARCHES.update().where(SEARCHES.c.id == identity, SEARCHES.c.state.in_(before)).values(state=state, **values)
+    moved: bool = connection.execute(update).rowcount == 1
+    if moved:
+        _add_event(connection, identity, "state", {"state": state})
+    return moved
+
+
+def _add_event(connection: sa.Connection, identity: str, kind: str, data: dict[str, Any]) -> None:
+    last = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.number), 0) + 1).where(EVENTS.c.search_id == identity)
+    connection.execute(
+        EVENTS.insert().values(
+            search_id=identity, number=last.scalar_subquery(), time=now(), kind=kind, data=json.dumps(data, sort_keys=True)
+        )
+    )
+
+
+def body_hash(body: dict[str, Any]) -> str:
+    """Names a question by its content."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _search(row: Any) -> Search:
+    return Search(
+        id=row.id,
+        number=row.number,
+        body=json.loads(row.body),
+        state=row.state,
+        created=_utc(row.created),
+        started=_utc(row.started),
+        ended=_utc(row.ended),
+        problem=None if row.problem is None else json.loads(row.problem),
+    )
+
+
+def _utc(moment: datetime | None) -> Any:
+    """SQLite forgets the zone, which is UTC."""
+
+    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,0 +1,99 @@
+"""The service's own tables: keys, searches and their events, workers. SQLite or PostgreSQL by URL, through SQLAlchemy Core.
+
+The tables of the workflow engine (DBOS) are in the same database, so that a search is stored and queued in one transaction.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from dbos import DBOS
+
+from specs.errors import InputError
+
+METADATA = sa.MetaData()
+KEYS = sa.Table(
+    "autoconfig_api_keys",
+    METADATA,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("scopes", sa.String(200), nullable=False),
+    sa.Column("created", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("revoked", sa.DateTime(timezone=True)),
+)
+SEARCHES = sa.Table(
+    "autoconfig_searches",
+    METADATA,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.String(36), nullable=False, unique=True),
+    sa.Column("owner", sa.String(32), nullable=False),
+    sa.Column("idempotency_key", sa.String(200)),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("created", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("started", sa.DateTime(timezone=True)),
+    sa.Column("ended", sa.DateTime(timezone=True)),
+    sa.Column("result", sa.LargeBinary),
+    sa.Column("problem", sa.LargeBinary),
+    sa.UniqueConstraint("owner", "idempotency_key"),
+)
+EVENTS = sa.Table(
+    "autoconfig_search_events",
+    METADATA,
+    sa.Column("search_id", sa.String(36), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("time", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("data", sa.Text, nullable=False),
+)
+WORKERS = sa.Table(
+    "autoconfig_workers",
+    METADATA,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("beat", sa.Integer, nullable=False),
+)
+BUSY_SECONDS = 30
+
+
+def engine_of(url: str) -> sa.Engine:
+    """An engine with the tables in place. Raises InputError for a bad URL or a database that does not answer."""
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise InputError(f"database {url[:80]!r} is no URL; give sqlite:///FILE or postgresql://USER@HOST/NAME") from None
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise InputError(f"database {parsed.render_as_string()}: give sqlite:///FILE or postgresql://USER@HOST/NAME")
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    sqlite = parsed.get_backend_name() == "sqlite"
+    engine = sa.create_engine(parsed, pool_pre_ping=True, connect_args={"timeout": BUSY_SECONDS} if sqlite else {})
+    if sqlite:
+        sa.event.listen(engine, "connect", _write_ahead)
+    try:
+        METADATA.create_all(engine)
+        DBOS.migrate(dbos_url(url))
+    except sa.exc.SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0][:200]
+        raise InputError(f"database {parsed.render_as_string()} cannot be used: {reason}") from None
+    return engine
+
+
+def dbos_url(url: str) -> str:
+    """The database as DBOS names it."""
+    parsed = sa.make_url(url)
+    plain = parsed.set(drivername="postgresql") if parsed.get_backend_name() == "postgresql" else parsed
+    return plain.render_as_string(hide_password=False)
+
+
+def _write_ahead(connection: object, _: object) -> None:
+    """Readers do not wait for a writer (https://sqlite.org/wal.html)."""
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.close()
+
+
+def now() -> datetime:
+    """This moment, with its zone."""
+    return datetime.now(UTC)

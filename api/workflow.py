@@ -1,0 +1,180 @@
+"""The durable work: one workflow a search, taken from a queue by any worker, finished by another where one dies.
+
+The engine is DBOS: the queue hands a workflow to exactly one worker, a worker's death gives it back. What DBOS leaves to its
+user is here: every worker has an id of its own that stays as long as it lives, beats in a table, and takes up what workers
+with a still heart had begun; the workflow's version is named and not a hash of the code.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from dbos import DBOS
+
+from api import searches
+from api.problems import problem_bytes
+from api.searches import QUEUE, WORKFLOW_VERSION
+from api.store import WORKERS, dbos_url
+
+LOG = logging.getLogger("autoconfig.worker")
+BEAT_SECONDS = 2.0
+DEAD_AFTER_SECONDS = 12.0
+"""A worker whose count of beats has not changed for so long, by the watcher's own clock, is taken for dead."""
+POLL_SECONDS = 0.3
+GRACE_SECONDS = 10.0
+"""How long steps may go on after the order to stop."""
+
+Progress = Callable[[str, dict[str, object]], None]
+Answering = Callable[[str, dict[str, object], Progress, Callable[[], bool]], tuple[int, bytes]]
+"""(search id, body, progress, is it cancelled) -> (status, rendered answer)."""
+
+
+@dataclass
+class WorkerProcess:
+    """One worker. `run` until `stop` is set."""
+
+    engine: sa.Engine
+    database: str
+    answering: Answering
+    concurrency: int = 2
+    id: str = field(default_factory=lambda: f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid.uuid4().hex[:12]}")
+    stop: threading.Event = field(default_factory=threading.Event)
+    _active: set[str] = field(default_factory=set)
+    _count: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> None:
+        """Take searches up until told to stop, or taken for dead. The caller ends the process at once after it: threads of
+        steps that have not ended may still run, and the next worker begins these steps again."""
+        DBOS(
+            config={
+                "name": "autoconfig",
+                "system_database_url": dbos_url(self.database),
+                "executor_id": self.id,
+                "application_version": WORKFLOW_VERSION,
+                "log_level": "ERROR",
+                "run_migrations": False,
+            }
+        )
+        self._register()
+        self._first_beat()
+        DBOS.launch()
+        DBOS.register_queue(
+            QUEUE, worker_concurrency=self.concurrency, polling_interval_sec=POLL_SECONDS, on_conflict="always_update"
+        )
+        watcher = _Watcher(self.engine, self.id)
+        try:
+            while not self.stop.wait(BEAT_SECONDS):
+                if not self._beat():
+                    LOG.error("another worker took this one for dead; it ends")
+                    break
+                for dead in watcher.dead():
+                    self._take_over(dead)
+        finally:
+            self._wait_for_steps()
+            self._leave()
+
+    def _register(self) -> None:
+        @DBOS.step(name="answer_search")
+        def answer_search(identity: str) -> str:
+            return self._answer(identity)
+
+        @DBOS.workflow(name=searches.WORKFLOW)
+        def run_search(identity: str) -> str:
+            return answer_search(identity)
+
+    def _wait_for_steps(self) -> None:
+        """What is nearly done may end; the rest is left as it is."""
+        until = time.monotonic() + GRACE_SECONDS
+        while self._active and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def _answer(self, identity: str) -> str:
+        """One search, counted while it runs."""
+        with self._count:
+            self._active.add(identity)
+        try:
+            return self._answer_once(identity)
+        finally:
+            with self._count:
+                self._active.discard(identity)
+
+    def _answer_once(self, identity: str) -> str:
+        """Idempotent: a search that is over stays as it is; one that was begun is begun again."""
+        if not searches.begin(self.engine, identity):
+            return "over"
+        found = searches.get(self.engine, identity)
+        assert found is not None
+
+        def progress(kind: str, data: dict[str, object]) -> None:
+            searches.say(self.engine, identity, kind, data)
+
+        def cancelled() -> bool:
+            now = searches.get(self.engine, identity)
+            return self.stop.is_set() or now is None or now.state not in searches.OPEN
+
+        try:
+            status, body = self.answering(identity, found.body, progress, cancelled)
+        except Exception:
+            LOG.exception("search %s", identity)
+            status, body = 500, problem_bytes(500, "a bug of ours; the worker's log has it")
+        if self.stop.is_set() and status != 200:
+            threading.Event().wait()  # neither ended nor failed: the process is about to go, the next worker begins again
+        ended = searches.end(self.engine, identity, **({"result": body} if status == 200 else {"problem": body}))
+        return "ended" if ended else "over"
+
+    def _first_beat(self) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(WORKERS.insert().values(id=self.id, beat=0))
+
+    def _beat(self) -> bool:
+        """False where the row is gone: this worker was taken for dead."""
+        with self.engine.begin() as connection:
+            done = connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(beat=WORKERS.c.beat + 1))
+        return done.rowcount == 1
+
+    def _take_over(self, dead: str) -> None:
+        """Give the dead worker's searches back to the queue; doing it twice changes nothing (DBOS, reenqueue_for_recovery)."""
+        LOG.warning("worker %s is dead; its searches are taken up", dead)
+        DBOS._recover_pending_workflows([dead])
+        with self.engine.begin() as connection:
+            connection.execute(WORKERS.delete().where(WORKERS.c.id == dead))
+
+    def _leave(self) -> None:
+        """The next worker need not wait for the heart to stay still."""
+        with self.engine.begin() as connection:
+            connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(beat=LEFT))
+
+
+LEFT = -1
+"""The beat of a worker that ended in order: what it had not finished may be taken up at once."""
+
+
+class _Watcher:
+    """Sees by its own clock whose beats stand still, so that no clocks need agree."""
+
+    def __init__(self, engine: sa.Engine, own: str) -> None:
+        self._engine, self._own = engine, own
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def dead(self) -> list[str]:
+        """Workers that are gone."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(WORKERS.c.id, WORKERS.c.beat).where(WORKERS.c.id != self._own)).tuples().all()
+        moment, found = time.monotonic(), []
+        self._seen = {identity: self._seen[identity] for identity, _ in rows if identity in self._seen}
+        for identity, beat in rows:
+            before = self._seen.get(identity)
+            if before is None or before[0] != beat:
+                self._seen[identity] = (beat, moment)
+                before = self._seen[identity]
+            if beat == LEFT or moment - before[1] > DEAD_AFTER_SECONDS:
+                found.append(identity)
+        return found

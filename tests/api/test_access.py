@@ -1,0 +1,130 @@
+"""Keys: who may ask what, on every route; at once when revoked; rate limits; addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from api.access import SCOPES, RateLimit
+from tests.api.conftest import Running, autoconfig
+
+OPEN = {"/", "/page/{name}"}
+"""Static files of the page: a person needs them to type the key in."""
+
+
+@pytest.fixture(scope="module")
+def locked(services) -> Running:
+    return services("--workers", "1", "--keys")
+
+
+def make_key(service: Running, *scopes: str) -> str:
+    arguments = [word for scope in scopes for word in ("--scope", scope)]
+    done = autoconfig("keys", "create", "--name", "test", *arguments, "--database", service.database)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def keys(locked) -> dict[str, str]:
+    return {scope: make_key(locked, scope) for scope in SCOPES}
+
+
+def routes(service: Running, key: str) -> Iterator[tuple[str, str]]:
+    """(method, path) of every operation."""
+    with service.client(key) as client:
+        document = client.get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method in operations:
+            yield method.upper(), re.sub(r"\{[^}]*\}", "0", path)
+    yield "GET", "/openapi.json"
+
+
+def test_every_route_needs_a_key(locked, keys):
+    found = [*routes(locked, keys["admin"])]
+    assert len(found) >= 11
+    for method, path in found:
+        for key in (None, "ac_0_0", keys["read"][:-1], keys["read"] + "x", "nonsense", "ä"):
+            headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
+            answer = httpx.request(method, locked.url + path, headers=headers, timeout=30)
+            assert answer.status_code == 401, (method, path, key)
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_every_route_needs_its_scope(locked, keys):
+    """No key but admin's passes everywhere; admin's is never refused for its scope."""
+    for method, path in routes(locked, keys["admin"]):
+        found = {}
+        for scope, key in keys.items():
+            with locked.client(key) as client:
+                found[scope] = client.request(method, path).status_code
+        assert found["admin"] not in (401, 403), (method, path)
+        assert 403 in found.values(), (method, path, found)
+        assert 401 not in found.values()
+
+
+def test_a_revoked_key_is_refused_at_once(locked):
+    key = make_key(locked, "read")
+    with locked.client(key) as client:
+        assert client.get("/v1/gpus").status_code == 200
+        assert autoconfig("keys", "revoke", key.split("_")[1], "--database", locked.database).returncode == 0
+        assert client.get("/v1/gpus").status_code == 401
+    assert autoconfig("keys", "revoke", key.split("_")[1], "--database", locked.database).returncode == 2
+    listed = json.loads(autoconfig("keys", "list", "--json", "--database", locked.database).stdout)["keys"]
+    assert [row["revoked"] is not None for row in listed if row["id"] == key.split("_")[1]] == [True]
+    assert key.split("_", 2)[2] not in json.dumps(listed)
+
+
+def test_secrets_are_not_stored(locked, keys):
+    data = Path(locked.database.removeprefix("sqlite:///")).read_bytes()
+    assert not any(key.split("_", 2)[2].encode() in data for key in keys.values())
+
+
+def test_rate_limit(services):
+    slow = services("--workers", "1", "--keys", "--requests-per-second", "1")
+    with slow.client(make_key(slow, "read")) as client:
+        answers = [client.get("/healthz") for _ in range(6)]
+    limited = [answer for answer in answers if answer.status_code == 429]
+    assert limited and int(limited[0].headers["retry-after"]) >= 1
+    assert answers[0].status_code == answers[1].status_code == 200
+
+
+def test_the_bucket_fills_again(monkeypatch):
+    moment = [0.0]
+    monkeypatch.setattr("api.access.time.monotonic", lambda: moment[0])
+    limit = RateLimit(2.0)
+    assert [limit.wait("a") for _ in range(4)] == [0.0] * 4
+    assert limit.wait("a") == pytest.approx(0.5) and limit.wait("b") == 0.0
+    moment[0] = 0.5
+    assert limit.wait("a") == 0.0 and limit.wait("a") > 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--host", "0.0.0.0", "--no-keys"], "--without-keys"),
+        (["--host", "256.1.1.1", "--without-keys"], "cannot listen"),
+        (["--database", "mysql://x"], "sqlite"),
+        (["--database", "nonsense"], "URL"),
+        (["--database", "sqlite:////no/such/folder/x.db"], "cannot be used"),
+    ],
+)
+def test_services_that_cannot_start(arguments, words):
+    done = autoconfig("serve", "--port", "0", *arguments)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_another_address_asks_for_keys(services):
+    everywhere = services("--workers", "1", "--host", "0.0.0.0")
+    port = everywhere.url.rsplit(":", 1)[1]
+    assert httpx.get(f"http://127.0.0.1:{port}/v1/gpus").status_code == 401
+
+
+@pytest.mark.parametrize("arguments", [["--name", "", "--scope", "read"], ["--name", "x", "--scope", "reed"], ["--name", "x"]])
+def test_keys_that_cannot_be_made(arguments, tmp_path):
+    done = autoconfig("keys", "create", *arguments, "--database", f"sqlite:///{tmp_path}/k.db")
+    assert done.returncode == 2 and "Traceback" not in done.stderr

@@ -1,0 +1,210 @@
+"""The endpoints that answer at once: as the command line, deterministic, with clear refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from autoconfig.answer_json import schema
+from tests.api.conftest import autoconfig
+
+QUESTION = {"model": "175b", "gpus": 64, "gpu": "h100-sxm-80gb", "fix": ["tp=8"], "top": 3}
+OPTIONS = ["--model", "175b", "--gpus", "64", "--gpu", "h100-sxm-80gb"]
+TINY = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "vocab_size": 32000,
+}
+SCRIPT = (
+    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
+    "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16 --use-distributed-optimizer "
+    "--max-position-embeddings 2048"
+)
+
+
+def _without_seconds(answer):
+    return {**answer, "funnel": {k: v for k, v in answer["funnel"].items() if not k.startswith("seconds")}}
+
+
+def test_plans_are_those_of_the_command_line(http):
+    answer = http.post("/v1/plans", json=QUESTION)
+    assert answer.status_code == 200
+    said = autoconfig("search", *OPTIONS, "--fix", "tp=8", "--top", "3", "--json")
+    assert answer.json() == _without_seconds(json.loads(said.stdout))
+    assert answer.json()["calibration"]
+
+
+def test_the_same_question_gives_the_same_bytes(http, services):
+    first = http.post("/v1/plans", json=QUESTION)
+    with services("--workers", "1").client() as other:
+        second = other.post("/v1/plans", json=dict(reversed(QUESTION.items())))
+    assert first.content == second.content and first.headers["etag"] == second.headers["etag"]
+    assert http.post("/v1/plans", json={**QUESTION, "top": 2}).headers["etag"] != first.headers["etag"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("explain", {**QUESTION, "plan": "tp=8,pp=8,mbs=1,sp=1"}, "explain"),
+        ("explain", {**QUESTION, "plan": "tp=3,pp=8,mbs=1"}, "explain"),
+        ("scaling", {"model": "1.7b", "gpus": "8:32", "gpu": ["a100-80gb"], "tokens": "300B", "keep": ["pp"]}, "scaling"),
+        ("scaling", {"model": "1.7b", "gpus": [8, 16], "gpu": "a100-80gb,h100", "tokens": 3e11, "days": 30.0}, "scaling"),
+        ("check", {"text": SCRIPT, "gpus": 8, "gpu": "a100-80gb"}, "check"),
+    ],
+)
+def test_answers_follow_the_published_schemas(http, path, body, name):
+    body = {key: value for key, value in body.items() if path != "explain" or key not in ("fix", "top")}
+    answer = http.post(f"/v1/{path}", json=body)
+    assert answer.status_code == 200, answer.text
+    Draft202012Validator(schema(name)).validate(answer.json())
+
+
+def test_inline_model_and_cluster(http):
+    cluster = {"gpu": "a100-80gb", "num_gpus": 16, "nic_gbit_per_s_per_gpu": 100}
+    answer = http.post("/v1/plans", json={"model": TINY, "cluster": cluster, "seq_length": 1024, "global_batch_size": 64})
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["model"]["num_layers"] == 4 and body["cluster"]["nic_bytes_per_s"] == 100e9 / 8 and body["plans"]
+
+
+def test_predictions_are_those_of_the_command_line(http, tmp_path):
+    row = {
+        "id": "a",
+        "layers": 32,
+        "hidden": 4096,
+        "heads": 32,
+        "seq": 4096,
+        "gpu": "h100-sxm-80gb",
+        "gpus": 8,
+        "tp": 2,
+        "pp": 1,
+        "mbs": 1,
+        "gbs": 64,
+        "precision": "bf16",
+        "recompute": "none",
+        "sp": True,
+    }
+    odd = {"id": "b", "layers": 0, "hidden": None, "heads": 32, "seq": 4096, "gpu": "h100-sxm-80gb"}
+    answer = http.post("/v1/predict", json={"rows": [row, odd]}).json()
+    table = tmp_path / "in.csv"
+    cells = {**row, "sp": 1}
+    table.write_text(",".join(cells) + "\n" + ",".join(map(str, cells.values())) + "\n")
+    assert autoconfig("predict", str(table), "--output", str(tmp_path / "out.csv")).returncode == 0
+    head, values = (tmp_path / "out.csv").read_text().splitlines()[:2]
+    said = dict(zip(head.split(","), values.split(","), strict=False))
+    assert answer["rows"][0]["pred_step_s"] == float(said["pred_step_s"])
+    assert answer["rows"][1]["pred_step_s"] is None and answer["rows"][1]["pred_note"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field", "nearest"),
+    [
+        ({**QUESTION, "model": "lama3-70b"}, 422, "model", "llama3-70b"),
+        ({**QUESTION, "gpu": "h100-sxm"}, 200, None, None),
+        ({**QUESTION, "gpu": "h1000-sxm-80gb"}, 422, "gpu", "h100-sxm-80gb"),
+        ({"model": "175b", "gpus": 64}, 422, "gpu", None),
+        ({**QUESTION, "seq_len": 8}, 400, "seq_len", "seq_length"),
+        ({**QUESTION, "gpus": "64"}, 400, "gpus", None),
+        ({**QUESTION, "gpus": 0}, 422, None, None),
+        ({**QUESTION, "precision": "fp12"}, 400, "precision", None),
+        ({**QUESTION, "fix": ["tq=8"]}, 422, "fix", None),
+        ({**QUESTION, "model": "/etc/hostname"}, 422, "model", None),
+        ({**QUESTION, "model": "./config.json"}, 422, "model", None),
+        ({**QUESTION, "gpu": "local"}, 422, "gpu", None),
+        ({**QUESTION, "cluster": "cluster.json", "gpu": None}, 400, "cluster", None),
+        ({**QUESTION, "calibration": "/etc/passwd"}, 422, None, None),
+        ({**QUESTION, "output": "/tmp/x.csv"}, 400, "output", None),
+        ({**QUESTION, "export": "/tmp/x"}, 400, "export", None),
+        ([], 400, None, None),
+    ],
+)
+def test_refusals_are_problem_documents(http, body, status, field, nearest):
+    answer = http.post("/v1/plans", json=body)
+    assert answer.status_code == status, answer.text
+    if status == 200:
+        return
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert found["status"] == status and found["detail"] and "--" not in found["detail"]
+    assert field is None or found["field"] == field
+    assert nearest is None or found["nearest"] == nearest
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[" * 100_000, 400),
+        (b'{"model": NaN}', 400),
+        (b'{"gpus": 1, "gpus": 2}', 400),
+        (b"\xff\xfe", 400),
+        (b'{"model": "175b", "gpus": ' + b"9" * 5000 + b"}", 400),
+        (b'{"model": "\\ud800", "gpus": 8, "gpu": "h100"}', 400),
+        (b" " * (3 * 2**20), 413),
+    ],
+)
+def test_bodies_that_are_no_question(http, raw, status):
+    answer = http.post("/v1/plans", content=raw, headers={"content-type": "application/json"})
+    assert answer.status_code == status and answer.json()["status"] == status
+
+
+def test_a_body_without_a_length_is_limited_too(http):
+    answer = http.post("/v1/plans", content=(b" " * 65536 for _ in range(64)), headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+
+
+def test_other_content_types(http):
+    assert http.post("/v1/plans", content=b"a=1", headers={"content-type": "text/plain"}).status_code == 415
+
+
+def test_nothing_fits_is_an_answer(http):
+    body = http.post("/v1/plans", json={"model": "1t", "gpus": 8, "gpu": "l40s-48gb"}).json()
+    assert body["plans"] == [] and body["nearest_miss"]["shortfall_gib"] > 0
+
+
+def test_catalogues_come_in_pages(http):
+    names, cursor = [], "0"
+    while cursor is not None:
+        page = http.get("/v1/models", params={"limit": 7, "cursor": cursor}).json()
+        names += [row["name"] for row in page["models"]]
+        cursor = page["next"]
+    assert names == sorted(set(names)) and len(names) > 20
+    whole = http.get("/v1/models")
+    assert [row["name"] for row in whole.json()["models"]] == names[:100]
+    assert http.get("/v1/models", headers={"If-None-Match": whole.headers["etag"]}).status_code == 304
+    for bad in ({"limit": 0}, {"limit": "x"}, {"cursor": "-1"}, {"limit": 501}):
+        assert http.get("/v1/models", params=bad).status_code == 422
+
+
+def test_small_answers_go_out_as_they_are_and_large_ones_gzipped(http):
+    assert http.post("/v1/plans", json=QUESTION).headers["content-encoding"] == "gzip"
+    plain = http.post("/v1/plans", json=QUESTION, headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers and plain.json()["plans"]
+
+
+def test_health_and_metrics(http):
+    assert http.get("/healthz").json() == {"status": "ok"} and http.get("/readyz").json() == {"status": "ready"}
+    http.post("/v1/plans", json=QUESTION)
+    text = http.get("/metrics").text
+    assert 'autoconfig_request_seconds_bucket{le="0.001",route="/v1/plans",status="200"}' in text
+
+
+def test_every_answer_has_the_security_headers(http):
+    for answer in (http.get("/healthz"), http.get("/nothing"), http.post("/v1/plans", content=b"x")):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_too_long_a_question_is_refused_and_the_service_goes_on(services):
+    slow = services("--workers", "1", "--answer-seconds", "0.5")
+    with slow.client() as client:
+        body = {"model": "deepseek-v3", "gpus": 4096, "gpu": "h100-sxm-80gb"}
+        refused = client.post("/v1/plans", json=body)
+        assert refused.status_code == 422 and "within 0.5 s" in refused.json()["detail"]
+        assert client.get("/healthz").status_code == 200

@@ -1,0 +1,203 @@
+"""Searches that outlive processes: accepted once, ended once, whatever is killed in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from tests.api.conftest import ROOT, Running, environment, start
+
+QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "top": 3}
+SLOW = {"model": "deepseek-v3", "gpus": 1024, "gpu": "h100-sxm-80gb", "top": 3}
+"""Some seconds of work."""
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> object:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not come about")
+
+
+def ended(client: httpx.Client, identity: str) -> dict | None:
+    found = client.get(f"/v1/searches/{identity}").json()
+    return found if found["state"] in ("done", "failed", "cancelled") else None
+
+
+def begin_worker(database: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autoconfig", "worker", "--database", database], cwd=ROOT, env=environment()
+    )
+
+
+@pytest.fixture(scope="module")
+def with_worker(services) -> Iterator[httpx.Client]:
+    with services("--workers", "1", "--search-workers", "1").client() as client:
+        yield client
+
+
+def test_a_search_ends_with_the_answer_of_plans(with_worker):
+    accepted = with_worker.post("/v1/searches", json=QUESTION)
+    assert accepted.status_code == 202 and accepted.json()["state"] == "queued"
+    identity = accepted.json()["id"]
+    assert accepted.headers["location"] == f"/v1/searches/{identity}"
+    assert wait_for(lambda: ended(with_worker, identity))["state"] == "done"
+    plans = with_worker.get(f"/v1/searches/{identity}/plans")
+    assert plans.content == with_worker.post("/v1/plans", json=QUESTION).content
+    held = {"If-None-Match": plans.headers["etag"]}
+    assert with_worker.get(f"/v1/searches/{identity}/plans", headers=held).status_code == 304
+    files = with_worker.get(f"/v1/searches/{identity}/export").json()["files"]
+    assert {"plan.json"} < set(files) and plans.json()["plans"][0]["short"] in files["plan.json"]
+    only = with_worker.get(f"/v1/searches/{identity}/export", params={"format": "plan"}).json()["files"]
+    assert set(only) == {"plan.json"}
+    assert with_worker.get(f"/v1/searches/{identity}/export", params={"format": "deepspeed"}).status_code == 422
+
+
+def test_events_follow_a_search_to_its_end_and_go_on_after_an_interruption(with_worker):
+    identity = with_worker.post("/v1/searches", json={**QUESTION, "gpus": 16}).json()["id"]
+    with with_worker.stream("GET", f"/v1/searches/{identity}/events") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        text = stream.read().decode()
+    numbers = [int(line[4:]) for line in text.splitlines() if line.startswith("id: ")]
+    states = [json.loads(line[6:]).get("state") for line in text.splitlines() if line.startswith("data: ")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert [state for state in states if state] == ["queued", "running", "done"]
+    rest = with_worker.get(f"/v1/searches/{identity}/events", headers={"Last-Event-ID": str(numbers[-2])}).text
+    assert [line for line in rest.splitlines() if line.startswith("id: ")] == [f"id: {numbers[-1]}"]
+
+
+def test_an_idempotency_key_makes_one_search(with_worker):
+    answers = [with_worker.post("/v1/searches", json=QUESTION, headers={"Idempotency-Key": "job-17"}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [202, 200, 200]
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    other = with_worker.post("/v1/searches", json={**QUESTION, "gpus": 32}, headers={"Idempotency-Key": "job-17"})
+    assert other.status_code == 409
+    fresh = with_worker.post("/v1/searches", json=QUESTION, headers={"Idempotency-Key": "job-18"})
+    assert fresh.status_code == 202
+
+
+def test_a_search_that_cannot_be_answered_fails_with_its_problem(with_worker):
+    identity = with_worker.post("/v1/searches", json={**QUESTION, "model": "nonsense"}).json()["id"]
+    found = wait_for(lambda: ended(with_worker, identity))
+    assert found["state"] == "failed" and found["problem"]["field"] == "model"
+    assert with_worker.get(f"/v1/searches/{identity}/plans").status_code == 409
+
+
+def test_cancelled_before_a_worker_comes(services):
+    service = services("--workers", "1", "--search-workers", "0")
+    with service.client() as client:
+        identity = client.post("/v1/searches", json=QUESTION).json()["id"]
+        other = client.post("/v1/searches", json=QUESTION).json()["id"]
+        assert client.delete(f"/v1/searches/{identity}").json()["state"] == "cancelled"
+        worker = begin_worker(service.database)
+        try:
+            assert wait_for(lambda: ended(client, other))["state"] == "done"
+            assert client.get(f"/v1/searches/{identity}").json()["state"] == "cancelled"
+            assert client.delete(f"/v1/searches/{other}").json()["state"] == "done"
+        finally:
+            worker.terminate()
+            assert worker.wait(30) == 0
+
+
+def test_lists_by_state_and_page(with_worker):
+    for _ in range(3):
+        with_worker.post("/v1/searches", json=QUESTION)
+    found, cursor = [], "0"
+    while cursor:
+        page = with_worker.get("/v1/searches", params={"limit": 2, "cursor": cursor}).json()
+        found += [search["id"] for search in page["searches"]]
+        cursor = page["next"]
+    assert len(found) == len(set(found)) >= 3
+    assert with_worker.get("/v1/searches", params={"state": "failed"}).status_code == 200
+    assert with_worker.get("/v1/searches", params={"state": "lost"}).status_code == 422
+    assert with_worker.get("/v1/searches/none").status_code == 404
+
+
+class Cluster:
+    """Two replicas and two workers on one database, any of which may be killed and started again."""
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        self.services: list[Running] = [start(database, "--workers", "1", "--search-workers", "0") for _ in range(2)]
+        self.workers = [begin_worker(database) for _ in range(2)]
+
+    def kill(self, chance: random.Random) -> str:
+        """kill -9 of one process; another one takes its place."""
+        which = chance.randrange(4)
+        if which < 2:
+            self.services[which].process.kill()
+            self.services[which].process.wait()
+            assert self.services[which].process.stderr is not None
+            self.services[which].process.stderr.close()
+            self.services[which] = start(self.database, "--workers", "1", "--search-workers", "0")
+            return f"service {which}"
+        self.workers[which - 2].kill()
+        self.workers[which - 2].wait()
+        self.workers[which - 2] = begin_worker(self.database)
+        return f"worker {which - 2}"
+
+    def submit(self, body: dict, key: str, chance: random.Random) -> str:
+        """As a scheduler does: the same key again until an answer comes."""
+
+        def attempt() -> str | None:
+            try:
+                with self.services[chance.randrange(2)].client() as client:
+                    answer = client.post("/v1/searches", json=body, headers={"Idempotency-Key": key})
+            except httpx.HTTPError:
+                return None
+            return answer.json()["id"] if answer.status_code in (200, 202) else None
+
+        return str(wait_for(attempt))
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.send_signal(signal.SIGTERM)
+        for service in self.services:
+            service.stop()
+        for worker in self.workers:
+            worker.wait(60)
+
+
+def run_with_kills(database: str, kills: int, per_kill: int, seed: int) -> None:
+    """Every accepted search ends, exactly once, with its result."""
+    chance = random.Random(seed)
+    cluster = Cluster(database)
+    try:
+        accepted: dict[str, dict] = {}
+        for number in range(kills):
+            for part in range(per_kill):
+                body = {**(SLOW if part == 0 else QUESTION), "memory_margin": (number * per_kill + part + 1) / 10_000}
+                accepted[cluster.submit(body, f"{number}-{part}", chance)] = body
+            time.sleep(chance.uniform(0.0, 2.5))
+            cluster.kill(chance)
+        with cluster.services[0].client() as client:
+            for identity, body in accepted.items():
+                assert wait_for(lambda identity=identity: ended(client, identity), 300)["state"] == "done"
+                assert client.get(f"/v1/searches/{identity}/plans").content == client.post("/v1/plans", json=body).content
+                text = client.get(f"/v1/searches/{identity}/events").text
+                assert text.count('"state": "done"') == 1
+            page = client.get("/v1/searches", params={"limit": 500}).json()["searches"]
+            assert {search["id"] for search in page} == set(accepted)
+    finally:
+        cluster.stop()
+
+
+def test_one_kill_on_sqlite(tmp_path):
+    run_with_kills(f"sqlite:///{tmp_path}/service.db", 1, 3, seed=1)
+
+
+@pytest.mark.soak
+def test_ten_kills_on_sqlite(tmp_path):
+    run_with_kills(f"sqlite:///{tmp_path}/service.db", 10, 3, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")))
