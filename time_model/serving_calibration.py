@@ -1,0 +1,96 @@
+"""Constants of an engine generation that operators do not show: what the host and the runtime add to an iteration.
+
+Fitted by `make calibration` on published runs (tools/fit_serving.py) into data/serving_calibration.json, per engine generation,
+and one factor per GPU and generation. A generation without constants takes its parent's (specs/catalogue/engines), a GPU without
+a factor that of its parent generation, then that of its parent GPU (data/serving/chips.json).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from specs.engine import EngineSpec, load_engine
+from specs.gpu import GpuSpec
+
+PATH = resources.files("time_model") / "data" / "serving_calibration.json"
+NUMBERS = ("host_s", "sequence_s", "layer_s", "sampler_bytes", "request_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConstants:
+    """What one iteration costs beside its operators."""
+
+    factor: float = 1.0
+    """Operators in the engine over operators alone (gaps, clocks, mixed kernels)."""
+    host_s: float = 0.0
+    """Seconds of an iteration in which the GPU waits for the host."""
+    sequence_s: float = 0.0
+    """The same per sequence of the iteration: scheduling, sampling parameters, detokenising."""
+    layer_s: float = 0.0
+    """The same per layer: launches that no CUDA graph hides."""
+    sampler_bytes: float = 8.0
+    """Memory traffic of sampling per logit."""
+    request_s: float = 0.0
+    """Per request before its first iteration: HTTP, tokenising, queues."""
+    origin: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingCalibration:
+    """`engines`: generation -> constants; `gpus`: generation -> GPU id -> factor."""
+
+    engines: Mapping[str, Mapping[str, float]]
+    gpus: Mapping[str, Mapping[str, float]]
+    parents: Mapping[str, str]
+    """GPU -> the one whose factor stands in."""
+
+    def constants(self, engine: EngineSpec, gpu: GpuSpec) -> EngineConstants:
+        """Constants for this pair, from the nearest generation and GPU that have them."""
+        lineage = list(_lineage(engine))
+        own = next((name for name in lineage if name in self.engines), None)
+        numbers = dict(self.engines[own]) if own else {}
+        factor, where = self._factor(lineage, gpu.id)
+        origin = f"constants of {own or 'no engine'}, factor of {where}"
+        return EngineConstants(factor=factor, origin=origin, **{k: v for k, v in numbers.items() if k in NUMBERS})
+
+    def _factor(self, lineage: list[str], gpu: str) -> tuple[float, str]:
+        at: str | None = gpu
+        while at is not None:
+            for name in lineage:
+                if at in self.gpus.get(name, {}):
+                    return self.gpus[name][at], f"{at} under {name}"
+            at = self.parents.get(at)
+        return 1.0, "no GPU (operators alone)"
+
+
+def _lineage(engine: EngineSpec) -> list[str]:
+    names: list[str] = []
+    at: str | None = engine.name
+    while at is not None and at not in names:
+        names.append(at)
+        at = load_engine(at).parent
+    return names
+
+
+@cache
+def gpu_parents() -> Mapping[str, str]:
+    """GPU -> GPU whose factor stands in; written down before fitting."""
+    text = (resources.files("time_model") / "data" / "serving" / "chips.json").read_text(encoding="utf-8")
+    parents: dict[str, str] = json.loads(text)["parents"]
+    return parents
+
+
+@cache
+def shipped_calibration() -> ServingCalibration:
+    """The constants that ship with the project."""
+    data: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8")) if PATH.is_file() else {"engines": {}, "gpus": {}}
+    return ServingCalibration(engines=data["engines"], gpus=data["gpus"], parents=gpu_parents())
+
+
+NO_CALIBRATION = ServingCalibration(engines={}, gpus={}, parents={})
+"""Operators alone."""
