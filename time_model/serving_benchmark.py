@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
+from specs.errors import InputError
 from specs.gpu import GpuSpec
 from specs.model import ModelSpec
 from specs.parameters import total_parameters
@@ -52,3 +54,32 @@ def offline_requests(isl: float, osl: float) -> int:
     """Requests of a published offline run by its lengths (TensorRT-LLM performance overviews); 3,000 for others."""
     table: dict[str, int] = _workloads()["offline_requests"]["by_lengths"]
     return table.get(f"{isl:g}/{osl:g}", 3000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """Lengths of the requests of a run: means, coefficients of variation (0: all alike), and where they are cut."""
+
+    name: str = "fixed lengths"
+    isl: float
+    osl: float
+    input_cv: float = 0.0
+    output_cv: float = 0.0
+    most_input: float = 10_000_000.0
+    most_output: float = 10_000_000.0
+
+
+def data_set(name: str) -> DataSet:
+    """A data set of data/serving_workloads.json. Raises InputError naming what there is."""
+    known = _workloads()["data_sets"]
+    if name not in known:
+        raise InputError(f"no lengths are known for {name!r} (known: {', '.join(known)}); give isl and osl")
+    return DataSet(name=name, **{key: value for key, value in known[name].items() if key != "source"})
+
+
+def data_set_of_lengths(isl: float, osl: float) -> DataSet:
+    """The data set with these mean lengths, where they are a known one's; else fixed lengths."""
+    for name, known in _workloads()["data_sets"].items():
+        if (known["isl"], known["osl"]) == (isl, osl):
+            return data_set(name)
+    return DataSet(isl=isl, osl=osl)

@@ -27,6 +27,8 @@ class EngineConstants:
 
     factor: float = 1.0
     """Operators in the engine over operators alone (gaps, clocks, mixed kernels)."""
+    experts_factor: float = 1.0
+    """The same for routed experts."""
     host_s: float = 0.0
     """Seconds of an iteration in which the GPU waits for the host."""
     sequence_s: float = 0.0
@@ -42,28 +44,41 @@ class EngineConstants:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingCalibration:
-    """`engines`: generation -> constants; `gpus`: generation -> GPU id -> factor."""
+    """`engines`: generation -> numbers of EngineConstants; `gpus`: generation -> GPU id -> {"all": ..., "experts": ...}."""
 
     engines: Mapping[str, Mapping[str, float]]
-    gpus: Mapping[str, Mapping[str, float]]
+    gpus: Mapping[str, Mapping[str, Mapping[str, float]]]
     parents: Mapping[str, str]
     """GPU -> the one whose factor stands in."""
 
     def constants(self, engine: EngineSpec, gpu: GpuSpec) -> EngineConstants:
         """Constants for this pair, from the nearest generation and GPU that have them."""
-        lineage = list(_lineage(engine))
-        own = next((name for name in lineage if name in self.engines), None)
-        numbers = dict(self.engines[own]) if own else {}
-        factor, where = self._factor(lineage, gpu.id)
+        factor, where = self._factor(engine, gpu.id, "all")
+        experts, _ = self._factor(engine, gpu.id, "experts")
+        own = self._generation(engine)
         origin = f"constants of {own or 'no engine'}, factor of {where}"
-        return EngineConstants(factor=factor, origin=origin, **{k: v for k, v in numbers.items() if k in NUMBERS})
+        return EngineConstants(factor=factor, experts_factor=experts, origin=origin, **self.engine_numbers(engine))
 
-    def _factor(self, lineage: list[str], gpu: str) -> tuple[float, str]:
+    def engine_numbers(self, engine: EngineSpec) -> dict[str, float]:
+        """What the generation, or the first of its parents that was fitted, has; empty where none was."""
+        own = self._generation(engine)
+        return {k: v for k, v in self.engines[own].items() if k in NUMBERS} if own else {}
+
+    def factor(self, engine: EngineSpec, gpu: str, *, experts: bool = False) -> float:
+        """Of operators, or of routed experts alone, whose kernels were replaced from generation to generation: theirs is not
+        inherited, 1 where the generation has none."""
+        return self._factor(engine, gpu, "experts" if experts else "all")[0]
+
+    def _generation(self, engine: EngineSpec) -> str | None:
+        return next((name for name in _lineage(engine) if name in self.engines), None)
+
+    def _factor(self, engine: EngineSpec, gpu: str, kind: str) -> tuple[float, str]:
+        lineage = _lineage(engine) if kind == "all" else [engine.name]
         at: str | None = gpu
         while at is not None:
             for name in lineage:
-                if at in self.gpus.get(name, {}):
-                    return self.gpus[name][at], f"{at} under {name}"
+                if kind in self.gpus.get(name, {}).get(at, {}):
+                    return self.gpus[name][at][kind], f"{at} under {name}"
             at = self.parents.get(at)
         return 1.0, "no GPU (operators alone)"
 
