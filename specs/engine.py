@@ -40,6 +40,8 @@ class EngineSpec:
     """Sliding-window layers cache and read the window only; False: they keep every token."""
     chunked_prefill: bool = True
     """Prompts are split over iterations by default."""
+    eager_iterations: str = "none"
+    """Iterations that the host launches operator by operator from Python: all, mixed (those with prompts), none."""
     max_num_tokens: int = 8192
     """Default tokens of one iteration."""
     max_batch_size: int = 2048

@@ -18,7 +18,7 @@ from specs.engine import EngineSpec, load_engine
 from specs.gpu import GpuSpec
 
 PATH = resources.files("time_model") / "data" / "serving_calibration.json"
-NUMBERS = ("host_s", "sequence_s", "layer_s", "sampler_bytes", "request_s")
+NUMBERS = ("communication_factor", "host_s", "sequence_s", "layer_s", "eager_layer_s", "sampler_bytes", "request_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,10 @@ class EngineConstants:
     """Operators in the engine over operators alone (gaps, clocks, mixed kernels)."""
     experts_factor: float = 1.0
     """The same for routed experts."""
+    communication_factor: float = 1.0
+    """The same for collectives."""
+    eager_layer_s: float = 0.0
+    """Host seconds to launch one layer operator by operator: a floor of iterations outside of CUDA graphs."""
     host_s: float = 0.0
     """Seconds of an iteration in which the GPU waits for the host."""
     sequence_s: float = 0.0

@@ -259,37 +259,50 @@ def operator_parts(job: ServingJob, decode: Number, length: Number, prompts: Num
 
 
 def iteration_features(job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number) -> Vector:
-    """[..., 6]: seconds of operators without routed experts, of routed experts, of reading one byte of each logit; layers; 1;
-    sequences of all attention ranks.
+    """[..., 7]: seconds of operators without the next two, of routed experts, of communication, of reading one byte of each logit;
+    layers; 1; sequences of all attention ranks.
 
     Their product with `constant_vector` is the time of the iteration; nothing else enters it.
     """
     decode, prompts = np.broadcast_arrays(np.asarray(decode, dtype=np.float64), np.asarray(prompts, dtype=np.float64))
     sequences = decode + prompts
     parts = operator_parts(job, decode, length, prompts, prompt_length)
-    experts = parts.pop("experts")
+    experts, communication = parts.pop("experts"), parts.pop("communication")
     _, sampled = output_seconds(job, sequences)
-    columns = (sum(parts.values()), experts, sampled, float(job.model.num_layers), 1.0, sequences * job.plan.adp)
+    columns = (sum(parts.values()), experts, communication, sampled, float(job.model.num_layers), 1.0, sequences * job.plan.adp)
     return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
 def constant_vector(constants: EngineConstants) -> Vector:
     """What each feature costs."""
     c = constants
-    return np.array([c.factor, c.experts_factor, c.sampler_bytes, c.layer_s, c.host_s, c.sequence_s])
+    return np.array([c.factor, c.experts_factor, c.communication_factor, c.sampler_bytes, c.layer_s, c.host_s, c.sequence_s])
+
+
+def floor_seconds(job: ServingJob, prompts: Number) -> Number:
+    """Least time of an iteration: what the host takes to launch its layers one by one, where no CUDA graph does.
+
+    `eager_iterations` of the engine: all, mixed (those that carry prompts; graphs are captured for decoding alone) or none.
+    """
+    whole = job.constants.eager_layer_s * job.model.num_layers + 0.0 * np.asarray(prompts, dtype=np.float64)
+    kind = job.engine.eager_iterations
+    return whole if kind == "all" else 0.0 * whole if kind == "none" else np.where(np.asarray(prompts) > 0, whole, 0.0)
 
 
 def iteration_seconds(job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number) -> Number:
-    """Time of one iteration: pipeline stages run after one another."""
-    return iteration_features(job, decode, length, prompts, prompt_length) @ constant_vector(job.constants)
+    """Time of one iteration: pipeline stages run after one another; at least the host's floor."""
+    found = iteration_features(job, decode, length, prompts, prompt_length) @ constant_vector(job.constants)
+    return np.maximum(found, floor_seconds(job, prompts))
 
 
 def iteration_parts(job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number) -> dict[str, Number]:
-    """The same by part (PARTS), for tables and plots."""
+    """The same by part (PARTS), for tables and plots; `host` holds what the floor adds."""
     c = job.constants
+    factors = {"experts": c.experts_factor, "communication": c.communication_factor}
     operators = operator_parts(job, decode, length, prompts, prompt_length)
-    parts = {name: (c.experts_factor if name == "experts" else c.factor) * s for name, s in operators.items()}
+    parts = {name: factors.get(name, c.factor) * s for name, s in operators.items()}
     features = iteration_features(job, decode, length, prompts, prompt_length)
-    parts["sampling"], parts["launches"] = c.sampler_bytes * features[..., 2], c.layer_s * features[..., 3]
-    parts["host"] = c.host_s * features[..., 4] + c.sequence_s * features[..., 5]
+    parts["sampling"], parts["launches"] = c.sampler_bytes * features[..., 3], c.layer_s * features[..., 4]
+    parts["host"] = c.host_s * features[..., 5] + c.sequence_s * features[..., 6]
+    parts["host"] = parts["host"] + np.maximum(floor_seconds(job, prompts) - sum(parts.values()), 0.0)
     return {name: parts[name] for name in PARTS if name in parts}

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from time_model.serving_costs import (
     ServingJob,
-    constant_vector,
     decode_attention_seconds,
+    floor_seconds,
     output_seconds,
     prefill_attention_seconds,
     token_parts,
@@ -43,13 +43,15 @@ class IterationTable:
         c, layers = job.constants, job.model.num_layers
         self._tokens = [0.0, *grid_points(most_tokens)]
         priced = token_parts(job, np.array(self._tokens[1:]))
-        rows = c.factor * sum(s for name, s in priced.items() if name != "experts") + c.experts_factor * priced["experts"]
+        factors = {"experts": c.experts_factor, "communication": c.communication_factor}
+        rows = sum(factors.get(name, c.factor) * s for name, s in priced.items())
         self._token_s = [float(rows[0]), *map(float, rows)]
         self._sequences = [0.0, *grid_points(16384.0)]
         head, sampled = output_seconds(job, np.array(self._sequences[1:]))
         heads = c.factor * head + c.sampler_bytes * sampled + c.sequence_s * job.plan.adp * np.array(self._sequences[1:])
         self._head_s = [float(heads[0]), *map(float, heads)]
         self._fixed = c.host_s + c.layer_s * layers
+        self._floor_mixed, self._floor_alone = float(floor_seconds(job, 1.0)), float(floor_seconds(job, 0.0))
         self._counts, self._lengths = grid_points(16384.0, 1), grid_points(131072.0, 2)
         count, length = np.meshgrid(self._counts, self._lengths, indexing="ij")
         self._decode = c.factor * decode_attention_seconds(job, count, length)
@@ -65,7 +67,7 @@ class IterationTable:
         if prompt_tokens > 0:
             whole = max(prompt_tokens / attended, 1e-9)
             total += self._bilinear(self._prefill, max(whole, 1.0), attended) * min(whole, 1.0)
-        return total
+        return max(total, self._floor_mixed if prompt_tokens > 0 else self._floor_alone)
 
     def _bilinear(self, table: Vector, count: float, length: float) -> float:
         i, u = _position(self._counts, count)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specs.parameters import Number
-from time_model.serving_costs import ServingJob, iteration_features
+from time_model.serving_costs import ServingJob, floor_seconds, iteration_features
 
 Vector = npt.NDArray[np.float64]
 
@@ -65,10 +65,34 @@ def prompts_per_iteration(lengths: Lengths, running: Number, tokens: Number, chu
     return np.maximum(share, 1e-6) if chunked else np.maximum(np.floor(share), 1.0)
 
 
-def generation_features(
-    job: ServingJob, lengths: Lengths, running: Number, tokens: Number, *, chunked: bool, bursts: bool
-) -> tuple[Vector, Vector]:
-    """(features of all iterations of a generation of `running` sequences on one attention rank, iterations that carry prompts).
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Iterations of one generation of sequences on one attention rank: `mixed` carry prompts, `alone` only decode."""
+
+    mixed: Vector
+    mixed_features: Vector
+    """[..., 7] of serving_costs.iteration_features."""
+    mixed_floor_s: Vector
+    alone: Vector
+    alone_features: Vector
+    alone_floor_s: Vector
+
+    def seconds(self, constants: Vector) -> Vector:
+        """Time of the generation under a constant_vector."""
+        with_prompts = np.maximum(self.mixed_features @ constants, self.mixed_floor_s)
+        return self.mixed * with_prompts + self.alone * self.alone_seconds(constants)
+
+    def alone_seconds(self, constants: Vector) -> Vector:
+        """Time of an iteration without prompts."""
+        return np.maximum(self.alone_features @ constants, self.alone_floor_s)
+
+    def mixed_seconds(self, constants: Vector) -> Vector:
+        """Time of an iteration with prompts."""
+        return np.maximum(self.mixed_features @ constants, self.mixed_floor_s)
+
+
+def generation(job: ServingJob, lengths: Lengths, running: Number, tokens: Number, *, chunked: bool, bursts: bool) -> Generation:
+    """A generation of `running` sequences on one attention rank.
 
     `bursts`: all sequences started at once and have one length (benchmarks): they stay in step, prompts come in full iterations.
     Otherwise completions are spread, C/S new prompts an iteration on average over S steps: 1 - e^(-C/S) of the iterations carry
@@ -80,10 +104,14 @@ def generation_features(
     fewest = c / most
     spread = np.maximum(fewest, steps * -np.expm1(-c / steps))
     mixed = fewest if bursts else np.where(fewest > steps, fewest, spread)
-    prompts = c / np.maximum(mixed, 1e-12)
-    alone = np.maximum(steps - mixed, 0.0)
-    decoding = c * np.minimum(1.0, steps / np.maximum(mixed, 1e-12)) * min(1.0, lengths.steps / 1e-6)
+    prompts = np.minimum(c / np.maximum(mixed, 1e-12), most)
+    decoding = c * np.minimum(1.0, steps / np.maximum(mixed, 1e-12)) if lengths.steps > 0 else 0.0 * c
     checked = 1.0 + lengths.drafted
-    with_prompts = iteration_features(job, decoding * checked, lengths.average, np.minimum(prompts, most), lengths.prompt)
-    without = iteration_features(job, c * checked, lengths.average, 0.0, 1.0)
-    return mixed[..., None] * with_prompts + alone[..., None] * without, mixed
+    return Generation(
+        mixed=mixed,
+        mixed_features=iteration_features(job, decoding * checked, lengths.average, prompts, lengths.prompt),
+        mixed_floor_s=floor_seconds(job, prompts),
+        alone=np.maximum(steps - mixed, 0.0) if lengths.steps > 0 else 0.0 * c,
+        alone_features=iteration_features(job, c * checked, lengths.average, 0.0, 1.0),
+        alone_floor_s=floor_seconds(job, 0.0 * c),
+    )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from autoconfig.serving.rows import Case
 from memory_model.serving import ServingMemory, serving_memory
 from specs.serve_plan import EnginePlan
 from time_model.serving_benchmark import trtllm_bench_limits
 from time_model.serving_calibration import ServingCalibration
-from time_model.serving_costs import ServingJob, constant_vector, iteration_features
+from time_model.serving_costs import ServingJob, constant_vector, iteration_seconds
 from time_model.serving_simulation import (
     IterationTable,
     Limits,
@@ -22,9 +21,8 @@ from time_model.serving_simulation import (
     sampled_lengths,
     simulate,
 )
-from time_model.serving_steady import Lengths, generation_features
+from time_model.serving_steady import Generation, Lengths, generation
 
-Vector = npt.NDArray[np.float64]
 SEED = 20
 STEADY_REQUESTS = 3000
 """Requests of a simulated steady state; the first and last fifth are left out of its means."""
@@ -72,40 +70,37 @@ def set_up(case: Case, plan: EnginePlan, calibration: ServingCalibration) -> Set
     return Setup(job=job, memory=memory, batch=batch, tokens=tokens, running=max(running, 1.0))
 
 
-def offline_features(case: Case, setup: Setup) -> tuple[Vector, float]:
-    """(features of the whole run, output tokens per GPU). Whole generations, and the last, partial one of a finite run."""
+def offline_generations(case: Case, setup: Setup) -> tuple[list[tuple[float, Generation]], float]:
+    """([(how many, generation)], output tokens per GPU). Whole generations, and the last, partial one of a finite run."""
     lengths = Lengths(isl=case.lengths.isl, osl=case.lengths.osl)
     bursts = case.lengths.output_cv == 0.0
     plan = setup.job.plan
     ranks = plan.adp * plan.pp * plan.replicas
 
-    def generation(running: float) -> Vector:
-        found, _ = generation_features(
-            setup.job, lengths, running, setup.tokens, chunked=case.engine.chunked_prefill, bursts=bursts
-        )
-        return found
+    def of(running: float) -> Generation:
+        return generation(setup.job, lengths, running, setup.tokens, chunked=case.engine.chunked_prefill, bursts=bursts)
 
     if not case.requests:
-        return generation(setup.running), setup.running * lengths.osl * ranks / plan.gpus
-    generations = case.requests / (setup.running * ranks)
-    whole, rest = divmod(generations, 1.0)
-    features = whole * generation(setup.running)
+        return [(1.0, of(setup.running))], setup.running * lengths.osl * ranks / plan.gpus
+    whole, rest = divmod(case.requests / (setup.running * ranks), 1.0)
+    found = [(whole, of(setup.running))] if whole else []
     if rest > 1e-3:
-        features = features + generation(max(rest * setup.running, 1.0))
-    return features, case.requests * lengths.osl / plan.gpus
+        found.append((1.0, of(max(rest * setup.running, 1.0))))
+    return found, case.requests * lengths.osl / plan.gpus
 
 
 def offline_throughput(case: Case, setup: Setup) -> float:
     """Output tokens per second and GPU of a queue that never empties (or of all requests at once)."""
-    features, tokens = offline_features(case, setup)
-    return tokens / float(features @ constant_vector(setup.job.constants))
+    generations, tokens = offline_generations(case, setup)
+    constants = constant_vector(setup.job.constants)
+    return tokens / sum(count * float(one.seconds(constants)) for count, one in generations)
 
 
 def single_request(case: Case, setup: Setup) -> tuple[float, float]:
     """(time to first token, time per output token) of one request alone."""
-    lengths, c = case.lengths, constant_vector(setup.job.constants)
-    first = float(iteration_features(setup.job, 0.0, 1.0, 1.0, lengths.isl) @ c) + setup.job.constants.request_s
-    return first, float(iteration_features(setup.job, 1.0, lengths.isl + lengths.osl / 2.0, 0.0, 1.0) @ c)
+    lengths = case.lengths
+    first = float(iteration_seconds(setup.job, 0.0, 1.0, 1.0, lengths.isl)) + setup.job.constants.request_s
+    return first, float(iteration_seconds(setup.job, 1.0, lengths.isl + lengths.osl / 2.0, 0.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
