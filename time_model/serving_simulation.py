@@ -134,12 +134,18 @@ def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> Vecto
     return np.zeros(count) if np.isinf(rate) else np.cumsum(rng.exponential(1.0 / rate, count))
 
 
-def simulate(table: IterationTable, requests: Requests, limits: Limits, request_s: float = 0.0) -> Served:
-    """Runs all requests to completion."""
+def simulate(
+    table: IterationTable, requests: Requests, limits: Limits, request_s: float = 0.0, users: int | None = None
+) -> Served:
+    """Runs all requests to completion. `users`: closed loop, that many at once, each asks again when it has its answer
+    (arrival times are then found, not read)."""
     count = len(requests.arrival_s)
     need = requests.isl + requests.osl
     first, done = np.full(count, np.nan), np.full(count, np.nan)
     arrival, isl = requests.arrival_s.tolist(), requests.isl.tolist()
+    if users is not None:
+        arrival = [0.0 if i < users else float("inf") for i in range(count)]
+    asked = count if users is None else min(users, count)
     steps = np.maximum(np.ceil((requests.osl - 1.0) * limits.steps_per_token), 0.0).astype(int).tolist()
     waiting: deque[int] = deque()
     finishing: list[tuple[int, int]] = []
@@ -177,7 +183,7 @@ def simulate(table: IterationTable, requests: Requests, limits: Limits, request_
         jump = 1
         if not chosen:
             jump = max(1, min(finishing[0][0] - iteration, MOST_AT_ONCE))
-            if next_arrival < count:
+            if next_arrival < count and arrival[next_arrival] != float("inf"):
                 jump = max(1, min(jump, int(np.ceil((arrival[next_arrival] - now) / step))))
         now, iteration, iterations = now + step * jump, iteration + jump, iterations + jump
         cached += running * jump
@@ -192,9 +198,12 @@ def simulate(table: IterationTable, requests: Requests, limits: Limits, request_
             _, r = heapq.heappop(finishing)
             done[r], kv_used = now, kv_used - need[r]
             cached -= isl[r] + steps[r]
-    ttft = first - requests.arrival_s + request_s
+            if users is not None and asked < count:
+                arrival[asked] = now
+                asked += 1
+    ttft = first - np.array(arrival) + request_s
     tpot = np.where(requests.osl > 1, (done - first) / np.maximum(requests.osl - 1.0, 1.0), np.nan)
-    return Served(ttft_s=ttft, tpot_s=tpot, e2e_s=done - requests.arrival_s + request_s, duration_s=now - arrival[0], iterations=iterations)
+    return Served(ttft_s=ttft, tpot_s=tpot, e2e_s=done - np.array(arrival) + request_s, duration_s=now - arrival[0], iterations=iterations)
 
 
 def sampled_lengths(mean: float, cv: float, most: float, count: int, rng: np.random.Generator) -> Vector:
