@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig import cli_megatron, cli_truth
+from autoconfig import cli_inference, cli_megatron, cli_truth
 from autoconfig.cli_options import question_options, request_of, search_options
 from specs.errors import AutoconfigError, InputError
 
@@ -34,6 +34,11 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print the a
 
 class _Group(click.Group):
     """Turns our errors into one line and an exit code."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command; its serving form where --inference is among the arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, (cli_inference.command_for(name, rest) if name else None) or command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; InputError ends with exit code 2, other errors of ours with 1, Ctrl-C with 130."""
@@ -70,7 +75,7 @@ def cli() -> None:
 def search_command(
     ctx: click.Context, /, as_json: bool, output: str | None, export: str | None, force: bool, **options: Any
 ) -> None:
-    """Rank the plans that fit, fastest first.
+    """Rank the plans that fit, fastest first. To serve a model: `autoconfig search --inference --help`.
 
     autoconfig search --model 175b --gpus 1024
     """
@@ -175,6 +180,15 @@ def software_command(as_json: bool) -> None:
     from autoconfig.listings import software_rows
 
     _show_rows("software", software_rows(), as_json)
+
+
+@cli.command("engines")
+@_json_option
+def engines_command(as_json: bool) -> None:
+    """List the generations of serving engines."""
+    from autoconfig.listings import engine_rows
+
+    _show_rows("engines", engine_rows(), as_json)
 
 
 SEARCH_ONLY = ("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by", "--output", "--export")

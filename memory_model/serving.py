@@ -79,8 +79,8 @@ def weights_bytes(model: ModelSpec, plan: EnginePlan, formats: ModuleFormats) ->
 def kv_layer_bytes(model: ModelSpec, tp: int, kv: str) -> float:
     """Cached bytes of one token in one layer on one rank.
 
-    2 n_kv/t d numbers (at least one head a rank); multi-latent attention: the latent and the rotary key, kv_r + d_r, once on every
-    rank (DeepSeek-V2, arXiv:2405.04434, Table 1).
+    2 n_kv/t d numbers (at least one head a rank); multi-latent attention: the latent and the rotary key, kv_r + d_r, once on
+    every rank (DeepSeek-V2, arXiv:2405.04434, Table 1).
     """
     if model.multi_latent_attention:
         return (model.kv_lora_rank + model.qk_pos_emb_head_dim) * KV_BYTES[kv]
@@ -116,7 +116,9 @@ def activation_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, tok
     h, g = model.hidden_size, model.gate_factor + 1.0
     width = 0.0 if all(model.moe_pattern) else g * model.ffn_hidden_size / plan.tp
     if model.is_moe:
-        routed = model.moe_router_topk * (g * model.moe_ffn_hidden_size * plan.ep / (plan.tp * plan.adp) + h) / plan.ep * plan.adp
+        routed = (
+            model.moe_router_topk * (g * model.moe_ffn_hidden_size * plan.ep / (plan.tp * plan.adp) + h) / plan.ep * plan.adp
+        )
         width = max(width, routed)
     logits = LOGIT_BYTES * sequences * float(padded_vocab_size(model, plan.tp))
     return 2.0 * tokens * (engine.activation_live_buffers * h + width) + logits

@@ -74,5 +74,7 @@ def _load(name: str) -> EngineSpec:
     data: dict[str, Any] = json.loads(text)
     unknown = set(data) - {f.name for f in fields(EngineSpec)}
     if unknown or data.get("name") != name:
-        raise CatalogueError(f"engines/{name}.json: {'unknown keys ' + ', '.join(sorted(unknown)) if unknown else 'another name inside'}")
+        raise CatalogueError(
+            f"engines/{name}.json: {'unknown keys ' + ', '.join(sorted(unknown)) if unknown else 'another name inside'}"
+        )
     return EngineSpec(**{**data, "aliases": tuple(data.get("aliases", ()))})

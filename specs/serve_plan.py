@@ -55,7 +55,10 @@ class EnginePlan:
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_VALUE:
                 raise PlanError(f"{key}={value!r} must be a whole number from 1 to {MAX_VALUE:,}")
         if self.weights not in WEIGHT_BYTES or self.kv not in KV_BYTES:
-            raise PlanError(f"weights={self.weights},kv={self.kv}: weights are one of {', '.join(WEIGHT_BYTES)}; kv of {', '.join(KV_BYTES)}")
+            raise PlanError(
+                f"weights={self.weights},kv={self.kv}: weights are one of {', '.join(WEIGHT_BYTES)}; "
+                f"kv of {', '.join(KV_BYTES)}"
+            )
         if (self.tp * self.adp) % self.ep:
             raise PlanError(f"ep={self.ep} must divide tp x adp = {self.tp * self.adp}")
 

@@ -30,9 +30,16 @@ KV_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5 + 1.0 / 16}
 """Bytes of one cached number."""
 
 WEIGHT_NAMES = {
-    "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "fp4": "nvfp4", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "int8": "int8", "int4": "int4",
+    "bf16": "bf16",
+    "fp16": "bf16",
+    "fp8": "fp8",
+    "fp4": "nvfp4",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "int8": "int8",
+    "int4": "int4",
     "fp8_block": "fp8_block",
-}  # fmt: skip
+}
 """Words that people use -> our format. fp16 and bf16 cost the same."""
 KV_NAMES = {"bf16": "bf16", "fp16": "bf16", "auto": "bf16", "fp8": "fp8", "int8": "int8", "fp4": "nvfp4", "nvfp4": "nvfp4"}
 LEAST_CAPABILITY = {"fp8": 8.9, "fp8_block": 8.9, "nvfp4": 10.0}

@@ -22,10 +22,13 @@ WHOLE_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
 """Bytes per parameter as trtllm-bench counts them, 2 otherwise."""
 
 
-def trtllm_bench_limits(model: ModelSpec, plan: EnginePlan, gpu: GpuSpec, formats: ModuleFormats, isl: float, osl: float) -> tuple[int, int]:
+def trtllm_bench_limits(
+    model: ModelSpec, plan: EnginePlan, gpu: GpuSpec, formats: ModuleFormats, isl: float, osl: float
+) -> tuple[int, int]:
     """(max_batch_size, max_num_tokens) that trtllm-bench chooses for a model, layout and lengths.
 
-    Requests r = 0.95 (memory - parameters) / (KV bytes of I + O tokens); batch b = min(r, 4096) / pp, tokens min(b (1 + I/O), 32768);
+    Requests r = 0.95 (memory - parameters) / (KV bytes of I + O tokens); batch b = min(r, 4096) / pp, tokens min(b (1 + I/O),
+    32768);
     both rounded up to coarse steps, at least 64 and 2,048. A head is h/a wide with multi-latent attention (it knows no better).
     Formats it does not know (mxfp4) get the engine's defaults. Source: NVIDIA/TensorRT-LLM tensorrt_llm/bench/build/tuning.py,
     build.py (TUNED_QUANTS).
@@ -46,7 +49,9 @@ def trtllm_bench_limits(model: ModelSpec, plan: EnginePlan, gpu: GpuSpec, format
 
 @cache
 def _workloads() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((resources.files("time_model") / "data" / "serving_workloads.json").read_text(encoding="utf-8"))
+    data: dict[str, Any] = json.loads(
+        (resources.files("time_model") / "data" / "serving_workloads.json").read_text(encoding="utf-8")
+    )
     return data
 
 

@@ -1,8 +1,8 @@
 """Constants of an engine generation that operators do not show: what the host and the runtime add to an iteration.
 
 Fitted by `make calibration` on published runs (tools/fit_serving.py) into data/serving_calibration.json, per engine generation,
-and one factor per GPU and generation. A generation without constants takes its parent's (specs/catalogue/engines), a GPU without
-a factor that of its parent generation, then that of its parent GPU (data/serving/chips.json).
+and one factor per GPU and generation. A generation without constants takes its parent's (specs/catalogue/engines), a GPU
+without a factor that of its parent generation, then that of its parent GPU (data/serving/chips.json).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ServingCalibration:
         origin = f"constants of {own or 'no engine'}, factor of {where}"
         return EngineConstants(factor=factor, experts_factor=experts, origin=origin, **self.engine_numbers(engine))
 
-    def engine_numbers(self, engine: EngineSpec) -> dict[str, float]:
+    def engine_numbers(self, engine: EngineSpec) -> dict[str, Any]:
         """What the generation, or the first of its parents that was fitted, has; empty where none was."""
         own = self._generation(engine)
         return {k: v for k, v in self.engines[own].items() if k in NUMBERS} if own else {}

@@ -1,7 +1,7 @@
 """Seconds of one iteration of a serving engine: operators from the serving tables, host and launches from the calibration.
 
-An iteration of one attention rank runs D decode tokens (one per sequence, L tokens cached each) and prefill tokens of P prompts of
-length s: T = D + P s rows go through every linear layer, each attention sees its own part.
+An iteration of one attention rank runs D decode tokens (one per sequence, L tokens cached each) and prefill tokens of P
+prompts of length s: T = D + P s rows go through every linear layer, each attention sees its own part.
 """
 
 from __future__ import annotations
@@ -35,11 +35,27 @@ KERNEL_S = 2.5e-6
 POINTWISE_KERNELS = 3
 """Two norms with their residuals, one activation, per layer."""
 STAND_INS = {
-    "nvfp4": ("fp8", "bf16"), "mxfp4": ("nvfp4", "fp8", "bf16"), "mxfp4_weight_only": ("mxfp4", "bf16"), "fp8_block": ("fp8", "bf16"),
-    "fp8": ("bf16",), "int8": ("bf16",), "int4": ("int8", "bf16"),
-}  # fmt: skip
+    "nvfp4": ("fp8", "bf16"),
+    "mxfp4": ("nvfp4", "fp8", "bf16"),
+    "mxfp4_weight_only": ("mxfp4", "bf16"),
+    "fp8_block": ("fp8", "bf16"),
+    "fp8": ("bf16",),
+    "int8": ("bf16",),
+    "int4": ("int8", "bf16"),
+}
 """Whose share of the roofline is taken where a format was not measured on a chip."""
-PARTS = ("linear", "output layer", "decode attention", "prefill attention", "communication", "pointwise", "experts", "sampling", "launches", "host")
+PARTS = (
+    "linear",
+    "output layer",
+    "decode attention",
+    "prefill attention",
+    "communication",
+    "pointwise",
+    "experts",
+    "sampling",
+    "launches",
+    "host",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +104,10 @@ def attention_linear_seconds(job: ServingJob, tokens: Number) -> Number:
         q, kv = model.query_size / tp, float(kv_heads_per_rank(model, tp)) * model.kv_channels
         return linear_seconds(job, tokens, q + 2.0 * kv, h, weights) + linear_seconds(job, tokens, h, q, weights)
     total: Number = 0.0
-    inner = {"linear_q_up_proj": float(model.q_lora_rank or 0), "linear_proj": model.num_attention_heads * model.v_head_dim / tp}
+    inner = {
+        "linear_q_up_proj": float(model.q_lora_rank or 0),
+        "linear_proj": model.num_attention_heads * model.v_head_dim / tp,
+    }
     for name, elements in attention_gemms(model, tp).items():
         if name != "linear_kv_up_proj":
             k = inner.get(name, h)
@@ -96,7 +115,11 @@ def attention_linear_seconds(job: ServingJob, tokens: Number) -> Number:
     heads, width = model.num_attention_heads / tp, model.kv_lora_rank
     for size in (model.qk_head_dim, model.v_head_dim):
         flops, traffic = 2.0 * heads * size * width * tokens, 2.0 * heads * (size * width + tokens * (size + width))
-        total = total + KERNEL_S + np.maximum(flops / (0.5 * job.gpu.flops_per_s["bf16"]), traffic / (HBM_POINTWISE * job.gpu.hbm_bytes_per_s))
+        total = (
+            total
+            + KERNEL_S
+            + np.maximum(flops / (0.5 * job.gpu.flops_per_s["bf16"]), traffic / (HBM_POINTWISE * job.gpu.hbm_bytes_per_s))
+        )
     return total
 
 
@@ -205,7 +228,11 @@ def decode_attention_seconds(job: ServingJob, sequences: Number, length: Number)
     if model.multi_latent_attention:
         size = np.maximum(length, 1.0) + 0.0 * d
         table = job.tables.latent_attention.get(f"decode:{kv}") or job.tables.latent_attention["decode:bf16"]
-        return np.where(d > 0, model.num_layers * ideal.latent_decode_seconds(d, heads, size, kv, job.gpu) / table.at(many, heads + 0.0 * d, size), 0.0)
+        return np.where(
+            d > 0,
+            model.num_layers * ideal.latent_decode_seconds(d, heads, size, kv, job.gpu) / table.at(many, heads + 0.0 * d, size),
+            0.0,
+        )
     groups, total = float(kv_heads_per_rank(model, tp)), 0.0 * d
     tables = job.tables.decode_attention
     dim = _head_dim(job)
@@ -231,9 +258,13 @@ def prefill_attention_seconds(job: ServingJob, prompts: Number, length: Number) 
     kind = "bf16" if job.plan.kv == "bf16" else "fp8" if low else "bf16_fp8_cache"
     tables, dim = job.tables.context_attention, _head_dim(job)
     kind, table = next(
-        (name.split(":")[0], tables[name]) for name in (f"{kind}:{dim}", f"bf16:{dim}", f"{kind}:128", "bf16:128") if name in tables
+        (name.split(":")[0], tables[name])
+        for name in (f"{kind}:{dim}", f"bf16:{dim}", f"{kind}:128", "bf16:128")
+        if name in tables
     )
-    best = ideal.context_attention_seconds(p, heads, float(kv_heads_per_rank(model, tp)), model.kv_channels, size, kind, job.gpu)
+    best = ideal.context_attention_seconds(
+        p, heads, float(kv_heads_per_rank(model, tp)), model.kv_channels, size, kind, job.gpu
+    )
     whole = best / table.at(many * heads, size)
     full, sliding = _layer_kinds(job)
     seen = np.minimum(1.0, 2.0 * (model.window_size or 1) / size) if sliding else 1.0
@@ -241,16 +272,24 @@ def prefill_attention_seconds(job: ServingJob, prompts: Number, length: Number) 
 
 
 def output_seconds(job: ServingJob, sequences: Number) -> tuple[Number, Number]:
-    """(output layer with the gathering of its logits, sampling's traffic per byte of logit) of the sequences of an iteration."""
+    """(output layer with the gathering of its logits, sampling's traffic per byte of logit) of the sequences of an
+    iteration."""
     model, tp = job.model, job.plan.tp
     vocabulary, rows = float(padded_vocab_size(model, tp)), np.maximum(sequences, 1.0)
     gather = 0.5 * reduce_seconds(job, tp, 2.0 * sequences * vocabulary)
-    return linear_seconds(job, rows, vocabulary / tp, float(model.hidden_size), "bf16") + gather, sequences * vocabulary / job.gpu.hbm_bytes_per_s
+    return linear_seconds(
+        job, rows, vocabulary / tp, float(model.hidden_size), "bf16"
+    ) + gather, sequences * vocabulary / job.gpu.hbm_bytes_per_s
 
 
-def operator_parts(job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number) -> dict[str, Number]:
-    """Seconds of the operators of one iteration by part, all stages: D sequences of `length` tokens decode beside `prompts` prompts."""
-    decode, length, prompts, prompt_length = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (decode, length, prompts, prompt_length)))
+def operator_parts(
+    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number
+) -> dict[str, Number]:
+    """Seconds of the operators of one iteration by part, all stages: D sequences of `length` tokens decode beside `prompts`
+    prompts."""
+    decode, length, prompts, prompt_length = np.broadcast_arrays(
+        *(np.asarray(x, dtype=np.float64) for x in (decode, length, prompts, prompt_length))
+    )
     parts = token_parts(job, decode + prompts * prompt_length)
     parts["output layer"], _ = output_seconds(job, decode + prompts)
     parts["decode attention"] = decode_attention_seconds(job, decode, length)
@@ -259,8 +298,8 @@ def operator_parts(job: ServingJob, decode: Number, length: Number, prompts: Num
 
 
 def iteration_features(job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number) -> Vector:
-    """[..., 7]: seconds of operators without the next two, of routed experts, of communication, of reading one byte of each logit;
-    layers; 1; sequences of all attention ranks.
+    """[..., 7]: seconds of operators without the next two, of routed experts, of communication, of reading one byte of each
+    logit; layers; 1; sequences of all attention ranks.
 
     Their product with `constant_vector` is the time of the iteration; nothing else enters it.
     """
@@ -295,7 +334,9 @@ def iteration_seconds(job: ServingJob, decode: Number, length: Number, prompts: 
     return np.maximum(found, floor_seconds(job, prompts))
 
 
-def iteration_parts(job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number) -> dict[str, Number]:
+def iteration_parts(
+    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number
+) -> dict[str, Number]:
     """The same by part (PARTS), for tables and plots; `host` holds what the floor adds."""
     c = job.constants
     factors = {"experts": c.experts_factor, "communication": c.communication_factor}

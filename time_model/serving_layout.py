@@ -1,7 +1,7 @@
 """One layout priced for every batch size and token budget at once: operators on one-dimensional grids, then interpolation.
 
-Rows of linear layers, sequences of attention and of the output layer each have their own grid; lengths are those of the question.
-What layouts share (attention by tp and cache format, everything else by degrees and weight format) is priced once.
+Rows of linear layers, sequences of attention and of the output layer each have their own grid; lengths are those of the
+question. What layouts share (attention by tp and cache format, everything else by degrees and weight format) is priced once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ class LayoutPrices:
     def seconds(self, decode: Number, checked: float, prompts: Number, prompt: float) -> Number:
         """An iteration of `decode` sequences with `checked` tokens each beside `prompts` prompts of `prompt` tokens."""
         tokens = decode * checked + prompts * prompt
-        total = self.fixed_s + np.interp(tokens, TOKENS, self.tokens_s) + np.interp(decode * checked + prompts, SEQUENCES, self.heads_s)
+        total = (
+            self.fixed_s
+            + np.interp(tokens, TOKENS, self.tokens_s)
+            + np.interp(decode * checked + prompts, SEQUENCES, self.heads_s)
+        )
         total = total + np.interp(decode, SEQUENCES, self.decode_s) * (np.asarray(decode) > 0)
         whole = np.maximum(prompts, 1.0)
         total = total + np.interp(whole, SEQUENCES, self.prefill_s) * np.minimum(prompts, 1.0)
@@ -77,9 +81,14 @@ class Pricer:
         )
         fixed = c.host_s + c.layer_s * job.model.num_layers
         return LayoutPrices(
-            tokens_s=rows, heads_s=heads, decode_s=decode, prefill_s=prefill, fixed_s=fixed,
-            floor_mixed_s=float(floor_seconds(job, 1.0)), floor_alone_s=float(floor_seconds(job, 0.0)),
-        )  # fmt: skip
+            tokens_s=rows,
+            heads_s=heads,
+            decode_s=decode,
+            prefill_s=prefill,
+            fixed_s=fixed,
+            floor_mixed_s=float(floor_seconds(job, 1.0)),
+            floor_alone_s=float(floor_seconds(job, 0.0)),
+        )
 
     def _once(self, key: tuple[Any, ...], work: Any) -> Vector:
         if key not in self._seen:
@@ -107,8 +116,10 @@ def steady_state(
 ) -> Operation:
     """Closed loop with `running` sequences on each of `ranks` attention ranks and micro-batches.
 
-    As serving_steady.generation with spread completions. A sequence decodes through S iterations; TPOT is their mean. TTFT: half an
-    iteration, the iterations of its own prompt, and the wait for prompts before it, rho / (2 (1 - rho)) prompt iterations (M/D/1,
+    As serving_steady.generation with spread completions. A sequence decodes through S iterations; TPOT is their mean. TTFT:
+    half an
+    iteration, the iterations of its own prompt, and the wait for prompts before it, rho / (2 (1 - rho)) prompt iterations
+    (M/D/1,
     rho the share of prefill capacity in use); where prefill is the bottleneck, what a generation lasts beyond its decoding.
     """
     c, steps = np.asarray(running, dtype=np.float64), max(lengths.steps, 1e-9)

@@ -1,7 +1,8 @@
 """Event-level simulation of one engine's scheduler: arrivals, admission, chunked prefill, mixed iterations, completions.
 
 Continuous batching (Yu et al. 2022, Orca): every iteration carries one token of each running sequence and prompts that fit the
-token budget; a request is admitted when a slot is free and its whole cache fits (TensorRT-LLM's GUARANTEED_NO_EVICT). One attention
+token budget; a request is admitted when a slot is free and its whole cache fits (TensorRT-LLM's GUARANTEED_NO_EVICT). One
+attention
 rank and one pipeline micro-batch are simulated; callers divide the load. Iterations between two events are taken together.
 """
 
@@ -32,7 +33,7 @@ MOST_AT_ONCE = 64
 def grid_points(most: float, per_octave: int = 4) -> Vector:
     """1, 2, 3, ..., a geometric grid of whole numbers up to `most`."""
     points = np.unique(np.round(np.exp2(np.arange(0.0, np.log2(most) + 1.0 / per_octave, 1.0 / per_octave))))
-    return points[points <= most]
+    return np.asarray(points[points <= most], dtype=np.float64)
 
 
 class IterationTable:
@@ -94,7 +95,10 @@ class Requests:
 
     arrival_s: Vector
     isl: Vector
+    """Tokens to prefill."""
     osl: Vector
+    cached: Vector | float = 0.0
+    """Tokens whose cache is there already: prefix hits, or a prompt that was prefilled elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +144,8 @@ def simulate(
     """Runs all requests to completion. `users`: closed loop, that many at once, each asks again when it has its answer
     (arrival times are then found, not read)."""
     count = len(requests.arrival_s)
-    need = requests.isl + requests.osl
+    held = (requests.isl + requests.cached).tolist()
+    need = requests.isl + requests.osl + requests.cached
     first, done = np.full(count, np.nan), np.full(count, np.nan)
     arrival, isl = requests.arrival_s.tolist(), requests.isl.tolist()
     if users is not None:
@@ -156,7 +161,8 @@ def simulate(
             waiting.append(next_arrival)
             next_arrival += 1
         running = len(finishing)
-        batch, left, chosen, complete = running, limits.tokens - running, 0.0, []
+        batch, left, chosen = running, float(limits.tokens - running), 0.0
+        complete: list[int] = []
         while waiting and batch < limits.batch and left > 0:
             r = waiting[0]
             begun = r in part
@@ -178,7 +184,7 @@ def simulate(
             now = max(now, arrival[next_arrival])
             continue
         mean = cached / running if running else 0.0
-        attended = float(np.mean([isl[r] for r in complete])) if complete else isl[waiting[0]] if chosen else 1.0
+        attended = float(np.mean([held[r] for r in complete])) if complete else held[waiting[0]] if chosen else 1.0
         step = table.seconds(running, mean, len(complete), chosen, max(attended, 1.0))
         jump = 1
         if not chosen:
@@ -191,23 +197,26 @@ def simulate(
             first[r] = now
             if steps[r]:
                 heapq.heappush(finishing, (iteration + steps[r], r))
-                cached += isl[r]
+                cached += held[r]
             else:
                 done[r], kv_used = now, kv_used - need[r]
         while finishing and finishing[0][0] <= iteration:
             _, r = heapq.heappop(finishing)
             done[r], kv_used = now, kv_used - need[r]
-            cached -= isl[r] + steps[r]
+            cached -= held[r] + steps[r]
             if users is not None and asked < count:
                 arrival[asked] = now
                 asked += 1
     ttft = first - np.array(arrival) + request_s
     tpot = np.where(requests.osl > 1, (done - first) / np.maximum(requests.osl - 1.0, 1.0), np.nan)
-    return Served(ttft_s=ttft, tpot_s=tpot, e2e_s=done - np.array(arrival) + request_s, duration_s=now - arrival[0], iterations=iterations)
+    return Served(
+        ttft_s=ttft, tpot_s=tpot, e2e_s=done - np.array(arrival) + request_s, duration_s=now - arrival[0], iterations=iterations
+    )
 
 
 def sampled_lengths(mean: float, cv: float, most: float, count: int, rng: np.random.Generator) -> Vector:
-    """Whole lengths around `mean`: all alike for cv 0, else gamma distributed with that coefficient of variation, from 1 to `most`."""
+    """Whole lengths around `mean`: all alike for cv 0, else gamma distributed with that coefficient of variation, from 1 to
+    `most`."""
     if cv <= 0:
         return np.full(count, np.round(mean))
     shape = 1.0 / cv**2

@@ -1,6 +1,7 @@
 """Closed form of continuous batching in its steady state: a generation of C sequences from admission to completion.
 
-With C sequences always running (closed loop, or a queue that never empties) every sequence takes one iteration per output token.
+With C sequences always running (closed loop, or a queue that never empties) every sequence takes one iteration per output
+token.
 While C sequences live once, C prompts of I tokens are prefilled, packed into the tokens that an iteration has left: `mixed`
 iterations carry prompts, the others decode alone. Times of both come from serving_costs; nothing is simulated.
 """
@@ -91,10 +92,13 @@ class Generation:
         return np.maximum(self.mixed_features @ constants, self.mixed_floor_s)
 
 
-def generation(job: ServingJob, lengths: Lengths, running: Number, tokens: Number, *, chunked: bool, bursts: bool) -> Generation:
+def generation(
+    job: ServingJob, lengths: Lengths, running: Number, tokens: Number, *, chunked: bool, bursts: bool
+) -> Generation:
     """A generation of `running` sequences on one attention rank.
 
-    `bursts`: all sequences started at once and have one length (benchmarks): they stay in step, prompts come in full iterations.
+    `bursts`: all sequences started at once and have one length (benchmarks): they stay in step, prompts come in full
+    iterations.
     Otherwise completions are spread, C/S new prompts an iteration on average over S steps: 1 - e^(-C/S) of the iterations carry
     one or more. Prefill needs `running / prompts_per_iteration` iterations at least; where that is more than S, all are mixed
     and a generation lasts as long as its prefill.

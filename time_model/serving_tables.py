@@ -54,12 +54,15 @@ class ServingTables:
 
 
 def serving_tables_of(gpu: GpuSpec) -> ServingTables:
-    """Tables of the GPU, or of the chip that stands in for it (data/serving/chips.json). Raises InputError where there is none."""
+    """Tables of the GPU, or of the chip that stands in for it (data/serving/chips.json). Raises InputError where there is
+    none."""
     chips: dict[str, str] = json.loads((FOLDER / "chips.json").read_text(encoding="utf-8"))["chips"]
     chip = chips.get(gpu.id, gpu.id)
     if not (FOLDER / f"{chip}.json").is_file():
         known = sorted({*chips, *(p.name.removesuffix(".json") for p in FOLDER.iterdir())} - {"chips"})
-        raise InputError(f"no serving operators were measured on {gpu.id} or a chip like it; there are tables for {', '.join(known)}")
+        raise InputError(
+            f"no serving operators were measured on {gpu.id} or a chip like it; there are tables for {', '.join(known)}"
+        )
     return _load(chip)
 
 
@@ -69,9 +72,10 @@ def _load(chip: str) -> ServingTables:
     reduce = data["all_reduce"]
     return ServingTables(
         chip=chip,
-        **{name: {key: _grid(one) for key, one in data[name].items()} for name in (
-            "gemm", "decode_attention", "context_attention", "experts", "latent_attention"
-        )},
+        **{
+            name: {key: _grid(one) for key, one in data[name].items()}
+            for name in ("gemm", "decode_attention", "context_attention", "experts", "latent_attention")
+        },
         all_reduce=AllReduceTable(
             ranks=np.array(reduce["axes"]["ranks"], dtype=np.float64),
             log_bytes=np.log(np.array(reduce["axes"]["bytes"], dtype=np.float64)),

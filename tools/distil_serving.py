@@ -2,8 +2,8 @@
 
     python -m tools.distil_serving [--wheel FOLDER]     (what `make tables` runs)
 
-The training tables (tools/distil_operator_tables.py) start at 128 rows and hold causal prefill only; a decode step multiplies by
-a handful of rows and reads the KV cache. Every table here is a share of the roofline, `ideal / measured`, with
+The training tables (tools/distil_operator_tables.py) start at 128 rows and hold causal prefill only; a decode step multiplies
+by a handful of rows and reads the KV cache. Every table here is a share of the roofline, `ideal / measured`, with
 ideal = max(FLOPs / peak, bytes / HBM), so that it carries over to the same chip with other memory. Formulas of the ideal times:
 time_model/serving_ideal.py, which the planner uses too. The same wheel gives the same files, byte for byte.
 """
@@ -11,7 +11,7 @@ time_model/serving_ideal.py, which the planner uses too. The same wheel gives th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +45,16 @@ SYSTEMS = {
 FRAMEWORK = "trtllm"
 """Whose collection is taken: TensorRT-LLM's, as the published runs are TensorRT-LLM's."""
 MOST = 0.95
-"""Share of the roofline that no row may exceed: more is a working set that stayed in the L2 cache between repetitions (96 MB on L40S,
-128 MB on RTX PRO 6000), which a model's weights and cache do not."""
+"""Share of the roofline that no row may exceed: more is a working set that stayed in the L2 cache between repetitions (96 MB
+on L40S, 128 MB on RTX PRO 6000), which a model's weights and cache do not."""
 ATTENTION = {"a100_sxm": "vllm"}
 """Where another framework's decode attention is taken: TensorRT-LLM's rows on A100 read 2.9 TB/s, the memory gives 2.0."""
 EXPERTS = {"a100_sxm": ("trtllm", "sglang")}
-"""Where two collections of experts are read: TensorRT-LLM's on A100 has unbalanced routing only, SGLang's is untuned at some shapes."""
+"""Where two collections of experts are read: TensorRT-LLM's on A100 has unbalanced routing only, SGLang's is untuned at some
+shapes."""
 ALL_REDUCE = {"l40s": "l40s/comm/sglang/0.5.12/custom_allreduce_perf.parquet"}
-"""Where another collection is taken: the L40S machine of TensorRT-LLM's had no peer-to-peer access over PCIe (0.7 GB/s at 8 ranks
-against 20)."""
+"""Where another collection is taken: the L40S machine of TensorRT-LLM's had no peer-to-peer access over PCIe (0.7 GB/s at 8
+ranks against 20)."""
 GEMMS = {
     "bf16": "bfloat16",
     "fp8": "fp8",
@@ -76,7 +77,11 @@ GEMM_AXES = {
     "n": (256, 1024, 2048, 4096, 8192, 16384, 65536),
     "k": (256, 1024, 2048, 4096, 8192, 16384, 65536),
 }
-DECODE_AXES = {"kv_sequences": (1, 8, 32, 128, 512, 2048, 8192), "group": (1, 4, 8, 16), "length": (32, 128, 256, 512, 1024, 2048, 8192, 32768)}
+DECODE_AXES = {
+    "kv_sequences": (1, 8, 32, 128, 512, 2048, 8192),
+    "group": (1, 4, 8, 16),
+    "length": (32, 128, 256, 512, 1024, 2048, 8192, 32768),
+}
 CONTEXT_AXES = {"heads": (1, 8, 32, 128, 512, 2048, 8192), "length": (16, 64, 128, 256, 512, 1024, 2048, 4096, 16384)}
 MOE_AXES = {
     "rows": (0.01, 0.0625, 0.25, 1, 4, 16, 64, 128, 256, 1024, 4096),
@@ -85,12 +90,24 @@ MOE_AXES = {
     "experts": (1, 4, 16, 64, 256),
 }
 EXPERT_KEYS = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
-MLA_DECODE_AXES = {"sequences": (1, 8, 32, 128, 512, 1024), "heads": (1, 8, 16, 64, 128), "length": (32, 256, 1024, 4096, 16384, 131072)}
-MLA_CONTEXT_AXES = {"sequences": (1, 8, 64, 256), "heads": (1, 8, 16, 64, 128), "length": (16, 128, 512, 1024, 2048, 4096, 16384, 32768)}
+MLA_DECODE_AXES = {
+    "sequences": (1, 8, 32, 128, 512, 1024),
+    "heads": (1, 8, 16, 64, 128),
+    "length": (32, 256, 1024, 4096, 16384, 131072),
+}
+MLA_CONTEXT_AXES = {
+    "sequences": (1, 8, 64, 256),
+    "heads": (1, 8, 16, 64, 128),
+    "length": (16, 128, 512, 1024, 2048, 4096, 16384, 32768),
+}
 
 
 def table(
-    axes: dict[str, Sequence[float]], points: Sequence[Vector], best: Vector, seconds: Vector, groups: npt.NDArray[Any] | None = None
+    axes: Mapping[str, Sequence[float]],
+    points: Sequence[Vector],
+    best: Vector,
+    seconds: Vector,
+    groups: npt.NDArray[Any] | None = None,
 ) -> dict[str, Any]:
     """One table of shares of the roofline with its error on one row in five that the fit did not see."""
     logs, share = [np.log(np.array(a, dtype=np.float64)) for a in axes.values()], np.log(best / seconds)
@@ -122,16 +139,27 @@ def newest(
     return pd.DataFrame(), ""
 
 
-def no_window(rows: pd.DataFrame) -> Any:
-    """Rows of full attention."""
-    return rows.window_size == 0 if "window_size" in rows else np.ones(len(rows), dtype=bool)
+def rows_with(least: Mapping[str, float] | None = None, without: str = "", **equals: object) -> Callable[[pd.DataFrame], Any]:
+    """A filter: columns equal to a value (where the table has them), columns of at least a number, kernels whose name lacks a
+    pattern."""
+
+    def keep(rows: pd.DataFrame) -> Any:
+        chosen = np.ones(len(rows), dtype=bool)
+        for column, value in equals.items():
+            if column in rows:
+                chosen &= (rows[column] == value).to_numpy()
+        for column, number in (least or {}).items():
+            chosen &= (rows[column] >= number).to_numpy()
+        return chosen & ~rows.kernel_source.str.contains(without).to_numpy(dtype=bool) if without else chosen
+
+    return keep
 
 
 def gemms(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
     """Linear layers, quantisation of the activations included."""
     result = {}
     for precision, name in GEMMS.items():
-        rows, file = newest(wheel, system, "gemm", "gemm_perf", lambda t, name=name: (t.gemm_dtype == name) & (t.n >= 256) & (t.k >= 256))
+        rows, file = newest(wheel, system, "gemm", "gemm_perf", rows_with({"n": 256, "k": 256}, gemm_dtype=name))
         if rows.empty:
             continue
         rows = rows.groupby(["m", "n", "k"], sort=True).latency.min().reset_index()
@@ -147,8 +175,11 @@ def decode_attention(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
     for kv, name in KV.items():
         for dim in (64, 128):
             rows, file = newest(
-                wheel, system, "attention", "generation_attention_perf",
-                lambda t, name=name, dim=dim: (t.kv_cache_dtype == name) & (t.head_dim == dim) & no_window(t) & (t.step >= 31),
+                wheel,
+                system,
+                "attention",
+                "generation_attention_perf",
+                rows_with({"step": 31}, kv_cache_dtype=name, head_dim=dim, window_size=0),
                 ATTENTION.get(system, FRAMEWORK),
             )
             if rows.empty:
@@ -157,18 +188,28 @@ def decode_attention(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
             rows = rows.groupby(keys, sort=True).latency.min().reset_index()
             b, a, groups, step = columns(rows, *keys)
             best = ideal.decode_attention_seconds(b, a, groups, dim, step + 1.0, kv, gpu)
-            result[f"{kv}:{dim}"] = {"file": file, **table(DECODE_AXES, (b * groups, a / groups, step + 1.0), best, rows.latency.to_numpy() / 1e3)}
+            result[f"{kv}:{dim}"] = {
+                "file": file,
+                **table(DECODE_AXES, (b * groups, a / groups, step + 1.0), best, rows.latency.to_numpy() / 1e3),
+            }
     return result
 
 
 def context_attention(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
     """Causal prefill, cache written."""
     result = {}
-    for kind, (compute, kv) in {"bf16": ("bfloat16", "bfloat16"), "bf16_fp8_cache": ("bfloat16", "fp8"), "fp8": ("fp8", "fp8")}.items():
+    for kind, (compute, kv) in {
+        "bf16": ("bfloat16", "bfloat16"),
+        "bf16_fp8_cache": ("bfloat16", "fp8"),
+        "fp8": ("fp8", "fp8"),
+    }.items():
         for dim in (64, 128):
             rows, file = newest(
-                wheel, system, "attention", "context_attention_perf",
-                lambda t, c=compute, kv=kv, dim=dim: (t.attn_dtype == c) & (t.kv_cache_dtype == kv) & (t.head_dim == dim) & no_window(t) & (t.isl >= 16),
+                wheel,
+                system,
+                "attention",
+                "context_attention_perf",
+                rows_with({"isl": 16}, attn_dtype=compute, kv_cache_dtype=kv, head_dim=dim, window_size=0),
             )
             if rows.empty:
                 continue
@@ -181,16 +222,17 @@ def context_attention(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]
 
 
 def expert_rows(wheel: Wheel, system: str, precision: str) -> tuple[pd.DataFrame, list[str], str]:
-    """Gated experts, balanced routing where it was measured; where two collections are read (EXPERTS), the faster one of every shape
-    that both have."""
+    """Gated experts, balanced routing where it was measured; where two collections are read (EXPERTS), the faster one of every
+    shape that both have."""
     parts, files, routing = [], [], ""
     for framework in EXPERTS.get(system, (FRAMEWORK,)):
         for spread in ("balanced", "power_law_1.01"):
             rows, file = newest(
-                wheel, system, "moe", "moe_perf",
-                lambda t, spread=spread: (t.moe_dtype == MOES[precision])
-                & (t.distribution == spread)
-                & ~t.kernel_source.str.contains("nongated|min_latency"),
+                wheel,
+                system,
+                "moe",
+                "moe_perf",
+                rows_with(without="nongated|min_latency", moe_dtype=MOES[precision], distribution=spread),
                 framework,
             )
             if len(rows):
@@ -218,16 +260,23 @@ def experts(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
         best = ideal.experts_seconds(per_expert, local, active, h, f, precision, gpu)
         sound = (f >= 128) & (local >= 1) & tuned(rows).to_numpy()
         points = [x[sound] for x in (per_expert, h, f, local)]
-        result[precision] = {"files": files, "routing": routing, **table(MOE_AXES, points, best[sound], rows.latency.to_numpy()[sound] / 1e3)}
+        result[precision] = {
+            "files": files,
+            "routing": routing,
+            **table(MOE_AXES, points, best[sound], rows.latency.to_numpy()[sound] / 1e3),
+        }
     return result
 
 
 def latent_attention(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
     """Multi-latent attention of DeepSeek: decode on the compressed cache, prefill on expanded heads."""
     result = {}
-    for phase, name, axes in (("decode", "generation_mla_perf", MLA_DECODE_AXES), ("context", "context_mla_perf", MLA_CONTEXT_AXES)):
+    for phase, name, axes in (
+        ("decode", "generation_mla_perf", MLA_DECODE_AXES),
+        ("context", "context_mla_perf", MLA_CONTEXT_AXES),
+    ):
         for kv, kv_name in KV.items():
-            rows, file = newest(wheel, system, "mla", name, lambda t, kv=kv_name: (t.kv_cache_dtype == kv) & (t.mla_dtype == "bfloat16"))
+            rows, file = newest(wheel, system, "mla", name, rows_with(kv_cache_dtype=kv_name, mla_dtype="bfloat16"))
             if rows.empty:
                 continue
             size = "step" if phase == "decode" else "isl"
@@ -236,7 +285,10 @@ def latent_attention(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
             b, a, s = columns(rows, "batch_size", "num_heads", size)
             s = s + 1.0 if phase == "decode" else s
             price = ideal.latent_decode_seconds if phase == "decode" else ideal.latent_context_seconds
-            result[f"{phase}:{kv}"] = {"file": file, **table(axes, (b, a, s), price(b, a, s, kv, gpu), rows.latency.to_numpy() / 1e3)}
+            result[f"{phase}:{kv}"] = {
+                "file": file,
+                **table(axes, (b, a, s), price(b, a, s, kv, gpu), rows.latency.to_numpy() / 1e3),
+            }
     return result
 
 
@@ -276,7 +328,10 @@ def markdown(everything: list[dict[str, Any]]) -> str:
         for operator in ("gemm", "decode_attention", "context_attention", "experts", "latent_attention"):
             for key, one in data[operator].items():
                 e = one["held_out"]
-                lines.append(f"| {data['gpu']} | {operator} {key} | {one['rows']:,} | {e['rows']:,} | {e['median']:.1f} / {e['p90']:.1f} / {e['bias']:.1f} |")
+                lines.append(
+                    f"| {data['gpu']} | {operator} {key} | {one['rows']:,} | {e['rows']:,} "
+                    f"| {e['median']:.1f} / {e['p90']:.1f} / {e['bias']:.1f} |"
+                )
     return "\n".join(lines)
 
 

@@ -123,7 +123,7 @@ def open_loop(case: Case, setup: Setup) -> OpenLoop:
     plan = setup.job.plan
     ranks = plan.adp * plan.pp * plan.replicas
     rng = np.random.default_rng(SEED)
-    count = max(int(round(case.requests / ranks)), 1) if case.requests else STEADY_REQUESTS
+    count = max(round(case.requests / ranks), 1) if case.requests else STEADY_REQUESTS
     data = case.lengths
     requests = Requests(
         arrival_s=poisson_arrivals(case.rate / ranks, count, rng),

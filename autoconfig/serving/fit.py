@@ -1,7 +1,9 @@
 """Fits the constants of engine generations on published runs: a few numbers per generation, one factor per GPU and generation.
 
-Times are linear in the constants (time_model.serving_costs.iteration_features) but for the floor, so that a run is one equation,
-features x constants = measured time, less what its iterations on the floor take. Generations are fitted after their parents (specs/catalogue/engines), each with a pull
+Times are linear in the constants (time_model.serving_costs.iteration_features) but for the floor, so that a run is one
+equation,
+features x constants = measured time, less what its iterations on the floor take. Generations are fitted after their parents
+(specs/catalogue/engines), each with a pull
 towards its parent's constants; a run weighs as much as another in relative error. Nothing is fitted per row or per source.
 """
 
@@ -29,7 +31,8 @@ START = (1.0, 16.0, 5e-6, 0.0, 1e-6)
 SPREAD = (0.15, 50.0, 20e-6, 2e-3, 5e-6)
 """How far a generation may be from its parent: standard deviation of each number's pull."""
 EAGER_START, EAGER_SPREAD, EAGER_GRID = 400e-6, 300e-6, tuple(x * 1e-6 for x in range(0, 801, 50))
-"""Host floor of a layer launched operator by operator: some 40 operators of 10 us in PyTorch (assumed, knowing the v0.20 rows), and what is tried."""
+"""Host floor of a layer launched operator by operator: some 40 operators of 10 us in PyTorch (assumed, knowing the v0.20
+rows), and what is tried."""
 PASSES = 4
 """Which iterations stand on the floor is found anew that often."""
 FACTOR_SPREAD, EXPERTS_SPREAD = 0.1, 0.3
@@ -85,7 +88,9 @@ def samples_of(rows: Iterable[Row]) -> tuple[list[Sample], list[FirstToken]]:
         if offline and setup.fits:
             speed = number(row, "out_tok_s_gpu") or (number(row, "out_tok_s") or 0.0) / case.num_gpus
             generations, tokens = offline_generations(case, setup)
-            counts, features, layers = [], [], []
+            counts: list[float] = []
+            features: list[Vector] = []
+            layers: list[float] = []
             for many, one in generations:
                 counts += [many * float(one.mixed), many * float(one.alone)]
                 features += [one.mixed_features, one.alone_features]
@@ -96,16 +101,31 @@ def samples_of(rows: Iterable[Row]) -> tuple[list[Sample], list[FirstToken]]:
             counts, features = _light(case, setup.job, between / 1e3)
             layers = [_eager_layers(setup.job, 0.0), _eager_layers(setup.job, 1.0)]
             samples.append(_sample(case, counts, features, layers, between / 1e3, common))
-            features = iteration_features(setup.job, 0.0, 1.0, 1.0, case.lengths.isl)
-            first.append(FirstToken(features=features, seconds=token / 1e3 - 0.5 * min(1.0, case.rate * between * case.lengths.osl / 1e3) * between / 1e3, **common))
+            first.append(
+                FirstToken(
+                    features=iteration_features(setup.job, 0.0, 1.0, 1.0, case.lengths.isl),
+                    seconds=token / 1e3 - 0.5 * min(1.0, case.rate * between * case.lengths.osl / 1e3) * between / 1e3,
+                    **common,
+                )
+            )
     return samples, first
 
 
 def _sample(
-    case: Case, counts: Sequence[float], features: Sequence[Vector], layers: Sequence[float], seconds: float, common: dict[str, str]
+    case: Case,
+    counts: Sequence[float],
+    features: Sequence[Vector],
+    layers: Sequence[float],
+    seconds: float,
+    common: dict[str, str],
 ) -> Sample:
     return Sample(
-        moe=case.model.is_moe, counts=np.array(counts), features=np.stack(features), eager_layers=np.array(layers), seconds=seconds, **common
+        moe=case.model.is_moe,
+        counts=np.array(counts),
+        features=np.stack(features),
+        eager_layers=np.array(layers),
+        seconds=seconds,
+        **common,
     )
 
 
@@ -217,7 +237,8 @@ def _request_seconds(calibration: ServingCalibration, first: Sequence[FirstToken
         engine = load_engine(f.engine)
         constants = EngineConstants(
             **{k: v for k, v in calibration.engine_numbers(engine).items() if k != "request_s"},
-            factor=calibration.factor(engine, f.gpu), experts_factor=calibration.factor(engine, f.gpu, experts=True),
-        )  # fmt: skip
+            factor=calibration.factor(engine, f.gpu),
+            experts_factor=calibration.factor(engine, f.gpu, experts=True),
+        )
         left.append(f.seconds - float(f.features @ constant_vector(constants)))
     return max(float(np.median(left)), 0.0)

@@ -1,4 +1,5 @@
-"""`autoconfig predict --inference IN.csv --output OUT.csv`: throughput, latency, memory of every row of a table of serving runs."""
+"""`autoconfig predict --inference IN.csv --output OUT.csv`: throughput, latency, memory of every row of a table of serving
+runs."""
 
 from __future__ import annotations
 
@@ -37,9 +38,11 @@ class Prediction:
     def cells(self) -> dict[str, str]:
         """The output columns."""
         numbers = {
-            "pred_out_tok_s_gpu": self.out_tok_s_gpu, "pred_ttft_ms": self.ttft_ms, "pred_tpot_ms": self.tpot_ms,
+            "pred_out_tok_s_gpu": self.out_tok_s_gpu,
+            "pred_ttft_ms": self.ttft_ms,
+            "pred_tpot_ms": self.tpot_ms,
             "pred_latency_ms": self.latency_ms,
-        }  # fmt: skip
+        }
         cells = {"row": str(self.row), **{k: "" if v is None else f"{v:.6g}" for k, v in numbers.items()}}
         cells["pred_fits"] = "" if self.fits is None else str(int(self.fits))
         cells["pred_max_concurrency"] = "" if self.max_concurrency is None else str(self.max_concurrency)
@@ -122,15 +125,24 @@ def _answer(case: Case, setup: Setup) -> Prediction:
     notes.append(setup.job.constants.origin)
     held = {"fits": setup.fits, "max_concurrency": setup.max_concurrency}
     if not setup.fits:
-        free = float(setup.memory.kv_pool_bytes) / 2**30
-        notes.insert(0, f"does not fit: {free:.1f} GiB for the cache, a sequence takes {float(setup.memory.kv_bytes_per_sequence) / 2**30:.2f}")
+        free, each = (float(x) / 2**30 for x in (setup.memory.kv_pool_bytes, setup.memory.kv_bytes_per_sequence))
+        notes.insert(
+            0,
+            f"does not fit: {free:.1f} GiB for the cache, a sequence takes {each:.2f}",
+        )
         return Prediction(row=0, note="; ".join(notes), **held)  # type: ignore[arg-type]
     if case.load == "single":
         first, each = single_request(case, setup)
         total = first + (case.lengths.osl - 1.0) * each
         rate = case.lengths.osl / total / setup.job.plan.gpus
         return Prediction(
-            row=0, out_tok_s_gpu=rate, ttft_ms=first * 1e3, tpot_ms=each * 1e3, latency_ms=total * 1e3, note="; ".join(notes), **held  # type: ignore[arg-type]
+            row=0,
+            out_tok_s_gpu=rate,
+            ttft_ms=first * 1e3,
+            tpot_ms=each * 1e3,
+            latency_ms=total * 1e3,
+            note="; ".join(notes),
+            **held,  # type: ignore[arg-type]
         )
     if case.load == "open":
         found = open_loop(case, setup)

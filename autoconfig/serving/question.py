@@ -91,9 +91,14 @@ class ServeQuestion:
     def job(self, plan: EnginePlan) -> ServingJob:
         """A plan as something that can be priced."""
         return ServingJob(
-            model=self.model, gpu=self.gpu, plan=plan, engine=self.engine, constants=self.calibration.constants(self.engine, self.gpu),
-            gpus_per_node=self.gpus_per_node, imbalance=self.imbalance,
-        )  # fmt: skip
+            model=self.model,
+            gpu=self.gpu,
+            plan=plan,
+            engine=self.engine,
+            constants=self.calibration.constants(self.engine, self.gpu),
+            gpus_per_node=self.gpus_per_node,
+            imbalance=self.imbalance,
+        )
 
     def limited(self, *, ttft: float = 1.0, tpot: float = 1.0) -> ServeQuestion:
         """The same with limits scaled."""
@@ -112,30 +117,58 @@ def understand(request: ServeRequest) -> ServeQuestion:
         raise InputError(f"--gpus-per-node {per_node}: use 1 to {MOST_GPUS}")
     assumed = list(notes)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
-    assumed.append(f"engine {engine.name}: {'chunked' if chunked else 'whole-prompt'} prefill, {shipped_calibration().constants(engine, gpu).origin}")
+    assumed.append(
+        f"engine {engine.name}: {'chunked' if chunked else 'whole-prompt'} prefill, "
+        f"{shipped_calibration().constants(engine, gpu).origin}"
+    )
     wish = _wish(request.fix)
     for form in wish.get("weights", frozenset()):
         if not supports(gpu, str(form)):
             raise InputError(f"--fix weights={form}: {gpu.id} does not multiply in it; use bf16, int8, int4 or leave it open")
     lengths = Lengths(
-        isl=float(request.isl), osl=float(request.osl), cached=request.prefix_hit, drafted=float(request.draft_tokens),
+        isl=float(request.isl),
+        osl=float(request.osl),
+        cached=request.prefix_hit,
+        drafted=float(request.draft_tokens),
         tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance),
-    )  # fmt: skip
+    )
     return ServeQuestion(
-        model=model, gpu=gpu, engine=engine, num_gpus=request.gpus, gpus_per_node=per_node, lengths=lengths, ttft_s=request.ttft_s,
-        tpot_s=request.tpot_s, rate=request.rate, goal=request.goal, chunked=chunked, disaggregated=request.disaggregated and request.gpus > 1,
-        wish=wish, calibration=shipped_calibration(), imbalance=request.imbalance, kv_memory_ratio=request.kv_memory_ratio,
-        price=request.price, length_cv=request.length_cv, assumed=tuple(assumed),
-    )  # fmt: skip
+        model=model,
+        gpu=gpu,
+        engine=engine,
+        num_gpus=request.gpus,
+        gpus_per_node=per_node,
+        lengths=lengths,
+        ttft_s=request.ttft_s,
+        tpot_s=request.tpot_s,
+        rate=request.rate,
+        goal=request.goal,
+        chunked=chunked,
+        disaggregated=request.disaggregated and request.gpus > 1,
+        wish=wish,
+        calibration=shipped_calibration(),
+        imbalance=request.imbalance,
+        kv_memory_ratio=request.kv_memory_ratio,
+        price=request.price,
+        length_cv=request.length_cv,
+        assumed=tuple(assumed),
+    )
 
 
 def _check(request: ServeRequest) -> None:
     bounds = (
-        ("--gpus", request.gpus, 1, MOST_GPUS), ("--isl", request.isl, 1, MOST_TOKENS), ("--osl", request.osl, 1, MOST_TOKENS),
-        ("--rate", request.rate, 0, 1e9), ("--prefix-hit", request.prefix_hit, 0, 1), ("--draft-tokens", request.draft_tokens, 0, 64),
-        ("--acceptance", request.acceptance, 0, 1), ("--length-cv", request.length_cv, 0, 10), ("--imbalance", request.imbalance, 1, 100),
-        ("--top", request.top, 1, 1000), ("--simulate", request.simulate, 0, 100),
-    )  # fmt: skip
+        ("--gpus", request.gpus, 1, MOST_GPUS),
+        ("--isl", request.isl, 1, MOST_TOKENS),
+        ("--osl", request.osl, 1, MOST_TOKENS),
+        ("--rate", request.rate, 0, 1e9),
+        ("--prefix-hit", request.prefix_hit, 0, 1),
+        ("--draft-tokens", request.draft_tokens, 0, 64),
+        ("--acceptance", request.acceptance, 0, 1),
+        ("--length-cv", request.length_cv, 0, 10),
+        ("--imbalance", request.imbalance, 1, 100),
+        ("--top", request.top, 1, 1000),
+        ("--simulate", request.simulate, 0, 100),
+    )
     for name, value, low, high in bounds:
         if not (math.isfinite(value) and low <= value <= high):
             raise InputError(f"{name} {value:g}: use {low:g} to {high:g}")

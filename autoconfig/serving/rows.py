@@ -1,4 +1,5 @@
-"""One row of a table of serving runs as a Case: what ran, on what, under which load. Measured columns and notes are never read."""
+"""One row of a table of serving runs as a Case: what ran, on what, under which load. Measured columns and notes are never
+read."""
 
 from __future__ import annotations
 
@@ -18,10 +19,19 @@ from time_model.serving_benchmark import DataSet, data_set, data_set_of_lengths,
 
 MEASURED = frozenset(
     {
-        "achieved_req_s", "out_tok_s", "out_tok_s_gpu", "ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "tpot_p99_ms", "latency_ms",
-        "notes", "source", "locator",
+        "achieved_req_s",
+        "out_tok_s",
+        "out_tok_s_gpu",
+        "ttft_mean_ms",
+        "ttft_p99_ms",
+        "tpot_mean_ms",
+        "tpot_p99_ms",
+        "latency_ms",
+        "notes",
+        "source",
+        "locator",
     }
-)  # fmt: skip
+)
 """Never read by a prediction (source and locator say where a row is from, nothing more)."""
 NEEDED = ("model", "gpu", "n_gpus", "osl")
 ENCODER_DECODERS = ("t5", "mt5")
@@ -74,9 +84,18 @@ def read_case(row: Row) -> Case:
     batch = whole(row, "max_batch", 0) or (1 if load == "single" else None)
     plans = _plans(row, model, gpu, gpus, assumed)
     return Case(
-        model=model, gpu=gpu, engine=engine, num_gpus=gpus, plans=plans, load=load, lengths=lengths, rate=rate,
-        requests=requests, max_batch=batch, assumed=(*notes, *assumed),
-    )  # fmt: skip
+        model=model,
+        gpu=gpu,
+        engine=engine,
+        num_gpus=gpus,
+        plans=plans,
+        load=load,
+        lengths=lengths,
+        rate=rate,
+        requests=requests,
+        max_batch=batch,
+        assumed=(*notes, *assumed),
+    )
 
 
 def _gpt_size(name: str) -> str:

@@ -21,9 +21,11 @@ Vector = npt.NDArray[np.float64]
 BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))
 TOKENS = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0])
 PREFILLS_KEPT = 6
+TIE = 0.01
+"""Throughputs this close (in logs) are alike: then aggregated comes before disaggregated, fewer pipeline stages before more."""
 COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "gpus", "room", "prefill", "prefills")
-"""layout: index; batch: sequences of an instance; requests_per_s: of the deployment; room: sequences that memory holds over batch;
-prefill: index of the prefill layout (-1: aggregated), prefills: its instances."""
+"""layout: index; batch: sequences of an instance; requests_per_s: of the deployment; room: sequences that memory holds over
+batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +45,14 @@ class Deployments:
     def plan(self, row: int) -> ServePlan:
         """The row's plan."""
         c = {name: values[row] for name, values in self.columns.items()}
-        decode = self.layouts[int(c["layout"])].replace(batch=int(c["batch"]), tokens=int(c["tokens"]), replicas=int(c["replicas"]))
+        decode = self.layouts[int(c["layout"])].replace(
+            batch=int(c["batch"]), tokens=int(c["tokens"]), replicas=int(c["replicas"])
+        )
         if c["prefill"] < 0:
             return ServePlan(decode=decode)
-        prefill = self.layouts[int(c["prefill"])].replace(batch=1, tokens=int(max(self.question.lengths.prompt, 512)), replicas=int(c["prefills"]))
+        prefill = self.layouts[int(c["prefill"])].replace(
+            batch=1, tokens=int(max(self.question.lengths.prompt, 512)), replicas=int(c["prefills"])
+        )
         return ServePlan(prefill=prefill, decode=decode)
 
     @property
@@ -75,7 +81,9 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
     """Price every layout's deployments; rank."""
     start = time.perf_counter()
     pricer = Pricer(lengths=question.lengths)
-    plans = list(layouts(question.model, question.gpu, question.engine, question.num_gpus, question.gpus_per_node, question.wish))
+    plans = list(
+        layouts(question.model, question.gpu, question.engine, question.num_gpus, question.gpus_per_node, question.wish)
+    )
     blocks: list[dict[str, Vector]] = []
     prefills: list[tuple[float, float, int]] = []
     enumerated = 0
@@ -96,11 +104,17 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
     columns = {name: np.concatenate([b[name] for b in blocks]) if blocks else np.zeros(0) for name in COLUMNS}
     if question.rate:
         columns = _for_rate(question, columns)
-    order = _order(question, columns)
+    order = _order(question, plans, columns)
     return Deployments(
-        question=question, layouts=plans, columns=columns, order=order, enumerated=enumerated, fit=len(columns["layout"]),
-        seconds=time.perf_counter() - start, too_large=_nearest_to_fit(question, plans) if not blocks else None,
-    )  # fmt: skip
+        question=question,
+        layouts=plans,
+        columns=columns,
+        order=order,
+        enumerated=enumerated,
+        fit=len(columns["layout"]),
+        seconds=time.perf_counter() - start,
+        too_large=_nearest_to_fit(question, plans) if not blocks else None,
+    )
 
 
 def _grid(question: ServeQuestion) -> tuple[Vector, Vector]:
@@ -116,9 +130,16 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
     batch, tokens = (x.ravel() for x in np.meshgrid(*_grid(question), indexing="ij"))
     ranks = plan.adp * plan.pp
     memory = serving_memory(
-        question.model, plan, job.formats, question.gpu, question.engine, length=lengths.isl + lengths.osl, batch=batch, tokens=tokens,
+        question.model,
+        plan,
+        job.formats,
+        question.gpu,
+        question.engine,
+        length=lengths.isl + lengths.osl,
+        batch=batch,
+        tokens=tokens,
         kv_memory_ratio=question.kv_memory_ratio,
-    )  # fmt: skip
+    )
     held = memory.max_concurrency * plan.adp
     keep = (held >= batch) & (batch >= ranks) & (tokens >= np.minimum(batch / ranks * (1.0 + lengths.drafted), 8192.0))
     if not question.chunked:
@@ -126,19 +147,26 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
     if not keep.any():
         return None
     batch, tokens, held = batch[keep], tokens[keep], held[keep]
-    found = steady_state(
-        pricer.prices(job), lengths, batch / ranks, tokens, ranks, question.chunked, job.constants.request_s
-    )
+    found = steady_state(pricer.prices(job), lengths, batch / ranks, tokens, ranks, question.chunked, job.constants.request_s)
     n = len(batch)
     return {
-        "layout": np.full(n, float(index)), "batch": batch, "tokens": tokens, "replicas": np.full(n, float(plan.replicas)),
-        "requests_per_s": found.requests_per_s * plan.replicas, "ttft_s": found.ttft_s, "tpot_s": found.tpot_s,
-        "gpus": np.full(n, float(question.num_gpus)), "room": held / batch, "prefill": np.full(n, -1.0), "prefills": np.zeros(n),
-    }  # fmt: skip
+        "layout": np.full(n, float(index)),
+        "batch": batch,
+        "tokens": tokens,
+        "replicas": np.full(n, float(plan.replicas)),
+        "requests_per_s": found.requests_per_s * plan.replicas,
+        "ttft_s": found.ttft_s,
+        "tpot_s": found.tpot_s,
+        "gpus": np.full(n, float(question.num_gpus)),
+        "room": held / batch,
+        "prefill": np.full(n, -1.0),
+        "prefills": np.zeros(n),
+    }
 
 
 def _prefill(question: ServeQuestion, pricer: Pricer, job: ServingJob) -> tuple[float, float]:
-    """(requests per second and GPU, seconds of a prompt) of an instance that only prefills, one prompt a rank at a time, cache sent."""
+    """(requests per second and GPU, seconds of a prompt) of an instance that only prefills, one prompt a rank at a time, cache
+    sent."""
     plan, lengths = job.plan, question.lengths
     each = float(pricer.prices(job).seconds(0.0, 1.0, 1.0, lengths.prompt)) + job.constants.request_s
     sent = transfer_seconds(question, plan)
@@ -168,9 +196,16 @@ def _disaggregated(
                 continue
             job = question.job(plan)
             memory = serving_memory(
-                question.model, plan, job.formats, question.gpu, question.engine, length=lengths.isl + lengths.osl, batch=batches,
-                tokens=np.maximum(batches / ranks, 512.0), kv_memory_ratio=question.kv_memory_ratio,
-            )  # fmt: skip
+                question.model,
+                plan,
+                job.formats,
+                question.gpu,
+                question.engine,
+                length=lengths.isl + lengths.osl,
+                batch=batches,
+                tokens=np.maximum(batches / ranks, 512.0),
+                kv_memory_ratio=question.kv_memory_ratio,
+            )
             held = memory.max_concurrency * plan.adp
             keep = (held >= batches) & (batches >= ranks)
             if not keep.any():
@@ -185,13 +220,19 @@ def _disaggregated(
             pick = np.arange(len(batch))
             blocks.append(
                 {
-                    "layout": np.full(len(batch), float(index)), "batch": batch,
-                    "tokens": np.maximum(np.ceil(batch / ranks / 256.0) * 256.0, 512.0), "replicas": decoders[best, 0],
-                    "requests_per_s": served[best, pick], "ttft_s": np.full(len(batch), 1.5 * prompt_s),
-                    "tpot_s": step / lengths.tokens_per_step, "gpus": np.full(len(batch), float(total)), "room": held[keep] / batch,
-                    "prefill": np.full(len(batch), float(first)), "prefills": counts[best, 0],
+                    "layout": np.full(len(batch), float(index)),
+                    "batch": batch,
+                    "tokens": np.maximum(np.ceil(batch / ranks / 256.0) * 256.0, 512.0),
+                    "replicas": decoders[best, 0],
+                    "requests_per_s": served[best, pick],
+                    "ttft_s": np.full(len(batch), 1.5 * prompt_s),
+                    "tpot_s": step / lengths.tokens_per_step,
+                    "gpus": np.full(len(batch), float(total)),
+                    "room": held[keep] / batch,
+                    "prefill": np.full(len(batch), float(first)),
+                    "prefills": counts[best, 0],
                 }
-            )  # fmt: skip
+            )
     return blocks
 
 
@@ -209,11 +250,20 @@ def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> dict[str, 
     return {name: values[keep] for name, values in result.items()}
 
 
-def _order(question: ServeQuestion, columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:
+def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:
     """Rows that meet the limits, best first."""
     ok = (columns["ttft_s"] <= (question.ttft_s or np.inf)) & (columns["tpot_s"] <= (question.tpot_s or np.inf))
     rows = np.flatnonzero(ok)
     per_gpu = columns["requests_per_s"][rows] / columns["gpus"][rows]
+    if len(rows):
+        alike = np.floor(np.log(np.maximum(per_gpu, 1e-30)) / TIE)
+        simple = np.array([plan.pp for plan in plans])[columns["layout"][rows].astype(int)] + 100.0 * (
+            columns["prefill"][rows] >= 0
+        )
+        pipelines = np.array([plan.pp for plan in plans])[np.maximum(columns["prefill"][rows], 0).astype(int)]
+        per_gpu = (
+            np.exp(alike * TIE) * (1.0 - 1e-6 * (simple + pipelines)) if question.goal in ("throughput", "cost") else per_gpu
+        )
     keys = {
         "throughput": (columns["tpot_s"][rows], -per_gpu),
         "ttft": (-per_gpu, columns["ttft_s"][rows]),
@@ -230,9 +280,15 @@ def _nearest_to_fit(question: ServeQuestion, plans: Sequence[EnginePlan]) -> Eng
     for plan in plans:
         job = question.job(plan)
         memory = serving_memory(
-            question.model, plan, job.formats, question.gpu, question.engine, length=question.lengths.isl + question.lengths.osl,
-            batch=float(plan.adp * plan.pp), tokens=512.0,
-        )  # fmt: skip
+            question.model,
+            plan,
+            job.formats,
+            question.gpu,
+            question.engine,
+            length=question.lengths.isl + question.lengths.osl,
+            batch=float(plan.adp * plan.pp),
+            tokens=512.0,
+        )
         left = float(memory.kv_pool_bytes - memory.kv_bytes_per_sequence)
         if left > room:
             best, room = plan, left

@@ -86,11 +86,15 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         reports[i] = replace(reports[i], latency=simulated(question, reports[i]))
     nearest, miss = _nearest(question, found) if not rows else (None, "")
     return ServeAnswer(
-        question=question, deployments=found, reports=tuple(reports),
+        question=question,
+        deployments=found,
+        reports=tuple(reports),
         pareto=tuple(report(question, found, row) for row in _thinned(found.pareto(), 12)),
         included=tuple(_included(question, found, text) for text in request.include),
-        sensitivity=tuple(_sensitivity(question, found, rows)), nearest=nearest, miss=miss,
-    )  # fmt: skip
+        sensitivity=tuple(_sensitivity(question, found, rows)),
+        nearest=nearest,
+        miss=miss,
+    )
 
 
 def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentReport:
@@ -105,26 +109,43 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
     parts = iteration_parts(job, running * (1.0 + lengths.drafted), lengths.average, 0.0, 1.0)
     cost = question.price / 3600.0 / per_gpu * 1e6 if question.price else None
     return DeploymentReport(
-        plan=plan, requests_per_s=c["requests_per_s"], tokens_per_s_per_gpu=per_gpu, tokens_per_s_per_user=1.0 / max(c["tpot_s"], 1e-9),
-        ttft_s=c["ttft_s"], tpot_s=c["tpot_s"], gpus=int(c["gpus"]), concurrency=decode.batch * decode.replicas, memory=memory,
+        plan=plan,
+        requests_per_s=c["requests_per_s"],
+        tokens_per_s_per_gpu=per_gpu,
+        tokens_per_s_per_user=1.0 / max(c["tpot_s"], 1e-9),
+        ttft_s=c["ttft_s"],
+        tpot_s=c["tpot_s"],
+        gpus=int(c["gpus"]),
+        concurrency=decode.batch * decode.replicas,
+        memory=memory,
         weight_parts=weight_parts_bytes(question.model, decode, job.formats),
         max_concurrency=int(memory.max_concurrency) * decode.adp * decode.replicas,
-        step_parts={name: float(s) for name, s in parts.items()}, cost_per_million_tokens=cost,
-    )  # fmt: skip
+        step_parts={name: float(s) for name, s in parts.items()},
+        cost_per_million_tokens=cost,
+    )
 
 
 def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
     job = question.job(plan)
     return serving_memory(
-        question.model, plan, job.formats, question.gpu, question.engine, length=question.lengths.isl + question.lengths.osl,
-        batch=float(plan.batch), tokens=float(plan.tokens), kv_memory_ratio=question.kv_memory_ratio,
-    )  # fmt: skip
+        question.model,
+        plan,
+        job.formats,
+        question.gpu,
+        question.engine,
+        length=question.lengths.isl + question.lengths.osl,
+        batch=float(plan.batch),
+        tokens=float(plan.tokens),
+        kv_memory_ratio=question.kv_memory_ratio,
+    )
 
 
 def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
-    """The finalist's latency under its load: Poisson arrivals at --rate, else as many users as its batch, each asking again at once.
+    """The finalist's latency under its load: Poisson arrivals at --rate, else as many users as its batch, each asking again at
+    once.
 
-    One attention rank and micro-batch of one decode instance; with separate prefill its time to first token is the closed form's.
+    One attention rank and micro-batch of one decode instance; with separate prefill its time to first token is the closed
+    form's.
     """
     decode, lengths = one.plan.decode, question.lengths
     ranks = decode.adp * decode.pp
@@ -133,16 +154,27 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
     count = max(min(SIMULATED, 8 * running), 4 * running)
     rate = question.rate / (ranks * decode.replicas)
     arrivals = poisson_arrivals(rate, count, rng) if question.rate else np.zeros(count)
-    isl = sampled_lengths(lengths.prompt if one.plan.prefill is None else 1.0, question.length_cv, 10 * lengths.isl, count, rng)
+    whole = sampled_lengths(lengths.isl, question.length_cv, 10 * lengths.isl, count, rng)
+    isl = np.maximum(np.round(whole * (1.0 - lengths.cached)), 1.0) if one.plan.prefill is None else np.ones(count)
     osl = sampled_lengths(lengths.osl, question.length_cv, 10 * lengths.osl, count, rng)
     memory = one.memory
     held = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) * (lengths.isl + lengths.osl) / decode.pp
     limits = Limits(
-        batch=running, tokens=decode.tokens, kv_tokens=held, chunked=question.chunked, steps_per_token=1.0 / lengths.tokens_per_step
+        batch=running,
+        tokens=decode.tokens,
+        kv_tokens=held,
+        chunked=question.chunked,
+        steps_per_token=1.0 / lengths.tokens_per_step,
     )
     table = IterationTable(question.job(decode))
     users = None if question.rate else running
-    served = simulate(table, Requests(arrival_s=arrivals, isl=isl, osl=osl), limits, question.job(decode).constants.request_s, users=users)
+    served = simulate(
+        table,
+        Requests(arrival_s=arrivals, isl=isl, osl=osl, cached=whole - isl),
+        limits,
+        question.job(decode).constants.request_s,
+        users=users,
+    )
     return _latency(question, one, served, osl, ranks)
 
 
@@ -154,10 +186,15 @@ def _latency(question: ServeQuestion, one: DeploymentReport, served: Served, osl
     e2e = served.e2e_s + (one.ttft_s if one.plan.prefill is not None else 0.0)
     good = (ttft <= (question.ttft_s or np.inf)) & (tpot <= (question.tpot_s or np.inf))
     speed = served.requests_per_s * ranks * one.plan.decode.replicas * float(osl.mean()) / one.gpus
+    if one.plan.prefill is not None:
+        speed = min(speed, one.tokens_per_s_per_gpu)
     return Latency(
-        ttft_s=_summary(ttft[kept]), tpot_s=_summary(tpot[kept]), e2e_s=_summary(e2e[kept]), tokens_per_s_per_gpu=speed,
+        ttft_s=_summary(ttft[kept]),
+        tpot_s=_summary(tpot[kept]),
+        e2e_s=_summary(e2e[kept]),
+        tokens_per_s_per_gpu=speed,
         goodput_ratio=float(good[kept].mean()),
-    )  # fmt: skip
+    )
 
 
 def _summary(values: np.ndarray) -> dict[str, float]:
@@ -198,9 +235,13 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     memory = _memory(question, own)
     held = int(memory.max_concurrency) * own.adp
     if held < own.batch:
-        return text, None, f"memory holds {held} sequences of {question.lengths.isl + question.lengths.osl:g} tokens, batch is {own.batch}"
+        return (
+            text,
+            None,
+            f"memory holds {held} sequences of {question.lengths.isl + question.lengths.osl:g} tokens, batch is {own.batch}",
+        )
     wish = {key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv", "batch", "tokens")}
-    narrow = replace(question, wish=wish, num_gpus=own.gpus, disaggregated=False, ttft_s=None, tpot_s=None)  # type: ignore[arg-type]
+    narrow = replace(question, wish=wish, num_gpus=own.gpus, disaggregated=False, ttft_s=None, tpot_s=None)
     alone = search(narrow)
     if not len(alone.order):
         return text, None, "no engine runs this combination (see docs/inference.md, the space)"
@@ -214,8 +255,9 @@ def _sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int
     best = float(found.tokens_per_s_per_gpu[rows[0]])
     lines = []
     for name, limit, wider in (
-        ("TTFT", question.ttft_s, question.limited(ttft=RELAXED)), ("TPOT", question.tpot_s, question.limited(tpot=RELAXED))
-    ):  # fmt: skip
+        ("TTFT", question.ttft_s, question.limited(ttft=RELAXED)),
+        ("TPOT", question.tpot_s, question.limited(tpot=RELAXED)),
+    ):
         if limit:
             c = found.columns
             ok = (c["ttft_s"] <= (wider.ttft_s or np.inf)) & (c["tpot_s"] <= (wider.tpot_s or np.inf))

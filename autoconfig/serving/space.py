@@ -37,17 +37,26 @@ def layouts(
         for pp in PIPELINES:
             for adp in divisors(num_gpus) if model.is_moe else [1]:
                 stage = tp * adp
-                if tp > per_node or pp > model.num_layers or num_gpus % (stage * pp) or (adp > 1 and tp > 1 and stage > per_node):
+                if (
+                    tp > per_node
+                    or pp > model.num_layers
+                    or num_gpus % (stage * pp)
+                    or (adp > 1 and tp > 1 and stage > per_node)
+                ):
                     continue
                 for ep in [e for e in divisors(stage) if (model.num_moe_experts or 1) % e == 0] if model.is_moe else [1]:
-                    if (adp > 1 and ep not in (1, stage)) or (stage // ep > 1 and model.is_moe and model.moe_ffn_hidden_size % (stage // ep)):
+                    if (adp > 1 and ep not in (1, stage)) or (
+                        stage // ep > 1 and model.is_moe and model.moe_ffn_hidden_size % (stage // ep)
+                    ):
                         continue
                     for form in weight_formats(gpu, weights):
                         for kv in caches or SEARCHED_KV:
                             plan = EnginePlan(
                                 tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp)
                             )
-                            if all(getattr(plan, key) in values for key, values in wish.items() if key not in ("batch", "tokens")):
+                            if all(
+                                getattr(plan, key) in values for key, values in wish.items() if key not in ("batch", "tokens")
+                            ):
                                 yield plan
 
 

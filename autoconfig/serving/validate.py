@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -96,7 +96,11 @@ def validate_inference(*, held_out: bool = True, progress: Progress | None = Non
             reasons[one.predicted.note] = reasons.get(one.predicted.note, 0) + 1
     figures = tuple(_figures(judged))
     return Validation(
-        figures=figures, sources=tuple(_by_source(judged)), unpredicted=tuple(sorted(reasons.items())), held_out=held_out, judged=judged
+        figures=figures,
+        sources=tuple(_by_source(judged)),
+        unpredicted=tuple(sorted(reasons.items())),
+        held_out=held_out,
+        judged=judged,
     )
 
 
@@ -124,9 +128,11 @@ def _moe(one: Judged) -> bool:
 def _offline(one: Judged, weights: tuple[str, ...], gpus: tuple[str, ...], moe: bool) -> bool:
     row = one.row
     return (
-        cell(row, "kind") == "max_throughput" and _moe(one) == moe and cell(row, "weights") in weights
+        cell(row, "kind") == "max_throughput"
+        and _moe(one) == moe
+        and cell(row, "weights") in weights
         and any(cell(row, "gpu").startswith(g) for g in gpus)
-    )  # fmt: skip
+    )
 
 
 GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], bool, float], ...] = (
@@ -140,43 +146,77 @@ GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], bool, float], ...] = 
 
 def _figures(judged: Sequence[Judged]) -> Iterator[Figure]:
     for name, weights, gpus, moe, bar in GROUPS:
-        errors = _errors(judged, lambda one, w=weights, g=gpus, m=moe: _offline(one, w, g, m))  # type: ignore[misc]
+        errors = [e for one in judged if _offline(one, weights, gpus, moe) and (e := _speed_error(one)) is not None]
         if errors:
             yield _mean(name, errors, bar)
     right, pairs = tensor_parallel_order(judged)
-    yield Figure(name="order of TP, pairs more than 3 % apart", rows=pairs, value=100.0 * right / max(pairs, 1), bar=97.0, at_least=True)
+    yield Figure(
+        name="order of TP, pairs more than 3 % apart", rows=pairs, value=100.0 * right / max(pairs, 1), bar=97.0, at_least=True
+    )
     online = [one for one in judged if cell(one.row, "kind") == "online_qps"]
     between = [e for one in online if (e := one.error("tpot_mean_ms", one.predicted.tpot_ms)) is not None]
     yield _mean("open loop, TPOT", between, 15.0)
     token = [e for one in online if (e := one.error("ttft_mean_ms", one.predicted.ttft_ms)) is not None]
     yield _median("open loop, TTFT (median)", token, 30.0)
-    saturated = [e for one in online if cell(one.row, "offered_qps") == "inf" and (e := _speed_error(one)) is not None]
-    yield Figure(name="open loop, saturation rate (worst)", rows=len(saturated), value=100.0 * max(map(abs, saturated)), bar=15.0, median=100.0 * float(np.median(saturated)))
+    saturated = [e for one in online if cell(one.row, "offered_qps").lower() == "inf" and (e := _speed_error(one)) is not None]
+    yield Figure(
+        name="open loop, saturation rate (worst)",
+        rows=len(saturated),
+        value=100.0 * max(map(abs, saturated)),
+        bar=15.0,
+        median=100.0 * float(np.median(saturated)),
+    )
     yield _mean("open loop, saturation rate (mean)", saturated, None)
-    for name, moe, bar in (("dense", False, 12.0), ("mixture of experts", True, None)):
-        server = [one for one in judged if cell(one.row, "kind") == "mlperf" and cell(one.row, "scenario") == "Server" and _moe(one) == moe]
+    served: tuple[tuple[str, bool, float | None], ...] = (("dense", False, 12.0), ("mixture of experts", True, None))
+    for name, moe, limit in served:
+        server = [
+            one
+            for one in judged
+            if cell(one.row, "kind") == "mlperf" and cell(one.row, "scenario") == "Server" and _moe(one) == moe
+        ]
         errors = [e for one in server if (e := one.error("tpot_mean_ms", one.predicted.tpot_ms)) is not None]
-        yield _median(f"MLPerf server, {name}, TPOT (median)", errors, bar)
-        offline = _errors(judged, lambda one, m=moe: cell(one.row, "kind") == "mlperf" and cell(one.row, "scenario") == "Offline" and _moe(one) == m)  # type: ignore[misc]
+        yield _median(f"MLPerf server, {name}, TPOT (median)", errors, limit)
+        offline = [
+            e
+            for one in judged
+            if cell(one.row, "kind") == "mlperf"
+            and cell(one.row, "scenario") == "Offline"
+            and _moe(one) == moe
+            and (e := _speed_error(one)) is not None
+        ]
         yield _mean(f"MLPerf offline, {name}, throughput", offline, None)
     ran = [one for one in judged if one.predicted.fits is not None]
-    yield Figure(name="runs that fit", rows=len(ran), value=100.0 * sum(bool(o.predicted.fits) for o in ran) / len(ran), bar=100.0, at_least=True)
+    yield Figure(
+        name="runs that fit",
+        rows=len(ran),
+        value=100.0 * sum(bool(o.predicted.fits) for o in ran) / len(ran),
+        bar=100.0,
+        at_least=True,
+    )
 
 
 def _speed_error(one: Judged) -> float | None:
     return one.error("out_tok_s_gpu", one.predicted.out_tok_s_gpu)
 
 
-def _errors(judged: Sequence[Judged], keep: Callable[[Judged], bool]) -> list[float]:
-    return [e for one in judged if keep(one) and (e := _speed_error(one)) is not None]
-
-
 def _mean(name: str, errors: Sequence[float], bar: float | None) -> Figure:
-    return Figure(name=name, rows=len(errors), value=100.0 * float(np.mean(np.abs(errors))), bar=bar, median=100.0 * float(np.median(errors)))
+    return Figure(
+        name=name,
+        rows=len(errors),
+        value=100.0 * float(np.mean(np.abs(errors))),
+        bar=bar,
+        median=100.0 * float(np.median(errors)),
+    )
 
 
 def _median(name: str, errors: Sequence[float], bar: float | None) -> Figure:
-    return Figure(name=name, rows=len(errors), value=100.0 * float(np.median(np.abs(errors))), bar=bar, median=100.0 * float(np.median(errors)))
+    return Figure(
+        name=name,
+        rows=len(errors),
+        value=100.0 * float(np.median(np.abs(errors))),
+        bar=bar,
+        median=100.0 * float(np.median(errors)),
+    )
 
 
 def tensor_parallel_order(judged: Sequence[Judged]) -> tuple[int, int]:
@@ -214,9 +254,14 @@ def validation_json(found: Validation) -> dict[str, Any]:
 
     def line(figure: Figure) -> dict[str, Any]:
         return {
-            "name": figure.name, "rows": figure.rows, "value": round(figure.value, 3), "unit": figure.unit, "bar": figure.bar,
-            "met": figure.met, "median_error": None if figure.median is None else round(figure.median, 3),
-        }  # fmt: skip
+            "name": figure.name,
+            "rows": figure.rows,
+            "value": round(figure.value, 3),
+            "unit": figure.unit,
+            "bar": figure.bar,
+            "met": figure.met,
+            "median_error": None if figure.median is None else round(figure.median, 3),
+        }
 
     return {
         "held_out": found.held_out,
