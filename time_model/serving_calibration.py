@@ -77,14 +77,29 @@ class ServingCalibration:
         return next((name for name in _lineage(engine) if name in self.engines), None)
 
     def _factor(self, engine: EngineSpec, gpu: str, kind: str) -> tuple[float, str]:
+        """(factor, where it is from). Measured; else the parent GPU's under this generation times what sets the two GPUs apart in
+        the nearest generation that has both; else the GPU's, or its parent's, in the nearest generation."""
         lineage = _lineage(engine) if kind == "all" else [engine.name]
+        own = self._known(engine.name, gpu, kind)
+        if own is not None:
+            return own, f"{gpu} under {engine.name}"
+        parent = self.parents.get(gpu, "")
+        here = self._known(engine.name, parent, kind)
+        for name in lineage[1:]:
+            mine, theirs = self._known(name, gpu, kind), self._known(name, parent, kind)
+            if here is not None and mine is not None and theirs:
+                return here * mine / theirs, f"{parent} under {engine.name}, as {gpu} to {parent} under {name}"
         at: str | None = gpu
         while at is not None:
             for name in lineage:
-                if kind in self.gpus.get(name, {}).get(at, {}):
-                    return self.gpus[name][at][kind], f"{at} under {name}"
+                found = self._known(name, at, kind)
+                if found is not None:
+                    return found, f"{at} under {name}"
             at = self.parents.get(at)
         return 1.0, "no GPU (operators alone)"
+
+    def _known(self, engine: str, gpu: str, kind: str) -> float | None:
+        return self.gpus.get(engine, {}).get(gpu, {}).get(kind)
 
 
 def _lineage(engine: EngineSpec) -> list[str]:

@@ -28,9 +28,9 @@ Vector = npt.NDArray[np.float64]
 ENGINE_NUMBERS = ("communication_factor", "sampler_bytes", "layer_s", "host_s", "sequence_s")
 START = (1.0, 16.0, 5e-6, 0.0, 1e-6)
 """Of a generation without parent: fp32 logits read and written twice, launches of a CUDA graph, a microsecond a sequence."""
-SPREAD = (0.15, 50.0, 20e-6, 2e-3, 5e-6)
+SPREAD = (0.15, 50.0, 20e-6, 0.5e-3, 5e-6)
 """How far a generation may be from its parent: standard deviation of each number's pull."""
-EAGER_START, EAGER_SPREAD, EAGER_GRID = 400e-6, 300e-6, tuple(x * 1e-6 for x in range(0, 801, 50))
+EAGER_START, EAGER_SPREAD, EAGER_GRID = 400e-6, 100e-6, tuple(x * 1e-6 for x in range(0, 801, 50))
 """Host floor of a layer launched operator by operator: some 40 operators of 10 us in PyTorch (assumed, knowing the v0.20
 rows), and what is tried."""
 PASSES = 4
