@@ -13,7 +13,7 @@ def serve_json(answer: ServeAnswer) -> dict[str, Any]:
     """The whole answer."""
     q, d = answer.question, answer.deployments
     return {
-        "schema": "serve",
+        "schema_version": 1,
         "question": {
             "model": q.model.name,
             "gpu": q.gpu.id,

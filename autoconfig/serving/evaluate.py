@@ -24,8 +24,8 @@ from time_model.serving_simulation import (
 from time_model.serving_steady import Generation, Lengths, generation
 
 SEED = 20
-STEADY_REQUESTS = 3000
-"""Requests of a simulated steady state; the first and last fifth are left out of its means."""
+STEADY_SECONDS, MOST_REQUESTS = 600.0, 15_000
+"""Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration), and its requests per rank at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,8 @@ def open_loop(case: Case, setup: Setup) -> OpenLoop:
     plan = setup.job.plan
     ranks = plan.adp * plan.pp * plan.replicas
     rng = np.random.default_rng(SEED)
-    count = max(round(case.requests / ranks), 1) if case.requests else STEADY_REQUESTS
+    asked = case.requests / ranks if case.requests else min(STEADY_SECONDS * case.rate / ranks, MOST_REQUESTS)
+    count = max(round(asked), 1)
     data = case.lengths
     requests = Requests(
         arrival_s=poisson_arrivals(case.rate / ranks, count, rng),
@@ -134,8 +135,6 @@ def open_loop(case: Case, setup: Setup) -> OpenLoop:
     limits = Limits(batch=setup.batch, tokens=setup.tokens, kv_tokens=held, chunked=case.engine.chunked_prefill)
     served = simulate(IterationTable(setup.job), requests, limits, setup.job.constants.request_s)
     kept = np.isfinite(served.e2e_s)
-    if not case.requests:
-        kept &= (np.arange(count) > count // 5) & (np.arange(count) < count - count // 5)
     tokens = np.maximum(requests.osl - 1.0, 0.0)[kept]
     tpot = served.tpot_s[kept]
     return OpenLoop(
