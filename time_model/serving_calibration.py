@@ -77,8 +77,11 @@ class ServingCalibration:
         return next((name for name in _lineage(engine) if name in self.engines), None)
 
     def _factor(self, engine: EngineSpec, gpu: str, kind: str) -> tuple[float, str]:
-        """(factor, where it is from). Measured; else the parent GPU's under this generation times what sets the two GPUs apart in
-        the nearest generation that has both; else the GPU's, or its parent's, in the nearest generation."""
+        """(factor, where it is from).
+
+        Measured; else the parent GPU's under this generation times what sets the two GPUs apart in the nearest generation that
+        has both; else the GPU's, or its parent's, in the nearest generation.
+        """
         lineage = _lineage(engine) if kind == "all" else [engine.name]
         own = self._known(engine.name, gpu, kind)
         if own is not None:

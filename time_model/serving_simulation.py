@@ -195,11 +195,8 @@ def simulate(
         cached += running * jump
         for r in complete:
             first[r] = now
-            if steps[r]:
-                heapq.heappush(finishing, (iteration + steps[r], r))
-                cached += held[r]
-            else:
-                done[r], kv_used = now, kv_used - need[r]
+            cached += held[r]
+            heapq.heappush(finishing, (iteration + steps[r], r))
         while finishing and finishing[0][0] <= iteration:
             _, r = heapq.heappop(finishing)
             done[r], kv_used = now, kv_used - need[r]

@@ -25,7 +25,7 @@ from time_model.serving_steady import Generation, Lengths, generation
 
 SEED = 20
 STEADY_SECONDS, MOST_REQUESTS = 600.0, 15_000
-"""Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration), and its requests per rank at most."""
+"""Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration); requests per rank at most."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,20 @@ def test_reading_back_what_was_printed_gives_the_same_plan(plan):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "tp=0", "tp=2,tp=2", "tp", "tp=", "tpp=2", "tp=2,ep=3", "weights=fp9", "prefill(tp=1)", "tp=1e3", "batch=-1", "tp=1)("],
+    [
+        "",
+        "tp=0",
+        "tp=2,tp=2",
+        "tp",
+        "tp=",
+        "tpp=2",
+        "tp=2,ep=3",
+        "weights=fp9",
+        "prefill(tp=1)",
+        "tp=1e3",
+        "batch=-1",
+        "tp=1)(",
+    ],
 )
 def test_what_cannot_be_read_says_so(text):
     with pytest.raises((PlanError, InputError)):
