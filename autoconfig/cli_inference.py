@@ -126,7 +126,7 @@ def validate_inference_command(inference: bool, seen: bool, as_json: bool) -> No
         click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
     else:
         from autoconfig.cli import console
-        from autoconfig.serving.report import show_validation
+        from autoconfig.serving.validation_report import show_validation
 
         show_validation(console(), found)
 

@@ -8,14 +8,17 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autoconfig.files import write_atomically
-from autoconfig.question import Progress
 from autoconfig.row_cells import Row
 from autoconfig.serving.evaluate import Setup, offline_throughput, open_loop, set_up, single_request
 from autoconfig.serving.rows import MEASURED, NEEDED, Case, read_case
 from specs.errors import AutoconfigError, FileError, InputError
 from time_model.serving_calibration import ServingCalibration, shipped_calibration
+
+if TYPE_CHECKING:
+    from autoconfig.question import Progress
 
 MAX_INPUT_BYTES = 512 * 2**20
 

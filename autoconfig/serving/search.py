@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.question import Progress
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, loads
 from memory_model.serving import kv_token_bytes, serving_memory
 from specs.serve_plan import EnginePlan, ServePlan
 from time_model.serving_costs import ServingJob
 from time_model.serving_layout import Pricer, steady_state
+
+if TYPE_CHECKING:
+    from autoconfig.question import Progress
 
 Vector = npt.NDArray[np.float64]
 BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))
@@ -86,9 +89,9 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
     )
     blocks: list[dict[str, Vector]] = []
     prefills: list[tuple[float, float, int]] = []
-    enumerated = 0
+    enumerated, combinations = 0, int(np.prod([len(axis) for axis in _grid(question)]))
     for index, plan in enumerate(plans):
-        enumerated += len(BATCHES) * len(TOKENS)
+        enumerated += combinations
         if not loads(question.model, question.gpu, question.engine, plan):
             continue
         job = question.job(plan)

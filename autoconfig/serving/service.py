@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoconfig.question import Progress
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
 from autoconfig.serving.search import Deployments, search
 from memory_model.serving import ServingMemory, serving_memory, weight_parts_bytes
@@ -15,6 +15,9 @@ from specs.errors import PlanError
 from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
 from time_model.serving_costs import iteration_parts
 from time_model.serving_simulation import IterationTable, Limits, Requests, Served, poisson_arrivals, sampled_lengths, simulate
+
+if TYPE_CHECKING:
+    from autoconfig.question import Progress
 
 SEED = 20
 SIMULATED = 400

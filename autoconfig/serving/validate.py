@@ -6,17 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoconfig.question import Progress
 from autoconfig.row_cells import Row, cell, number
 from autoconfig.serving.fit import FirstToken, Sample, fit, samples_of
 from autoconfig.serving.predict import Prediction, predict_rows, read_table
 from specs.errors import AutoconfigError
 from specs.model_catalogue import resolve_model
 from time_model.serving_calibration import shipped_calibration
+
+if TYPE_CHECKING:
+    from autoconfig.question import Progress
 
 NOT_JUDGED = ("encoder-decoder", "NeMo Megatron Launcher")
 LEAST_DIFFERENCE = 1.03
