@@ -140,14 +140,15 @@ def newest(
 
 
 def rows_with(least: Mapping[str, float] | None = None, without: str = "", **equals: object) -> Callable[[pd.DataFrame], Any]:
-    """A filter: columns equal to a value (where the table has them), columns of at least a number, kernels whose name lacks a
-    pattern."""
+    """A filter: columns equal to a value, or text that starts with it (where the table has them), columns of at least a number,
+    kernels whose name lacks a pattern."""
 
     def keep(rows: pd.DataFrame) -> Any:
         chosen = np.ones(len(rows), dtype=bool)
         for column, value in equals.items():
             if column in rows:
-                chosen &= (rows[column] == value).to_numpy()
+                same = rows[column].str.startswith(value) if column == "distribution" else rows[column] == value
+                chosen &= same.to_numpy(dtype=bool)
         for column, number in (least or {}).items():
             chosen &= (rows[column] >= number).to_numpy()
         return chosen & ~rows.kernel_source.str.contains(without).to_numpy(dtype=bool) if without else chosen
@@ -226,7 +227,7 @@ def expert_rows(wheel: Wheel, system: str, precision: str) -> tuple[pd.DataFrame
     shape that both have."""
     parts, files, routing = [], [], ""
     for framework in EXPERTS.get(system, (FRAMEWORK,)):
-        for spread in ("balanced", "power_law_1.01"):
+        for spread in ("balanced", "power_law"):
             rows, file = newest(
                 wheel,
                 system,
