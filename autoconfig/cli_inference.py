@@ -68,9 +68,15 @@ class Seconds(click.ParamType[float]):
 @click.option("--price", type=float, help="Money per GPU and hour.")
 @click.option("--top", type=int, default=10, show_default=True, help="Deployments to show.")
 @click.option("--simulate", type=int, default=3, show_default=True, help="Finalists to simulate event by event.")
+@click.option(
+    "--export", "export_folder", metavar="DIR", help="Write start scripts and benchmark of the first deployment into DIR."
+)
+@click.option("--force", is_flag=True, help="With --export: replace files that autoconfig did not write.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context
-def search_inference(ctx: click.Context, /, inference: bool, as_json: bool, **options: Any) -> None:
+def search_inference(
+    ctx: click.Context, /, inference: bool, as_json: bool, export_folder: str | None, force: bool, **options: Any
+) -> None:
     """Rank the deployments that fit and meet the limits, best first.
 
     autoconfig search --inference --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms
@@ -91,6 +97,11 @@ def search_inference(ctx: click.Context, /, inference: bool, as_json: bool, **op
         show_answer(console(), found)
     if not found.reports:
         ctx.exit(EXIT_NOTHING_FITS)
+    if export_folder is not None:
+        from autoconfig.serving.export import export
+
+        written = export(found.question, found.reports[0], Path(export_folder), force=force)
+        click.echo(f"wrote {', '.join(map(str, written))}", err=as_json)
 
 
 @click.command("predict")

@@ -3,7 +3,10 @@
 import csv
 import json
 import os
+import subprocess
+import sysconfig
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -251,6 +254,26 @@ def test_the_commands(autoconfig, rows, tmp_path):
     assert tuple(found[0]) == COLUMNS and [r["row"] for r in found] == ["0", "1", "2"]
     assert float(found[0]["pred_out_tok_s_gpu"]) > 0 and float(found[1]["pred_latency_ms"]) > 0
     assert found[2]["pred_fits"] == "" and found[2]["pred_note"].startswith("not predicted")
+
+
+@pytest.mark.parametrize("engine", ["trtllm-1.2", "vllm", "sglang"])
+def test_scripts_are_sound_shell_and_may_be_written_again(autoconfig, tmp_path, engine):
+    folder = tmp_path / "run"
+    arguments = (*SEARCH, "--engine", engine, "--aggregated-only", "--simulate", "0", "--export", str(folder))
+    for _ in range(2):
+        assert autoconfig.run(*arguments).exit_code == 0
+    scripts = sorted(folder.glob("*.sh"))
+    assert {path.name for path in scripts} == {"serve.sh", "benchmark.sh"}
+    checker = Path(sysconfig.get_path("scripts")) / "shellcheck"
+    done = subprocess.run([checker, *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    text = (folder / "serve.sh").read_text(encoding="utf-8")
+    plan = json.loads((folder / "deployment.json").read_text(encoding="utf-8"))["decode"]
+    assert str(plan["max_num_tokens"]) in text and str(plan["tensor_parallel_size"]) in text
+    (folder / "serve.sh").write_text("mine", encoding="utf-8")
+    assert autoconfig.run(*arguments).exit_code == 2
+    assert autoconfig.run(*arguments, "--force").exit_code == 0
+    assert autoconfig.run(*SEARCH, "--engine", "megatron", "--export", str(tmp_path / "x")).exit_code == 2
 
 
 VALUES = {

@@ -156,6 +156,14 @@ def test_memory_for_one_sequence_serves_one_at_a_time():
     assert np.allclose(np.diff(done), done[0], rtol=1e-6)
 
 
+def test_memory_that_a_sequence_leaves_is_given_to_the_next():
+    one, count = IterationTable(job()), 12
+    requests = Requests(arrival_s=np.zeros(count), isl=np.full(count, 100.0), osl=np.full(count, 200.0))
+    pairs = simulate(one, requests, Limits(batch=64, tokens=2048, kv_tokens=600.0))
+    alone = simulate(one, requests, Limits(batch=64, tokens=2048, kv_tokens=300.0))
+    assert pairs.duration_s == pytest.approx(alone.duration_s / 2, rel=0.1)
+
+
 def test_chunks_carry_a_long_prompt_over_several_iterations():
     requests = Requests(arrival_s=np.zeros(1), isl=np.array([8000.0]), osl=np.array([2.0]))
     table = IterationTable(job())
