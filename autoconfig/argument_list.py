@@ -63,6 +63,8 @@ class Arguments:
     """Arguments given more than once with different values."""
     unread: Mapping[int, str]
     """Positions of words whose text is not known, and why."""
+    undecided: Mapping[str, str] = field(default_factory=dict)
+    """Known arguments that are given in some branch of a condition that is not known, and why it is not."""
     used: set[str] = field(default_factory=set)
 
     def has(self, *names: str) -> bool:
@@ -117,11 +119,16 @@ class Arguments:
 
     def not_used(self) -> tuple[str, ...]:
         """Known arguments that nothing read: data, paths, logging, learning rate, ..."""
-        return tuple(name for name in self.given if name not in self.used)
+        return tuple(name for name in (*self.given, *self.undecided) if name not in self.used)
 
-    def newest_year(self) -> int:
-        """The year in which the newest of the given arguments was first seen; 0 for none."""
-        return max((known_arguments()[name].first_year for name in self.given), default=0)
+    def depends(self) -> tuple[str, ...]:
+        """Arguments that matter and that a condition decides, with the condition: `--x (depends on ...)`."""
+        return tuple(f"{name} ({why})" for name, why in self.undecided.items() if name in self.used)
+
+    def newest(self) -> tuple[str, int]:
+        """The newest of the given arguments and the year in which it was first seen; ("none", 0) where there is none."""
+        names = known_arguments()
+        return max(((name, names[name].first_year) for name in self.given), key=lambda pair: pair[1], default=("none", 0))
 
     def _find(self, name: str) -> Given | None:
         self.used.add(name)
@@ -141,19 +148,34 @@ class Arguments:
             )
 
 
-def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None) -> Arguments:
-    """Names and values of an argument list; `unread`: words that are not known, and why. Raises InputError when too long."""
+Choices = Mapping[int, Sequence[Sequence[str]]]
+
+
+def split_arguments(
+    argv: Sequence[str], unread: Mapping[int, str] | None = None, choices: Choices | None = None
+) -> Arguments:
+    """Names and values of an argument list. Raises InputError when too long.
+
+    `unread`: words that are not known, and why; `choices`: what those of them may be that a condition decides.
+    """
     if len(argv) > MOST_ARGUMENTS:
         raise InputError(f"{len(argv):,} arguments are more than {MOST_ARGUMENTS:,}; this is no launch of one training job")
-    unread = unread or {}
+    unread, choices = unread or {}, choices or {}
+    undecided: dict[str, str] = {}
+    empty = "'' (an empty word)"
     given: dict[str, Given] = {}
     unknown: list[str] = []
     repeated: list[str] = []
     position = 0
     while position < len(argv):
         word = argv[position]
+        names = _names_of(choices.get(position, ()))
+        if names is not None:
+            undecided |= dict.fromkeys(names, unread.get(position, ""))
+            position += 1
+            continue
         if position in unread or not _OPTION.match(word):
-            unknown.append(word if position not in unread else f"{word} ({unread[position]})")
+            unknown.append(f"{word or empty} ({unread[position]})" if position in unread else word or empty)
             position += 1
             continue
         found, position, known = _one(argv, position, unread)
@@ -165,7 +187,24 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None
             repeated.append(found.name)
         given.pop(found.name, None)
         given[found.name] = found
-    return Arguments(given=given, unknown=tuple(unknown), repeated=tuple(dict.fromkeys(repeated)), unread=dict(unread))
+    return Arguments(
+        given=given,
+        unknown=tuple(unknown),
+        repeated=tuple(dict.fromkeys(repeated)),
+        unread=dict(unread),
+        undecided=undecided,
+    )
+
+
+def _names_of(choices: Sequence[Sequence[str]]) -> list[str] | None:
+    """The arguments that these words may be; None where there are no choices, or a word among them is not known."""
+    names: list[str] = []
+    for words in choices:
+        arguments = split_arguments(words)
+        if arguments.unknown:
+            return None
+        names += arguments.given
+    return names if choices else None
 
 
 def _one(argv: Sequence[str], start: int, unread: Mapping[int, str]) -> tuple[Given, int, bool]:

@@ -94,7 +94,7 @@ class Audit:
 
 def audit_file(path: Path, *, quick: bool = False, progress: Progress | None = None) -> Audit:
     """Audit a CSV file. Raises InputError where it cannot be read."""
-    return audit_rows(read_rows(read_text(path)), quick=quick, progress=progress)
+    return audit_rows(read_rows(read_text(path, "a CSV table of recipes")), quick=quick, progress=progress)
 
 
 def read_rows(text: str) -> list[Row]:
@@ -147,19 +147,31 @@ def _audit(row: Row, cache: dict[object, Best | None], quick: bool) -> AuditedRe
 
 
 def _without_model(row: Row) -> tuple[Violation, ...]:
-    """The rules that need no model: divisibility of GPUs and batch."""
+    """The rules that need no model: divisibility of GPUs and batch, interleaving, sequence parallelism.
+
+    Only what the table says is accused: blank cells break nothing, and experts are known by ep above 1.
+    """
     try:
-        degrees, gpus, batch = degrees_of_recipe(row), whole(row, "gpus"), whole(row, "gbs")
+        degrees, gpus, batch, vpp = degrees_of_recipe(row), whole(row, "gpus"), whole(row, "gbs"), whole(row, "vp", 1) or 1
+        degrees["etp"] = whole(row, "etp", 1) or 1
     except InputError:
         return ()
-    degrees["etp"] = whole(row, "etp", 1) or 1  # accuse only of what the table says
-    size = degrees["tp"] * degrees["pp"] * degrees["cp"]
-    dp = max(1, gpus // size)
+    tp, pp, said = degrees["tp"], degrees["pp"], cell(row, "sp")
+    size = tp * pp * degrees["cp"]
+    samples = degrees["mbs"] * max(1, gpus // size)
     broken = {
         "NV001": gpus % size != 0,
-        "NV002": gpus % (degrees["etp"] * degrees["ep"] * degrees["pp"]) != 0,
-        "NV007": batch % (degrees["mbs"] * dp) != 0,
+        "NV002": gpus % (degrees["etp"] * degrees["ep"] * pp) != 0,
+        "NV007": batch % samples != 0,
     }
+    if not any(broken.values()):
+        broken |= {
+            "NV046": said == "True" and tp == 1,
+            "NV048": said == "False" and tp > 1 and degrees["ep"] > 1,
+            "NV040": vpp > 1 and pp == 1,
+            "NV041": vpp > 1 and batch // samples < pp,
+            "NV042": vpp > 1 and batch // samples % pp != 0,
+        }
     return tuple(Violation(rule=rule, text=RULE_TEXT[rule]) for rule, is_broken in broken.items() if is_broken)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from autoconfig.calibration_file import read_calibration, write_calibration
 from autoconfig.fit import fit, refine
+from autoconfig.measured import measured_step_seconds, read_case
 from autoconfig.observe import Run, all_published_rows, observe, timed_runs, useful_for_calibration
 from autoconfig.predict import read_table
-from specs.errors import InputError
-from time_model.calibration import NAMES, Calibration, shipped
+from autoconfig.row_cells import Row, cell
+from specs.errors import AutoconfigError, InputError
+from time_model.calibration import MOST, NAMES, Calibration, shipped
 
 
 def published_calibration() -> Calibration:
@@ -22,14 +26,59 @@ def published_calibration() -> Calibration:
 
 def calibrate_file(source: Path, base: Calibration | None = None) -> tuple[Calibration, int]:
     """(calibration, number of runs used) of a user's own table. Raises FileError, InputError where no row has plan and time."""
-    rows = read_table(source)
-    runs = timed_runs(rows)
+    runs, left_out = usable_runs(source)
     if not runs:
+        reasons = "; ".join(left_out[:MOST_REASONS])
         raise InputError(
-            f"{source}: none of its {len(rows)} rows has a whole plan and a measured time (metric_step_s, "
-            "metric_tokens_per_s_per_gpu, metric_tflops_per_gpu or metric_mfu)"
+            f"{source}: none of its rows ({len(left_out):,}) has a whole plan and a measured time (metric_step_s, "
+            f"metric_tokens_per_s_per_gpu, metric_tflops_per_gpu or metric_mfu): {reasons or 'it is empty'}"
         )
     return refine(base or shipped(), [observe(run) for run in runs], _version("runs", runs)), len(runs)
+
+
+MOST_REASONS = 5
+"""Rows that are named with their reason; the others are counted."""
+
+
+def usable_runs(source: Path) -> tuple[list[Run], list[str]]:
+    """Rows that can calibrate, and a line with the reason for each of the others."""
+    runs, left_out = [], []
+    for number, row in enumerate(read_table(source), 1):
+        found = _usable(row)
+        if isinstance(found, Run):
+            runs.append(found)
+        else:
+            left_out.append(f"row {cell(row, 'id') or number}: {found}")
+    return runs, left_out
+
+
+def _usable(row: Row) -> Run | str:
+    """The run, or why it is not used."""
+    if cell(row, "full_plan") == "0":
+        return "the plan is not whole"
+    if cell(row, "status") == "oom":
+        return "it ran out of memory"
+    try:
+        case = read_case(row)
+        measured = measured_step_seconds(row, case.setting)
+    except AutoconfigError as error:
+        return str(error)
+    if not measured:
+        return "no measured time"
+    run = Run(row=row, case=case, measured_s=measured)
+    ratio = math.exp(observe(run).log_ratio)
+    if not 1 / MOST <= ratio <= MOST:
+        return (
+            f"a step of {measured:.4g} s is {ratio:.3g} times what is predicted, beyond {MOST:g} times nothing is believed: "
+            "check the units (metric_mfu is a fraction, metric_step_s in seconds)"
+        )
+    return run
+
+
+def duplicates(runs: Sequence[Run]) -> list[str]:
+    """A line per id that more than one run has."""
+    counts = Counter(run.case.id for run in runs if run.case.id)
+    return [f"id {name} names {count} runs; each counts" for name, count in counts.items() if count > 1]
 
 
 def _version(kind: str, runs: Sequence[Run]) -> str:
@@ -40,7 +89,7 @@ def _version(kind: str, runs: Sequence[Run]) -> str:
 
 def describe(calibration: Calibration, source: Path) -> list[str]:
     """A line per entry that the user's runs made: its factors, and which of them the runs do not determine."""
-    ids = {row.get("id", "") for row in read_table(source)}
+    ids = {cell(row, "id") for row in read_table(source)}
     lines = []
     for entry in calibration.entries:
         if not entry.rows or not set(entry.rows) <= ids:
@@ -48,10 +97,14 @@ def describe(calibration: Calibration, source: Path) -> list[str]:
         known = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in entry.determined) or "nothing"
         kept = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in NAMES if name not in entry.determined)
         lines.append(
-            f"{entry.generation} on {entry.architecture} ({entry.kind}), {len(entry.rows)} runs: determined {known}; "
+            f"{entry.generation} on {entry.architecture} ({entry.kind}), {_runs(len(entry.rows))}: determined {known}; "
             f"not determined, kept near where they were: {kept or 'nothing'}"
         )
     return lines
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run" + "s" * (count != 1)
 
 
 __all__ = ["calibrate_file", "describe", "published_calibration", "read_calibration", "write_calibration"]

@@ -10,7 +10,13 @@ import numpy.typing as npt
 
 from autoconfig.check_input import CheckInput, CheckRequest, read_check, read_text
 from autoconfig.evaluate import PlanReport, Violation, report_plan, violations
-from autoconfig.export.run_arguments import plan_arguments
+from autoconfig.export.run_arguments import (
+    environment,
+    numerics_arguments,
+    optimizer_arguments,
+    overlap_arguments,
+    plan_arguments,
+)
 from autoconfig.nearest_plan import changed_keys, nearest_legal
 from autoconfig.pipeline_split import OWN_RULES, PipelineSplit
 from autoconfig.remedies import Remedy, remedies
@@ -23,6 +29,8 @@ from specs.plan import TrainPlan
 CLOSE = 0.01
 """Among plans this close to the fastest, the one with the fewest changed keys is named."""
 WORTH_SAYING = 0.01
+TP_OVERLAP = "--tp-comm-overlap"
+Flags = dict[str, tuple[str, ...]]
 MOST_COMPARED = 500
 OLDER = {
     "megatron-lm-2021": ("vpp",),
@@ -31,6 +39,8 @@ OLDER = {
     "megatron-deepspeed-2023": (),
 }
 """Stacks whose arguments know no uneven stages and no recompute modules, and which of the newer plan keys they know."""
+SHARDS_OPTIMIZER = "megatron-lm-2022"
+"""The one of them that knows --use-distributed-optimizer."""
 SPLIT_RULES = {
     "NV030": "the stages of the pipeline layout must be a multiple of pp",
     "NV031": "the pipeline layout must hold E first and L last, once each, and every decoder and MTP layer of the model",
@@ -65,6 +75,8 @@ class CheckAnswer:
     fixes: tuple[FlagChange, ...]
     """From the file's plan to the nearest legal one."""
     plans_ranked: int
+    environment: tuple[str, ...] = ()
+    """Lines that the script needs for the better (else the nearest legal) plan and does not have."""
     remedies: tuple[Remedy, ...] = ()
     """What would make it fit, where nothing does."""
 
@@ -97,8 +109,9 @@ def check(source: CheckInput) -> CheckAnswer:
         nearest=nearest,
         report=report,
         better=found,
-        changes=flag_changes(setting, plan, better) if better else (),
-        fixes=flag_changes(setting, plan, nearest) if nearest else (),
+        changes=changes_from(source, better) if better else (),
+        fixes=changes_from(source, nearest) if nearest else (),
+        environment=missing_environment(source, better or nearest),
         plans_ranked=len(ranking.row),
         remedies=() if len(ranking.row) else tuple(remedies(question)),
     )
@@ -129,10 +142,12 @@ def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None) ->
 
 
 def _wish(setting: Setting, plan: TrainPlan) -> Wish | None:
-    """Older software keeps the sharding that the file has: its arguments for others are its own."""
+    """Older software has arguments for its own sharding only: DeepSpeed keeps its ZeRO stage, Megatron-LM of 2022 may shard the
+    optimizer's state."""
     if setting.stack.name not in OLDER:
         return None
-    return Wish(fixed={"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp})})
+    shards = setting.stack.name == SHARDS_OPTIMIZER
+    return Wish(fixed={"dist_opt": frozenset({plan.dist_opt, shards or plan.dist_opt}), "fsdp": frozenset({plan.fsdp})})
 
 
 def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:
@@ -151,18 +166,38 @@ def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:
 
 
 def plan_flags(setting: Setting, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
-    """Megatron's arguments of a plan: name -> values."""
-    flags = {argument.flag: argument.values for argument in plan_arguments(setting, plan)}
-    flags["--micro-batch-size"] = (str(plan.mbs),)
-    return flags
+    """Megatron's arguments that depend on the plan: name -> values."""
+    parts = (plan_arguments, numerics_arguments, optimizer_arguments, overlap_arguments)
+    flags = {argument.flag: argument.values for part in parts for argument in part(setting, plan)}
+    return flags | {"--micro-batch-size": (str(plan.mbs),)}
 
 
-def flag_changes(setting: Setting, old: TrainPlan, new: TrainPlan) -> tuple[FlagChange, ...]:
+def flag_changes(before: Flags, after: Flags) -> tuple[FlagChange, ...]:
     """What to change in the arguments, in the order in which Megatron's arguments are written."""
-    before, after = plan_flags(setting, old), plan_flags(setting, new)
     names = dict.fromkeys([*after, *before])
     found = (FlagChange(flag=name, old=before.get(name), new=after.get(name)) for name in names)
     return tuple(change for change in found if change.old != change.new)
+
+
+def changes_from(source: CheckInput, plan: TrainPlan) -> tuple[FlagChange, ...]:
+    """From the file's arguments to those of `plan`."""
+    setting = source.question.setting
+    before = plan_flags(setting, source.plan)
+    words = source.script.words() if source.script else ()
+    if any(word.replace("_", "-") == TP_OVERLAP for word in words):
+        before[TP_OVERLAP] = ()  # given where it buys nothing, too: another plan may not start with it
+    return flag_changes(before, plan_flags(setting, plan))
+
+
+def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str, ...]:
+    """Lines of shell for what `plan` needs in its environment, and the file's plan does not, and the file does not set."""
+    if plan is None or source.kind == "plan":
+        return ()
+    setting = source.question.setting
+    had = environment(setting, source.plan)
+    needs = {name: value for name, value in environment(setting, plan).items() if had.get(name, "") != value}
+    lines = [f"unset {name}" if value is None else f"export {name}={value}" for name, value in needs.items()]
+    return tuple(line for line in lines if line.removeprefix("export ") not in source.text)
 
 
 def target_plan(answer: CheckAnswer) -> TrainPlan:

@@ -6,7 +6,7 @@ import json
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autoconfig.argument_list import name_hint
@@ -25,6 +25,7 @@ from specs.plan import TrainPlan
 from time_model.calibration import shipped
 
 MOST_BYTES = 1_000_000
+WANTED = "a launch script, an argument list or a plan.json"
 _HEAD = "A=(\n"
 
 
@@ -61,17 +62,17 @@ class CheckInput:
     script: Script | None
 
 
-def read_text(path: Path) -> str:
-    """The text of a file of at most MOST_BYTES. Raises FileError saying what to do for anything else."""
+def read_text(path: Path, wanted: str = WANTED) -> str:
+    """The text of a file of at most MOST_BYTES. Raises FileError for anything else, saying what is `wanted`."""
     name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
     try:
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
-            raise FileError(f"{name!r} is a folder; name the launch script in it")
+            raise FileError(f"{name!r} is a folder; give {wanted}")
         if not stat.S_ISREG(found.st_mode):
-            raise FileError(f"{name!r} is no ordinary file; save the script to a file first")
+            raise FileError(f"{name!r} is no ordinary file; save it to one first, and give {wanted}")
         if found.st_size > MOST_BYTES:
-            raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {MOST_BYTES:,}; give the launch script itself")
+            raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {MOST_BYTES:,}; give {wanted}")
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -82,9 +83,9 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise FileError(f"{name!r} is no text file (UTF-8); give a launch script, an argument list or a plan.json")
+        raise FileError(f"{name!r} is no text file (UTF-8); give {wanted}")
     if not text.strip():
-        raise FileError(f"{name!r} is empty; give a launch script, an argument list or a plan.json")
+        raise FileError(f"{name!r} is empty; give {wanted}")
     return text
 
 
@@ -110,18 +111,19 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         seq_length=request.seq_length,
         global_batch_size=request.global_batch_size,
     )
-    read = read_arguments(script.words(), gpus, overrides, script.unread())
-    assumed = list(read.assumed)
+    assumed: list[str] = []
     asked = Request(
-        model=read.model.name,
+        model=request.model or "",
         gpus=gpus,
         gpu=request.gpu,
         cluster=request.cluster,
         gpus_per_node=request.gpus_per_node,
-        software=read.stack.name,
         memory_margin=_margin(request),
     )
     cluster = read_cluster(asked, assumed)
+    read = read_arguments(script.words(), cluster, overrides, script.unread(), script.choices())
+    assumed += read.assumed
+    asked = replace(asked, model=read.model.name, software=read.stack.name)
     cluster.gpu.peak_flops_per_s(read.numerics.gemm_precision)
     setting = Setting(model=read.model, cluster=cluster, numerics=read.numerics, stack=read.stack, workload=read.workload)
     question = _question(setting, tuple(assumed), asked)
@@ -153,6 +155,7 @@ def _margin(request: CheckRequest) -> float:
 
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
+    setting, plan = read_plan_text(text)
     given = {
         "--model": request.model,
         "--gpus": request.gpus,
@@ -166,7 +169,6 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     named = [name for name, value in given.items() if value is not None]
     if named:
         raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
-    setting, plan = read_plan_text(text)
     asked = Request(
         model=setting.model.name, gpus=setting.cluster.num_gpus, software=setting.stack.name, memory_margin=_margin(request)
     )

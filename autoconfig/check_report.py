@@ -44,6 +44,7 @@ def check_json(answer: CheckAnswer) -> dict[str, Any]:
         "better": None
         if better is None
         else {**report_json(better, question), "changes": _changes(answer.changes), "speedup": answer.speedup},
+        "environment": list(answer.environment),
         "plans_ranked": answer.plans_ranked,
     }
 
@@ -90,6 +91,8 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
         return
     console.print(f"The nearest legal plan is [bold]{escape(str(answer.nearest))}[/bold]:")
     console.print(_change_table(answer.fixes))
+    if answer.better is None:
+        _show_environment(console, answer)
 
 
 def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> None:
@@ -126,13 +129,25 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
         f"{better.peak_bytes / GIB:.1f} of {better.limit_bytes / GIB:.1f} GiB"
     )
     if answer.speedup is not None and answer.report is not None:
-        tie = " (a tie: closer than the model can tell apart)" if abs(answer.speedup - 1) < RESOLUTION else ""
-        memory = (better.peak_bytes - answer.report.peak_bytes) / GIB
-        console.print(
-            f"It buys {answer.speedup - 1:+.1%} speed{tie}, {better.step_seconds - answer.report.step_seconds:+.3g} s a step, "
-            f"{memory:+.1f} GiB on the worst stage."
-        )
+        console.print(_what_it_buys(answer.report, better, answer.speedup))
     console.print(_change_table(answer.changes))
+    _show_environment(console, answer)
+
+
+def _what_it_buys(report: PlanReport, better: PlanReport, speedup: float) -> str:
+    """Time and memory of the better plan beside the file's."""
+    seconds, memory = better.step_seconds - report.step_seconds, (better.peak_bytes - report.peak_bytes) / GIB
+    if speedup >= 1:
+        tie = " (a tie: closer than the model can tell apart)" if speedup - 1 < RESOLUTION else ""
+        time = f"It is {speedup - 1:.1%} faster{tie}: {seconds:+.3g} s a step"
+    else:
+        time = f"It fits, and takes {1 / speedup - 1:.1%} longer: {seconds:+.3g} s a step"
+    return f"{time}, {memory:+.1f} GiB on the worst stage."
+
+
+def _show_environment(console: Console, answer: CheckAnswer) -> None:
+    for line in answer.environment:
+        console.print(f"It also needs, in front of the launch: [bold]{escape(line)}[/bold]")
 
 
 def _change_table(changes: tuple[FlagChange, ...]) -> Table:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig import cli_inference, cli_megatron, cli_truth
+from autoconfig import cli_inference, cli_megatron, cli_trace, cli_truth
 from autoconfig.cli_options import question_options, request_of, search_options
+from autoconfig.cli_scaling import scaling_command
 from specs.errors import AutoconfigError, InputError
 
 if TYPE_CHECKING:
@@ -112,14 +113,24 @@ def search_command(
 @click.option("--output", required=True, metavar="DIR", help="Folder to write into; made if missing.")
 @click.option("--format", "form", type=click.Choice(EXPORT_FORMATS), default="megatron", show_default=True, help=_FORMAT_HELP)
 @click.option("--force", is_flag=True, help="Replace files that autoconfig did not write.")
-def export_command(plan: str, output: str, form: str, force: bool, **options: Any) -> None:
+@click.option("--even-if-too-large", "too_large", is_flag=True, help="Write a plan that is predicted not to fit, too.")
+@click.pass_context
+def export_command(
+    ctx: click.Context, /, plan: str, output: str, form: str, force: bool, too_large: bool, **options: Any
+) -> None:
     """Write launch scripts and plan.json for one PLAN.
+
+    Exit code 0: written; 2: not legal, or cannot be written; 3: does not fit, nothing written.
 
     autoconfig export --model 175b --gpus 1024 --output run tp=8,pp=8,mbs=1,sp=1
     """
     from autoconfig.export.service import export_named
 
-    _show_export(export_named(request_of(options), plan, output, form, force=force))
+    export = export_named(request_of(options), plan, output, form, force=force, too_large=too_large)
+    if not export.files:
+        click.echo(f"error: {export.too_large}; nothing was written (--even-if-too-large writes it all the same)", err=True)
+        ctx.exit(EXIT_NOTHING_FITS)
+    _show_export(export)
 
 
 @cli.command("explain")
@@ -151,7 +162,7 @@ def explain_command(ctx: click.Context, /, plan: str, as_json: bool, binds: bool
         ctx.exit(EXIT_NOTHING_FITS)
 
 
-for _command in cli_truth.COMMANDS:
+for _command in (*cli_trace.COMMANDS, *cli_truth.COMMANDS):
     cli.add_command(_command)
 
 
@@ -211,8 +222,8 @@ def _explain_command(arguments: list[str], gpus: int) -> str:
 
 def _show_export(export: Export, *, err: bool = False) -> None:
     """What was written and the one command to run."""
-    for warning in export.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    if export.too_large:
+        click.echo(f"warning: {export.too_large}", err=True)
     click.echo(f"wrote {', '.join(map(str, export.files))}", err=err)
     click.echo(f"run: {export.command}", err=err)
 
@@ -256,6 +267,7 @@ def _progress(options: dict[str, Any]) -> Any:
 
 
 cli_megatron.register(cli)
+cli.add_command(scaling_command)
 
 
 def main() -> None:

@@ -33,10 +33,18 @@ def register(group: click.Group) -> None:
 @click.option("--memory-margin", type=float, default=0.0, show_default=True, help="Share of GPU memory to keep free.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A variable that the script does not set; repeat.")
 @click.option("--apply-to", metavar="FILE", help="Write the improved file here; only changed arguments are edited.")
+@click.option("--force", is_flag=True, help="Let --apply-to replace a file that exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context
 def check_command(
-    ctx: click.Context, /, file: Path, settings: tuple[str, ...], apply_to: str | None, as_json: bool, **options: Any
+    ctx: click.Context,
+    /,
+    file: Path,
+    settings: tuple[str, ...],
+    apply_to: str | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Check a launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan.
 
@@ -52,7 +60,7 @@ def check_command(
     request = CheckRequest(settings=read_settings(settings), **options)
     answer = check_file(file, request)
     if apply_to is not None:
-        write_improved(answer, request, Path(apply_to))
+        write_improved(answer, request, Path(apply_to), force=force)
     if as_json:
         click.echo(json.dumps(check_json(answer), indent=2, allow_nan=False))
     else:

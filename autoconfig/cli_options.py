@@ -54,6 +54,22 @@ calibration_option = click.option(
 
 def question_options(command: Command) -> Command:
     """Model, cluster, workload, numerics: everything but the plan."""
+    gpus = click.option("--gpus", type=int, help="Number of GPUs.")
+    gpu = click.option("--gpu", help="GPU type (`autoconfig gpus`), or `local`: this machine's (`autoconfig calibrate`).")
+    table = click.option("--gpu-table", metavar="FILE", help="File of measured operators, in place of --gpu.")
+    return _options_around(command, (gpus, gpu, table))
+
+
+def scaling_options(command: Command) -> Command:
+    """As `question_options`, over several GPU counts and types."""
+    gpus = click.option(
+        "--gpus", required=True, metavar="COUNTS", help="64,128,256; 64:1024 doubles; 64:1024:64 goes in steps of 64."
+    )
+    gpu = click.option("--gpu", metavar="TYPES", help="One or more GPU types with commas between (see `autoconfig gpus`).")
+    return _options_around(command, (gpus, gpu))
+
+
+def _options_around(command: Command, gpus: tuple[Callable[..., Any], ...]) -> Command:
     for name in reversed(BOOLEAN_FIELDS):
         command = click.option(
             f"{_option(name)}/--no-{name.replace('_', '-')}", name, default=None, help=f"Change the model: {name}."
@@ -66,8 +82,7 @@ def question_options(command: Command) -> Command:
         click.option(
             "--model", required=True, help="Catalogue name (175b, llama3-70b), a size (13b), or a Hugging Face config.json."
         ),
-        click.option("--gpus", type=int, help="Number of GPUs."),
-        click.option("--gpu", help="GPU type (see `autoconfig gpus`), or `local` for the one in this machine."),
+        *gpus,
         click.option("--cluster", help="JSON or TOML file that describes other hardware."),
         click.option("--gpus-per-node", type=int, help="GPUs in one node, where it is not the usual server."),
         click.option("--software", help=f"Software stack (see `autoconfig software`); {DEFAULT_STACK} where the GPU runs it."),
@@ -112,6 +127,7 @@ def request_of(options: dict[str, Any]) -> Request:
         model=options["model"],
         gpus=options["gpus"],
         gpu=options["gpu"],
+        gpu_table=options.get("gpu_table"),
         cluster=options["cluster"],
         gpus_per_node=options["gpus_per_node"],
         software=options["software"],

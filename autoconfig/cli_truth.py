@@ -30,31 +30,88 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
     predictions = predict_file(table, output, named_calibration(calibration), _progress())
     _done()
     done = sum(p.step_seconds is not None for p in predictions)
-    click.echo(f"{done:,} of {len(predictions):,} rows predicted, written to {output}")
+    click.echo(f"{done:,} of {len(predictions):,} rows predicted, written to {output}" + _reasons(len(predictions) - done))
+
+
+def _reasons(rows: int) -> str:
+    """Where to look for rows without a prediction."""
+    return f"; the column pred_note says why the other {rows:,} are empty" if rows else ""
 
 
 @click.command("calibrate")
-@click.argument("measurements", type=click.Path(path_type=Path))
-@click.option(
-    "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Where the calibration goes (.json)."
-)
+@click.argument("measurements", type=click.Path(path_type=Path), required=False)
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Where the result goes (.json).")
 @calibration_option
-def calibrate_command(measurements: Path, output: Path, calibration: str | None) -> None:
-    """Make a calibration from your own measured runs; three rows already help.
+@click.option("--gpu", type=click.Choice(("local",)), help="Measure this machine for --gpu local (needs torch).")
+@click.option("--gpu-table", type=click.Path(path_type=Path), metavar="FILE", help="Keep this table for --gpu local.")
+@click.option("--budget", metavar="TIME", help="With --gpu local: most time to measure, like 8m.  [default: 8m]")
+@click.option("--fresh", is_flag=True, help="With --gpu local: measure anew in place of going on with what is there.")
+@click.pass_context
+def calibrate_command(
+    ctx: click.Context,
+    measurements: Path | None,
+    output: Path | None,
+    calibration: str | None,
+    gpu: str | None,
+    gpu_table: Path | None,
+    budget: str | None,
+    fresh: bool,
+) -> None:
+    """Make a calibration from your own measured runs (three rows already help), or measure this machine.
 
     MEASUREMENTS has the columns of autoconfig/data/published/training_measurements.csv, with one of metric_step_s,
     metric_tokens_per_s_per_gpu, metric_tflops_per_gpu, metric_mfu. --calibration names the one to start from.
+    `autoconfig calibrate --gpu local` measures the GPU (or CPU) here, in eight minutes or less.
     """
-    from autoconfig.calibrate import calibrate_file, describe, write_calibration
+    kinds = {"MEASUREMENTS": measurements, "--gpu local": gpu, "--gpu-table": gpu_table}
+    given = [name for name, value in kinds.items() if value]
+    if len(given) != 1:
+        said = "not " + " and ".join(given) if given else "nothing was given"
+        raise InputError(f"calibrate takes one of MEASUREMENTS, --gpu local and --gpu-table FILE; {said}")
+    if gpu is None and (budget is not None or fresh):
+        raise InputError("--budget and --fresh belong to --gpu local")
+    if measurements is None:
+        if calibration is not None:
+            raise InputError("--calibration belongs to MEASUREMENTS; operator tables are measured, not fitted")
+        ctx.exit(_calibrate_machine(gpu_table, output, budget, fresh))
+    if output is None:
+        raise InputError("where shall the calibration go? say --output FILE.json")
+    _calibrate_runs(measurements, output, calibration)
+
+
+def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -> None:
+    from autoconfig.calibrate import MOST_REASONS, calibrate_file, describe, duplicates, usable_runs, write_calibration
     from autoconfig.calibration_file import named_calibration
     from autoconfig.files import check_output_path
 
     check_output_path(output, (".json",))
-    found, runs = calibrate_file(measurements, named_calibration(calibration))
+    found, count = calibrate_file(measurements, named_calibration(calibration))
     write_calibration(found, output)
-    click.echo(f"calibration {found.version} from {runs} runs, written to {output}")
+    runs, left_out = usable_runs(measurements)
+    for line in [f"not used, {line}" for line in left_out[:MOST_REASONS]] + duplicates(runs):
+        click.echo(f"warning: {line}", err=True)
+    if len(left_out) > MOST_REASONS:
+        click.echo(f"warning: {len(left_out) - MOST_REASONS:,} more rows not used", err=True)
+    click.echo(f"calibration {found.version} from {count:,} run{'s' * (count != 1)}, written to {output}")
     for line in describe(found, measurements):
         click.echo("  " + line)
+
+
+def _calibrate_machine(gpu_table: Path | None, output: Path | None, budget: str | None, fresh: bool) -> int:
+    from autoconfig.local_benchmark import install_table, run_benchmark
+
+    if gpu_table is not None:
+        if output is not None:
+            raise InputError("--gpu-table FILE is kept for --gpu local, there is no --output")
+        target, gpu = install_table(gpu_table)
+        click.echo(f"{gpu.id}: kept in {target}; autoconfig search --gpu local prices with it on that machine")
+        return 0
+    options = [("--output", output), ("--budget", budget)]
+    code = run_benchmark((*(text for name, value in options if value for text in (name, str(value))), *["--fresh"] * fresh))
+    if code == 0:
+        use = f"--gpu-table {output}" if output else "--gpu local"
+        click.echo(f"measured; try: autoconfig search --model llama3-8b --gpus 8 {use}")
+    return code
 
 
 @click.command("validate")
@@ -93,6 +150,7 @@ def validate_command(
         from autoconfig.validation_html import write_html
 
         write_html(found, html)
+        click.echo(f"plots and tables written to {html}", err=True)
     if as_json:
         click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
     else:

@@ -16,14 +16,24 @@ from autoconfig.rules import Setting
 from specs.parameters import total_parameters
 from time_model.calibration import POOL, Calibration
 
-MOE = "mixture of experts"
-SMALL = "small model"
 CALIBRATED = "calibrated generation"
 RELATED = "related generation"
+UNFAMILIAR = "unfamiliar software"
 UNCALIBRATED = "uncalibrated GPU"
-CLASSES = (CALIBRATED, RELATED, UNCALIBRATED, MOE, SMALL)
+MOE = "mixture of experts"
+LONG = "long context"
+SMALL = "small model"
+ONE_NODE = "one node"
+CLASSES = (CALIBRATED, RELATED, ONE_NODE, SMALL, UNFAMILIAR, LONG, MOE, UNCALIBRATED)
 SMALL_PARAMETERS = 1e9
 """Below it a step is bound by the host and by launches, which no public measurement determines (findings, section 1)."""
+MOST_GPUS_OF_ONE_NODE = 8
+"""Few GPUs mean short steps and little work per launch: measured runs scatter twice as much."""
+LONG_FROM_CP = 4
+"""Context parallelism over this many ranks and more: few measured runs, 17 to 34 % off either way."""
+FAMILIAR_SOURCES = 6
+"""Software without a calibrated ancestor takes what other software of the GPU's architecture has in common; with fewer sources
+than these there is little of it."""
 LEAST_SOURCES = 3
 """A class with fewer sources takes the pooled band."""
 
@@ -49,15 +59,21 @@ class Confidence:
     level: str
 
 
-def confidence_class(setting: Setting, calibration: Calibration) -> str:
-    """Which of CLASSES a question belongs to under a calibration."""
+def confidence_class(setting: Setting, calibration: Calibration, cp: int = 1) -> str:
+    """Which of CLASSES a question belongs to under a calibration; `cp` is the plan's context parallelism."""
     if setting.model.is_moe:
         return MOE
-    if total_parameters(setting.model) < SMALL_PARAMETERS:
-        return SMALL
     entry = calibration.entry_for(setting.cluster.gpu, setting.stack.generation)
     if entry is None or not entry.sources:
         return UNCALIBRATED
+    if total_parameters(setting.model) < SMALL_PARAMETERS:
+        return SMALL
+    if cp >= LONG_FROM_CP:
+        return LONG
+    if entry.generation == POOL and len(entry.sources) < FAMILIAR_SOURCES:
+        return UNFAMILIAR
+    if setting.cluster.num_gpus <= MOST_GPUS_OF_ONE_NODE:
+        return ONE_NODE
     return CALIBRATED if entry.generation == setting.stack.generation else RELATED
 
 
@@ -77,9 +93,11 @@ def band_of(level: str, bands: Mapping[str, Band]) -> Band:
     return own if own is not None and len(own.sources) >= LEAST_SOURCES else bands["pooled"]
 
 
-def confidence_of(setting: Setting, step_seconds: float, fit_probability: float, calibration: Calibration) -> Confidence:
-    """Band of one prediction made under a calibration."""
-    level = confidence_class(setting, calibration)
+def confidence_of(
+    setting: Setting, step_seconds: float, fit_probability: float, calibration: Calibration, cp: int = 1
+) -> Confidence:
+    """Band of one prediction made under a calibration, for a plan with this context parallelism."""
+    level = confidence_class(setting, calibration, cp)
     band = band_of(level, shipped_bands())
     return Confidence(
         step_seconds_p5=step_seconds * band.p5,

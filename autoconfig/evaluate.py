@@ -169,5 +169,5 @@ def report_plan(
         mfu=flops_rate / setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision),
         days_to_train=days,
         cost=cost,
-        confidence=confidence_of(setting, step, float(memory.fit_probability[0, 0]), calibration),
+        confidence=confidence_of(setting, step, float(memory.fit_probability[0, 0]), calibration, plan.cp),
     )

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from autoconfig.row_cells import Row, cell, number, whole
+from autoconfig.flops import CONVENTIONS
+from autoconfig.row_cells import CellError, Row, cell, degree, flag, number, whole
 from autoconfig.row_model import read_model, read_numerics, read_stack
 from autoconfig.rules import Setting
 from autoconfig.space import Wish
@@ -74,7 +75,7 @@ def read_partial(row: Row) -> PartialCase:
     assumed: list[str] = []
     stack = read_stack(row, assumed)
     model = read_model(row, assumed)
-    gpus = whole(row, "gpus")
+    gpus = degree(row, "gpus", None)
     batch = whole(row, "gbs", 0) or model.default_global_batch_size or 0
     if not batch:
         raise InputError("cell gbs is empty")
@@ -82,11 +83,11 @@ def read_partial(row: Row) -> PartialCase:
         assumed.append(f"gbs {batch}")
     setting = _setting(row, model, stack, gpus, batch, assumed)
     fixed: dict[str, frozenset[object]] = {}
-    for key in ("tp", "pp", "vpp", "cp", "ep", "mbs"):
+    for key in ("tp", "pp", "vpp", "cp", "ep", "mbs", "dp"):
         if cell(row, key):
-            fixed[key] = frozenset({whole(row, key)})
-    if cell(row, "sp"):
-        fixed["sp"] = frozenset({cell(row, "sp") == "1"})
+            fixed[key] = frozenset({degree(row, key)})
+    if (parallel := flag(row, "sp")) is not None:
+        fixed["sp"] = frozenset({parallel})
     if cell(row, "recompute"):
         fixed["recompute"] = frozenset({read_recompute(cell(row, "recompute"))})
     if cell(row, "fsdp") or cell(row, "optimizer_shard"):
@@ -124,15 +125,20 @@ def read_recompute(text: str) -> Recompute:
         return Recompute("full", (), match[1], int(match[2]))
     if match := _SELECTIVE.fullmatch(text):
         return Recompute("selective", tuple(match[1].split()))
-    raise InputError(f"cell recompute={text[:40]!r} cannot be read")
+    raise CellError(f"cell recompute={text[:40]!r} cannot be read")
 
 
 def _setting(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, batch: int, assumed: list[str]) -> Setting:
     seq = whole(row, "seq", 0) or model.default_seq_length or 0
+    if not cell(row, "seq") and seq:
+        assumed.append(f"seq {seq}")
+    convention = cell(row, "flops_convention")
+    if convention and convention not in CONVENTIONS:
+        assumed.append(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})")
     workload = Workload(seq_length=seq, global_batch_size=batch)
     return Setting(
         model=model,
-        cluster=_cluster(row, num_gpus),
+        cluster=_cluster(row, num_gpus, assumed),
         numerics=read_numerics(row, stack, assumed),
         stack=stack,
         workload=workload,
@@ -140,16 +146,12 @@ def _setting(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, ba
 
 
 def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) -> tuple[TrainPlan, int]:
-    tp, pp, cp = (whole(row, key, 1) for key in ("tp", "pp", "cp"))
-    if min(tp, pp, cp) < 1:
-        raise InputError(f"cells tp={tp}, pp={pp}, cp={cp} must be at least 1")
+    tp, pp, cp = (degree(row, key) for key in ("tp", "pp", "cp"))
     gpus = whole(row, "gpus", 0)
     dp = whole(row, "dp", 0) or (gpus // (tp * pp * cp) if gpus else 0)
     if dp < 1:
         raise InputError("neither dp nor gpus is given")
-    mbs, batch = whole(row, "mbs"), whole(row, "gbs", 0)
-    if mbs < 1 or batch < 0:
-        raise InputError(f"cells mbs={mbs}, gbs={batch} must be at least 1")
+    mbs, batch = degree(row, "mbs", None), degree(row, "gbs", 1) if cell(row, "gbs") else 0
     if gpus and gpus != tp * pp * cp * dp:
         assumed.append(f"{tp * pp * cp * dp} GPUs (tp x pp x cp x dp; the row says {gpus})")
     if not batch:
@@ -166,11 +168,11 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) 
         pp=pp,
         dp=dp,
         mbs=mbs,
-        vpp=whole(row, "vpp", 1),
+        vpp=degree(row, "vpp"),
         cp=cp,
-        ep=whole(row, "ep", 1),
-        etp=whole(row, "etp", 1),
-        sp=cell(row, "sp") == "1" and tp > 1,
+        ep=degree(row, "ep"),
+        etp=degree(row, "etp"),
+        sp=bool(flag(row, "sp")) and tp > 1,
         recompute=read_recompute(cell(row, "recompute")),
         first=first,
         last=last,
@@ -182,14 +184,16 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) 
 
 
 def even_ends(model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int | None, int | None]:
-    """Layers of first and last stage where the layers do not divide: the rest, the last stage the shorter one."""
+    """Layers of first and last stage where the layers do not divide: one less each where embedding and loss counted as layers
+    make the split even (Megatron's account_for_... flags); else full stages and the rest in the last, which has the head
+    (Megatron-Bridge's layouts of DeepSeek-V3)."""
     if model.num_layers % pp == 0 or pp == 1:
         return None, None
     middle = model.num_layers // pp + 1
     rest = model.num_layers - middle * (pp - 2)
     if not 2 <= rest <= 2 * middle:
         raise InputError(f"{model.num_layers} layers do not divide over pp={pp}")
-    first = min(middle, rest - 1, -(-rest // 2))
+    first = rest // 2 if (model.num_layers + 2) % pp == 0 else min(middle, rest - 1)
     assumed.append(f"first={first}, last={rest - first}")
     return first, rest - first
 
@@ -201,25 +205,36 @@ def _sharding(row: Row, stack: SoftwareStack, assumed: list[str]) -> tuple[int, 
         assumed.append("optimizer state " + ("sharded" if stack.memory.default_optimizer_shard else "not sharded"))
         return 0, stack.memory.default_optimizer_shard
     stage = 3 if text == "hsdp" else whole(row, "fsdp", 0)
+    if not 0 <= stage <= 3:
+        raise CellError(f"cell fsdp={text[:40]!r} is no sharding stage (0 to 3, hsdp)")
     return stage, stage < 2 and (shard != "none" if shard else stage == 1)
 
 
-def _cluster(row: Row, num_gpus: int) -> ClusterSpec:
-    gpu = _gpu(cell(row, "gpu"), cell(row, "gpu_mem_gb"))
-    per_node = min(whole(row, "gpus_per_node", 0), num_gpus) or None
+def _cluster(row: Row, num_gpus: int, assumed: list[str]) -> ClusterSpec:
+    gpu, known = _gpu(cell(row, "gpu"), number(row, "gpu_mem_gb"))
+    if not known:
+        assumed.append(f"{gpu.name} (gpu_mem_gb {cell(row, 'gpu_mem_gb')} is no size of it)")
+    given = degree(row, "gpus_per_node", 1) if cell(row, "gpus_per_node") else 0
+    per_node = min(given, num_gpus) or None
+    if per_node and num_gpus % per_node:
+        assumed.append(f"nodes of {gpu.gpus_per_node} (gpus_per_node {given} does not divide {num_gpus} GPUs)")
+        per_node = None
     network = number(row, "node_network_gbps")
+    if network is not None and network <= 0:
+        raise CellError(f"cell node_network_gbps={network:g} must be above 0")
     nic = network * 1e9 / 8 / gpu.gpus_per_node if network else None
-    return cluster_of(
-        gpu, num_gpus, gpus_per_node=per_node if per_node and num_gpus % per_node == 0 else None, nic_bytes_per_s=nic
-    )
+    return cluster_of(gpu, num_gpus, gpus_per_node=per_node, nic_bytes_per_s=nic)
 
 
 @cache
-def _gpu(name: str, memory_gb: str) -> GpuSpec:
-    """`A100` and `40` name a100-40gb; a name alone the usual one."""
+def _gpu(name: str, memory_gb: float | None) -> tuple[GpuSpec, bool]:
+    """`A100` and `40` name a100-40gb; a name alone the usual one. False where there is no such size."""
     if not name:
         raise InputError("cell gpu is empty")
+    if memory_gb is None:
+        return load_gpu(name), True
     try:
-        return load_gpu(f"{name}-{int(float(memory_gb))}gb") if memory_gb else load_gpu(name)
-    except (InputError, ValueError, OverflowError):
-        return load_gpu(name)
+        return load_gpu(f"{name}-{int(memory_gb)}gb"), True
+    except InputError:
+        gpu = load_gpu(name)
+        return gpu, abs(gpu.memory_bytes / 1e9 - memory_gb) < 0.1 * memory_gb

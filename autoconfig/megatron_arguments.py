@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoconfig.argument_list import Arguments, split_arguments
+from autoconfig.argument_list import Arguments, Choices, split_arguments
 from autoconfig.megatron_model import read_model
-from autoconfig.megatron_numerics import read_numerics, read_seq_length, read_software
+from autoconfig.megatron_numerics import read_numerics, read_seq_length
 from autoconfig.megatron_plan import read_plan
+from autoconfig.megatron_software import read_software, software_name
 from autoconfig.pipeline_split import PipelineSplit
-from specs.errors import InputError
+from autoconfig.rules import Setting
+from specs.cluster import ClusterSpec
 from specs.model import ModelSpec
 from specs.model_catalogue import resolve_model
 from specs.numerics import Numerics, Workload
 from specs.plan import TrainPlan
 from specs.software import SoftwareStack
+from specs.software_catalogue import load_stack
 
 _READ_ELSEWHERE = ("--world-size", "--local-rank", "--rank", "--deepspeed-config", "--nnodes", "--nproc-per-node")
 
@@ -52,34 +55,39 @@ class ArgumentsRead:
 
 
 def read_arguments(
-    argv: Sequence[str], num_gpus: int, overrides: Overrides | None = None, unread: Mapping[int, str] | None = None
+    argv: Sequence[str],
+    cluster: ClusterSpec,
+    overrides: Overrides | None = None,
+    unread: Mapping[int, str] | None = None,
+    choices: Choices | None = None,
 ) -> ArgumentsRead:
-    """Model, numerics, software, workload and plan of an argument list on so many GPUs. Raises InputError."""
+    """Model, numerics, software, workload and plan of an argument list on a cluster. Raises InputError."""
     overrides = overrides or Overrides()
-    if num_gpus < 1:
-        raise InputError(f"{num_gpus} GPUs: give a whole number of at least 1 (--gpus N)")
-    arguments = split_arguments(argv, unread)
+    arguments = split_arguments(argv, unread, choices)
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
     model = _model(arguments, overrides, assumed)
     seq = overrides.seq_length or read_seq_length(arguments)
     arguments.has("--seq-length")
-    found = read_plan(arguments, model, num_gpus, assumed)
+    found = read_plan(arguments, model, cluster.num_gpus, assumed)
     batch = overrides.global_batch_size or found.global_batch_size
     if seq > model.max_position_embeddings:
         assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq}")
         model = model.replace(max_position_embeddings=seq)
     numerics = read_numerics(arguments, model, assumed)
-    stack = read_software(arguments, overrides.software, model, assumed)
+    workload = Workload(seq_length=seq, global_batch_size=batch)
+    stack = load_stack(overrides.software or software_name(arguments, assumed))
+    plain = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
+    stack = read_software(arguments, plain, found.plan, assumed)
     for name in _READ_ELSEWHERE:
         arguments.has(name)
     return ArgumentsRead(
         model=model,
         numerics=numerics,
         stack=stack,
-        workload=Workload(seq_length=seq, global_batch_size=batch),
+        workload=workload,
         plan=found.plan,
         split=found.split,
-        unknown=arguments.unknown,
+        unknown=(*arguments.unknown, *arguments.depends()),
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
         arguments=arguments,

@@ -9,6 +9,7 @@ from autoconfig.argument_list import Arguments
 from specs.errors import InputError, UnsupportedError
 from specs.model import ModelSpec
 from specs.model_catalogue import load_model, model_names
+from specs.rope import YARN_ORIGINAL, RopeScaling
 
 _REFUSED = {
     "--hybrid-layer-pattern": "a hybrid of attention and state-space layers",
@@ -25,6 +26,8 @@ _REFUSED = {
 }
 _TOKENIZER_VOCAB = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 131072}
 GPT2_VOCAB = 50257
+ROTARY_BASE = 10_000
+"""Megatron-LM's default, like the others here."""
 _POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
 _GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu", True), "liglu": ("swiglu", True)}
 MOST_PATTERN = 10_000
@@ -124,18 +127,56 @@ def _norm_and_positions(a: Arguments, assumed: list[str]) -> dict[str, Any]:
         position = "rope"
     elif a.has("--no-position-embedding", "--no-learned-position-embeddings") and position == "learned_absolute":
         position = "none"
-    position = position.removeprefix("PositionEmbeddingType.")
+    position = _POSITIONS.get(position.removeprefix("PositionEmbeddingType."), position)
+    if a.has("--multi-latent-attention") and position == "rope":
+        position = a.text("--rope-type") or "yarn"
     most = a.count("--max-position-embeddings")
     if most is None:
         most = a.count("--seq-length", "--encoder-seq-length") or 4096
         assumed.append(f"max_position_embeddings {most}, the sequence length (--max-position-embeddings is not given)")
     return {
         "normalization": names[norm],
-        "position_embedding_type": _POSITIONS.get(position, position),
+        "position_embedding_type": position,
+        **_rotary(a, position),
         "max_position_embeddings": most,
         "embedding_layernorm": a.has("--embed-layernorm"),
         "parallel_attention": a.has("--parallel-attn"),
     }
+
+
+def _rotary(a: Arguments, position: str) -> dict[str, Any]:
+    """Base, share and scaling of rotary positions."""
+    given = a.number("--rotary-base", "--rope-theta", "--rotary-position-embeddings-theta")
+    percent = a.number("--rotary-percent")
+    scaling = _rope_scaling(a, position)
+    if position not in ("rope", "yarn"):
+        return {}
+    return {
+        "rotary_base": ROTARY_BASE if given is None else int(given),
+        "rotary_percent": 1.0 if percent is None else percent,
+        "rope_scaling": scaling,
+    }
+
+
+def _rope_scaling(a: Arguments, position: str) -> RopeScaling | None:
+    llama3, stretch = a.has("--use-rope-scaling"), a.number("--rope-scaling-factor")
+    interpolated = a.number("--rotary-seq-len-interpolation-factor")
+    factor, original = a.number("--rotary-scaling-factor"), a.count("--yarn-original-max-position-embeddings")
+    mscale, all_dim = a.number("--mscale"), a.number("--mscale-all-dim")
+    truncate = not a.has("--no-yarn-correction-range-round-to-int")
+    a.has("--yarn-correction-range-round-to-int", "--yarn-beta-fast", "--yarn-beta-slow")
+    if position == "yarn":
+        return RopeScaling(
+            type="yarn",
+            factor=1.0 if factor is None else factor,
+            original_max_position_embeddings=original or YARN_ORIGINAL,
+            mscale=1.0 if mscale is None else mscale,
+            mscale_all_dim=all_dim or 0.0,
+            truncate=truncate,
+        )
+    if llama3:
+        return RopeScaling(type="llama3", factor=8.0 if stretch is None else stretch)
+    return RopeScaling(type="linear", factor=interpolated) if interpolated else None
 
 
 def _biases(a: Arguments) -> dict[str, Any]:
@@ -157,6 +198,7 @@ def _latent_attention(a: Arguments, heads: int) -> dict[str, Any]:
 
     return {
         "multi_latent_attention": True,
+        "qk_layernorm": False,  # the latents' own norms, which every such model has
         "num_query_groups": heads,
         "q_lora_rank": a.count("--q-lora-rank"),
         "kv_lora_rank": size("--kv-lora-rank", 32),
@@ -175,6 +217,7 @@ def _experts(a: Arguments, values: dict[str, Any]) -> dict[str, Any]:
         return {}
     deepspeed = a.has("--topk", "--expert-interval", "--moe-expert-parallel-size")
     one = deepspeed or a.has("--moe-num-experts")
+    freq = _layer_frequency(a, values["num_layers"], deepspeed)
     topk = a.count("--moe-router-topk", "--topk", "--moe-top-k") or (1 if one else 2)
     return {
         "num_moe_experts": experts,
@@ -183,9 +226,17 @@ def _experts(a: Arguments, values: dict[str, Any]) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": a.whole("--moe-shared-expert-intermediate-size") or 0,
         "moe_shared_expert_gate": a.has("--moe-shared-expert-gate", "--moe-use-shared-expert-gate"),
         "moe_router_enable_expert_bias": a.has("--moe-router-enable-expert-bias"),
-        "moe_expert_bias": bool(values["add_bias_linear"]),
-        "moe_layer_freq": _layer_frequency(a, values["num_layers"], deepspeed),
+        "moe_layer_freq": freq,
+        **(_expert_biases(freq) if values["add_bias_linear"] else {}),
     }
+
+
+def _expert_biases(freq: int | tuple[int, ...]) -> dict[str, Any]:
+    """Experts and router have biases where linear layers have; without any dense MLP, ModelSpec says the rest one by one."""
+    found: dict[str, Any] = {"moe_expert_bias": True, "moe_router_bias": True}
+    if freq == 1:
+        found |= {"add_bias_linear": False, "add_qkv_bias": True, "add_attention_output_bias": True}
+    return found
 
 
 def _layer_frequency(a: Arguments, layers: int, deepspeed: bool) -> int | tuple[int, ...]:

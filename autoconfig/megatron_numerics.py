@@ -1,23 +1,13 @@
-"""Numerics, workload and software stack in Megatron-LM's arguments."""
+"""Numerics and sequence length in Megatron-LM's arguments."""
 
 from __future__ import annotations
 
 from autoconfig.argument_list import Arguments
-from autoconfig.row_model import read_stack
 from specs.errors import InputError, UnsupportedError
 from specs.model import ModelSpec
 from specs.numerics import FP8_RECIPES, Numerics
-from specs.software import SoftwareStack
-from specs.software_catalogue import DEFAULT_STACK, load_stack
 
 _DROPOUT = 0.1
-_FIRST_CORE_YEAR = 2024
-"""First year in which Megatron-LM builds its model from megatron-core with Transformer Engine unless told otherwise."""
-_OVERLAPS = {
-    "--overlap-grad-reduce": "overlap-grad-reduce",
-    "--overlap-param-gather": "overlap-param-gather",
-    "--tp-comm-overlap": "tp-comm-overlap",
-}
 _STATE_TYPES = {
     **{"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"},
     **{"fp16": "fp16", "float16": "fp16", "fp8": "fp8"},
@@ -78,43 +68,3 @@ def _state(a: Arguments, name: str) -> str:
     if text not in _STATE_TYPES:
         raise InputError(f"{name} {text[:40]!r}: use one of fp32, bf16, fp16, fp8")
     return _STATE_TYPES[text]
-
-
-def read_software(a: Arguments, named: str | None, model: ModelSpec, assumed: list[str]) -> SoftwareStack:
-    """The stack that the arguments show, or the named one, with the kernels and overlaps that they switch on."""
-    name = named or _software_name(a, assumed)
-    load_stack(name)  # a wrong name is an error of its own
-    modern = name in (DEFAULT_STACK, "megatron-local") or name.startswith("megatron-core")
-    row = {
-        "software": name,
-        "attention_kernel": _attention_kernel(a, modern),
-        "loss_fusion": "native" if a.has("--cross-entropy-loss-fusion") else "",
-        "overlap": "+".join(["given", *(word for flag, word in _OVERLAPS.items() if a.has(flag))]) if modern else "",
-        "cuda_graph": "1" if a.has("--enable-cuda-graph", "--external-cuda-graph") else "",
-    }
-    return read_stack(row, [])
-
-
-def _software_name(a: Arguments, assumed: list[str]) -> str:
-    local = a.text("--transformer-impl") == "local"
-    if a.has("--deepspeed"):
-        newer = a.has("--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2")
-        name = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022"
-    elif local and a.newest_year() >= _FIRST_CORE_YEAR:
-        name = "megatron-local"
-    elif a.newest_year() >= _FIRST_CORE_YEAR or a.has("--use-mcore-models") or a.text("--transformer-impl"):
-        name = DEFAULT_STACK
-    else:
-        old = a.newest_year() <= 2021 and not a.has("--sequence-parallel", "--recompute-activations")
-        name = "megatron-lm-2021" if old else "megatron-lm-2022"
-    assumed.append(f"software {name}, from the arguments used (--software)")
-    return name
-
-
-def _attention_kernel(a: Arguments, modern: bool) -> str:
-    backend = a.text("--attention-backend")
-    if backend in ("unfused", "local"):
-        return "unfused"
-    if a.has("--use-flash-attn", "--use-flash-attn-v1", "--use-flash-attn-v2", "--use-flash-attn-triton"):
-        return "" if modern else "flash_attention2"
-    return ""

@@ -21,6 +21,7 @@ NOT_FOR_CALIBRATION = {
     "vTrain-groundtruth-single": "small, host-bound layers of one node; 1,440 rows of 32 shapes",
     "Megatron-LM-golden-values": "tiny models: launch-bound CI runs, used for memory",
     "Korthikanti2022-Table4-layer": "one layer, no step",
+    "Google-gpu-recipes": "NeMo or MaxText: the rows do not say which of two programs ran",
     "stas00-upgrade-gpus": "optimizer on the CPU; offload dominates",
 }
 """Sources that calibration leaves out, and why. They are validated all the same."""

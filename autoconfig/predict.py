@@ -26,16 +26,19 @@ from autoconfig.files import write_atomically
 from autoconfig.flops import flops_per_step
 from autoconfig.measured import Case, read_case, read_partial
 from autoconfig.question import Progress
-from autoconfig.row_cells import Row, cell
+from autoconfig.row_cells import CellError, Row, cell
 from autoconfig.rules import Setting
 from autoconfig.search import rank_plans
 from memory_model.overhead import allocator_bytes, fit_probability
 from memory_model.predict import estimate_memory
 from specs.errors import AutoconfigError, FileError, InputError
+from specs.gpu import GpuSpec
 from specs.layouts import layouts_of
 from specs.plan import TrainPlan
+from specs.software import SoftwareStack
 from specs.units import GIB
 from time_model.calibration import Calibration, shipped
+from time_model.host import straggler_ratio
 from time_model.predict import estimate_step_time
 
 COLUMNS = (
@@ -57,7 +60,7 @@ NEVER_READ = frozenset({"id", "source", "source_ref", "notes", "status", "assume
 MOST_WORKERS = 8
 LEAST_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
-ROWS_PER_BLOCK = 250
+ROWS_PER_BLOCK = 1_000
 MAX_INPUT_BYTES = 512 * 2**20
 
 
@@ -122,20 +125,31 @@ def read_table(source: Path) -> list[dict[str, str]]:
             raise FileError(f"{source} is larger than {MAX_INPUT_BYTES // 2**20} MiB")
         text = source.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text; save it as CSV UTF-8"
         raise FileError(f"{source} cannot be read: {reason}") from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         rows = [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in reader]
     except csv.Error as error:
         raise InputError(f"{source} is not a CSV table: {error}") from error
-    needed = {"layers", "hidden", "heads", "seq", "gpu"}
-    if not needed <= set(reader.fieldnames or ()):
+    _check_columns(source, list(reader.fieldnames or ()))
+    return rows
+
+
+def _check_columns(source: Path, columns: Sequence[str]) -> None:
+    """Raises InputError where a column is missing without which no row can be read, or is there twice."""
+    if not columns:
+        raise InputError(f"{source} is empty: give a header line and one line per run")
+    needed = {"gpu"} if "model" in columns else {"gpu", "hidden", "heads", "layers", "seq"}
+    if missing := sorted(needed - set(columns)):
+        other = [name for mark, name in ((";", "semicolons"), ("\t", "tabs")) if len(columns) == 1 and mark in columns[0]]
+        hint = f"; {other[0]} separate its cells: write it with commas" if other else ""
         raise InputError(
-            f"{source} lacks the columns {', '.join(sorted(needed - set(reader.fieldnames or ())))}; "
+            f"{source} lacks the columns {', '.join(missing)} (a model of the catalogue by name needs no shape){hint}; "
             "the columns are those of autoconfig/data/published/training_measurements.csv"
         )
-    return rows
+    if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
+        raise InputError(f"{source} has the columns {', '.join(twice)} twice")
 
 
 def predict_rows(
@@ -189,68 +203,83 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """One row as a question, with its calibrated setting."""
+
+    number: int
+    row: Row
+    case: Case
+    setting: Setting
+
+
 def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
-    groups: dict[Setting, list[tuple[int, Case]]] = {}
-    scaled: dict[Setting, Setting] = {}
+    groups: dict[Setting, list[_Asked]] = {}
+    scaled: dict[tuple[SoftwareStack, GpuSpec, bool], SoftwareStack] = {}
     for number, row in enumerate(rows):
         row = {key: text for key, text in row.items() if not never_read(key)}
         try:
             if cell(row, "full_plan") == "0":
                 raise InputError("the plan is not whole")
             case = read_case(row)
-            if case.setting not in scaled:
-                scaled[case.setting] = calibrated(case.setting, calibration)
-            groups.setdefault(scaled[case.setting], []).append((number, case))
+            key = (case.setting.stack, case.setting.cluster.gpu, case.setting.model.is_moe)
+            if key not in scaled:
+                scaled[key] = calibrated(case.setting, calibration).stack
+            setting = replace(case.setting, stack=scaled[key])
+            groups.setdefault(_alike(setting), []).append(_Asked(number=number, row=row, case=case, setting=setting))
+        except CellError as error:
+            yield number, Prediction(id=cell(row, "id"), note=f"not predicted: {error}")
         except AutoconfigError as error:
             yield number, _completed(row, str(error), calibration)
     for setting, members in groups.items():
-        yield from _predict_group(setting, members, rows, calibration)
+        yield from _predict_group(setting, members, calibration)
 
 
-def _predict_group(
-    setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence[Row], calibration: Calibration
-) -> Iterator[tuple[int, Prediction]]:
-    """Rows that differ only in their plan, priced in one call per recomputation."""
-    by_recompute: dict[str, list[tuple[int, Case]]] = {}
-    for number, case in members:
-        by_recompute.setdefault(str(case.plan.recompute), []).append((number, case))
-    for same in by_recompute.values():
-        try:
-            yield from _price(setting, same, rows, calibration)
-        except AutoconfigError as error:
-            for number, case in same:
-                yield number, Prediction(id=case.id, note=f"not predicted: {error}")
+def _alike(setting: Setting) -> Setting:
+    """The same for questions that one call can price: the formulas see the batch through the plan's micro-batches only, and
+    the number of GPUs through the straggler factor only (`_price` puts it back)."""
+    cluster = replace(setting.cluster, num_gpus=setting.cluster.gpus_per_node)
+    return replace(setting, cluster=cluster, workload=replace(setting.workload, global_batch_size=1))
 
 
-def _price(
-    setting: Setting, members: Sequence[tuple[int, Case]], rows: Sequence[Row], calibration: Calibration
-) -> Iterator[tuple[int, Prediction]]:
-    plans = [case.plan for _, case in members]
+def _predict_group(setting: Setting, members: Sequence[_Asked], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
+    """Rows of one model, software and kind of cluster, priced in one call; one by one where that fails."""
+    try:
+        yield from list(_price(setting, members, calibration))
+    except AutoconfigError as error:
+        if len(members) > 1:
+            for asked in members:
+                yield from _predict_group(setting, [asked], calibration)
+        else:
+            yield members[0].number, Prediction(id=members[0].case.id, note=f"not predicted: {error}")
+
+
+def _price(setting: Setting, members: Sequence[_Asked], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
+    plans = [asked.case.plan for asked in members]
+    recomputes = list(dict.fromkeys(plan.recompute for plan in plans))
+    batches = [asked.setting.workload.global_batch_size for asked in members]
     arguments = {
         "model": setting.model,
         "cluster": setting.cluster,
         "numerics": setting.numerics,
         "stack": setting.stack,
         "workload": setting.workload,
-        "recomputes": [plans[0].recompute],
-        "layouts": layouts_of(plans, setting.model, setting.workload.global_batch_size),
+        "recomputes": recomputes,
+        "layouts": layouts_of(plans, setting.model, batches),
     }
     memory = estimate_memory(**arguments)  # type: ignore[arg-type]
     time = estimate_step_time(**arguments)  # type: ignore[arg-type]
-    for index, (number, case) in enumerate(members):
-        peak = float(memory.peak_bytes[index, 0])
-        confidence = confidence_of(
-            setting, float(time.step_seconds[index, 0]), float(memory.fit_probability[index, 0]), calibration
-        )
-        row = rows[number]
-        peak = peak_bytes(setting, case.plan, row, peak)
-        note = "assumed: " + ", ".join(case.assumed) if case.assumed else ""
-        yield (
-            number,
-            _prediction(
-                case.id, setting, row, float(time.step_seconds[index, 0]), confidence, peak, bool(memory.fits[index, 0]), note
-            ),
-        )
+    growth = setting.stack.time.straggler_growth
+    for index, asked in enumerate(members):
+        at = index, recomputes.index(asked.case.plan.recompute)
+        crowd = straggler_ratio(asked.setting.cluster.num_gpus, growth) / straggler_ratio(setting.cluster.num_gpus, growth)
+        step = float(time.step_seconds[at] * crowd)
+        likely = float(memory.fit_probability[at])
+        confidence = confidence_of(asked.setting, step, likely, calibration, asked.case.plan.cp)
+        peak = peak_bytes(asked.setting, asked.case.plan, asked.row, float(memory.peak_bytes[at]))
+        note = "assumed: " + ", ".join(asked.case.assumed) if asked.case.assumed else ""
+        fits = bool(memory.fits[at])
+        yield asked.number, _prediction(asked.case.id, asked.setting, asked.row, step, confidence, peak, fits, note)
 
 
 def peak_bytes(setting: Setting, plan: TrainPlan, row: Row, worst: float | None = None) -> float:
@@ -298,12 +327,13 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
         setting = calibrated(partial.setting, calibration)
         ranking = rank_plans(setting, partial.wish)
     except AutoconfigError as error:
-        return Prediction(id=row_id, note=f"not predicted: {reason}; {error}")
+        reasons = dict.fromkeys((reason, str(error)))
+        return Prediction(id=row_id, note=f"not predicted: {'; '.join(reasons)}")
     if not len(ranking.best):
         return Prediction(id=row_id, note=f"not predicted: {reason}; no legal completion fits")
     step, peak, limit = (float(column[0]) for column in (ranking.step_seconds, ranking.peak_bytes, ranking.limit_bytes))
     likely = float(fit_probability(peak, limit, setting.cluster.memory_bytes))
-    confidence = confidence_of(setting, step, likely, calibration)
+    confidence = confidence_of(setting, step, likely, calibration, ranking.plan(0).cp)
     middle = float(np.median(ranking.step_seconds[ranking.best]))
     confidence = replace(
         confidence, step_seconds_p95=max(confidence.step_seconds_p95, middle), level="plan completed by search"

@@ -10,14 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.calibration_file import calibrated, named_calibration
+from autoconfig.calibration_file import NO_CALIBRATION, calibrated, named_calibration
 from autoconfig.rules import RULE_TEXT, Setting, recompute_rule
 from autoconfig.space import Wish
 from specs.cluster import ClusterSpec, cluster_of
-from specs.cluster_file import load_cluster
+from specs.cluster_file import cluster_from_mapping, load_cluster
 from specs.errors import InputError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import detect_local_gpu, load_gpu
+from specs.gpu import CPU_ARCHITECTURE, GpuSpec
+from specs.gpu_catalogue import load_gpu
+from specs.huggingface import model_from_mapping
+from specs.local_gpu import find_gpu, gpu_of_file, local_gpu
 from specs.model import ModelSpec
 from specs.model_catalogue import resolve_model
 from specs.numerics import Numerics, Workload
@@ -30,6 +32,8 @@ from time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
 DEFAULT_GPU = "h100-sxm-80gb"
 OLDER_STACK = "megatron-lm-2022"
 """Runs on GPUs that the default stack does not run on."""
+CPU_STACK = "megatron-local"
+"""Runs where there is no GPU."""
 DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
@@ -38,12 +42,19 @@ SORTS = ("step", "memory", "cost")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One question, as asked. None means not given."""
+    """One question, as asked. None means not given.
 
-    model: str
+    Over the network `model` and `cluster` are names or the JSON that the files would hold, never paths: `local_files` is False.
+    """
+
+    model: str | Mapping[str, Any]
     gpus: int | None = None
     gpu: str | None = None
-    cluster: str | None = None
+    gpu_table: str | None = None
+    """A file of `python -m kernels.benchmark`: the GPU that it is about, priced with it."""
+    cluster: str | Mapping[str, Any] | None = None
+    local_files: bool = True
+    """Whether names may be files, or the GPU, of this machine."""
     gpus_per_node: int | None = None
     software: str | None = None
     calibration: str | None = None
@@ -83,7 +94,7 @@ def understand(request: Request) -> Question:
     """Resolve every name and default. Raises InputError (and its kinds) with what to change."""
     _check(request)
     assumed: list[str] = []
-    model, notes = resolve_model(request.model)
+    model, notes = read_model(request)
     assumed += notes
     model = apply_overrides(model, request.architecture)
     cluster = read_cluster(request, assumed)
@@ -96,7 +107,7 @@ def understand(request: Request) -> Question:
         model = model.replace(max_position_embeddings=workload.seq_length)
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
     _check_runs(cluster.gpu, numerics, stack)
-    calibration = named_calibration(request.calibration)
+    calibration = _calibration(request)
     setting = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
     setting = calibrated(setting, calibration)
     wish = Wish(
@@ -138,6 +149,12 @@ def _check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
         )
 
 
+def _calibration(request: Request) -> Calibration:
+    if not request.local_files and request.calibration not in (None, NO_CALIBRATION):
+        raise InputError(f"calibration {request.calibration!r}: leave it out for the service's own, or say {NO_CALIBRATION}")
+    return named_calibration(request.calibration)
+
+
 def _check_wish(setting: Setting, wish: Wish) -> None:
     """Wishes that no layout can meet: a value both fixed and excluded, a recomputation that model or precision rules out."""
     for key, values in wish.fixed.items():
@@ -165,35 +182,76 @@ def _check(request: Request) -> None:
         raise InputError("give either --gpus N (exactly N) or --gpus-at-most N (N or fewer), not both")
 
 
+INLINE_MODEL = "inline"
+"""Name of a model that came as JSON in the question."""
+
+
+def read_model(request: Request) -> tuple[ModelSpec, list[str]]:
+    """The model that a request names or carries, with the assumptions made. Raises InputError."""
+    if isinstance(request.model, str):
+        return resolve_model(request.model, paths=request.local_files)
+    return model_from_mapping(request.model, "model", INLINE_MODEL), []
+
+
 def read_cluster(request: Request, assumed: list[str]) -> ClusterSpec:
     """The hardware that a request names; what it leaves out is added to `assumed`. Raises InputError."""
     gpus = request.gpus if request.gpus is not None else request.gpus_at_most
     if gpus is not None and gpus < 1:
         raise InputError(f"{gpus} GPUs: give a whole number of at least 1")
     if request.cluster is not None:
-        if request.gpu is not None or request.gpus_per_node is not None:
-            raise InputError("give either --cluster FILE or --gpu and --gpus-per-node, not both")
+        if request.gpu is not None or request.gpu_table is not None or request.gpus_per_node is not None:
+            raise InputError("give either --cluster FILE or --gpu, --gpu-table and --gpus-per-node, not both")
         if request.gpus_at_most is not None:
-            node = load_cluster(request.cluster, 1).gpus_per_node
+            node = _described_cluster(request, 1).gpus_per_node
             gpus = request.gpus_at_most if request.gpus_at_most < node else request.gpus_at_most // node * node
-        return load_cluster(request.cluster, gpus)
+        return _described_cluster(request, gpus)
     if gpus is None:
         raise InputError("how many GPUs? say --gpus N, for example --gpus 64 (or --gpus-at-most N)")
-    if request.gpu is None:
-        gpu = load_gpu(DEFAULT_GPU)
-        assumed.append(f"GPU {gpu.id} (say --gpu to name another)")
-    else:
-        gpu = detect_local_gpu() if request.gpu.strip().lower() == "local" else load_gpu(request.gpu)
+    gpu = _gpu(request, assumed)
     node = request.gpus_per_node if request.gpus_per_node is not None else gpu.gpus_per_node
     if request.gpus_at_most is not None and gpus > node > 0:
         gpus -= gpus % node  # N or fewer: whole nodes
     return cluster_of(gpu, gpus, gpus_per_node=request.gpus_per_node)
 
 
+def _described_cluster(request: Request, gpus: int | None) -> ClusterSpec:
+    """The cluster of a file, or of the JSON in the question."""
+    if not isinstance(request.cluster, str):
+        return cluster_from_mapping(dict(request.cluster or {}), gpus)
+    if not request.local_files:
+        raise InputError("cluster must be a JSON object (the keys of docs/examples/cluster.json), not the name of a file")
+    return load_cluster(request.cluster, gpus)
+
+
+def _gpu(request: Request, assumed: list[str]) -> GpuSpec:
+    """The GPU by name, by its file of measured operators, or of this machine. Raises InputError."""
+    if not request.local_files:
+        if request.gpu is None or request.gpu_table is not None:
+            raise InputError("say --gpu: the name of a GPU type")
+        return load_gpu(request.gpu)
+    local = request.gpu is not None and request.gpu.strip().lower() == "local"
+    if request.gpu_table is not None:
+        gpu, source = gpu_of_file(request.gpu_table)
+        if request.gpu is not None and not local and find_gpu(request.gpu).id != gpu.id:
+            raise InputError(f"--gpu {request.gpu} is not what --gpu-table is about ({gpu.id}); leave --gpu out")
+    elif local:
+        gpu, source = local_gpu()
+    elif request.gpu is not None:
+        return find_gpu(request.gpu)
+    else:
+        gpu = load_gpu(DEFAULT_GPU)
+        source = f"{gpu.id} (say --gpu to name another)"
+    assumed.append(f"GPU {source}" if request.gpu is None and request.gpu_table is None else source)
+    return gpu
+
+
 def _stack(request: Request, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
     """The stack asked for, else the default; on GPUs that it does not run on, the last one that does."""
     if request.software is not None:
         return load_stack(request.software)
+    if gpu.architecture == CPU_ARCHITECTURE:
+        assumed.append(f"software {CPU_STACK}, which runs on CPUs (--software)")
+        return load_stack(CPU_STACK)
     stack = load_stack(DEFAULT_STACK)
     if gpu.compute_capability is not None and gpu.compute_capability < stack.least_compute_capability:
         older = load_stack(OLDER_STACK)

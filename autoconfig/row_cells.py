@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from specs.errors import InputError
 
 Row = Mapping[str, str]
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+class CellError(InputError):
+    """A cell holds something that cannot be read; what it decides is not guessed."""
 
 
 def cell(row: Row, key: str) -> str:
@@ -15,7 +20,7 @@ def cell(row: Row, key: str) -> str:
 
 
 def whole(row: Row, key: str, default: int | None = None) -> int:
-    """A whole number, or the default for an empty cell. Raises InputError naming the cell."""
+    """A whole number, or the default for an empty cell. Raises InputError where it is empty, CellError where it is odd."""
     text = cell(row, key)
     if not text:
         if default is None:
@@ -24,12 +29,12 @@ def whole(row: Row, key: str, default: int | None = None) -> int:
     value = number(row, key)
     assert value is not None
     if value != int(value):
-        raise InputError(f"cell {key}={text[:40]!r} is not a whole number")
+        raise CellError(f"cell {key}={text[:40]!r} is not a whole number")
     return int(value)
 
 
 def number(row: Row, key: str) -> float | None:
-    """A finite number, None for an empty cell. Raises InputError naming the cell."""
+    """A finite number, None for an empty cell. Raises CellError naming the cell."""
     text = cell(row, key)
     if not text:
         return None
@@ -38,5 +43,21 @@ def number(row: Row, key: str) -> float | None:
     except ValueError:
         value = float("nan")
     if not -1e18 < value < 1e18:
-        raise InputError(f"cell {key}={text[:40]!r} is not a number")
+        raise CellError(f"cell {key}={text[:40]!r} is not a number")
     return value
+
+
+def degree(row: Row, key: str, default: int | None = 1) -> int:
+    """A whole number of at least 1. Raises InputError where it is empty and has no default, CellError where it is odd."""
+    value = whole(row, key, default)
+    if value < 1:
+        raise CellError(f"cell {key}={value} must be at least 1")
+    return value
+
+
+def flag(row: Row, key: str) -> bool | None:
+    """1, true, yes, on; 0, false, no, off; None for an empty cell. Raises CellError."""
+    text = cell(row, key).lower()
+    if text and text not in YES + NO:
+        raise CellError(f"cell {key}={text[:40]!r} is neither {YES[0]} nor {NO[0]}")
+    return text in YES if text else None

@@ -54,6 +54,8 @@ def read_model(row: Row, assumed: list[str]) -> ModelSpec:
     """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family."""
     known = _catalogue_model(cell(row, "model"))
     if known is not None and _same_shape(row, known):
+        if blank := [key for key in ("layers", "hidden", "heads") if not cell(row, key)]:
+            assumed.append(f"{', '.join(blank)} of {known.name}")
         return _changed(known, row)
     return _from_cells(row, assumed)
 
@@ -137,8 +139,6 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
         cell(row, "overlap"),
         cell(row, "cuda_graph"),
     )
-    if cell(row, "moe_routing") == "dropless" and stack.time.dropless_sends_once_per_domain:
-        stack = replace(stack, time=replace(stack.time, moe_send_once_per_domain=True))
     shard = cell(row, "optimizer_shard")
     return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
 
@@ -197,8 +197,11 @@ def read_numerics(row: Row, stack: SoftwareStack, assumed: list[str]) -> Numeric
     gather = precision == "fp8" and stack.memory.default_fp8_param_gather
     if precision == "fp8":
         assumed.append(f"fp8_param_gather {int(gather)}")
+    usual = stack.memory.default_grad_dtype
+    if cell(row, "fsdp") in ("2", "3", "hsdp"):
+        usual = stack.memory.default_fsdp_grad_dtype or usual
     if not cell(row, "grad_dtype"):
-        assumed.append(f"gradients {stack.memory.default_grad_dtype}")
+        assumed.append(f"gradients {usual}")
     given = number(row, "hidden_dropout")
     dropout = float(family_of(cell(row, "model"))["dropout"]) if given is None else given
     if given is None:
@@ -206,7 +209,7 @@ def read_numerics(row: Row, stack: SoftwareStack, assumed: list[str]) -> Numeric
     return Numerics(
         precision=precision,
         fp8_param_gather=gather,
-        grad_reduce_dtype=cell(row, "grad_dtype") or stack.memory.default_grad_dtype,
+        grad_reduce_dtype=cell(row, "grad_dtype") or usual,
         hidden_dropout=dropout,
         attention_dropout=dropout,
         deterministic=cell(row, "deterministic") == "1",

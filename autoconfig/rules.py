@@ -140,7 +140,8 @@ def context_parallel_kernel(s: Setting, c: Columns) -> Mask:
     "NV046",
     "sp tp",
     "nowhere",
-    "Megatron-LM switches sequence parallelism off and runs; a plan that says sp=1 would not be what runs",
+    "Megatron-LM switches sequence parallelism off and runs, so a plan that says sp=1 would not be what runs; megatron-core's "
+    "config refuses it where it is built directly (model_parallel_config.py)",
 )
 def sequence_parallel(s: Setting, c: Columns) -> Mask:
     """Sequence parallelism needs tp above 1."""

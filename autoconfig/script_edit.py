@@ -1,4 +1,5 @@
-"""`check --apply-to`: the improved script. Only the changed arguments are edited, in place; every other byte stays.
+"""`check --apply-to`: the improved script. Only the changed arguments are edited, in place; every other byte stays, but for the
+comments in which a script of our own speaks of its plan.
 
 A value is replaced where its characters stand in the file: behind the argument, or in the assignment of the variable that it
 comes from. What is to be written is read again first; where it does not give the wanted plan, nothing is written and the
@@ -8,17 +9,20 @@ changes are listed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from autoconfig.argument_list import Arguments, Given, split_arguments
-from autoconfig.check import CheckAnswer, FlagChange, flag_changes, target_plan
+from autoconfig.check import CheckAnswer, FlagChange, changes_from, missing_environment, plan_flags, target_plan
 from autoconfig.check_input import CheckInput, CheckRequest, read_check
+from autoconfig.evaluate import PlanReport
 from autoconfig.export.plan_json import plan_text
+from autoconfig.export.refresh import is_ours, refreshed
 from autoconfig.files import write_atomically
 from autoconfig.megatron_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
 from autoconfig.shell_values import Value, text_of
 from specs.errors import FileError, InputError
+from specs.plan import TrainPlan
 
 SPELLINGS = {
     "--tensor-model-parallel-size": ("--model-parallel-size", "--tensor-parallel-size"),
@@ -49,10 +53,12 @@ Edit = tuple[int, int, str]
 """Replace the characters from start to end."""
 
 
-def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path) -> None:
+def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path, *, force: bool = False) -> None:
     """Write the improved file to `path`. Raises InputError where it cannot be edited, FileError where it cannot be written."""
     if path.is_dir() or not path.parent.is_dir():
         raise FileError(f"--apply-to {str(path)[:200]!r}: name a file in a folder that exists")
+    if path.exists() and not force:
+        raise FileError(f"--apply-to {str(path)[:200]!r} exists: name another file, or say --force to replace it")
     text = improved_text(answer, request)
     mode = path.stat().st_mode & 0o777 if path.exists() else None
 
@@ -67,16 +73,42 @@ def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path) -> None:
 def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     """The file's text with the better plan in it. Raises InputError listing the changes where it cannot be edited."""
     source, plan = answer.source, target_plan(answer)
-    setting = source.question.setting
+    report = answer.better if answer.better and answer.better.plan == plan else None
     if source.kind == "plan":
-        return plan_text(setting, plan, answer.better if answer.better and answer.better.plan == plan else None)
-    changes = flag_changes(setting, source.plan, plan)
-    text = _edited(source, changes)
+        return plan_text(source.question.setting, plan, report)
+    return edited_text(source, plan, report, request)
+
+
+def edited_text(source: CheckInput, plan: TrainPlan, report: PlanReport | None, request: CheckRequest) -> str:
+    """A script's or argument list's text with `plan` in it, read again before it is returned. Raises InputError."""
+    setting = source.question.setting
+    changes = changes_from(source, plan)
+    text = _edited(source, changes, plan_flags(setting, plan))
+    if is_ours(text):
+        text = refreshed(text, setting, plan, report)
+    if source.kind == "script":
+        text = _with_environment(text, missing_environment(source, plan))
     again = read_check(text, request)
-    same = again.plan == plan and again.question.setting.workload == setting.workload
-    if not same or again.question.setting.model != setting.model or again.question.setting.cluster != setting.cluster:
+    found = again.question.setting
+    if again.plan != plan or found.workload != setting.workload:
         raise _refusal(f"with the changes the file reads as {again.plan}, not as {plan}", changes)
+    if found.model != setting.model or found.cluster != setting.cluster or found.stack != setting.stack:
+        raise _refusal("with the changes the file reads as another model, cluster or software", changes)
+    if _others(again, changes) != _others(source, changes):
+        raise _refusal("the changes touch arguments that are not the plan's", changes)
     return text
+
+
+def _others(source: CheckInput, changes: Iterable[FlagChange]) -> set[str]:
+    """Arguments that are unknown or without effect, but for the changed ones."""
+    return {word.partition(" (")[0] for word in (*source.unknown, *source.ignored)} - {change.flag for change in changes}
+
+
+def _with_environment(text: str, exports: Sequence[str]) -> str:
+    """The script with these lines in front of its first command."""
+    lines = text.splitlines(keepends=True)
+    first = next((at for at, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    return "".join([*lines[:first], *(f"{export}\n" for export in exports), *lines[first:]])
 
 
 def _refusal(reason: str, changes: Iterable[FlagChange]) -> InputError:
@@ -94,38 +126,39 @@ def change_text(change: FlagChange) -> str:
     return f"{change.flag} {old} -> {new}"
 
 
-def _edited(source: CheckInput, changes: Sequence[FlagChange]) -> str:
+def _edited(source: CheckInput, changes: Sequence[FlagChange], wanted: Container[str]) -> str:
     script = source.script
     assert script is not None
-    arguments = split_arguments(script.words(), script.unread())
-    editor = _Editor(script.argv, arguments, changes)
-    return editor.text(source.text)
+    arguments = split_arguments(script.words(), script.unread(), script.choices())
+    return _Editor(source.text, script.argv, arguments, changes).text(wanted)
 
 
 class _Editor:
     """Collects the edits of one file."""
 
-    def __init__(self, argv: Sequence[Value], arguments: Arguments, changes: Sequence[FlagChange]) -> None:
-        self.argv, self.given, self.changes = argv, arguments.given, changes
+    def __init__(self, text: str, argv: Sequence[Value], arguments: Arguments, changes: Sequence[FlagChange]) -> None:
+        self.before, self.argv, self.given, self.changes = text, argv, arguments.given, changes
         self.edits: set[Edit] = set()
+        self.removed: set[tuple[int, int]] = set()
         self.added: list[str] = []
 
-    def text(self, text: str) -> str:
-        """The edited text."""
-        wanted = {change.flag: change.new for change in self.changes}
+    def text(self, wanted: Container[str]) -> str:
+        """The edited text; of the arguments of stages and recomputation only the `wanted` stay where one of them changes."""
         for change in self.changes:
             self._change(change)
         for family in (STAGES, RECOMPUTE):
-            if any(flag in family for flag in wanted):
+            if any(change.flag in family for change in self.changes):
                 for flag in family:
-                    if wanted.get(flag) is None and flag in self.given:
+                    if flag not in wanted and flag in self.given:
                         self._remove(self.given[flag])
         if self.added:
-            self._insert(text)
+            self._insert()
+        self.edits |= {(start, end, "") for start, end in self._whole_lines()}
         edits = sorted(self.edits)
         for (_, end, _), (start, _, _) in itertools.pairwise(edits):
             if start < end:
                 raise _refusal("two of the changed values stand in the same place", self.changes)
+        text = self.before
         for start, end, replacement in reversed(edits):
             text = text[:start] + replacement + text[end:]
         return text
@@ -139,30 +172,75 @@ class _Editor:
         elif found is None:
             self.added.append(" ".join([change.flag, *change.new]))
         elif change.new:
-            self._replace(found, " ".join(change.new))
+            self._replace(found, change.new)
 
-    def _replace(self, found: Given, replacement: str) -> None:
-        if not found.value_positions:
+    def _replace(self, found: Given, values: Sequence[str]) -> None:
+        """Values one by one where they stand; where their number differs, all of them in the place of the first."""
+        positions = found.value_positions
+        if not positions:
             raise _refusal(f"{found.name} has no value to replace", self.changes)
-        start, end = self._span(found.value_positions[0], found.name, joined=found.value_positions[0] == found.position)
-        self.edits.add((start, end, replacement))
-        for position in found.value_positions[1:]:
-            start, end = self._span(position, found.name)
-            self.edits.add((start, end, ""))
+        if len(positions) == len(values):
+            for position, value in zip(positions, values, strict=True):
+                self.edits.add((*self._span(position, found.name, joined=position == found.position), value))
+            return
+        start, end = self._quoted_span(positions[0], found.name)
+        if positions[0] == found.position or self.before[start - 1 : start] not in (" ", "\t", "\n"):
+            raise _refusal(f"the values of {found.name} do not stand apart", self.changes)
+        self.edits.add((start, end, " ".join(values)))
+        self.removed |= {self._quoted_span(position, found.name) for position in positions[1:]}
 
     def _remove(self, found: Given) -> None:
-        for position in {found.position, *found.value_positions}:
-            start, end = self._span(position, found.name)
-            self.edits.add((start, end, ""))
+        self.removed |= {self._quoted_span(position, found.name) for position in {found.position, *found.value_positions}}
 
-    def _insert(self, text: str) -> None:
+    def _insert(self) -> None:
+        text = self.before
         for anchor in ANCHORS:
-            if anchor in self.given:
-                start, end = self._span(self.given[anchor].position, anchor)
-                if (start, end, "") not in self.edits and (start == 0 or text[start - 1] not in "\"'"):
-                    self.edits.add((start, start, "".join(f"{words} " for words in self.added)))
-                    return
+            if anchor not in self.given:
+                continue
+            start, end = self._span(self.given[anchor].position, anchor)
+            if (start, end) in self.removed or (start > 0 and text[start - 1] in "\"'"):
+                continue
+            line_start = text.rfind("\n", 0, start) + 1
+            indent = text[line_start:start]
+            between = " "
+            if not indent.strip():
+                continued = text[: max(0, line_start - 1)].endswith("\\") or self._line_end(start).endswith("\\")
+                between = (" \\\n" if continued else "\n") + indent
+            self.edits.add((start, start, "".join(f"{words}{between}" for words in self.added)))
+            return
         raise _refusal("there is no place to add arguments", self.changes)
+
+    def _line_end(self, at: int) -> str:
+        end = self.before.find("\n", at)
+        return self.before[at : len(self.before) if end < 0 else end].rstrip("\r")
+
+    def _whole_lines(self) -> Iterator[tuple[int, int]]:
+        """What to cut: a line of which nothing but blanks, a backslash or a comment stays goes whole."""
+        text, touched = self.before, {place for start, end, _ in self.edits for place in (start, end)}
+        lines: dict[int, list[tuple[int, int]]] = {}
+        for start, end in self.removed:
+            lines.setdefault(text.rfind("\n", 0, start) + 1, []).append((start, end))
+        for first, spans in lines.items():
+            line = self._line_end(first)
+            after = first + len(line)
+            left = "".join(
+                c for at, c in enumerate(line, first) if not any(start <= at < end for start, end in spans)
+            ).strip()
+            continued = text[: max(0, first - 1)].rstrip("\r").endswith("\\")
+            empty = left == "\\" or (not continued and (not left or left.startswith("#")))
+            if empty and after < len(text) and not any(first <= place <= after for place in touched):
+                yield first, text.find("\n", after) + 1
+                continue
+            for start, end in spans:
+                while text[first:start].strip() and text[start - 1] in " \t":
+                    start -= 1
+                yield start, end
+
+    def _quoted_span(self, position: int, name: str) -> tuple[int, int]:
+        """A whole word with the quotes around it."""
+        start, end = self._span(position, name)
+        around = self.before[start - 1 : start], self.before[end : end + 1]
+        return (start - 1, end + 1) if around[0] == around[1] and around[0] in ("'", '"') else (start, end)
 
     def _span(self, position: int, name: str, *, joined: bool = False) -> tuple[int, int]:
         """Where the characters of a word stand in the file; with `joined`, those behind `=`."""

@@ -21,6 +21,10 @@ _PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "-
 _LAUNCHERS = re.compile(r"(?:^|/)(torchrun|srun|mpirun|mpiexec|deepspeed|accelerate|horovodrun|python[0-9.]*)$")
 
 
+LEAST_ARGUMENTS = 3
+"""A command with fewer of Megatron-LM's arguments starts something else."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """One command that hands arguments to a training program."""
@@ -54,7 +58,7 @@ def launch_of(fields: Sequence[Value], line: int) -> Launch | None:
         start = next(i for i, name in enumerate(names) if name in known_arguments() and name not in options)
         return Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line)
     arguments = tuple(fields[program + 1 :])
-    if sum(name in known_arguments() for name in names[program + 1 :]) < 3:
+    if sum(name in known_arguments() for name in names[program + 1 :]) < LEAST_ARGUMENTS:
         return None
     if match := _REFUSED.search(texts[program].lower()):
         raise UnsupportedError(
@@ -62,6 +66,19 @@ def launch_of(fields: Sequence[Value], line: int) -> Launch | None:
             "transformers (pretrain_gpt.py and the like) can"
         )
     return Launch(arguments=arguments, program=texts[program], before=tuple(fields[:program]), line=line)
+
+
+def almost_a_launch(fields: Sequence[Value], line: int) -> str:
+    """What a command is that starts a .py file without enough arguments of Megatron-LM; empty for other commands."""
+    texts = [text_of(value) for value in fields]
+    program = next((text for text in texts if text.endswith(".py") and not text.startswith("-")), None)
+    if program is None or _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
+        return ""
+    known = [text.split("=")[0] for text in texts if text.split("=")[0].replace("_", "-") in known_arguments()]
+    return (
+        f"line {line} starts {program[:80]} with {len(known)} argument{'s' * (len(known) != 1)} of Megatron-LM"
+        f"{' (' + ' '.join(known) + ')' if known else ''}, and at least {LEAST_ARGUMENTS} are needed"
+    )
 
 
 def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:

@@ -6,37 +6,20 @@ docs/check.md says what is understood and what is not.
 
 from __future__ import annotations
 
-import contextlib
-import fnmatch
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from autoconfig.argument_list import known_arguments
-from autoconfig.shell_launch import Launch, gpus_of, launch_of, slurm_variables
-from autoconfig.shell_lexer import ArrayAssignment, Part, Source, Word, tokens_of
-from autoconfig.shell_parser import Case, Chain, Function, If, Loop, Node, Simple, parse
-from autoconfig.shell_values import (
-    Piece,
-    Value,
-    Variables,
-    condition,
-    fields_of,
-    known_text,
-    plain_value,
-    reason_of,
-    text_of,
-    value_of,
-)
+from autoconfig.shell_launch import Launch, gpus_of, slurm_variables
+from autoconfig.shell_lexer import Part, Source, Word, tokens_of
+from autoconfig.shell_parser import parse
+from autoconfig.shell_reader import Reader
+from autoconfig.shell_values import Value, Variables, fields_of, text_of
 from specs.errors import InputError
 
 MOST_CHARACTERS = 1_000_000
-MOST_STEPS = 50_000
-MOST_CALLS = 12
-_ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-_DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
-_SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
-_TESTS = frozenset({"[", "[[", "test"})
+HANDED_OVER = ("$@", "$*")
+"""The script's own arguments behind the program: none, it is read as started without any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +47,11 @@ class Script:
                     found[position] = piece.unknown
         return found
 
+    def choices(self) -> dict[int, tuple[tuple[str, ...], ...]]:
+        """Positions of words that depend on a condition, and what they may be: the words of each branch."""
+        pieces = [[piece for piece in value if piece.text] for value in self.argv]
+        return {at: whole[0].choices for at, whole in enumerate(pieces) if len(whole) == 1 and whole[0].choices}
+
 
 def read_script(text: str, settings: Mapping[str, str] | None = None) -> Script:
     """The launch in a script; `settings` are variables that the caller knows. Raises InputError saying what to do.
@@ -74,15 +62,13 @@ def read_script(text: str, settings: Mapping[str, str] | None = None) -> Script:
         raise InputError(
             f"the script has {len(text):,} characters, more than {MOST_CHARACTERS:,}; give the launch script itself"
         )
-    reader = _Reader(text, {**slurm_variables(text), **(settings or {})})
+    reader = Reader(text, {**slurm_variables(text), **(settings or {})})
     source = Source(text=text, origin=range(len(text)), file_text=text)
     reader.run_all(parse(tokens_of(source)))
-    launch = reader.best_launch()
-    if launch is None:
-        launch = reader.arguments_in_variables()
+    launch = _best_launch(reader) or _arguments_in_variables(reader)
     num_gpus, reason = gpus_of(launch, text)
     return Script(
-        argv=launch.arguments,
+        argv=tuple(value for value in launch.arguments if text_of(value) not in HANDED_OVER),
         program=launch.program,
         num_gpus=num_gpus,
         gpus_reason=reason,
@@ -90,309 +76,33 @@ def read_script(text: str, settings: Mapping[str, str] | None = None) -> Script:
     )
 
 
-class _Exit(Exception):
-    """`exit` was reached."""
-
-
-@dataclass
-class _Reader:
-    """Follows the commands of one script."""
-
-    text: str
-    settings: Mapping[str, str]
-    variables: Variables = field(default_factory=Variables)
-    functions: dict[str, tuple[Node, ...]] = field(default_factory=dict)
-    launches: list[Launch] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    steps: int = 0
-    calls: int = 0
-    why: str = ""
-    """Why the last condition is not known."""
-
-    def __post_init__(self) -> None:
-        for name, value in self.settings.items():
-            self.variables.values[name] = plain_value(value)
-
-    def run_all(self, nodes: Sequence[Node]) -> None:
-        """Follow the whole script, up to its `exit`."""
-        with contextlib.suppress(_Exit):
-            self.run(nodes)
-
-    def run(self, nodes: Sequence[Node]) -> bool | None:
-        """Follow commands one after another; whether the last one succeeds, None where that is not known."""
-        result: bool | None = True
-        for node in nodes:
-            self.steps += 1
-            if self.steps > MOST_STEPS:
-                raise InputError(
-                    f"line {node.line}: the script has more than {MOST_STEPS:,} commands; give the launch script itself"
-                )
-            result = self._node(node)
-        return result
-
-    def _node(self, node: Node) -> bool | None:
-        if isinstance(node, Simple):
-            return self._simple(node)
-        if isinstance(node, Chain):
-            return self._chain(node)
-        if isinstance(node, If):
-            return self._if(node)
-        if isinstance(node, Case):
-            return self._case(node)
-        if isinstance(node, Loop):
-            return self._loop(node)
-        if isinstance(node, Function):
-            self.functions[node.name] = node.body
-            return True
-        return self.run(node.body)
-
-    def _chain(self, node: Chain) -> bool | None:
-        result: bool | None = True
-        for joint, command in node.links:
-            if not joint or (joint == "&&" and result is True) or (joint == "||" and result is False):
-                result = self._node(command)
-            elif result is None:
-                self._either([(command,), ()], node.line)
-        return result
-
-    def _if(self, node: If) -> bool | None:
-        for number, (test, body) in enumerate(node.branches):
-            holds = True if not test else self.run(test)
-            if holds:
-                return self.run(body)
-            if holds is None:
-                bodies = [b for _, b in node.branches[number:]]
-                self._either(bodies if not node.branches[-1][0] else [*bodies, ()], node.line)
-                return None
-        return True
-
-    def _case(self, node: Case) -> bool | None:
-        self.why = reason_of(value_of(node.word, self.variables))
-        subject = known_text(value_of(node.word, self.variables))
-        if subject is None or any(piece.unset for piece in value_of(node.word, self.variables)):
-            self._either([*(body for _, body in node.branches), ()], node.line)
-            return None
-        for patterns, body in node.branches:
-            for pattern in patterns:
-                text = known_text(value_of(pattern, self.variables))
-                if text is not None and fnmatch.fnmatchcase(subject, text):
-                    return self.run(body)
-        return True
-
-    def _loop(self, node: Loop) -> bool | None:
-        if node.name is None:
-            self._aside(node.body)
-            self.notes.append(f"line {node.line}: a loop is not followed (what it sets is not read)")
-            return None
-        values = [value for word in node.words for value in fields_of(word, self.variables)]
-        if len(values) > 1:
-            self.notes.append(
-                f"line {node.line}: a loop over {len(values)} values is read for the first, {text_of(values[0])[:40]}"
-            )
-        if not values:
-            return None
-        self.variables.values[node.name] = values[0]
-        return self.run(node.body)
-
-    def _aside(self, nodes: Sequence[Node]) -> None:
-        """Look for launches in commands whose effect on variables must not count."""
-        kept = self.variables
-        self.variables = kept.copy()
-        with contextlib.suppress(_Exit):
-            self.run(nodes)
-        self.variables = kept
-
-    def _either(self, bodies: Sequence[Sequence[Node]], line: int) -> None:
-        """A condition is not known: follow every branch apart; what they set differently is not known."""
-        before, outcomes = self.variables, []
-        for body in bodies:
-            self.variables = before.copy()
-            try:
-                self.run(body)
-            except _Exit:
-                continue  # this branch ends the script: what follows is the other one
-            outcomes.append(self.variables)
-        self.variables = before
-        if not outcomes:
-            raise _Exit
-        names = {name for outcome in outcomes for name in outcome.values}
-        for name in sorted(names):
-            found = [outcome.values.get(name) for outcome in outcomes]
-            if all(value == found[0] for value in found) and found[0] is not None:
-                before.values[name] = found[0]
-            else:
-                because = f": {self.why}" if self.why else f": say --set {name}=VALUE"
-                why = f"${name} depends on a condition in line {line} that is not known{because}"
-                if name not in self.settings:
-                    before.values[name] = (Piece(text=f"${name}", unknown=why),)
-
-    def _simple(self, node: Simple) -> bool | None:
-        words = list(node.words)
-        while words and self._assign(words[0]):
-            words.pop(0)
-        if not words:
-            return True if node.words else None
-        fields: list[Value] = []
-        for token in words:
-            if isinstance(token, Word):
-                fields += fields_of(token, self.variables)
-        if not fields:
-            return True
-        name = text_of(fields[0])
-        if name in _DECLARES:
-            for token in words[1:]:
-                self._assign(token)
-            return True
-        return self._command(name, fields, node.line)
-
-    def _command(self, name: str, fields: list[Value], line: int) -> bool | None:
-        if name in _TESTS:
-            closing = {"[": "]", "[[": "]]"}.get(name)
-            inner = fields[1:-1] if closing and text_of(fields[-1]) == closing else fields[1:]
-            self.why = next((reason for value in inner if (reason := reason_of(value))), "")
-            return condition(inner)
-        if name == "exit":
-            raise _Exit
-        if name in ("true", ":"):
-            return True
-        if name == "false":
-            return False
-        if name in self.functions:
-            return self._call(name)
-        if name in ("source", ".") and len(fields) > 1:
-            self.notes.append(f"line {line}: {text_of(fields[1])[:60]} is a file of its own and is not read")
-            return True
-        if name in ("read", "mapfile", "readarray", "unset"):
-            self._forget(fields[1:], name, line)
-            return True
-        commands = self._inner_script(name, fields)
-        if commands is not None:
-            return self._inner(*commands)
-        launch = launch_of(fields, line)
-        if launch is not None:
-            self.launches.append(launch)
-        return None if launch is None and name not in ("echo", "cd", "set", "mkdir", "printf", "module") else True
-
-    def _call(self, name: str) -> bool | None:
-        self.calls += 1
-        if self.calls > MOST_CALLS:
-            self.calls -= 1
-            self.notes.append(f"the function {name} is called too often to follow")
-            return None
-        try:
-            return self.run(self.functions[name])
-        finally:
-            self.calls -= 1
-
-    def _forget(self, fields: Sequence[Value], command: str, line: int) -> None:
-        for value in fields:
-            name = text_of(value)
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                continue
-            if command == "unset":
-                self.variables.values.pop(name, None)
-            elif name not in self.settings:
-                why = f"${name} is read while the script runs (line {line}): say --set {name}=VALUE"
-                self.variables.values[name] = (Piece(text=f"${name}", unknown=why),)
-
-    def _inner_script(self, name: str, fields: list[Value]) -> tuple[Value, list[Value], list[Value]] | None:
-        """(commands as text, words before them, their "$@") of `eval TEXT` and of `... bash -c TEXT NAME WORDS`."""
-        if name == "eval":
-            joined: list[Piece] = []
-            for value in fields[1:]:
-                joined += [*plain_value(" "), *value] if joined else value
-            return tuple(joined), [], []
-        texts = [text_of(value) for value in fields]
-        for position, text in enumerate(texts[:-2]):
-            if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
-                return fields[position + 2], fields[:position], fields[position + 4 :]
+def _best_launch(reader: Reader) -> Launch | None:
+    """The first launch that names the model's layers, else the first that hands over several known arguments."""
+    if not reader.launches:
         return None
+    best = max(reader.launches, key=lambda launch: launch.names_layers)
+    others = [launch for launch in reader.launches if launch.names_layers and launch is not best]
+    if others:
+        lines = ", ".join(str(launch.line) for launch in others[:5])
+        reader.notes.append(f"line {best.line}: the first of several launches is read (others in line {lines})")
+    return best
 
-    def _inner(self, value: Value, before: list[Value], handed_over: list[Value]) -> bool | None:
-        self.calls += 1
-        if self.calls > MOST_CALLS:
-            raise InputError(f"eval and bash -c are nested deeper than {MOST_CALLS}; simplify the script")
-        hidden: dict[str, Value] = {}
-        text = ""
-        origin: list[int | None] = []
-        for piece in value:
-            shown = piece.text
-            if piece.unknown:  # a name of our own stands for what is not known
-                shown = f"$__unknown_{len(hidden)}"
-                hidden[shown[1:]] = (piece,)
-            text += shown
-            origin += list(piece.origin) if len(piece.origin) == len(shown) else [None] * len(shown)
-        self.variables.values.update(hidden)
-        known = len(self.launches)
-        outer = self.variables.values.get("@")
-        if handed_over:
-            self.variables.values["@"] = handed_over
-        try:
-            result = self.run(parse(tokens_of(Source(text=text, origin=origin, file_text=self.text))))
-        finally:
-            self.calls -= 1
-            if outer is not None:
-                self.variables.values["@"] = outer
-            else:
-                self.variables.values.pop("@", None)
-        self.launches[known:] = [launch.behind(before) for launch in self.launches[known:]]
-        return result
 
-    def _assign(self, token: Word | ArrayAssignment) -> bool:
-        """Carry out an assignment; False when the token is none."""
-        if isinstance(token, ArrayAssignment):
-            elements = [value for word in token.words for value in fields_of(word, self.variables)]
-            if token.name in self.settings:
-                return True
-            before = self.variables.values.get(token.name, []) if token.append else []
-            self.variables.values[token.name] = [*(before if isinstance(before, list) else [before]), *elements]
-            return True
-        first = token.parts[0] if token.parts else None
-        match = _ASSIGN.match(first.text) if first and first.kind == "literal" and not first.quoted else None
-        if first is None or match is None:
-            return False
-        rest = Part(
-            kind="literal", text=first.text[match.end() :], quoted=False, line=first.line, origin=first.origin[match.end() :]
+def _arguments_in_variables(reader: Reader) -> Launch:
+    """No launch was seen: the arguments that variables and arrays hold."""
+    values: list[Value] = []
+    for found in reader.variables.values.values():
+        elements = found if isinstance(found, list) else _blank_separated(found)
+        first = next((at for at, element in enumerate(elements) if _is_known(element)), None)
+        values += elements[first:] if first is not None else []
+    if not any(text_of(value) in ("--num-layers", "--num_layers", "--encoder-num-layers") for value in values):
+        why = reader.almost[0] if reader.almost else "no command has a .py file and --num-layers"
+        raise InputError(
+            f"no launch of Megatron-LM was found: {why}; give the script that starts training, a file with its argument list, "
+            "or a plan.json (docs/check.md)"
         )
-        value = value_of(Word(parts=(rest, *token.parts[1:]), line=token.line), self.variables)
-        if match[1] not in self.settings:
-            self._store(match[1], value, append=bool(match[2]))
-        return True
-
-    def _store(self, name: str, value: Value, *, append: bool) -> None:
-        before = self.variables.values.get(name)
-        if append and isinstance(before, list):
-            value = (*(before[0] if before else ()), *value)
-        elif append and before is not None:
-            value = (*before, *value)
-        self.variables.budget[0] -= len(value) + 1
-        self.variables.values[name] = tuple(piece for piece in value if piece.text)
-
-    def best_launch(self) -> Launch | None:
-        """The first launch that names the model's layers, else the first that hands over several known arguments."""
-        if not self.launches:
-            return None
-        best = max(self.launches, key=lambda launch: launch.names_layers)
-        others = [launch for launch in self.launches if launch.names_layers and launch is not best]
-        if others:
-            lines = ", ".join(str(launch.line) for launch in others[:5])
-            self.notes.append(f"line {best.line}: the first of several launches is read (others in line {lines})")
-        return best
-
-    def arguments_in_variables(self) -> Launch:
-        """No launch was seen: the arguments that variables and arrays hold."""
-        values: list[Value] = []
-        for found in self.variables.values.values():
-            elements = found if isinstance(found, list) else _blank_separated(found)
-            first = next((at for at, element in enumerate(elements) if _is_known(element)), None)
-            values += elements[first:] if first is not None else []
-        if not any(text_of(value) in ("--num-layers", "--num_layers", "--encoder-num-layers") for value in values):
-            raise InputError(
-                "no launch of Megatron-LM was found: no command with a .py file and --num-layers; give the script that starts "
-                "training, a file with its argument list, or a plan.json (docs/check.md)"
-            )
-        self.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
-        return Launch(arguments=tuple(values), program="", before=(), line=1)
+    reader.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
+    return Launch(arguments=tuple(values), program="", before=(), line=1)
 
 
 def _is_known(value: Value) -> bool:

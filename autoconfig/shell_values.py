@@ -30,6 +30,8 @@ class Piece:
     unknown: str = ""
     unset: bool = False
     """Not known because the file does not set it: in conditions it counts as empty, as in a clean environment."""
+    choices: tuple[tuple[str, ...], ...] = ()
+    """Not known because a condition decides: the words that it is in each branch; empty where these are not known either."""
 
 
 Value = tuple[Piece, ...]
@@ -89,35 +91,41 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
     """The words that one word becomes: unquoted variables are split at blanks, "${ARRAY[@]}" gives
     its elements."""
     fields: list[list[Piece]] = [[]]
-    started = False
-    for part in word.parts:
-        handed_over = part.kind == "variable" and part.text == "@" and isinstance(variables.values.get("@"), list)
-        if handed_over or (part.kind == "variable" and part.operator in ("[@]", "[*]")):
-            elements = _elements(part, variables)
-            for number, element in enumerate(elements):
+    kept = [False]
+    """Whether a field counts even where it is empty: quotes stood around it."""
+    arrays = [_is_array(part, variables) for part in word.parts]
+    for part, is_array in zip(word.parts, arrays, strict=True):
+        if is_array:
+            for number, element in enumerate(_elements(part, variables)):
                 if number:
                     fields.append([])
+                    kept.append(False)
                 if part.quoted:
                     fields[-1].extend(element)
+                    kept[-1] = True
                 else:
                     _split_into(fields, element)
-                started = True
+                    kept += [False] * (len(fields) - len(kept))
             continue
         pieces = part_value(part, variables)
         if part.quoted or part.kind == "literal":
             fields[-1].extend(pieces)
-            started = started or part.quoted or bool(pieces and text_of(pieces))
+            kept[-1] |= part.quoted and not any(arrays)
             continue
-        started = _split_into(fields, pieces) or started
-    found = [tuple(pieces) for pieces in fields]
-    return [value for value in found if text_of(value) or (started and len(found) == 1 and _has_quotes(word))]
+        _split_into(fields, pieces)
+        kept += [False] * (len(fields) - len(kept))
+    found = zip((tuple(pieces) for pieces in fields), kept, strict=True)
+    return [value for value, keep in found if keep or text_of(value)]
 
 
-def _has_quotes(word: Word) -> bool:
-    return any(part.quoted for part in word.parts)
+def _is_array(part: Part, variables: Variables) -> bool:
+    """"${NAME[@]}", or "$@" where the words handed over are known."""
+    if part.kind != "variable":
+        return False
+    return part.operator in ("[@]", "[*]") or (part.text == "@" and isinstance(variables.values.get("@"), list))
 
 
-def _split_into(fields: list[list[Piece]], pieces: Value) -> bool:
+def _split_into(fields: list[list[Piece]], pieces: Value) -> None:
     """Append pieces, beginning a new field at each blank outside quotes."""
     for piece in pieces:
         if piece.unknown:
@@ -128,7 +136,6 @@ def _split_into(fields: list[list[Piece]], pieces: Value) -> bool:
                 fields.append([])
             else:
                 fields[-1].append(Piece(text=match[0], origin=piece.origin[match.start() : match.end()]))
-    return any(piece.text.strip() for piece in pieces)
 
 
 def value_of(word: Word, variables: Variables) -> Value:

@@ -11,6 +11,7 @@ from autoconfig.headlines import Headline, headlines
 from autoconfig.validation_bands import Coverage, bands_of, coverage, of_training
 from autoconfig.validation_decisions import Decisions, decisions
 from autoconfig.validation_groups import Bar, Group, bars, error_groups, resisting
+from autoconfig.validation_lines import Line, lines_of
 from autoconfig.validation_memory import MemoryGroup, Verdicts, memory_groups, verdicts
 from autoconfig.validation_plans import PlacedPlan, placed_plans, plans_summary
 from autoconfig.validation_runs import Constants, LeaveOut, Predicted, Progress, predictions, published_runs
@@ -87,12 +88,17 @@ def validate(leave_out: LeaveOut = None, sections: Sections | None = None, progr
     )
 
 
+def _lines(found: Validation) -> list[Line]:
+    return lines_of(found.coverage, found.decisions, found.memory, found.verdicts, found.placed)
+
+
 def validation_json(found: Validation) -> dict[str, Any]:
     """The whole answer; figures that do not exist are null. Errors are shares, times seconds."""
     body: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "leave_out": found.leave_out, "constants": found.constants}
     body["groups"] = [{k: v for k, v in asdict(group).items() if k != "points"} for group in found.groups]
     body["bars"] = [{**asdict(bar), "holds": bar.holds} for bar in found.bars]
     body["bands"] = {name: asdict(band) for name, band in found.bands.items()}
+    body["lines"] = [{**asdict(line), "holds": line.holds} for line in _lines(found)]
     body["coverage"] = [asdict(line) for line in found.coverage]
     body["resisting"] = [{"id": p.run.case.id, "source": p.source, "error": p.ratio} for p in found.resisting]
     body["decisions"] = [asdict(line) for line in found.decisions]

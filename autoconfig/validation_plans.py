@@ -10,7 +10,7 @@ import numpy as np
 from autoconfig.calibration_file import calibrated
 from autoconfig.check import plan_violations
 from autoconfig.evaluate import Money, Violation, report_plan, violations
-from autoconfig.pipeline_split import split_by_accounting
+from autoconfig.pipeline_split import OWN_RULES, split_by_accounting
 from autoconfig.question import Question, Request
 from autoconfig.row_cells import Row, cell
 from autoconfig.rules import Setting
@@ -88,13 +88,15 @@ def _placed(setting: Setting, calibration: Calibration, plans: dict[TrainPlan, l
 
 def _broken(setting: Setting, plan: TrainPlan) -> list[Violation]:
     """Rules that the plan breaks. Where its ends hold a layer less because embedding or loss counts as one (Megatron's
-    account_for_..._in_pipeline_split, which the rows do not name and a plan cannot say), the rules of that split."""
+    account_for_..._in_pipeline_split, which the rows do not name and a plan cannot say), the rules of that split; other
+    uneven stages in chunks are placed by a layout (--pipeline-model-parallel-layout), as NVIDIA's DeepSeek recipes do."""
     layers = setting.model.num_layers
     for embedding, loss in ((True, True), (False, True), (True, False)):
         split = split_by_accounting(layers, plan.pp, plan.vpp, embedding=embedding, loss=loss)
         if not split.broken and plan.first is not None and split.ends(layers) == (plan.first, plan.last):
             return plan_violations(setting, plan, split)
-    return violations(setting, plan)
+    placed = plan.first is not None and plan.vpp > 1
+    return [v for v in violations(setting, plan) if not (placed and v.rule in OWN_RULES)]
 
 
 def _line(setting: Setting, ranking: Ranking, plan: TrainPlan, place: IncludedPlan, rows: int) -> PlacedPlan:

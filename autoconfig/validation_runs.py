@@ -194,7 +194,7 @@ def predict_runs(runs: Sequence[Run], constants: Constants) -> list[Predicted]:
     settings = [calibrated(run.case.setting, calibration) for run, calibration in zip(runs, chosen, strict=True)]
     steps = predict_steps([(setting, run.case.plan) for setting, run in zip(settings, runs, strict=True)])
     return [
-        Predicted(run=run, step_seconds=step, level=confidence_class(run.case.setting, calibration))
+        Predicted(run=run, step_seconds=step, level=confidence_class(run.case.setting, calibration, run.case.plan.cp))
         for run, step, calibration in zip(runs, steps, chosen, strict=True)
     ]
 

@@ -36,9 +36,11 @@ def norm_inputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape:
 
 
 def norm_outputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Inputs of qkv and fc1: 2 T h / u each; with sequence parallelism the local part is saved and gathered again."""
+    """Inputs of qkv and fc1: 2 T h / u each; with sequence parallelism the local part is saved and gathered again, or (stack)
+    the gathered input itself is saved, 2 T h."""
     count = model.num_layernorms_per_layer
-    return count * gemm_input_bytes(numerics, stack) * shape.tokens * model.hidden_size / shape.sp
+    ranks = 1.0 if stack.saves_gathered_inputs else shape.sp
+    return count * gemm_input_bytes(numerics, stack) * shape.tokens * model.hidden_size / ranks
 
 
 def norm_statistics(model: ModelSpec, stack: StackMemory, shape: Shape) -> Number:
@@ -61,12 +63,54 @@ def query_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, sh
     if model.multi_latent_attention:
         channels = model.num_attention_heads * (2 * model.query_head_dim + model.v_head_dim)
         return wide * shape.tokens * channels / shape.tp
-    heads = model.num_attention_heads / shape.tp
-    kv = heads if stack.expands_kv else kv_heads_per_rank(model, shape.tp)
-    saved = wide * shape.tokens * model.kv_channels * (heads + 2 * kv)
+    heads, kv = model.num_attention_heads / shape.tp, kv_heads_per_rank(model, shape.tp)
+    packed = wide * shape.tokens * model.kv_channels * (heads + 2 * kv)
     if model.position_embedding_type in ("rope", "yarn"):
-        saved = saved + stack.rope_copy_bytes * shape.tokens * model.kv_channels * (heads + kv_heads_per_rank(model, shape.tp))
-    return saved
+        packed = packed + stack.rope_copy_bytes * shape.tokens * model.kv_channels * (heads + kv)
+    return packed
+
+
+def expanded_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Where keys and values are repeated to all heads inside of core attention, q and the repeated ones are kept instead of
+    what `query_key_value` says: 2 T 3 q / t in all; nothing without grouped queries."""
+    grouped = not model.multi_latent_attention and model.num_query_groups < model.num_attention_heads
+    if not (stack.expands_kv and stack.attention_kernel == "unfused" and grouped):
+        return 0.0 * shape.tokens
+    channels = 3 * model.kv_channels * model.num_attention_heads / shape.tp
+    return numerics.activation_bytes * shape.tokens * channels - query_key_value(model, numerics, stack, shape)
+
+
+def padded_values(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """torch's attention with MLA: values and output are padded to d_n + d_r channels; the output is kept padded and cut."""
+    if not stack.torch_attention or not model.multi_latent_attention:
+        return 0.0 * shape.tokens
+    wide = numerics.activation_bytes * shape.tokens * model.num_attention_heads / shape.tp
+    return wide * (2 * model.query_head_dim - model.value_head_dim)
+
+
+def gathered_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """torch's attention with context parallelism: keys and values of the whole sequence, 2 s b 2 kv / t, and a mask of this
+    rank's two chunks, 2 (s / 2 c) (s + s / 2 c), instead of its own keys and values (with RoPE also of the packed q, k, v)."""
+    if not stack.torch_attention:
+        return 0.0 * shape.tokens
+    wide, heads = numerics.activation_bytes, model.num_attention_heads / shape.tp
+    kv, width = kv_heads_per_rank(model, shape.tp), 2 * model.query_head_dim  # MLA: values are padded to the width of keys
+    if model.multi_latent_attention:
+        kv = heads
+    chunk = shape.tokens / shape.batch / 2
+    gathered = wide * (shape.tokens * shape.cp * kv * width + chunk * (shape.sequence + chunk))
+    if model.position_embedding_type in ("rope", "yarn"):
+        own = wide * shape.tokens * heads * model.query_head_dim
+        gathered = gathered + own - query_key_value(model, numerics, stack, shape)
+    return np.where(np.greater(shape.cp, 1), gathered, 0.0)
+
+
+def rotary_angles(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Unfused RoPE keeps cosine and sine of queries and of keys: 4 x 2 s d / cp, whatever the micro-batch."""
+    if not stack.rope_copy_bytes or model.position_embedding_type not in ("rope", "yarn"):
+        return 0.0 * shape.tokens
+    width = model.qk_pos_emb_head_dim if model.multi_latent_attention else model.kv_channels
+    return 4.0 * numerics.activation_bytes * shape.tokens / shape.batch * width
 
 
 def latents(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
@@ -85,7 +129,8 @@ def attention_output(model: ModelSpec, numerics: Numerics, stack: StackMemory, s
     all-to-all (before and after the second exchange) and where the flash-attention package transposes it
     (`flash_package_runs`, micro-batch above 1); plus the quantised copy under fp8."""
     channels = model.num_attention_heads * model.value_head_dim / shape.tp
-    copies = 1 + np.where(np.greater(shape.cp, 1), 1.0 if stack.cp_comm_type == "a2a" else 0.0, 0.0)
+    twice = stack.cp_comm_type == "a2a" or stack.torch_attention
+    copies = 1 + np.where(np.greater(shape.cp, 1), 1.0 if twice else 0.0, 0.0)
     if stack.flash_copies_output and stack.attention_kernel == "flash" and flash_package_runs(gpu, numerics):
         copies = copies + np.where(np.greater(shape.batch, 1), 1.0, 0.0)
     per_element = copies * numerics.activation_bytes
@@ -114,7 +159,7 @@ def attention_scores(model: ModelSpec, numerics: Numerics, stack: StackMemory, s
     per_score = stack.score_bytes + (stack.score_dropout_bytes if numerics.attention_dropout > 0 else 0.0)
     scale = numerics.activation_bytes / 2
     pairs = shape.tokens * shape.sequence
-    return scale * per_score * pairs * heads + stack.attention_mask_bytes * pairs
+    return scale * per_score * pairs * heads + stack.attention_mask_bytes * pairs / shape.batch
 
 
 def mlp_inside(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
@@ -172,6 +217,10 @@ def layer_activations(
         "dropout_masks": dropout_masks(model, numerics, shape),
         "latents": latents(model, numerics, shape),
         "query_key_value": query_key_value(model, numerics, stack, shape),
+        "expanded_key_value": expanded_key_value(model, numerics, stack, shape),
+        "padded_values": padded_values(model, numerics, stack, shape),
+        "gathered_key_value": gathered_key_value(model, numerics, stack, shape),
+        "rotary_angles": rotary_angles(model, numerics, stack, shape),
         "attention_scores": attention_scores(model, numerics, stack, shape),
         "attention_output": attention_output(model, numerics, stack, shape, gpu),
     }

@@ -62,6 +62,11 @@ def logits_per_rank(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
     return shape.tokens * vocab / (shape.tp if stack.logits_sharded else 1.0)
 
 
+def retained_logits(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
+    """Logits of earlier micro-batches that a schedule's output buffers still hold: 0 but for stacks that say so."""
+    return stack.retained_logit_bytes * logits_per_rank(stack, vocab, shape)
+
+
 def loss(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
     """Logits at the loss: 6 T V / t (16-bit and fp32, softmax in place; findings: 33 % wrong with 2); by stack 0 to 20."""
     per_logit: Number = stack.loss_bytes_per_logit

@@ -34,6 +34,11 @@ def nccl_bytes(tp: Number, pp: Number, cp: Number, ep: Number, dp: Number) -> Nu
     return NCCL_BYTES_PER_GROUP * groups
 
 
+def model_parallel_reserved_bytes(stack: StackMemory, tp: Number, pp: Number) -> Number:
+    """What a stack is known to lose besides where tp or pp is above 1 (`StackMemory.model_parallel_reserved_gib`)."""
+    return stack.model_parallel_reserved_gib * GIB * np.logical_or(np.greater(tp, 1), np.greater(pp, 1))
+
+
 def allocator_bytes(allocated: Number) -> Number:
     """Reserved but not allocated: 3 % of the peak (6 to 8 % were measured at tp 1 and at 128k sequences, where the allocator
     gives back cached blocks before it fails)."""

@@ -30,7 +30,14 @@ from specs.software import SoftwareStack
 Floats = npt.NDArray[np.float64]
 ROWS_PER_BLOCK = 8192
 """Rows combined at once, so that temporaries stay in the processor's cache."""
-MOMENTS = ("mlp_backward", "attention_backward", "loss", "output_layer_backward", "optimizer_step_bytes")
+MOMENTS = (
+    "mlp_backward",
+    "attention_backward",
+    "loss",
+    "output_layer_backward",
+    "embedding_backward",
+    "optimizer_step_bytes",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +87,7 @@ def estimate_memory(
     the limit get an infinite peak without further work. Illegal combinations get numbers too; legality is not decided here.
     """
     nccl = overhead.nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
+    nccl = nccl + overhead.model_parallel_reserved_bytes(stack.memory, layouts.tp, layouts.pp)
     limit = np.asarray(overhead.allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
 
     def stages(block: Layouts) -> StageTerms:
@@ -212,10 +220,11 @@ def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages
     released = mlp_released(recompute, fixed.mlp_whole, fixed.largest("mlp_kept", r))
     base = terms.state + held
     moments = {
-        "mlp_backward": base + (back_mlp + fixed.mlp_backward),
-        "attention_backward": base + (back_attention - released + fixed.attention_backward),
+        "mlp_backward": base + (back_mlp + fixed.mlp_backward + terms.tied_weight_gradient),
+        "attention_backward": base + (back_attention - released + fixed.attention_backward + terms.tied_weight_gradient),
         "loss": base + terms.loss,
         "output_layer_backward": base + terms.output_layer_backward,
+        "embedding_backward": base - held / terms.chunks_in_flight + terms.embedding_backward + terms.tied_weight_gradient,
         "optimizer_step_bytes": terms.state + terms.optimizer_step_bytes,
     }
     back = {"mlp_backward": back_mlp, "attention_backward": back_attention}
@@ -239,6 +248,9 @@ def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment:
     parts["mlp_released"] = -np.where(at["attention_backward"], stages.released, 0.0)
     for name in ("mlp_backward", "attention_backward"):
         parts[name] = np.where(at[name], getattr(fixed, name), 0.0)
-    for name in ("loss", "output_layer_backward", "optimizer_step_bytes"):
+    for name in ("loss", "output_layer_backward", "embedding_backward", "optimizer_step_bytes"):
         parts[name] = np.where(at[name], getattr(terms, name), 0.0)
+    waiting = at["mlp_backward"] | at["attention_backward"] | at["embedding_backward"]
+    parts["tied_weight_gradient"] = np.where(waiting, terms.tied_weight_gradient, 0.0)
+    parts["chunk_released"] = -np.where(at["embedding_backward"], stages.held / terms.chunks_in_flight, 0.0)
     return parts

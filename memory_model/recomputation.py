@@ -39,7 +39,7 @@ def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemo
     """Bytes per part that recomputing one module frees in a layer with these parts; empty without such a module."""
     norm_output = {"norm_outputs": parts["norm_outputs"] / 2} if stack.norm_inside_mlp else {}
     if module == "core_attn":
-        return {"attention_scores": parts["attention_scores"]}
+        return {name: parts[name] for name in ("attention_scores", "expanded_key_value") if name in parts}
     if module == "layernorm":
         return {"norm_outputs": parts["norm_outputs"]}
     if module == "mla_up_proj":
@@ -104,7 +104,10 @@ def mlp_released(recompute: Recompute, whole: Number, kept: Number) -> Number:
 
 
 def returning_layers(recompute: Recompute, chunk_layers: Number) -> Number:
-    """Whole layers that are back at once in backward under full recomputation: n of a uniform group, one of block."""
+    """Whole layers that are back at once in backward under full recomputation: n of a uniform group. With block, one where
+    every layer is recomputed; else the layers that were left alone are gone when the first recomputed one comes back."""
     if recompute.granularity != "full":
         return 0 * np.asarray(chunk_layers)
-    return np.minimum(recompute.num_layers if recompute.method == "uniform" else 1, chunk_layers)
+    if recompute.method == "block":
+        return np.where(np.greater_equal(recompute.num_layers, chunk_layers), 1, 0)
+    return np.minimum(recompute.num_layers, chunk_layers)

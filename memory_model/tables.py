@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memory_model import activations, moments, state
+from memory_model import activations, moments, separate_gradients, state
 from memory_model.in_flight import chunk_counts, chunks_in_flight
 from memory_model.overhead import workspace_bytes
 from memory_model.recomputation import MLP_PARTS, kept_under_selective
@@ -78,6 +78,9 @@ class StageTerms:
     chunk_layers: Floats
     loss: Floats
     output_layer_backward: Floats
+    embedding_backward: Floats
+    """-inf where the weight gradient is fused."""
+    tied_weight_gradient: Floats
     optimizer_step_bytes: Floats
 
     def take(self, rows: npt.NDArray[np.bool_]) -> StageTerms:
@@ -126,7 +129,7 @@ def layer_tables(
     return LayerTable(
         kinds=kinds,
         layer_input=activations.layer_input(model, numerics, shape)[inverse],
-        attention_backward=moments.attention_backward(model, numerics, memory, shape)[inverse],
+        attention_backward=_attention_backward(model, numerics, memory, shape)[inverse],
     )
 
 
@@ -135,6 +138,24 @@ def _gathered(table: KindTable, inverse: npt.NDArray[np.int64]) -> KindTable:
     columns = {f.name: getattr(table, f.name)[inverse] for f in dataclasses.fields(KindTable) if f.name != "parts_kept"}
     parts = tuple({name: column[inverse] for name, column in kept.items()} for kept in table.parts_kept)
     return KindTable(parts_kept=parts, **columns)
+
+
+def _attention_backward(model: ModelSpec, numerics: Numerics, memory: StackMemory, shape: Shape) -> Floats:
+    formula = separate_gradients if memory.separate_weight_gradients else moments
+    return np.asarray(formula.attention_backward(model, numerics, memory, shape))
+
+
+def _mlp_backward(
+    model: ModelSpec, moe: bool, numerics: Numerics, memory: StackMemory, shape: Shape, parts: dict[str, Floats]
+) -> Floats:
+    """Temporaries of the MLP's backward."""
+    if memory.separate_weight_gradients:
+        if moe:
+            return np.asarray(separate_gradients.expert_backward(model, numerics, shape, parts))
+        return np.asarray(separate_gradients.mlp_backward(model, model.ffn_hidden_size, numerics, shape, parts["mlp_inside"]))
+    if moe:
+        return np.asarray(moments.expert_backward(model, numerics, shape))
+    return np.asarray(moments.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape))
 
 
 def _kind_table(
@@ -152,10 +173,7 @@ def _kind_table(
         for name, size in activations.layer_activations(model, moe, numerics, memory, shape, gpu).items()
     }
     kept = [kept_under_selective(parts, r.modules, memory) for r in recomputes]
-    if moe:
-        backward = moments.expert_backward(model, numerics, shape)
-    else:
-        backward = moments.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape)
+    backward = _mlp_backward(model, moe, numerics, memory, shape, parts)
 
     def mlp(sizes: dict[str, Floats]) -> Floats:
         return sum((sizes[name] for name in MLP_PARTS if name in sizes), zeros)
@@ -204,21 +222,43 @@ def stage_terms(
     parts = _state_parts(model, cluster, numerics, memory, layouts, groups)
     embedding = moments.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
-    parts["final_norm"] = moments.final_norm(model, numerics, shape)[:, None] * stages.is_last
     vocab = padded_vocab_size(model, layouts.tp)
-    loss = moments.loss(memory, vocab, shape) + moments.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
-    head = moments.output_layer_backward(model, numerics, memory, vocab, shape, layouts.pp) + moments.mtp_loss(
-        memory, vocab, shape, model.mtp_num_layers
-    )
+    parts["retained_logits"] = moments.retained_logits(memory, vocab, shape)[:, None] * stages.is_last
+    parts["final_norm"] = moments.final_norm(model, numerics, shape)[:, None] * stages.is_last
+    depths = moments.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
+    loss, head, embedding_end, tied = _end_moments(model, numerics, memory, vocab, shape, layouts)
+    if memory.separate_weight_gradients:
+        parts["gather_buffer"] = np.broadcast_to(
+            np.asarray(separate_gradients.gather_buffer(model, numerics, memory, shape))[:, None], stages.index.shape
+        )
     return StageTerms(
         state=sum(parts.values(), np.zeros(stages.index.shape)),
         state_parts=parts,
         layers_in_flight=in_flight,
         chunks_in_flight=chunks.astype(float),
         chunk_layers=stages.layers / vpp,
-        loss=np.where(stages.is_last, loss[:, None], -np.inf),
-        output_layer_backward=np.where(stages.is_last, head[:, None], -np.inf),
+        loss=np.where(stages.is_last, (loss + depths)[:, None], -np.inf),
+        output_layer_backward=np.where(stages.is_last, (head + depths)[:, None], -np.inf),
+        embedding_backward=np.where(stages.is_first, embedding_end[:, None], -np.inf),
+        tied_weight_gradient=stages.is_first * tied[:, None],
         optimizer_step_bytes=sum((state.optimizer_step_bytes(g, numerics) for g in groups), np.zeros(stages.index.shape)),
+    )
+
+
+def _end_moments(
+    model: ModelSpec, numerics: Numerics, memory: StackMemory, vocab: Floats, shape: Shape, layouts: Layouts
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """[n]: temporaries of the loss, of the output layer's and the embedding's backward; a tied weight's waiting gradient."""
+    loss, pp, zeros = moments.loss(memory, vocab, shape), layouts.pp, np.zeros(len(layouts))
+    if not memory.separate_weight_gradients:
+        head = moments.output_layer_backward(model, numerics, memory, vocab, shape, pp)
+        return loss, head, zeros - np.inf, zeros
+    logits = moments.logits_per_rank(memory, vocab, shape)
+    return (
+        loss + separate_gradients.sent_and_received(model, numerics, shape, pp),
+        separate_gradients.output_layer_backward(model, numerics, memory, logits, vocab, shape, pp),
+        separate_gradients.embedding_backward(model, numerics, vocab, shape, pp),
+        separate_gradients.tied_weight_gradient(model, numerics, vocab, shape, pp),
     )
 
 

@@ -39,7 +39,7 @@ NUMBERS: dict[str, float] = {"link_gb_per_s": 1e5, "nic_gbit_per_s_per_gpu": 1e5
 """Keys that take any positive number, with the most that is believed."""
 TEXTS = ("link", "name")
 KEYS = ("gpu", *WHOLE_NUMBERS, *NUMBERS, *TEXTS)
-INLINE_GPU_KEYS = tuple(f.name for f in fields(GpuSpec) if f.name != "aliases")
+INLINE_GPU_KEYS = tuple(f.name for f in fields(GpuSpec) if f.name not in ("aliases", "operator_tables"))
 _INLINE_OPTIONAL = {"name", "compute_capability", *(f.name for f in fields(GpuSpec) if f.default_factory is not MISSING)}
 _MAX_TEXT = 200
 

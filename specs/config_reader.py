@@ -64,6 +64,13 @@ class ConfigReader:
             raise self.fail(f"{key}={_short(value)} must be a whole number from {low} to {high}")
         return value
 
+    def number(self, key: str, default: float = _MISSING) -> float:
+        """A finite number of at least 0."""
+        value = self._get(key, default, "a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
+            raise self.fail(f"{key}={_short(value)} must be a number of at least 0")
+        return float(value)
+
     def optional_integer(self, key: str, *, low: int = 1) -> int | None:
         """Like `integer`, or None where the key is absent or null."""
         return self.integer(key, low=low) if key in self else None

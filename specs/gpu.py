@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from specs.errors import InputError
 
+CPU_ARCHITECTURE = "cpu"
+"""Architecture of a machine's own CPU, measured in place of a GPU (kernels.benchmark)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
@@ -16,7 +19,7 @@ class GpuSpec:
     name: str
     vendor: str
     architecture: str
-    """volta, ampere, ada, hopper, blackwell, cdna3 or cdna4."""
+    """volta, ampere, ada, hopper, blackwell, cdna3 or cdna4; cpu or unknown where a machine's own device was measured."""
     compute_capability: float | None
     """CUDA compute capability; None for other vendors."""
     memory_bytes: int
@@ -38,6 +41,8 @@ class GpuSpec:
     """Network bandwidth per GPU of the usual server, one direction."""
     aliases: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
+    operator_tables: str = ""
+    """File of operators measured on this very machine (specs.operator_table); empty: the tables that ship."""
 
     def peak_flops_per_s(self, precision: str) -> float:
         """Dense peak for a training precision; tf32 means fp32 where there is none. Raises InputError naming what there is."""

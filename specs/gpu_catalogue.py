@@ -24,7 +24,7 @@ _FOLDER = Path(__file__).with_name("catalogue") / "gpus"
 _HINT = "autoconfig gpus lists them all"
 _PREFIX_WORDS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce", "dgx", "hgx"})
 _MAX_NAME = 100
-_LOCAL_MEMORY_TOLERANCE = 0.10
+LOCAL_MEMORY_TOLERANCE = 0.10
 """nvidia-smi counts memory that the driver reserves, total_memory does not (2 % apart), and ECC takes 6 % of GDDR memory."""
 _SMI_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _SMI_TIMEOUT_S = 20.0
@@ -125,17 +125,25 @@ def brief(value: object) -> str:
 
 
 def detect_local_gpu() -> GpuSpec:
-    """The catalogue's entry for the GPU of this machine (`--gpu local`). Raises InputError with what was tried."""
+    """The catalogue's entry for the GPU of this machine. Raises InputError with what was tried."""
     tried: list[str] = []
-    found = _read_nvidia_smi(tried) or _read_nvml(tried)
-    if not found:
+    found = reported_gpu(tried)
+    if found is None:
         raise InputError(f"no GPU was found on this machine ({'; '.join(tried)}); name one with --gpu, for example "
                          f"--gpu {DEFAULT_GPU} ({_HINT})")
+    return match_reported_gpu(*found)
+
+
+def reported_gpu(tried: list[str]) -> tuple[str, float] | None:
+    """(name, memory in bytes) of this machine's GPUs as the driver says it; None, and why in `tried`, where there is none.
+
+    Raises InputError where they are of several types.
+    """
+    found = _read_nvidia_smi(tried) or _read_nvml(tried)
     if len({name for name, _ in found}) > 1:
         kinds = ", ".join(sorted({name for name, _ in found}))
         raise InputError(f"this machine holds GPUs of several types ({kinds}); name one with --gpu")
-    name, memory_bytes = found[0]
-    return match_reported_gpu(name, memory_bytes)
+    return found[0] if found else None
 
 
 def match_reported_gpu(name: str, memory_bytes: float) -> GpuSpec:
@@ -150,7 +158,7 @@ def match_reported_gpu(name: str, memory_bytes: float) -> GpuSpec:
         candidates = [gpu for gpu in gpu_ids() if wanted and gpu.startswith(wanted + "-")]
     for gpu in candidates:
         spec = _load(gpu)
-        if abs(memory_bytes / spec.memory_bytes - 1.0) <= _LOCAL_MEMORY_TOLERANCE:
+        if abs(memory_bytes / spec.memory_bytes - 1.0) <= LOCAL_MEMORY_TOLERANCE:
             return spec
     known = f"the catalogue knows {', '.join(candidates)} by that name, with other memory" if candidates else \
         "the catalogue has no such GPU"

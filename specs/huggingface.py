@@ -7,7 +7,9 @@ family has and ModelSpec cannot say is refused with the reason, never approximat
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from specs.config_reader import ConfigReader, read_json_object
 from specs.errors import FileError, UnsupportedError
@@ -39,21 +41,25 @@ def model_from_config(path: str | Path) -> ModelSpec:
     UnsupportedError when the architecture is understood or known and cannot be planned here.
     """
     file = _config_file(path)
-    data = read_json_object(file)
-    reader = ConfigReader(data, str(file))
+    return model_from_mapping(read_json_object(file), str(file), _name(file))
+
+
+def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelSpec:
+    """The model of a config.json's values; `where` opens every message. Raises InputError or UnsupportedError."""
+    reader = ConfigReader(data, where)
     model_type = _model_type(reader)
     build = FAMILIES.get(model_type)
     if build is None:
-        raise UnsupportedError(_refusal(str(file), model_type))
+        raise UnsupportedError(_refusal(where, model_type))
     for key in ("text_config", "vision_config", "audio_config", "language_config"):
         if key in reader:
-            raise UnsupportedError(f"{file}: has {key}: a multi-modal model, of which only part is a language model; save "
+            raise UnsupportedError(f"{where}: has {key}: a multi-modal model, of which only part is a language model; save "
                                    f"that part as a config.json of its own (model_type one of {', '.join(sorted(FAMILIES))})")
     if reader.boolean("is_encoder_decoder", False):
-        raise UnsupportedError(f"{file}: is_encoder_decoder is true; only decoder-only models can be planned")
+        raise UnsupportedError(f"{where}: is_encoder_decoder is true; only decoder-only models can be planned")
     fields = build(reader)
-    fields.setdefault("sources", {"*": str(file)})
-    return ModelSpec(name=_name(file), **fields)
+    fields.setdefault("sources", {"*": where})
+    return ModelSpec(name=name, **fields)
 
 
 def supported_families() -> list[str]:

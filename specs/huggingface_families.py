@@ -10,6 +10,7 @@ from typing import Any
 
 from specs.config_reader import ConfigReader
 from specs.errors import UnsupportedError
+from specs.huggingface_rope import rotary_fields
 
 Fields = dict[str, Any]
 MAX_LAYERS = 10_000
@@ -45,12 +46,6 @@ def _head_dim(cfg: ConfigReader, hidden: int, heads: int, key: str = "head_dim")
     return hidden // heads
 
 
-def _position_type(cfg: ConfigReader) -> str:
-    scaling = cfg.section("rope_scaling") if "rope_scaling" in cfg else cfg.section("rope_parameters")
-    kind = scaling.text("rope_type", scaling.text("type", "default"))
-    return "yarn" if kind == "yarn" else "rope"
-
-
 def _sliding(cfg: ConfigReader, layers: int, window: int | None, pattern: list[bool]) -> Fields:
     """window_size and window_attn_skip_freq for a pattern of sliding layers; refused if no frequency gives the pattern."""
     if window is None or not any(pattern):
@@ -78,7 +73,7 @@ def _layer_types(cfg: ConfigReader, layers: int) -> list[bool] | None:
 
 
 def _decoder(cfg: ConfigReader, *, tied: bool = False, activation_key: str = "hidden_act", activation: str = "silu",
-             kv_default: int | None = None, gated: bool = True) -> Fields:
+             kv_default: int | None = None, gated: bool = True, rotary_base: int = 10_000) -> Fields:
     """What the Llama-like families share: RMSNorm, rotary positions, gated MLP, no biases."""
     hidden, heads = cfg.integer("hidden_size"), cfg.integer("num_attention_heads")
     return {
@@ -87,8 +82,9 @@ def _decoder(cfg: ConfigReader, *, tied: bool = False, activation_key: str = "hi
         "num_query_groups": cfg.integer("num_key_value_heads", kv_default or heads),
         "kv_channels": _head_dim(cfg, hidden, heads), "max_position_embeddings": cfg.integer("max_position_embeddings", 4096),
         "gated_linear_unit": gated, "activation": _activation(cfg, activation_key, activation, gated),
-        "normalization": "RMSNorm", "position_embedding_type": _position_type(cfg), "add_bias_linear": False,
+        "normalization": "RMSNorm", "add_bias_linear": False,
         "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", tied),
+        **rotary_fields(cfg, rotary_base),
     }
 
 
@@ -106,14 +102,14 @@ def _llama(cfg: ConfigReader) -> Fields:
     return _decoder(cfg) | _biases(cfg)
 
 
-def _mistral(cfg: ConfigReader) -> Fields:
-    fields = _decoder(cfg, kv_default=None if "num_key_value_heads" in cfg else 8)
+def _mistral(cfg: ConfigReader, rotary_base: int = 10_000) -> Fields:
+    fields = _decoder(cfg, kv_default=None if "num_key_value_heads" in cfg else 8, rotary_base=rotary_base)
     slides = _layer_types(cfg, fields["num_layers"]) or [True] * fields["num_layers"]
     return fields | _sliding(cfg, fields["num_layers"], cfg.optional_integer("sliding_window"), slides)
 
 
 def _mixtral(cfg: ConfigReader) -> Fields:
-    fields = _mistral(cfg)
+    fields = _mistral(cfg, rotary_base=1_000_000)
     return fields | {"num_moe_experts": cfg.integer("num_local_experts", 8), "moe_ffn_hidden_size": fields["ffn_hidden_size"],
                      "moe_router_topk": cfg.integer("num_experts_per_tok", 2)}
 
@@ -183,7 +179,7 @@ def _deepseek(cfg: ConfigReader) -> Fields:
         "vocab_size": cfg.integer("vocab_size"), "ffn_hidden_size": cfg.integer("intermediate_size"),
         "max_position_embeddings": cfg.integer("max_position_embeddings", 4096), "gated_linear_unit": True,
         "activation": _activation(cfg, "hidden_act", "silu", True), "normalization": "RMSNorm",
-        "position_embedding_type": _position_type(cfg), "add_bias_linear": False,
+        **rotary_fields(cfg), "add_bias_linear": False,
         "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", False),
         "multi_latent_attention": True, "q_lora_rank": q_rank, "kv_lora_rank": cfg.integer("kv_lora_rank", 512),
         "qk_head_dim": cfg.integer("qk_nope_head_dim", 128), "qk_pos_emb_head_dim": cfg.integer("qk_rope_head_dim", 64),
@@ -205,7 +201,7 @@ def _deepseek_experts(cfg: ConfigReader, layers: int, v3: bool) -> Fields:
 
 
 def _gpt_oss(cfg: ConfigReader) -> Fields:
-    fields = _decoder(cfg, kv_default=None if "num_key_value_heads" in cfg else 8)
+    fields = _decoder(cfg, kv_default=None if "num_key_value_heads" in cfg else 8, rotary_base=150_000)
     layers = fields["num_layers"]
     slides = _layer_types(cfg, layers) or [bool((i + 1) % 2) for i in range(layers)]
     bias = cfg.boolean("attention_bias", True)
@@ -217,7 +213,8 @@ def _gpt_oss(cfg: ConfigReader) -> Fields:
 
 
 def _nemotron(cfg: ConfigReader) -> Fields:
-    return _decoder(cfg, activation="relu2", gated=False) | {"normalization": "LayerNorm"} | _biases(cfg)
+    fields = _decoder(cfg, activation="relu2", gated=False) | {"normalization": "LayerNorm"} | _biases(cfg)
+    return fields | rotary_fields(cfg, percent=0.5)
 
 
 def _gemma(cfg: ConfigReader) -> Fields:
@@ -257,7 +254,7 @@ def _gpt_neox(cfg: ConfigReader) -> Fields:
         raise _unsupported(cfg, "attention_bias is false while the MLP has biases: this mixture cannot be planned")
     return _gpt_like(cfg, _layers(cfg), cfg.integer("hidden_size"), cfg.integer("num_attention_heads"),
                      cfg.integer("intermediate_size"), cfg.integer("max_position_embeddings", 2048), tied=False) | {
-        "position_embedding_type": "rope", "activation": _activation(cfg, "hidden_act", "gelu", False),
+        **rotary_fields(cfg, percent=0.25), "activation": _activation(cfg, "hidden_act", "gelu", False),
         "parallel_attention": cfg.boolean("use_parallel_residual", True)}
 
 
@@ -270,7 +267,7 @@ def _falcon(cfg: ConfigReader) -> Fields:
                      cfg.integer("max_position_embeddings", 2048)) | {
         "num_query_groups": groups, "add_bias_linear": cfg.boolean("bias", False), "parallel_attention": parallel,
         "num_layernorms_per_layer": 2 if two_norms else 1, "activation": _activation(cfg, "activation", "gelu", False),
-        "position_embedding_type": "alibi" if cfg.boolean("alibi", False) else _position_type(cfg)}
+        **({"position_embedding_type": "alibi"} if cfg.boolean("alibi", False) else rotary_fields(cfg))}
 
 
 def _bloom(cfg: ConfigReader) -> Fields:

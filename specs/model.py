@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from specs.errors import InputError
+from specs.rope import RopeScaling
 
 ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
 POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "none")
 MAX_DIMENSION = 2**31
+MAX_PARAMETERS = 10**18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,11 @@ class ModelSpec:
     layernorm_bias: bool = True
     """False for LayerNorm with a weight only (MPT); RMSNorm never has a bias."""
     position_embedding_type: str = "learned_absolute"
+    rotary_base: int | None = None
+    """rope_theta; None where it is not known, or positions are not rotary."""
+    rotary_percent: float = 1.0
+    """Share of a head's channels that rotate."""
+    rope_scaling: RopeScaling | None = None
     add_bias_linear: bool = True
     add_qkv_bias: bool = False
     add_attention_output_bias: bool = False
@@ -150,8 +157,8 @@ class ModelSpec:
 
 _COUNTS = ("moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "kv_lora_rank", "qk_head_dim",
            "qk_pos_emb_head_dim", "v_head_dim", "mtp_num_layers", "num_layernorms_per_layer")
-_OPTIONAL_POSITIVE = ("num_moe_experts", "q_lora_rank", "window_size", "window_attn_skip_freq", "default_seq_length",
-                      "default_global_batch_size", "published_parameters")
+_OPTIONAL_POSITIVE = ("rotary_base", "num_moe_experts", "q_lora_rank", "window_size", "window_attn_skip_freq",
+                      "default_seq_length", "default_global_batch_size", "published_parameters")
 _POSITIVE = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "ffn_hidden_size", "num_query_groups",
              "kv_channels", "max_position_embeddings", "make_vocab_size_divisible_by")
 
@@ -166,9 +173,11 @@ def _check_positive(model: ModelSpec) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MAX_DIMENSION:
             raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 0 to {MAX_DIMENSION - 1}")
     for name in _OPTIONAL_POSITIVE:
-        value = getattr(model, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InputError(f"{model.name}: {name}={value!r} must be a whole number of at least 1, or left out")
+        value, most = getattr(model, name), MAX_PARAMETERS if name == "published_parameters" else MAX_DIMENSION - 1
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most):
+            raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 1 to {most}, or left out")
+    if not isinstance(model.rotary_percent, int | float) or not 0 < model.rotary_percent <= 1:
+        raise InputError(f"{model.name}: rotary_percent={model.rotary_percent!r} must be above 0 and at most 1")
     if model.num_layers > 10_000:
         raise InputError(f"{model.name}: num_layers={model.num_layers} is more than 10,000")
     if not model.multi_latent_attention and model.num_attention_heads % model.num_query_groups:

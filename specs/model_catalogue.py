@@ -18,6 +18,7 @@ from specs.errors import CatalogueError, UnknownNameError, UnsupportedError
 from specs.gpt3_family import gpt3_style
 from specs.huggingface import model_from_config
 from specs.model import ModelSpec
+from specs.rope import rope_scaling_of
 from specs.units import parse_count
 
 FOLDER = Path(__file__).parent / "catalogue" / "models"
@@ -69,17 +70,17 @@ def load_model(name: str) -> ModelSpec:
     return model.replace(name=f"{model.name}*", **changes) if changes else model
 
 
-def resolve_model(text: str) -> tuple[ModelSpec, list[str]]:
+def resolve_model(text: str, *, paths: bool = True) -> tuple[ModelSpec, list[str]]:
     """The model that `text` means: a catalogue name, else the path of a config.json or of its folder, else a bare size.
 
-    Also returns the assumptions made, as sentences to print. Raises UnknownNameError for a word that is none of these,
-    UnsupportedError for what is known and refused (T5, BERT, ...), FileError, InputError or UnsupportedError for a config.json
-    or a size that cannot be used.
+    Also returns the assumptions made, as sentences to print. Without `paths` no file is looked for, for questions that come
+    over the network. Raises UnknownNameError for a word that is none of these, UnsupportedError for what is known and refused
+    (T5, BERT, ...), FileError, InputError or UnsupportedError for a config.json or a size that cannot be used.
     """
     try:
         return load_model(text), []
     except UnknownNameError as unknown:
-        if _looks_like_path(text):
+        if paths and _looks_like_path(text):
             model = model_from_config(text)
             return model, [f"model {model.name} is read from {text.strip()}"]
         refused = _REFUSED_NAME.match(_normalised(text))
@@ -159,6 +160,7 @@ def _build(data: dict[str, Any], stem: str) -> ModelSpec:
     values = {key: value for key, value in data.items() if key in _SPEC_FIELDS}
     if isinstance(values.get("moe_layer_freq"), list):
         values["moe_layer_freq"] = tuple(values["moe_layer_freq"])
+    values["rope_scaling"] = rope_scaling_of(values.get("rope_scaling"))
     return ModelSpec(**values)
 
 

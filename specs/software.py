@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from specs.errors import CatalogueError
 
+DISPATCHERS = ("alltoall", "deepep", "hybridep")
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackMemory:
@@ -22,15 +24,20 @@ class StackMemory:
     score_dropout_bytes: float = 3.0
     """Unfused attention with dropout: bytes more per score (mask 1, dropped scores 2)."""
     attention_mask_bytes: float = 0.0
-    """Unfused attention: bytes of a mask per s^2 b, kept per layer."""
+    """Unfused attention: bytes of a mask per s^2, kept per layer and micro-batch."""
     expands_kv: bool = False
     """Keys and values are repeated to all heads before attention and saved so (GQA saves nothing)."""
+    torch_attention: bool = False
+    """Flash attention is torch's scaled_dot_product_attention (kernels/attention.py): values are padded to the width of keys,
+    and context parallelism keeps gathered keys and values, masks, and the output of each chunk."""
     rope_copy_bytes: float = 0.0
-    """Bytes more per rotated query or key element where RoPE is not fused."""
+    """Bytes more per rotated query or key element where RoPE is not fused; cosine and sine are kept then too."""
     norm_input_bytes: float = 2.0
     """Saved per norm and input element: 2 fused; more where fp32 copies are kept."""
     norm_statistics_bytes: float = 4.0
     """Saved per norm and token and statistic (one for RMSNorm, two for LayerNorm)."""
+    saves_gathered_inputs: bool = False
+    """With sequence parallelism, GEMMs save their gathered input (T h) rather than the local part, to be gathered again."""
     gated_activation_extra_bytes: float = 0.0
     """Gated MLP, unfused: bytes saved more per ffn channel beside fc1 output (2 G) and fc2 input (2)."""
     fp8_gemm_inputs: bool = True
@@ -41,12 +48,20 @@ class StackMemory:
     """Alive per logit in the backward of the output layer (0 where logits are computed in chunks)."""
     logits_sharded: bool = True
     """Logits stay divided over tensor-parallel ranks; False: gathered before the loss."""
+    retained_logit_bytes: float = 0.0
+    """Per logit of the last stage: outputs of earlier micro-batches that the schedule's buffers still hold."""
     gathered_loss_bytes_per_logit: float = 0.0
     """Alive per gathered logit instead, where logits are gathered and tp is above 1."""
+    separate_weight_gradients: bool = False
+    """Each weight's gradient is a tensor of its own before it is added to the gradient buffer, and gathered inputs live in one
+    buffer that is kept (megatron-core without Transformer Engine): the moments of `memory_model.separate_gradients`."""
     dummy_wgrads: bool = True
     """Cached dummy weight gradients of one layer (gradient accumulation fused into wgrad)."""
     workspace_bytes: int = 0
     """GEMM and attention workspaces that stay allocated."""
+    model_parallel_reserved_gib: float = 0.0
+    """GiB of the device that tensors cannot take where tp or pp is above 1, beside context, NCCL and allocator: fitted on
+    out-of-memory labels where a stack has some."""
     flash_copies_output: bool = False
     """Where the flash-attention package runs (not cuDNN), its output is transposed and kept twice above micro-batch 1."""
     cp_comm_type: str = "p2p"
@@ -59,7 +74,11 @@ class StackMemory:
     """The norm before the MLP is fused into its first matrix, so that recomputing `mlp` drops its output too."""
     score_backward_bytes: float = 4.0
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
+    score_dropped_bytes: float = 2.0
+    """Unfused attention: saved bytes per score that are free again when those are alive."""
     default_grad_dtype: str = "fp32"
+    default_fsdp_grad_dtype: str = ""
+    """The same where its usual FSDP run differs."""
     default_fp8_param_gather: bool = False
     """The stack's usual fp8 run keeps and gathers weights in fp8."""
     default_optimizer_shard: bool = True
@@ -99,6 +118,9 @@ class SoftwareStack:
             raise CatalogueError(f"stack {self.name}: cp_comm_type {self.memory.cp_comm_type!r}")
         if self.time.attention_generation not in ("flash1", "flash2", "flash3"):
             raise CatalogueError(f"stack {self.name}: attention_generation {self.time.attention_generation!r}")
+        named = (self.time.moe_dispatcher, self.time.moe_dispatcher_wide, self.time.moe_dispatcher_dropless)
+        if not set(named) <= {"", *DISPATCHERS} or not self.time.moe_dispatcher:
+            raise CatalogueError(f"stack {self.name}: moe dispatchers {named!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +192,27 @@ class StackTime:
     """More per data-parallel rank where the sharded optimizer broadcasts owner by owner."""
     straggler_growth: float = 0.001
     """Step time grows by this share per doubling of the GPUs beyond 8."""
-    moe_permute_factor: float = 3.0
-    """Traffic of routing, permutation and padding over 8 bytes x top-k x hidden, each way."""
+    moe_dispatcher: str = "alltoall"
+    """How tokens reach their experts: alltoall (a copy per expert), deepep or hybridep (a copy per rank and link domain)."""
+    moe_dispatcher_wide: str = ""
+    """The same in link domains of more than one 8-GPU board (NVL72); empty: as moe_dispatcher."""
+    moe_dispatcher_dropless: str = ""
+    """What runs without token drop use instead of moe_dispatcher, where the stack tells them apart."""
+    moe_overlap_interleaved_share: float = 0.0
+    """Share of the expert all-to-all that another micro-batch's compute hides where stages are interleaved (Megatron's
+    overlap_moe_expert_parallel_comm), on 8-GPU boards; dropless runs only."""
+    moe_host_seconds: float = 0.001
+    """More than host_floor_seconds for the forward of a layer with experts: router, permutation, dispatch and its
+    synchronisation with the host."""
+    expert_host_seconds: float = 0.00008
+    """The same per local expert: its launches and, under fp8, casts of its own."""
+    moe_graphs_wide: bool = False
+    """In wide link domains attention, router and permutation are replayed as CUDA graphs; experts are launched."""
+    moe_graphs_least_capability: float | None = None
+    """With token drop (fixed shapes) and one pipeline stage (buffers of one micro-batch) GPUs of this compute capability and
+    above replay layers as CUDA graphs: no host floor."""
     moe_imbalance: float = 1.15
     """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
-    dropless_sends_once_per_domain: bool = False
-    """Runs without token drop use the flex dispatcher, runs with it the all-to-all."""
-    moe_send_once_per_domain: bool = False
-    """The dispatcher sends a token once to each link domain and spreads it there (flex: DeepEP, HybridEP)."""
     step_factor: float = 1.0
     """Calibration: seconds of the whole step over the formulas'."""
     communication_factor: float = 1.0
@@ -186,5 +221,3 @@ class StackTime:
     """Calibration: seconds of core attention over the formulas'."""
     moe_factor: float = 1.0
     """Calibration: seconds of grouped GEMMs, routing and permutation over the formulas'."""
-    moe_overlap_share: float = 0.0
-    """Share of the expert all-to-all hidden under compute."""

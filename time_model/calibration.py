@@ -103,8 +103,9 @@ def parents() -> Mapping[str, str | None]:
 
 
 def scaled(stack: SoftwareStack, factors: Factors) -> SoftwareStack:
-    """The stack with its time constants scaled; factors multiply what is there, so that they compose."""
-    t = stack.time
+    """The stack with its time constants scaled; factors multiply what is there, so that they compose. `step` is about what
+    the GPU does: the host's own seconds stay."""
+    t, host = stack.time, factors.host / factors.step
     return replace(
         stack,
         time=replace(
@@ -114,7 +115,9 @@ def scaled(stack: SoftwareStack, factors: Factors) -> SoftwareStack:
             communication_factor=t.communication_factor * factors.communication,
             attention_factor=t.attention_factor * factors.attention,
             moe_factor=t.moe_factor * factors.moe,
-            host_floor_seconds=t.host_floor_seconds * factors.host,
+            host_floor_seconds=t.host_floor_seconds * host,
+            moe_host_seconds=t.moe_host_seconds * host,
+            expert_host_seconds=t.expert_host_seconds * host,
         ),
     )
 

@@ -58,19 +58,27 @@ def small_group_factor(size: Number, ranks: tuple[float, ...], values: tuple[flo
     return np.interp(np.log2(size), np.log2(ranks), values)
 
 
-def collective_seconds(kind: str, total_bytes: Number, group: Group, links: Links, outside_share: Number = 1.0) -> Number:
+def collective_seconds(
+    kind: str,
+    total_bytes: Number,
+    group: Group,
+    links: Links,
+    *,
+    inside_share: Number = 1.0,
+    outside_share: Number = 1.0,
+) -> Number:
     """all_reduce, all_gather, reduce_scatter (total_bytes: the whole buffer) or all_to_all (what one rank holds).
 
     t = alpha(n) + ring factor x bytes / bandwidth + c sqrt(bytes) inside a link domain (NCCL tables of aiconfigurator-core
     0.12.0; findings on public measurements, section 5: median 3-4 %). Over D domains the ring's bandwidth is what the
     group's members in one domain have of network cards together, at most the link's; plus a hop of latency per further domain.
     All-to-all sends (n - local)/n of its bytes through the rank's own card while the rest uses the links;
-    `outside_share` of them where duplicates are sent once. 0 for one rank.
+    `inside_share` and `outside_share` of them where duplicates are sent once. 0 for one rank.
     """
     alpha, share, sqrt = collective_terms(kind, group, links)
     bandwidth = share * links.link_bytes_per_s
     if kind == "all_to_all":
-        inside = (group.local - 1.0) / group.size * total_bytes / bandwidth
+        inside = inside_share * (group.local - 1.0) / group.size * total_bytes / bandwidth
         outside = outside_share * (group.size - group.local) / group.size * total_bytes / links.nic_bytes_per_s
         transfer = np.maximum(inside, outside)
     else:
@@ -78,6 +86,13 @@ def collective_seconds(kind: str, total_bytes: Number, group: Group, links: Link
         transfer = ring_factor(kind, group.size) * total_bytes / np.where(group.size > group.local, network, bandwidth)
     hops = (group.domains - 1.0) * (2.0 if kind == "all_reduce" else 1.0) * links.nic_hop_s
     return np.where(group.size > 1.0, alpha + hops + transfer + sqrt * np.sqrt(total_bytes), 0.0)
+
+
+def rate_share(kind: str, group: Group, links: Links) -> Number:
+    """Rate at which a ring moves through each GPU, over that inside a link domain: 1 inside, local members x card over the
+    link's outside. A slow wire leaves the kernels beside it more of the GPU."""
+    bandwidth = collective_terms(kind, group, links)[1] * links.link_bytes_per_s
+    return np.where(group.size > group.local, np.minimum(group.local * links.nic_bytes_per_s / bandwidth, 1.0), 1.0)
 
 
 def collective_terms(kind: str, group: Group, links: Links) -> tuple[Number, Number, Number]:
@@ -106,7 +121,7 @@ def send_seconds(message_bytes: Number, crosses: Number, links: Links) -> Number
     return c.alpha_s + np.where(crosses, links.nic_hop_s, 0.0) + message_bytes / rate
 
 
-def exposed_seconds(communication: Number, compute: Number, interference: float) -> Number:
+def exposed_seconds(communication: Number, compute: Number, interference: Number) -> Number:
     """What is felt of communication beside compute: the part that outlasts it, and a share of the hidden part.
 
     max(c - w, 0) + i min(c, w). i = 1 is no overlap at all. Source: findings on public measurements, section 2 (25 %

@@ -30,13 +30,15 @@ def bucketed_exposed_seconds(
 
 
 def fsdp_seconds(
-    gather: Number, scatter: Number, forward: Number, backward: Number, *, stage: Number, interference: float
+    gather: Number, scatter: Number, forward: Number, backward: Number, *, stage: Number, interference: Number
 ) -> Number:
     """Felt traffic of one layer and micro-batch under FSDP: weights gathered before forward and backward (stage 3), gradients
     reduce-scattered after backward (stages 2 and 3), each prefetched beside the layer's compute.
 
     max(compute, traffic) + i min(compute, traffic) - compute, for forward and for backward. Source: findings on public
-    measurements, section 2; Zhao et al. 2023 (PyTorch FSDP). i is 0.5 (A100) to 0.7 (H100): measured on MosaicML's runs.
+    measurements, section 2; Zhao et al. 2023 (PyTorch FSDP). i is 0.5 (A100) to 0.7 (H100): measured on MosaicML's runs,
+    whose rings move at the links' rate; a ring on slower wires (experts spread one to a node) takes as much less of the GPU
+    (collectives.rate_share).
     """
     stage = np.asarray(stage)
     whole = np.where(stage == 3, gather, 0.0)

@@ -1,5 +1,5 @@
 """What share of a GPU's published rates kernels and collectives reach: constants of the closed forms
-(`data/gpu_efficiency.json`) and, where the GPU was measured, its operator tables."""
+(`data/gpu_efficiency.json`) and, where the GPU was measured, its operator tables; a machine's own file goes before both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from importlib import resources
 from typing import Any
 
 from specs.gpu import GpuSpec
-from time_model.operator_tables import OperatorTables, operator_tables_of
+from specs.operator_table import read_operator_table
+from time_model.operator_tables import OperatorTables, measured_over, operator_tables_of, tables_from
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 
@@ -136,8 +137,26 @@ def formula_efficiency_of(gpu: GpuSpec) -> GpuEfficiency:
 
 
 def efficiency_of(gpu: GpuSpec) -> GpuEfficiency:
-    """The closed forms with the operator tables of this GPU, or of the one whose chip it has (`operators` in the data file)."""
-    return _with_tables(gpu.id, gpu.architecture, gpu.link)
+    """The closed forms with the operator tables of this GPU, or of the one whose chip it has (`operators` in the data file).
+
+    What was measured on this very machine (`gpu.operator_tables`) goes before both. Raises FileError or InputError where
+    that file cannot be used.
+    """
+    if not gpu.operator_tables:
+        return _with_tables(gpu.id, gpu.architecture, gpu.link)
+    return _with_measured(gpu, read_operator_table(gpu.operator_tables))
+
+
+def _with_measured(gpu: GpuSpec, data: dict[str, Any]) -> GpuEfficiency:
+    """The machine's own constants and tables over those that ship."""
+    shipped = _with_tables(gpu.id, gpu.architecture, gpu.link)
+    merged, origin = _merged(gpu.id, gpu.architecture, gpu.link)
+    for group, values in data.get("constants", {}).items():
+        target = merged["nccl"] if group == "p2p" else merged
+        target[group] = _merge(target[group], values)
+    own = tables_from(data)
+    origin = "; ".join(filter(None, (origin, shipped.tables.origin, f"measured on this machine: {own.origin}")))
+    return replace(_build(merged, origin), level="calibrated", tables=measured_over(own, shipped.tables))
 
 
 @cache
@@ -150,6 +169,11 @@ def _with_tables(gpu_id: str, architecture: str, link: str) -> GpuEfficiency:
 
 @cache
 def _efficiency(gpu_id: str, architecture: str, link: str) -> GpuEfficiency:
+    return _build(*_merged(gpu_id, architecture, link))
+
+
+def _merged(gpu_id: str, architecture: str, link: str) -> tuple[dict[str, Any], str]:
+    """(one entry with every constant, names of the entries behind it); a new object every time."""
     data = _file()
     prefix = max((p for p in data["gpus"] if gpu_id == p or gpu_id.startswith(p + "-")), key=len, default=None)
     layers = [("default", data["default"])]
@@ -163,7 +187,8 @@ def _efficiency(gpu_id: str, architecture: str, link: str) -> GpuEfficiency:
             merged[key] = _merge(merged.get(key), value)
     if link == "pcie":
         merged["nccl"] = data["default"]["nccl"]
-    return _build(merged, " + ".join(name for name, _ in layers))
+    merged["nccl"] = dict(merged["nccl"])
+    return merged, " + ".join(name for name, _ in layers)
 
 
 def _merge(base: Any, value: Any) -> Any:

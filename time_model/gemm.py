@@ -87,12 +87,17 @@ def grouped_gemm_seconds(
     constants: GemmEfficiency,
     element_bytes: Number = 2.0,
     table: GridTable | None = None,
+    whole: Number = 0.0,
 ) -> Number:
     """`groups` GEMMs in one launch, `rows` the rows of one expert: by the GPU's table (efficiency by rows, sqrt of the weight
-    matrix's size, and groups) where given, else gemm_seconds at the grouped share of the rate."""
+    matrix's size, and groups) where given, else gemm_seconds at the grouped share of the rate.
+
+    `whole`: seconds of one dense GEMM with as many tiles, where the GPU has a dense table: grouping is never faster. The
+    grouped table is what a fused layer leaves once activation and expansion are taken off, which overshoots at many rows.
+    """
     if table is not None:
         width = np.sqrt(m * n * k / rows)
-        return gemm_flops(m, n, k) * groups / (flops_per_s * table.at(rows, width, groups))
+        return np.maximum(gemm_flops(m, n, k) * groups / (flops_per_s * table.at(rows, width, groups)), whole)
     return gemm_seconds(
         m,
         n,

@@ -76,8 +76,10 @@ class Job:
         return self.flops_per_s * ratio * self.software.gemm_derate
 
     def table_precision(self, low: bool) -> str:
-        """Which operator tables hold a GEMM: fp8, bf16 (for fp16 too), or none for fp32."""
-        return "fp8" if low else "bf16" if self.activation_bytes == 2 else ""
+        """Which operator tables hold a GEMM: fp8, bf16 (for fp16 too); for fp32 tf32 where the GPU has it."""
+        if low or self.activation_bytes == 2:
+            return "fp8" if low else "bf16"
+        return "tf32" if "tf32" in self.cluster.gpu.flops_per_s else "fp32"
 
     @property
     def gradient_bytes(self) -> int:
@@ -90,13 +92,44 @@ class Job:
         return 1 if self.numerics.fp8_param_gather else self.numerics.activation_bytes
 
     @property
+    def wide_domain(self) -> bool:
+        """Links join more than one 8-GPU board (NVL72)."""
+        return self.cluster.link_domain_size > 8
+
+    @property
+    def drops_tokens(self) -> bool:
+        """Experts take a fixed number of rows: shapes are known before routing."""
+        return self.numerics.moe_capacity_factor is not None
+
+    @property
+    def dispatcher(self) -> str:
+        """How tokens reach their experts in this run: alltoall, deepep or hybridep."""
+        stack = self.software
+        if not self.drops_tokens and stack.moe_dispatcher_dropless:
+            return stack.moe_dispatcher_dropless
+        return stack.moe_dispatcher_wide if self.wide_domain and stack.moe_dispatcher_wide else stack.moe_dispatcher
+
+    @property
+    def graphs_without_pipeline(self) -> bool:
+        """Plans with one stage replay whole layers as CUDA graphs: fixed shapes, one micro-batch's buffers at a time."""
+        least, mine = self.software.moe_graphs_least_capability, self.cluster.gpu.compute_capability
+        return self.drops_tokens and least is not None and mine is not None and mine >= least
+
+    @property
+    def expert_overlap_share(self) -> float:
+        """Share of the expert all-to-all that interleaved stages hide."""
+        hides = self.model.is_moe and not self.wide_domain and not self.drops_tokens
+        return self.software.moe_overlap_interleaved_share if hides else 0.0
+
+    @property
     def unfused_attention(self) -> bool:
         return self.stack.memory.attention_kernel == "unfused"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """Rows that decide what one layer costs: unique (tp, sp, cp, mbs), and (ep, etp) where the model has experts. float64."""
+    """Rows that decide what one layer costs: unique (tp, sp, cp, mbs, fsdp), and (ep, etp) where the model has experts.
+    float64."""
 
     tp: Number
     sp: Number
@@ -104,6 +137,7 @@ class Shapes:
     ep: Number
     etp: Number
     mbs: Number
+    fsdp: Number
     tokens: Number
     """T = mbs s / cp: tokens of one micro-batch on one rank."""
     sharded_tokens: Number
@@ -123,6 +157,7 @@ def shapes_of(layouts: Layouts, job: Job) -> Shapes:
         sp=layouts.sp,
         cp=cp,
         mbs=mbs,
+        fsdp=layouts.fsdp,
         ep=layouts.ep.astype(np.float64),
         etp=layouts.etp.astype(np.float64),
         tokens=tokens,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from specs.overlap import userbuffers_run
 from specs.parameters import Number, kv_heads_per_rank
 from time_model.attention import (
     attended_pairs,
@@ -146,11 +147,13 @@ def _flash_rate(job: Job, length: Number) -> tuple[Number, Number]:
     """(share of peak, idle tail per call) of the forward pass: by table, scaled where the software runs other kernels than
     were measured; else by the closed form."""
     c, dim, table = job.gpu.attention, job.model.query_head_dim, job.gpu.tables.attention
+    if job.activation_bytes == 4:
+        table = job.gpu.tables.attention_fp32 or table
     generation = job.software.attention_generation
     if table is None:
         e, s0 = c.flash(generation)
         return flash_efficiency(length, dim, e=e, s0=s0, head_dim_half=c.head_dim_half), 0.0 * length
-    share = c.share(generation)
+    share = c.share(generation) / (c.share(table.generation) if table.generation else 1.0)
     return share * table_flash_efficiency(length, dim, table), flash_tail_seconds(length, dim, table) / share
 
 
@@ -242,8 +245,9 @@ def tp_communication_seconds(
 
 
 def hidden_share(job: Job, x: Shapes) -> Number:
-    """Share of TP communication that the stack hides: only with sequence parallelism and inside one link domain."""
-    return np.where(x.sp & (x.tensor_group.size == x.tensor_group.local), job.software.tp_overlap_share, 0.0)
+    """Share of TP communication that the stack hides, where userbuffers run (specs/overlap.py)."""
+    runs = userbuffers_run(job.model, job.numerics, job.stack, job.cluster, tp=x.tp, sp=x.sp, fsdp=x.fsdp)
+    return np.where(runs, job.software.tp_overlap_share, 0.0)
 
 
 class BlockCollectives:

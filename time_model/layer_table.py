@@ -18,7 +18,7 @@ from specs.parameters import (
 )
 from specs.recompute import Recompute
 from time_model.head import embedding_operators, head_operators, logits_gemm_shape, mtp_operators, mtp_projection_shape
-from time_model.host import host_floor_seconds
+from time_model.host import host_floor_seconds, layer_launch_seconds
 from time_model.job import Job, Shapes
 from time_model.layer import (
     BlockCollectives,
@@ -34,6 +34,7 @@ from time_model.layer import (
 from time_model.moe import (
     expert_gemm_shapes,
     expert_operators,
+    local_experts,
     router_gemm_shape,
     shared_expert_operators,
     shared_expert_shapes,
@@ -58,6 +59,8 @@ class LayerTable:
     embedding: tuple[Number, Number]
     head: tuple[Number, Number]
     """(forward, backward) of the first and the last stage's extra work; MTP depths without their layer included in head."""
+    expert_exchange: Number
+    """Expert all-to-all of one layer, forward and backward; 0 without experts."""
     hidden_gather: Number
     """All-gather of one [T, h] activation over tensor-parallel ranks: behind scatter-gather sends without SP."""
     dense_parameters: list[Number]
@@ -74,7 +77,7 @@ def layer_table(job: Job, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTa
     for kind in KINDS[: 2 if job.model.is_moe else 1]:
         mine = [op for op in operators if op.layer in ("all", kind)]
         fore, back = _sum(mine, "forward"), _sum(mine, "dgrad") + _sum(mine, "wgrad")
-        extra = host_floor_seconds(fore, back, x.tp, job.software)
+        extra = _host_floor(job, x, kind, fore, back)
         forward.append(fore + extra[0])
         backward.append(back + extra[1])
         floor.append(extra)
@@ -90,9 +93,16 @@ def layer_table(job: Job, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTa
         floor=floor,
         embedding=_pair(outside["embedding"]),
         head=(head[0], head[1]),
+        expert_exchange=_expert_exchange(operators),
         hidden_gather=hidden.gather,
         **trained_parameters(job, x),
     )
+
+
+def _host_floor(job: Job, x: Shapes, kind: str, forward: Number, backward: Number) -> tuple[Number, Number]:
+    graphed = kind == "moe" and job.wide_domain and job.software.moe_graphs_wide
+    launches = layer_launch_seconds(job.software, local_experts(job, x) if kind == "moe" else 0.0, graphed=graphed)
+    return host_floor_seconds(forward, backward, x.tp, job.software, launches)
 
 
 def price_operators(job: Job, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
@@ -158,6 +168,10 @@ def _gemm_groups(job: Job, x: Shapes) -> dict[str, list[GemmShape]]:
     if model.mtp_num_layers:
         groups["mtp"] = [mtp_projection_shape(job, x)]
     return groups
+
+
+def _expert_exchange(operators: Sequence[Operator]) -> Number:
+    return sum((op.forward + op.dgrad for op in operators if op.formula == "expert_all_to_all_seconds"), 0.0)
 
 
 def _sum(operators: Sequence[Operator], field: str) -> Number:

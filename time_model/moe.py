@@ -32,7 +32,7 @@ def expert_gemm_shapes(job: Job, x: Shapes) -> list[GemmShape]:
     _, m = expert_rows(
         x.sharded_tokens, model.moe_router_topk, int(experts), ep=x.ep, etp=x.etp, imbalance=job.software.moe_imbalance
     )
-    width, h, local = model.moe_ffn_hidden_size / x.etp, model.hidden_size + 0.0 * x.tokens, np.maximum(experts / x.ep, 1.0)
+    width, h, local = model.moe_ffn_hidden_size / x.etp, model.hidden_size + 0.0 * x.tokens, local_experts(job, x)
     return [
         GemmShape(
             name="experts.linear_fc1",
@@ -62,40 +62,70 @@ def router_gemm_shape(job: Job, x: Shapes) -> GemmShape:
 
 
 def domain_copies(topk: int, domains: Number) -> Number:
-    """Copies of a token that cross the network when each link domain gets it once, over one per expert: (1 - (1 -
-    1/D)^k) D / k.
+    """Copies of a token that leave when each of D places gets it once, over one per expert: (1 - (1 - 1/D)^k) D / k.
 
-    D domains, k experts drawn evenly; 1 for one domain (nothing crosses). Source: counting; DeepEP, HybridEP (flex dispatcher).
+    D link domains (over the network) or ranks (over links), k experts drawn evenly; 1 for one place. Source: counting; what
+    DeepEP and HybridEP send (deepseek-ai/DeepEP, Megatron-Core's flex dispatcher).
     """
     return np.where(domains > 1, (1.0 - (1.0 - 1.0 / domains) ** topk) * domains / topk, 1.0)
 
 
-def expert_all_to_all_seconds(job: Job, x: Shapes) -> tuple[Number, Number]:
-    """Felt time of dispatch and combine, one way (forward; backward takes as long), and the bytes one rank sends in each.
+def permute_factor(dispatcher: str, local_experts: Number, *, padded: bool) -> Number:
+    """Traffic of permutation one way, over 8 bytes x top-k x hidden x tokens at 16 bits.
 
-    Every local token goes to k experts: tokens k h activations all-to-all over ep, twice; with expert tensor parallelism the
-    rows are gathered over etp behind it and reduce-scattered before the way back. The busiest rank decides (imbalance).
+    alltoall: copies are made before sending and joined after (1); with several local experts arrivals are sorted by expert and
+    back (1 more). deepep: arrivals are copied to their experts and joined (1). hybridep: in the same kernel that
+    receives (0.5). Under fp8 without token drop each expert's rows are padded for the GEMM and back (1 more), but hybridep
+    pads as it writes. Source: counting, Megatron-Core's token_dispatcher.py.
     """
-    model, links, stack = job.model, job.links, job.software
+    if dispatcher == "hybridep":
+        return 0.5 + 0.0 * local_experts
+    sorted_again = np.where(local_experts > 1.0, 1.0, 0.0) if dispatcher == "alltoall" else 0.0 * local_experts
+    return 1.0 + sorted_again + (1.0 if padded else 0.0)
+
+
+def expert_all_to_all_seconds(job: Job, x: Shapes) -> tuple[Number, Number]:
+    """Time of dispatch and combine, one way (forward; backward takes as long), and the bytes one rank sends in each.
+
+    Every local token goes to k experts: tokens k h activations all-to-all over ep, twice; deepep and hybridep send one copy
+    to each rank inside a link domain and one to each further domain. With expert tensor parallelism the rows are gathered
+    over etp behind it and reduce-scattered before the way back. The busiest rank decides (imbalance).
+    """
+    model, links, stack, group = job.model, job.links, job.software, x.expert_group
     sent = x.sharded_tokens * model.moe_router_topk * model.hidden_size * job.activation_bytes * stack.moe_imbalance
-    once = domain_copies(model.moe_router_topk, x.expert_group.domains) if stack.moe_send_once_per_domain else 1.0
-    way = 2.0 * collective_seconds("all_to_all", sent, x.expert_group, links, outside_share=once)
+    inside = outside = 1.0 + 0.0 * group.size
+    if job.dispatcher != "alltoall":
+        inside, outside = (domain_copies(model.moe_router_topk, places) for places in (group.size, group.domains))
+    way = 2.0 * collective_seconds("all_to_all", sent, group, links, inside_share=inside, outside_share=outside)
     spread = sent * x.etp
     way = way + collective_seconds("all_gather", spread, x.expert_tensor_group, links)
     way = way + collective_seconds("reduce_scatter", spread, x.expert_tensor_group, links)
-    return way * (1.0 - stack.moe_overlap_share), 2.0 * sent
+    return way, 2.0 * sent
+
+
+def local_experts(job: Job, x: Shapes) -> Number:
+    """Experts of one rank."""
+    return np.maximum((job.model.num_moe_experts or 1) / x.ep, 1.0)
 
 
 def expert_operators(job: Job, x: Shapes) -> list[Operator]:
-    """Operators of the routed experts beside their GEMMs."""
+    """Operators of the routed experts beside their GEMMs.
+
+    Where linear layers have biases, fc2's are added outside of the grouped GEMM, expert by expert: bias x probability in fp32
+    (write 4), sum (6 + 4), concatenation (8), cast (4 + 2) bytes a row and channel; backward 44. Source: counting,
+    Megatron-Core's moe/experts.py (_apply_bias).
+    """
     model, stack = job.model, job.software
     rows, _ = expert_rows(
         x.sharded_tokens, model.moe_router_topk, model.num_moe_experts or 1, ep=x.ep, etp=x.etp, imbalance=stack.moe_imbalance
     )
-    permuted = 8.0 * model.moe_router_topk * model.hidden_size * x.sharded_tokens * stack.moe_permute_factor * stack.moe_factor
+    factor = permute_factor(job.dispatcher, local_experts(job, x), padded=job.uses_fp8 and not job.drops_tokens)
+    permuted = 8.0 * model.moe_router_topk * model.hidden_size * x.sharded_tokens * factor * stack.moe_factor
     way, sent = expert_all_to_all_seconds(job, x)
     channels = rows * model.moe_ffn_hidden_size / x.etp
+    biased = rows * model.hidden_size * (1.0 if model.add_bias_linear or model.moe_expert_bias else 0.0)
     return [
+        memory_bound(job, "experts.bias", (28.0 * biased, 44.0 * biased), layer="moe", modules=MOE),
         memory_bound(
             job,
             "permute",

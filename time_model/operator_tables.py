@@ -1,4 +1,5 @@
-"""Measured operators of one GPU: loads `data/operators/<gpu>.json` (written by `make tables`) and interpolates in it.
+"""Measured operators of one GPU: loads `data/operators/<gpu>.json` (written by `make tables`) or a machine's own file
+(specs.operator_table, written by `python -m kernels.benchmark`) and interpolates in it.
 
 Only tables that are in use are kept: a table is used where it is nearer to held-out operator rows than the closed form and
 `data/operators/decisions.json` has no reason against it. No table: the closed form prices the operator.
@@ -87,6 +88,8 @@ class OperatorTables:
     gpu: str = ""
     gemm: dict[str, GridTable] = field(default_factory=dict)
     attention: GridTable | None = None
+    """16-bit inputs."""
+    attention_fp32: GridTable | None = None
     grouped_gemm: dict[str, GridTable] = field(default_factory=dict)
     collectives: dict[str, CollectiveTerms] = field(default_factory=dict)
 
@@ -94,6 +97,7 @@ class OperatorTables:
     def origin(self) -> str:
         """Which operators come from tables, for example `operator tables of h100-sxm-80gb: gemm bf16, attention`."""
         names = [f"gemm {p}" for p in self.gemm] + ["attention"] * (self.attention is not None)
+        names += ["attention fp32"] * (self.attention_fp32 is not None)
         names += [f"grouped gemm {p}" for p in self.grouped_gemm] + sorted(self.collectives)
         return f"operator tables of {self.gpu}: {', '.join(names)}" if names else ""
 
@@ -106,14 +110,32 @@ def operator_tables_of(gpu_id: str, with_links: bool = True) -> OperatorTables:
     if not path.is_file():
         return OperatorTables()
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return tables_from(data, with_links)
+
+
+def tables_from(data: dict[str, Any], with_links: bool = True) -> OperatorTables:
+    """The tables in use of a shipped or measured file (specs.operator_table says its keys)."""
     attention = _grids(data["attention"])
     collectives = data["collectives"] if with_links else None
     return OperatorTables(
-        gpu=gpu_id,
+        gpu=data["gpu"],
         gemm=_grids(data["gemm"]),
         attention=attention.get("bf16"),
+        attention_fp32=attention.get("fp32"),
         grouped_gemm=_grids(data["grouped_gemm"]),
         collectives=_terms(collectives) if collectives else {},
+    )
+
+
+def measured_over(measured: OperatorTables, shipped: OperatorTables) -> OperatorTables:
+    """A machine's own tables, and the shipped ones where it measured nothing."""
+    return OperatorTables(
+        gpu=measured.gpu,
+        gemm={**shipped.gemm, **measured.gemm},
+        attention=measured.attention or shipped.attention,
+        attention_fp32=measured.attention_fp32 or shipped.attention_fp32,
+        grouped_gemm={**shipped.grouped_gemm, **measured.grouped_gemm},
+        collectives={**shipped.collectives, **measured.collectives},
     )
 
 

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from specs.parameters import Number
-from time_model.gemm import gemm_bytes, gemm_flops, gemm_seconds, grouped_gemm_seconds, weight_gradient_seconds
+from time_model.gemm import (
+    gemm_bytes,
+    gemm_flops,
+    gemm_seconds,
+    grouped_gemm_seconds,
+    table_gemm_seconds,
+    weight_gradient_seconds,
+)
 from time_model.job import Job
 from time_model.pointwise import pointwise_seconds
 
@@ -57,7 +64,8 @@ def price_gemms(job: Job, gemms: Sequence[GemmShape]) -> list[Operator]:
     """Forward (m, n, k), input gradient (m, k, n) and weight gradient (n, k, m) of many linear layers, one call per precision.
 
     Under fp8 an operand is one byte; frozen weights have no weight gradient. Grouped GEMMs
-    (grouped_gemm_seconds) run at the grouped rate.
+    (grouped_gemm_seconds) run at the grouped rate, and each expert but the first costs one start-up more: Transformer
+    Engine's GroupedLinear launches a kernel per expert.
     """
     result: dict[int, Operator] = {}
     for low in (False, True):
@@ -88,9 +96,14 @@ def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool)
         "table": table,
     }
     if grouped:
-        seconds = job.software.moe_factor * grouped_gemm_seconds(
+        dense = job.gpu.tables.gemm.get(job.table_precision(low))
+        if dense is not None and not dense.over_formula:
+            stacked = np.stack([m * groups, m * groups, n * groups]), np.stack([n, k, k]), np.stack([k, n, m])
+            common["whole"] = table_gemm_seconds(*stacked, flops_per_s=rate, table=dense)
+        together = grouped_gemm_seconds(
             *shapes, groups, rows=m, rows_half=job.gpu.grouped_rows_half, flops_per_s=rate, **common
         )
+        seconds = job.software.moe_factor * (together + job.gpu.launch_s * (groups - 1.0))
     else:
         seconds = gemm_seconds(*shapes, groups=groups, flops_per_s=rate, **common)
     flops, traffic = gemm_flops(m, n, k) * groups, gemm_bytes(m, n, k, element) * groups
@@ -118,7 +131,7 @@ def memory_bound(
     *,
     layer: str = "all",
     modules: tuple[str, ...] = (),
-    launches: tuple[float, float] = (0.0, 0.0),
+    launches: tuple[Number, Number] = (0.0, 0.0),
 ) -> Operator:
     """An Operator from (forward, backward) traffic at 16-bit activations, priced by pointwise.pointwise_seconds."""
     forward, backward = (
@@ -159,11 +172,13 @@ def gradient_accumulation(job: Job, name: str, gemms: Sequence[GemmShape], layer
 def fp8_casts(
     job: Job, name: str, gemms: Sequence[GemmShape], layer: str = "all", modules: tuple[str, ...] = ()
 ) -> list[Operator]:
-    """Casts of every GEMM's input (forward) and output gradient (backward) to fp8. None without fp8."""
+    """Casts of every GEMM's input (forward) and output gradient (backward) to fp8, an expert's rows apart (each expert but
+    the first a start-up more). None without fp8."""
     if not job.uses_fp8:
         return []
     cast = job.gpu.fp8.cast_bytes(job.numerics.fp8_recipe)
     low = [g for g in gemms if g.layer_precision]
+    starts = sum(g.groups - 1.0 for g in low)
     return [
         memory_bound(
             job,
@@ -171,6 +186,7 @@ def fp8_casts(
             (cast * sum(g.m * g.k * g.groups for g in low), cast * sum(g.m * g.n * g.groups for g in low)),
             layer=layer,
             modules=modules,
+            launches=(starts, starts),
         )
     ]
 

@@ -9,7 +9,7 @@ from time_model.host import straggler_seconds
 from time_model.job import Job
 from time_model.operators import Operator
 from time_model.rows import Column, Rows
-from time_model.step import block_recompute_seconds, compute_seconds, schedule
+from time_model.step import block_recompute_seconds, compute_seconds, hidden_exchange_seconds, schedule
 
 
 def step_parts(job: Job, rows: Rows) -> dict[str, Column]:
@@ -28,8 +28,11 @@ def step_parts(job: Job, rows: Rows) -> dict[str, Column]:
 
     for op in rows.table.operators:
         add(op.formula, _weight(op, layers, first, last, job.model.mtp_num_layers) * _whole(op, rows)[:, None])
+    if job.expert_overlap_share:
+        add("expert_all_to_all_seconds", -layers[-1] * hidden_exchange_seconds(job, rows))
     for kind, weight in enumerate(layers):
-        add("host_floor_seconds", weight * np.add(*rows.table.floor[kind])[rows.index][:, None])
+        launched = 1.0 - (rows.pp == 1) * float(job.graphs_without_pipeline)
+        add("host_floor_seconds", weight * (np.add(*rows.table.floor[kind])[rows.index] * launched)[:, None])
         add("recompute_seconds", weight * rows.table.recompute[kind][rows.index])
         if costs.fsdp:
             add("fsdp_seconds", weight * costs.fsdp[kind])

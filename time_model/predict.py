@@ -55,8 +55,8 @@ def estimate_step_time(
 ) -> TimeEstimate:
     """Price every layout under every recomputation. Raises InputError where the GPU lacks the precision.
 
-    A layer is priced once per distinct (tp, sp, cp, mbs[, ep, etp]) and gathered; pipeline, data parallelism and optimizer are
-    added per row. Legality is not checked here: a silly plan gets its price.
+    A layer is priced once per distinct (tp, sp, cp, mbs, fsdp[, ep, etp]) and gathered; pipeline, data parallelism and the
+    optimizer are added per row. Legality is not checked here: a silly plan gets its price.
     """
     job = Job(model, cluster, numerics, stack, workload)
     step = np.empty((len(layouts), len(recomputes)))
@@ -74,7 +74,7 @@ def estimate_step_time(
 
 def _prepare(job: Job, layouts: Layouts, recomputes: Sequence[Recompute]) -> Rows:
     """Layer table of the distinct shapes, and the columns of every row."""
-    names = ("mbs", "tp", "sp", "cp") + (("ep", "etp") if job.model.is_moe else ())
+    names = ("mbs", "tp", "sp", "cp", "fsdp") + (("ep", "etp") if job.model.is_moe else ())
     first, inverse = unique_rows(layouts, names)
     table = layer_table(job, shapes_of(layouts.take(first), job), recomputes)
     return rows_of(job, layouts, table, inverse, recomputes)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from specs.layouts import Layouts, middle_layers, stage_table
 from specs.parameters import Number
 from specs.recompute import Recompute
-from time_model.collectives import collective_seconds, send_seconds
+from time_model.collectives import collective_seconds, rate_share, send_seconds
 from time_model.data_parallel import embedding_gradient_seconds, fsdp_seconds, reduction_communication
 from time_model.job import Job
 from time_model.layer_table import LayerTable
@@ -49,6 +49,8 @@ class Rows:
     fsdp_gather: list[Column]
     fsdp_scatter: list[Column]
     """[kind]: collective time of one layer."""
+    fsdp_interference: list[Column]
+    """[kind]: share of it that is felt though hidden."""
     fsdp_outside: Column
     """Felt traffic of embedding and head per micro-batch, on the stages that hold them."""
     reduction: Column
@@ -192,6 +194,16 @@ class _Exchange:
             total = total + collective_seconds("all_gather", expert * job.gathered_bytes, self.expert, job.links)
         return total
 
+    def interference(self, dense: Number, expert: Number) -> Number:
+        """FSDP's interference with the kernels beside it: the GPU's, by the rate of the ring, weights gathered as one."""
+        links, full = self.job.links, self.job.gpu.fsdp_interference
+        if not self.job.model.is_moe:
+            return full * rate_share("all_gather", self.dense, links)
+        times = [self.gather(dense, 0.0 * expert), self.gather(0.0 * dense, expert)]
+        shares = [rate_share("all_gather", group, links) for group in (self.dense, self.expert)]
+        felt = sum(time * share for time, share in zip(times, shares, strict=True))
+        return full * felt / np.maximum(sum(times), 1e-12)
+
 
 def _data_parallel(job: Job, layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) -> dict[str, Any]:
     """Collectives of gradients and weights once a step, the optimizer, tied embeddings, and FSDP's per-layer collectives."""
@@ -230,7 +242,7 @@ def _fsdp(exchange: _Exchange, layouts: Layouts, table: LayerTable, index: Index
     """Collective time of one layer under FSDP, and what is felt of those of embedding and head; empty lists where no
     row uses it."""
     if not np.any(layouts.fsdp):
-        return {"fsdp_gather": [], "fsdp_scatter": [], "fsdp_outside": 0.0 * held.dense}
+        return {"fsdp_interference": [], "fsdp_gather": [], "fsdp_scatter": [], "fsdp_outside": 0.0 * held.dense}
     layers = list(zip(held.layer_dense, held.layer_expert, strict=True))
     none = 0.0 * held.ends
     outside = fsdp_seconds(
@@ -239,9 +251,10 @@ def _fsdp(exchange: _Exchange, layouts: Layouts, table: LayerTable, index: Index
         table.head[0][index],
         table.head[1][index],
         stage=layouts.fsdp,
-        interference=exchange.job.gpu.fsdp_interference,
+        interference=exchange.interference(held.ends, none),
     )
     return {
+        "fsdp_interference": [exchange.interference(dense, expert) for dense, expert in layers],
         "fsdp_gather": [exchange.gather(dense, expert) for dense, expert in layers],
         "fsdp_scatter": [exchange.reduce(dense, expert, True) for dense, expert in layers],
         "fsdp_outside": outside,

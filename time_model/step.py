@@ -31,6 +31,11 @@ def compute_seconds(job: Job, rows: Rows) -> LayerCosts:
     for kind, (fore, back, again) in enumerate(zip(table.forward, table.backward, table.recompute, strict=True)):
         cost = (again + (fore + back)[:, None]).take(index, axis=0)
         forward.append(fore[index])
+        if job.graphs_without_pipeline:
+            floor = [part[index] * (rows.pp == 1) for part in table.floor[kind]]
+            cost, forward[-1] = cost - (floor[0] + floor[1])[:, None], forward[-1] - floor[0]
+        if kind == len(table.forward) - 1 and job.expert_overlap_share:
+            cost = cost - hidden_exchange_seconds(job, rows)
         if rows.fsdp_gather:
             extra = fsdp_seconds(
                 rows.fsdp_gather[kind][:, None],
@@ -38,12 +43,24 @@ def compute_seconds(job: Job, rows: Rows) -> LayerCosts:
                 forward[-1][:, None],
                 cost - forward[-1][:, None],
                 stage=rows.fsdp[:, None],
-                interference=job.gpu.fsdp_interference,
+                interference=rows.fsdp_interference[kind][:, None],
             )
             felt.append(extra)
             cost = cost + extra
         whole.append(cost)
     return LayerCosts(whole=whole, forward=forward, fsdp=felt)
+
+
+def hidden_exchange_seconds(job: Job, rows: Rows) -> Number:
+    """Expert all-to-all of one layer that the other micro-batch's compute hides, [n, R]: interleaved stages, no full
+    recomputation.
+
+    Source: Megatron-Core's combined 1F1B schedule (overlap_moe_expert_parallel_comm) and what it asks for; the share is the
+    stack's, measured on one pair of runs.
+    """
+    whole = np.array([recompute.granularity != "full" for recompute in rows.recomputes], dtype=np.float64)
+    hidden = job.expert_overlap_share * rows.table.expert_exchange
+    return (np.take(hidden, rows.index) * (rows.vpp > 1))[:, None] * whole
 
 
 def outside_seconds(rows: Rows, stage: int) -> Column:

@@ -1,5 +1,5 @@
 """The GPU training core, run as a process (job.json in, result.json out) and never imported by the planner.
 
-Will own: the megatron-core model and schedule, the trace on fake tensors, the emulated rank, the full run and the inference
-engine. May import torch, megatron-core, `kernels` and `specs`.
+Owns the megatron-core model, optimizer and schedule of a job, and the full run (`python -P -m trainer`, docs/trainer.md). May
+import torch, megatron-core, `kernels` and `specs`.
 """

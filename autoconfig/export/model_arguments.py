@@ -7,7 +7,10 @@ from itertools import groupby
 from autoconfig.export.argument import Argument, Collector
 from autoconfig.rules import Setting
 from specs.errors import UnsupportedError
+from specs.megatron_build import all_biases, not_buildable
 from specs.model import ModelSpec
+from specs.rope import YARN_ORIGINAL
+from time_model.job import Job
 
 
 def model_arguments(setting: Setting) -> list[Argument]:
@@ -34,26 +37,12 @@ def model_arguments(setting: Setting) -> list[Argument]:
 
 
 def _refuse(model: ModelSpec) -> None:
-    reasons = {
-        "alibi positions": model.position_embedding_type == "alibi",
-        "attention and MLP in parallel": model.parallel_attention,
-        "a norm behind the embedding": model.embedding_layernorm,
-        "a LayerNorm without bias": model.normalization == "LayerNorm" and not model.layernorm_bias,
-        f"the activation {model.activation}": model.activation in ("geglu", "relu"),
-        "norms behind attention and MLP (four a layer)": model.num_layernorms_per_layer > 2 and not model.parallel_attention,
-        "biases in some linear layers only": model.add_attention_output_bias != biased(model) and not model.add_bias_linear,
-    }
-    found = [reason for reason, holds in reasons.items() if holds]
+    found = not_buildable(model)
     if found:
         raise UnsupportedError(
             f"{model.name} has {' and '.join(found)}: Megatron-LM has no argument for it, so no launch script is written; "
             "plans can still be searched, and --format plan writes plan.json"
         )
-
-
-def biased(model: ModelSpec) -> bool:
-    """Megatron's add_bias_linear: attention output, MLP, experts and router have biases, all or none."""
-    return model.add_bias_linear or (model.add_attention_output_bias and model.moe_expert_bias)
 
 
 def _attention(out: Collector, model: ModelSpec) -> None:
@@ -83,11 +72,47 @@ def _attention(out: Collector, model: ModelSpec) -> None:
 
 def _positions(out: Collector, model: ModelSpec) -> None:
     kind = model.position_embedding_type
-    if model.multi_latent_attention and kind in ("rope", "yarn"):
+    latent = model.multi_latent_attention
+    if latent and kind in ("rope", "yarn"):
         out.add("position-embedding-type", "rope")
         out.add("rope-type", kind)
     else:
         out.add("position-embedding-type", kind)
+    if kind not in ("rope", "yarn"):
+        return
+    if model.rotary_base is not None:
+        out.add("rotary-base", model.rotary_base, why="rope_theta")
+    if model.rotary_percent != 1:
+        out.add("rotary-percent", model.rotary_percent, why="share of a head's channels that rotate")
+    scaling = model.rope_scaling
+    if scaling is None or unsaid_scaling(model):
+        return
+    if scaling.type == "llama3":
+        out.add("use-rope-scaling", why="Llama 3.1's scaling of positions")
+        out.add("rope-scaling-factor", scaling.factor)
+    elif scaling.type == "linear":
+        out.add("rotary-seq-len-interpolation-factor", int(scaling.factor))
+    else:
+        out.add("rotary-scaling-factor", scaling.factor, why="YaRN")
+        out.add("mscale", scaling.mscale)
+        out.add("mscale-all-dim", scaling.mscale_all_dim)
+        if not latent:
+            out.add("yarn-original-max-position-embeddings", scaling.original_max_position_embeddings)
+            if not scaling.truncate:
+                out.add("no-yarn-correction-range-round-to-int")
+
+
+def unsaid_scaling(model: ModelSpec) -> str:
+    """Why Megatron-LM 0.19 has no arguments for how the model scales its rotary positions; empty where it has."""
+    scaling = model.rope_scaling
+    if scaling is None:
+        return ""
+    if scaling.type == "linear" and scaling.factor != int(scaling.factor):
+        return f"linear with factor {scaling.factor:g}: the argument takes whole numbers"
+    if scaling.type == "yarn" and model.multi_latent_attention:
+        usual = scaling.original_max_position_embeddings == YARN_ORIGINAL and scaling.truncate
+        return "" if usual else f"YaRN from other than {YARN_ORIGINAL} positions, or without rounding, in latent attention"
+    return "a way that is not llama3, linear or YaRN with its usual constants" if scaling.type == "other" else ""
 
 
 def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
@@ -96,9 +121,9 @@ def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
         out.add("swiglu")
     elif model.activation == "squared-relu":
         out.add("squared-relu")
-        if biased(model):
+        if all_biases(model):
             out.add("no-bias-gelu-fusion", why="the fused kernel knows GELU only")
-    if not biased(model):
+    if not all_biases(model):
         out.add("disable-bias-linear")
         if model.add_qkv_bias:
             out.add("add-qkv-bias")
@@ -137,9 +162,10 @@ def _experts(out: Collector, setting: Setting) -> None:
             out.add("moe-router-pre-softmax", why="with top-1 the softmax of one score would have no gradient")
     out.add("moe-router-dtype", "fp32")
     out.add("moe-grouped-gemm")
-    if setting.stack.time.moe_send_once_per_domain:
+    dispatcher = Job(model, setting.cluster, numerics, setting.stack, setting.workload).dispatcher
+    if dispatcher != "alltoall":
         out.add("moe-token-dispatcher-type", "flex", why="a token is sent once to a link domain")
-        out.add("moe-flex-dispatcher-backend", "deepep")
+        out.add("moe-flex-dispatcher-backend", dispatcher)
     else:
         out.add("moe-token-dispatcher-type", "alltoall")
     if numerics.moe_capacity_factor is not None:

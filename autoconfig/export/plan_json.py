@@ -7,15 +7,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from autoconfig.answer_json import plan_json
+from autoconfig.answer_json import plan_json, schema
 from autoconfig.evaluate import PlanReport
 from autoconfig.rules import Setting
 from specs.cluster import ClusterSpec
 from specs.errors import InputError
-from specs.gpu_catalogue import load_gpu
+from specs.local_gpu import find_gpu
 from specs.model import ModelSpec
 from specs.numerics import Numerics, Workload
 from specs.plan import TrainPlan, parse_plan
+from specs.rope import RopeScaling, rope_scaling_of
 from specs.software_catalogue import load_stack
 from specs.units import GIB
 
@@ -32,7 +33,7 @@ def plan_file(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> d
         "kind": KIND,
         "short": str(plan),
         "plan": plan_json(plan, setting.workload.global_batch_size),
-        "model": {name: list(value) if isinstance(value, tuple) else value for name, value in model.items()},
+        "model": {name: _plain(value) for name, value in model.items()},
         "cluster": {
             "gpu": cluster.gpu.id,
             "num_gpus": cluster.num_gpus,
@@ -48,6 +49,12 @@ def plan_file(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> d
         "software": setting.stack.name,
         "predicted": None if report is None else _predicted(report),
     }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, RopeScaling):
+        return dataclasses.asdict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _predicted(report: PlanReport) -> dict[str, Any]:
@@ -72,34 +79,65 @@ def plan_text(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> s
 
 
 def read_plan_text(text: str) -> tuple[Setting, TrainPlan]:
-    """What plan.json says, as written by `plan_text`. Raises InputError for anything else."""
+    """What plan.json says, as written by `plan_text`. Raises InputError, naming the field, for anything else."""
     try:
-        body = json.loads(text)
+        body = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"this is not JSON: {error}") from None
+        raise InputError(f"plan file: this is not JSON: {str(error)[:200]}") from None
     if not isinstance(body, dict) or body.get("kind") != KIND:
         raise InputError(f'this JSON is not a plan file: it needs "kind": "{KIND}", as `autoconfig export` writes it')
     if body.get("schema_version") != PLAN_SCHEMA_VERSION:
         raise InputError(
-            f"schema_version {body.get('schema_version')!r}: this autoconfig reads {PLAN_SCHEMA_VERSION}; write it again"
+            f"plan file: schema_version {str(body.get('schema_version'))[:40]}: this autoconfig reads {PLAN_SCHEMA_VERSION}; "
+            "write it again"
         )
+    check_schema(body)
     try:
         setting = _setting(body)
-        return setting, parse_plan(body["short"], setting.cluster.num_gpus)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"plan file: a field is missing or of the wrong kind: {error}") from None
+        plan = parse_plan(body["short"], setting.cluster.num_gpus)
+    except InputError as error:
+        raise InputError(f"plan file: {error}") from None
+    _check_agreement(body["plan"], plan_json(plan, setting.workload.global_batch_size))
+    return setting, plan
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def check_schema(body: Mapping[str, Any]) -> None:
+    """Raises InputError naming the field that breaks `autoconfig/schemas/plan.schema.json`."""
+    import jsonschema  # a tenth of a second: only where a plan file is read
+
+    checker = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=checker)(schema("plan"))
+    error = jsonschema.exceptions.best_match(validator.iter_errors(body))
+    if error is not None:
+        where = ".".join(map(str, error.absolute_path)) or "the file"
+        raise InputError(f"plan file: {where}: {error.message[:200]}; write it again with `autoconfig export`, or put it right")
+
+
+def _check_agreement(given: Mapping[str, Any], short: Mapping[str, Any]) -> None:
+    """The plan stands in a plan file twice. Raises InputError where the two differ."""
+    for name, value in short.items():
+        if given.get(name) != value:
+            raise InputError(
+                f"plan file: plan.{name} is {json.dumps(given.get(name))}, and the plan in `short` says {json.dumps(value)}; "
+                "the plan stands there twice: change both, or write the file again with `autoconfig export`"
+            )
 
 
 def _setting(body: Mapping[str, Any]) -> Setting:
     model = dict(body["model"])
     if isinstance(model.get("moe_layer_freq"), list):
         model["moe_layer_freq"] = tuple(model["moe_layer_freq"])
+    model["rope_scaling"] = rope_scaling_of(model.get("rope_scaling"))
     numerics = dict(body["numerics"])
     numerics["lora_target_modules"] = tuple(numerics["lora_target_modules"])
     cluster = dict(body["cluster"])
     return Setting(
         model=ModelSpec(**model),
-        cluster=ClusterSpec(**{**cluster, "gpu": load_gpu(cluster["gpu"])}),
+        cluster=ClusterSpec(**{**cluster, "gpu": find_gpu(cluster["gpu"])}),
         numerics=Numerics(**numerics),
         stack=load_stack(body["software"]),
         workload=Workload(**body["workload"]),

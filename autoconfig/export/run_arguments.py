@@ -9,10 +9,10 @@ from autoconfig.export.argument import Argument, Collector
 from autoconfig.rules import Setting
 from specs.errors import UnsupportedError
 from specs.numerics import Numerics
+from specs.overlap import one_connection_needed, userbuffers_run
 from specs.plan import TrainPlan
 from specs.recompute import Recompute
 
-BLACKWELL = 10.0
 CP_COMM_TYPES = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather"}
 
 
@@ -20,7 +20,8 @@ def plan_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
     """Parallelism, stages, recomputation, sharding."""
     model, out = setting.model, Collector("plan")
     out.add("tensor-model-parallel-size", plan.tp, why=f"{plan.tp} GPUs share every layer" if plan.tp > 1 else "")
-    out.add("pipeline-model-parallel-size", plan.pp, why=f"{model.num_layers} layers over {plan.pp} stages")
+    stages = f"{model.num_layers} layers over {plan.pp} stages"
+    out.add("pipeline-model-parallel-size", plan.pp, why=stages if plan.pp > 1 else "")
     _stages(out, setting, plan)
     out.add("context-parallel-size", plan.cp, why=f"{plan.cp} GPUs share a sequence" if plan.cp > 1 else "")
     if plan.cp > 1:
@@ -166,19 +167,17 @@ def overlap_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
 
 
 def tp_comm_overlap(setting: Setting, plan: TrainPlan) -> bool:
-    """Userbuffers are on: the stack has them, and the plan and model are of a kind that they are made for."""
-    usable = plan.sp and 1 < plan.tp <= setting.cluster.link_domain_size and not plan.fsdp
-    plain = not (setting.model.multi_latent_attention or setting.model.is_moe or setting.numerics.deterministic)
-    return setting.stack.time.tp_overlap_share > 0 and usable and plain
+    """Userbuffers are on: where they are priced (specs/overlap.py)."""
+    s = setting
+    return bool(userbuffers_run(s.model, s.numerics, s.stack, s.cluster, tp=plan.tp, sp=plan.sp, fsdp=plan.fsdp))
 
 
 def environment(setting: Setting, plan: TrainPlan) -> dict[str, str | None]:
     """Environment variables that the run needs; None: must be unset."""
     found: dict[str, str | None] = {}
-    capability = setting.cluster.gpu.compute_capability
     if plan.fsdp:
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = None
-    elif (plan.tp > 1 or plan.cp > 1) and (capability is None or capability < BLACKWELL):
+    elif (plan.tp > 1 or plan.cp > 1) and one_connection_needed(setting.cluster):
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     if setting.numerics.deterministic:
         found |= {"NCCL_ALGO": "Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

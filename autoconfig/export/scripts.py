@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.export.argument import GROUPS, Argument
 from autoconfig.export.arguments import MOCK_STEPS, train_arguments
+from autoconfig.export.model_arguments import unsaid_scaling
 from autoconfig.export.run_arguments import environment
 from autoconfig.rules import Setting
 from specs.plan import TrainPlan
@@ -157,8 +158,10 @@ def _variables(setting: Setting) -> list[str]:
         f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"',
         'LEARNING_RATE="${LEARNING_RATE:-1e-4}"',
     ]
-    if setting.model.position_embedding_type in ("rope", "yarn"):
+    if _base_unknown(setting):
         lines.append('ROTARY_BASE="${ROTARY_BASE:-10000}"  # Megatron\'s default: set your model\'s rope_theta')
+    if reason := unsaid_scaling(setting.model):
+        lines.append(f"# NOT WRITTEN, Megatron-LM has no argument for it: scaling of rotary positions, {remark(reason)}")
     if _fuses_rope(setting):
         probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
         lines += [
@@ -166,6 +169,11 @@ def _variables(setting: Setting) -> list[str]:
             f'ROPE_FUSION="${{ROPE_FUSION:-$(python3 -c "{probe}" 2>/dev/null || true)}}"',
         ]
     return [*lines, ""]
+
+
+def _base_unknown(setting: Setting) -> bool:
+    """Positions are rotary, and of which base the model's source does not say."""
+    return setting.model.position_embedding_type in ("rope", "yarn") and setting.model.rotary_base is None
 
 
 def _fuses_rope(setting: Setting) -> bool:
@@ -183,10 +191,13 @@ def _environment(variables: Mapping[str, str | None]) -> list[str]:
 
 def _array(group: str, arguments: Iterable[Argument]) -> list[str]:
     lines = [f"# --- {TITLES[group]} ---", f"{group.upper()}_ARGUMENTS=("]
-    for argument in arguments:
-        line = "    " + " ".join([argument.flag, *map(quoted, argument.values)])
-        lines.append(f"{line}  # {remark(argument.comment)}" if argument.comment else line)
-    return [*lines, ")", ""]
+    return [*lines, *map(argument_line, arguments), ")", ""]
+
+
+def argument_line(argument: Argument) -> str:
+    """One line of an array: the argument, its values in quotes, its comment."""
+    line = "    " + " ".join([argument.flag, *map(quoted, argument.values)])
+    return f"{line}  # {remark(argument.comment)}" if argument.comment else line
 
 
 def _data(setting: Setting) -> list[str]:
@@ -201,7 +212,7 @@ def _data(setting: Setting) -> list[str]:
         "RUN_ARGUMENTS=(--train-iters \"$TRAIN_STEPS\" --lr \"$LEARNING_RATE\" --min-lr '0' --lr-decay-style 'cosine'",
         "    --eval-interval '1000' --eval-iters '0' --log-interval '1' --log-throughput)",
     ]
-    if setting.model.position_embedding_type in ("rope", "yarn"):
+    if _base_unknown(setting):
         lines.append('RUN_ARGUMENTS+=(--rotary-base "$ROTARY_BASE")')
     if _fuses_rope(setting):
         lines += ["ROPE_ARGUMENTS=()", 'if [ "$ROPE_FUSION" != "yes" ]; then', "    ROPE_ARGUMENTS=(--no-rope-fusion)", "fi"]

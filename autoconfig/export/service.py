@@ -9,6 +9,7 @@ from pathlib import Path
 from autoconfig.evaluate import PlanReport, report_plan, violations
 from autoconfig.export.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.export.write import PLAN_FILE, check_folder, export_texts, write_export
+from autoconfig.nearest_plan import nearest_legal
 from autoconfig.question import Request, understand
 from autoconfig.rules import Setting
 from specs.errors import InputError
@@ -18,11 +19,12 @@ from specs.units import GIB
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """What was written, and what to do with it."""
+    """What was written, and what to do with it; no files where the plan does not fit and nobody insisted."""
 
     files: tuple[Path, ...]
     command: str
-    warnings: tuple[str, ...] = ()
+    too_large: str = ""
+    """By how much the plan does not fit; empty where it fits."""
 
 
 def check_export_folder(folder: str, *, force: bool = False) -> None:
@@ -30,29 +32,44 @@ def check_export_folder(folder: str, *, force: bool = False) -> None:
     check_folder(Path(folder), (PLAN_FILE, TORCHRUN_SCRIPT, SBATCH_SCRIPT), force=force)
 
 
-def export_named(request: Request, plan_text: str, folder: str, form: str, *, force: bool = False) -> Export:
-    """Export a plan that the caller names. Raises InputError: not readable, not legal, not a format that is written."""
+def export_named(
+    request: Request, plan_text: str, folder: str, form: str, *, force: bool = False, too_large: bool = False
+) -> Export:
+    """Export a plan that the caller names; one that does not fit is written only where `too_large` says so.
+
+    Raises InputError: not readable, not legal (with the nearest legal plan), not a format that is written.
+    """
     question = understand(request)
     setting = question.setting
     plan = parse_plan(plan_text, setting.cluster.num_gpus)
     broken = violations(setting, plan)
     if broken:
-        raise InputError(f"{plan} is not legal: " + "; ".join(f"{v.rule} {v.text}" for v in broken))
+        near = nearest_legal(setting, plan)
+        advice = f"the nearest legal plan is {near}" if near else "no plan is legal for this model, GPUs and batch"
+        raise InputError(f"{plan} is not legal: {'; '.join(f'{v.rule} {v.text}' for v in broken)}; {advice}")
     report = report_plan(setting, plan, None, request.memory_margin, question.calibration)
+    if not (report.fits or too_large):
+        export_texts(setting, plan, report, form)  # what cannot be written at all is said first
+        return Export(files=(), command="", too_large=_too_large(plan, report))
     return export_plan(setting, plan, report, folder, form, force=force)
+
+
+def _too_large(plan: TrainPlan, report: PlanReport) -> str:
+    short = (report.peak_bytes - report.limit_bytes) / GIB
+    return (
+        f"{plan} is predicted not to fit: {short:.1f} GiB too much on stage {report.worst_stage.stage}, chance to fit "
+        f"{report.confidence.fit_probability:.0%}"
+    )
 
 
 def export_plan(
     setting: Setting, plan: TrainPlan, report: PlanReport, folder: str, form: str = "megatron", *, force: bool = False
 ) -> Export:
-    """Write one plan. A plan that does not fit is written with a warning: the prediction may be wrong, the user asked."""
+    """Write one plan; one that does not fit is written, too, and said."""
     texts = export_texts(setting, plan, report, form)
     files = write_export(Path(folder), texts, force=force)
-    warnings = []
-    if not report.fits:
-        short = (report.peak_bytes - report.limit_bytes) / GIB
-        warnings.append(f"{plan} is predicted not to fit: {short:.1f} GiB too much on stage {report.worst_stage.stage}")
-    return Export(files=tuple(files), command=_command(setting, Path(folder), form), warnings=tuple(warnings))
+    too_large = "" if report.fits else _too_large(plan, report)
+    return Export(files=tuple(files), command=_command(setting, Path(folder), form), too_large=too_large)
 
 
 def _command(setting: Setting, folder: Path, form: str) -> str:

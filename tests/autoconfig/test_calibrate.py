@@ -16,7 +16,7 @@ from autoconfig.confidence import CLASSES, band_of, confidence_class, shipped_ba
 from autoconfig.measured import published_rows, read_case
 from autoconfig.observe import predicted_seconds
 from autoconfig.question import Request, understand
-from time_model.calibration import DOCUMENTED_DEFAULTS, NAMES, shipped
+from time_model.calibration import DOCUMENTED_DEFAULTS, NAMES, Calibration, shipped
 
 SLOWER = 1.2
 ROWS = [row for row in published_rows() if row["source"] == "Narayanan2021-Table1"]
@@ -128,6 +128,30 @@ def test_tables_without_a_usable_run_are_refused(autoconfig: SimpleNamespace, tm
     assert not (tmp_path / "out.json").exists()
 
 
+@pytest.mark.parametrize("absurd", [{"metric_mfu": "55"}, {"metric_step_s": "1e9"}])
+def test_absurd_measurements_are_not_used_and_said(
+    absurd: dict[str, str], autoconfig: SimpleNamespace, tmp_path: Path
+) -> None:
+    blank = {"metric_step_s": "", "metric_tokens_per_s_per_gpu": "", "metric_tflops_per_gpu": "", "metric_mfu": ""}
+    good = as_measured(ROWS)[0]
+    bad = good | blank | absurd | {"id": "bad"}
+    target = tmp_path / "out.json"
+    result = autoconfig.run("calibrate", str(write(tmp_path / "runs.csv", [good, bad])), "--output", str(target))
+    assert result.exit_code == 0
+    assert "from 1 run," in result.stdout and "1 runs" not in result.stdout
+    assert "warning: not used, row bad" in result.stderr and "units" in result.stderr
+    alone, _ = calibrate_file(write(tmp_path / "good.csv", [good]))
+    assert read_calibration(target).entries == read_calibration_of(alone, tmp_path).entries
+    result = autoconfig.run("calibrate", str(write(tmp_path / "bad.csv", [bad])), "--output", str(tmp_path / "none.json"))
+    assert result.exit_code == 2 and "units" in result.stderr
+    assert not (tmp_path / "none.json").exists()
+
+
+def read_calibration_of(found: Calibration, folder: Path) -> Calibration:
+    write_calibration(found, folder / "again.json")
+    return read_calibration(folder / "again.json")
+
+
 def test_the_shipped_calibration_is_a_fresh_fit() -> None:
     fresh, committed = published_calibration(), shipped()
     assert fresh.version == committed.version, "run `make calibration`"
@@ -150,16 +174,19 @@ def test_the_shipped_bands_are_fresh() -> None:
     assert json.loads(tool.BANDS.read_text())["about"]
 
 
-@pytest.mark.parametrize(("model", "gpu", "software", "level"), [
-    ("mixtral-8x7b", "h100", "nemo-25.02", "mixture of experts"),
-    ("qwen2.5-0.5b", "h100", "nemo-25.02", "small model"),
-    ("llama3-8b", "h100", "nemo-25.02", "calibrated generation"),
-    ("22b", "a100-80gb", "nanotron", "related generation"),
-    ("llama3-8b", "l40s", "nemo-25.02", "uncalibrated GPU"),
+@pytest.mark.parametrize(("model", "gpu", "gpus", "cp", "software", "level"), [
+    ("mixtral-8x7b", "h100", 64, 1, "nemo-25.02", "mixture of experts"),
+    ("qwen2.5-0.5b", "h100", 8, 1, "nemo-25.02", "small model"),
+    ("llama3-8b", "h100", 64, 2, "nemo-25.02", "calibrated generation"),
+    ("llama3-8b", "h100", 64, 4, "nemo-25.02", "long context"),
+    ("llama3-8b", "h100", 8, 1, "nemo-25.02", "one node"),
+    ("22b", "a100-80gb", 64, 1, "nanotron", "related generation"),
+    ("22b", "h100", 64, 1, "nanotron", "unfamiliar software"),
+    ("llama3-8b", "l40s", 8, 1, "nemo-25.02", "uncalibrated GPU"),
 ])  # fmt: skip
-def test_confidence_classes(model: str, gpu: str, software: str, level: str) -> None:
-    question = understand(Request(model=model, gpus=8, gpu=gpu, software=software))
-    assert confidence_class(question.setting, question.calibration) == level
+def test_confidence_classes(model: str, gpu: str, gpus: int, cp: int, software: str, level: str) -> None:
+    question = understand(Request(model=model, gpus=gpus, gpu=gpu, software=software))
+    assert confidence_class(question.setting, question.calibration, cp) == level
     assert level in CLASSES
     band = band_of(level, shipped_bands())
     assert 0.2 < band.p5 < 1 < band.p95 < 5

@@ -5,7 +5,6 @@ import os
 import pandas as pd
 import pytest
 
-from autoconfig import files
 from autoconfig.files import ranking_table, write_atomically, write_table
 from autoconfig.service import search
 from specs.errors import FileError
@@ -98,7 +97,7 @@ def test_output_that_cannot_be_written_is_refused_before_the_work(autoconfig, tm
 
 
 def test_output_into_a_folder_that_cannot_be_written(autoconfig, tmp_path, monkeypatch):
-    monkeypatch.setattr(files.os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
     result = autoconfig.run("search", *SMALL, "--output", str(tmp_path / "plans.csv"))
     assert result.exit_code == 2 and "cannot be written to" in result.stderr and list(tmp_path.iterdir()) == []
 

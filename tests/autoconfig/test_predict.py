@@ -140,3 +140,64 @@ def test_a_table_of_a_spreadsheet_keeps_its_ids(tmp_path: Path) -> None:
         writer.writeheader()
         writer.writerows({**good, "id": name} for name in ("a\u2028b", "two\nlines", "c"))
     assert [row["id"] for row in read_table(path)] == ["a\u2028b", "two\nlines", "c"]
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("sp", "abc"), ("dp", "abc"), ("fsdp", "9"), ("gpu_mem_gb", "lots"), ("gpus_per_node", "x"), ("gpus_per_node", "-1"),
+    ("mbs", "0"), ("tp", "1.5"), ("recompute", "some"), ("node_network_gbps", "0"), ("ep", "0"),
+])  # fmt: skip
+def test_odd_cells_that_decide_the_plan_leave_the_row_empty_with_the_reason(key: str, value: str) -> None:
+    found = predict_rows([ROWS["KO-0002"] | {key: value}])[0]
+    assert found.step_seconds is None
+    assert f"cell {key}=" in found.note and found.note.count(key) == 1
+
+
+@pytest.mark.parametrize(("key", "value"), [("gpus_per_node", "5"), ("gpu_mem_gb", "77777"), ("flops_convention", "abc")])
+def test_odd_cells_with_a_default_are_said(key: str, value: str) -> None:
+    good, odd = predict_rows([ROWS["KO-0002"], ROWS["KO-0002"] | {key: value}])
+    assert odd.step_seconds == good.step_seconds
+    assert value in odd.note and key in odd.note and key not in good.note
+
+
+def test_words_for_yes_and_no() -> None:
+    on, yes, off, no = predict_rows([ROWS["KO-0003"] | {"sp": word} for word in ("1", "True", "0", "false")])
+    assert on.step_seconds == yes.step_seconds != off.step_seconds == no.step_seconds
+
+
+def test_a_model_of_the_catalogue_needs_no_shape(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    row = {"id": "a", "model": "llama3-8b", "gpu": "H100", "gpus": "64", "tp": "2", "pp": "1", "mbs": "1", "gbs": "128"}
+    source, target = write(tmp_path / "in.csv", [row]), tmp_path / "out.csv"
+    assert autoconfig.run("predict", str(source), "--output", str(target)).exit_code == 0
+    with target.open(newline="") as file:
+        (found,) = csv.DictReader(file)
+    assert float(found["pred_step_s"]) > 0
+    assert "layers, hidden, heads of llama3-8b" in found["pred_note"] and "seq 8192" in found["pred_note"]
+    other = predict_rows([row | {"model": "no such model"}])[0]
+    assert other.step_seconds is None and other.note.count("hidden") == 1, "a reason is said once"
+
+
+def test_rows_priced_together_and_alone_are_the_same() -> None:
+    row = ROWS["NA-0006"]
+    rows = [row | {"id": f"{gpus} {batch}", "dp": "", "gpus": str(gpus), "gbs": str(batch), "recompute": recompute}
+            for gpus in (1024, 2048) for batch in (2048, 4096) for recompute in ("none", "full(uniform,1)")]  # fmt: skip
+    together, alone = predict_rows(rows), [predict_rows([each])[0] for each in rows]
+    assert len({p.step_seconds for p in together}) == len(rows)
+    for a, b in zip(together, alone, strict=True):
+        assert a.step_seconds == pytest.approx(b.step_seconds, rel=1e-12) and a.peak_gib == pytest.approx(b.peak_gib)
+
+
+def test_tables_that_a_person_may_bring(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    text = "id,gpu,layers,hidden,heads,seq,tp,pp,dp,mbs,gbs\r\na,A100,24,4096,32,2048,8,1,1,4,4\r\n"
+    plain = tmp_path / "plain.csv"
+    for name, content, says in (
+        ("semicolons.csv", text.replace(",", ";"), "semicolons"), ("tabs.csv", text.replace(",", "\t"), "tabs"),
+        ("empty.csv", "", "is empty"), ("twice.csv", text.replace("dp", "tp"), "tp twice"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(content)
+        result = autoconfig.run("predict", str(tmp_path / name), "--output", str(plain))
+        assert result.exit_code == 2 and says in result.stderr
+    (tmp_path / "bom.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert autoconfig.run("predict", str(tmp_path / "bom.csv"), "--output", str(plain)).exit_code == 0
+    with plain.open(newline="") as file:
+        (found,) = csv.DictReader(file)
+    assert found["id"] == "a" and float(found["pred_step_s"]) > 0

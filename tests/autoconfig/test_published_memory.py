@@ -9,6 +9,7 @@ import pytest
 
 from autoconfig.measured import Case, published_rows, read_case
 from autoconfig.nvidia_rows import nvidia_cases
+from autoconfig.validation_memory import OOM_SOURCE
 from memory_model.predict import MemoryEstimate, estimate_memory
 from specs.errors import InputError
 from specs.layouts import layouts_of
@@ -118,8 +119,8 @@ def test_7b_and_15b_above_what_stays_after_a_step() -> None:
 def test_no_plan_that_ran_is_called_impossible() -> None:
     refused, checked = [], 0
     for row in published_rows():
-        if row["full_plan"] != "1" or row["status"] != "ran" or row["id"] in NOT_DESCRIBED:
-            continue
+        if row["full_plan"] != "1" or row["status"] != "ran" or row["id"] in NOT_DESCRIBED or row["source"] == OOM_SOURCE:
+            continue  # a source that ran up to the edge of memory: held to its own verdicts (test_validate)
         try:
             case = read_case(row)
             found = estimate(case)
@@ -146,3 +147,15 @@ def test_nvidia_runs_called_impossible_are_few() -> None:
     print(f"{len(refused)} of {len(cases)} runs called impossible")
     assert len(cases) > 100
     assert len(refused) / len(cases) <= 0.13
+
+
+def test_a_stack_may_save_gathered_inputs_and_hold_old_logits() -> None:
+    """Aleph Alpha's library: sequence parallelism does not divide the inputs of GEMMs; the last stage holds 4 T V bytes."""
+    row = next(row for row in rows(OOM_SOURCE) if row["sp"] == "1" and row["tp"] == "4" and row["pp"] == "2")
+    case = read_case(row)
+    found = estimate(case, detail=True)
+    tokens = int(row["mbs"]) * int(row["seq"])
+    assert found.parts["retained_logits"][0, 0, -1] == 4.0 * tokens * 128_000
+    assert found.parts["retained_logits"][0, 0, 0] == 0.0
+    layers_in_flight = case.setting.model.num_layers / 2 * 2
+    assert found.parts["norm_outputs"][0, 0, 0] == layers_in_flight * 2 * 2 * tokens * case.setting.model.hidden_size

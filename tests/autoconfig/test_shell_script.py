@@ -1,4 +1,4 @@
-"""Launch scripts are read, never run: 25 public ones (facts re-typed with their source), the shell's own rules, bad input."""
+"""Launch scripts are read, never run: 27 public ones (facts re-typed with their source), the shell's own rules, bad input."""
 
 import contextlib
 import json
@@ -123,6 +123,22 @@ READ = [
     ),
     ("pai_2024_llama2_70b", {"settings": PAI}, 8, "tp=8,pp=1,dp=1,mbs=1,sp=1,recompute=none", 69.0, "transformer-engine"),
     ("rocm_2024_llama2_7b", {"gpus": 8}, 8, "tp=1,pp=1,dp=8,mbs=4,sp=0,recompute=none", 6.7, "megatron-lm-2022"),
+    (
+        "llmjp_2024_172b",
+        {},
+        512,
+        "tp=4,pp=16,dp=8,mbs=1,sp=1,recompute=selective:core_attn",
+        170.7,
+        "transformer-engine",
+    ),
+    (
+        "epfllm_2023_finetune",
+        {"settings": {"1": "llama2"}, "model": "llama2-7b"},
+        8,
+        "tp=8,pp=1,dp=1,mbs=1,sp=1,recompute=selective:core_attn,dist_opt=0",
+        6.7,
+        "megatron-lm-2022",
+    ),
     ("swissai_2025_apertus_70b", {}, 4096, "tp=4,pp=8,vpp=5,dp=128,mbs=1,sp=1,recompute=none", 69.3, "transformer-engine"),
     ("swissai_2025_llama3_70b", {}, 128, "tp=4,pp=8,vpp=2,dp=4,mbs=1,sp=1,recompute=none", 69.0, "transformer-engine"),
 ]
@@ -131,6 +147,7 @@ REFUSED = [
     ("rocm_2024_llama2_7b", {}, InputError, "commands are never run"),
     ("pai_2024_llama2_70b", {}, InputError, "--set 1=VALUE"),
     ("pai_2024_llama2_70b", {"gpus": 8}, InputError, "--set 2=VALUE"),
+    ("epfllm_2023_finetune", {}, InputError, "name the model with --model"),
     ("megatron_2023_t5", {}, UnsupportedError, "t5 models"),
     ("megatron_2025_mamba", {}, UnsupportedError, "mamba models"),
     ("sc21_2021_figure_11", {}, InputError, "no launch of Megatron-LM was found"),

@@ -14,13 +14,17 @@ from autoconfig.headlines import FAR, headlines
 from autoconfig.measured import published_rows
 from autoconfig.observe import useful_for_calibration
 from autoconfig.validate import Sections, Validation, validate
-from autoconfig.validation_bands import coverage, weighted_quantile
+from autoconfig.validation_bands import band_from, coverage, weighted_quantile
 from autoconfig.validation_decisions import decisions
 from autoconfig.validation_html import page
+from autoconfig.validation_lines import lines_of
 from autoconfig.validation_memory import best_offset
+from autoconfig.validation_report import line_sheet
 from autoconfig.validation_runs import Constants, predictions, published_runs
 
-NOT_REACHED = {"NVIDIA mixture of experts"}
+POOLED_LINE = "90 % bands: pooled, inside"
+NOT_REACHED = {POOLED_LINE}
+"""Lines that docs/accuracy.md says NO to: better constants left sources of one row outside of bands made for worse ones."""
 """Lines of data/accuracy_bars.json that are not reached; docs/accuracy.md shows the figures."""
 
 
@@ -66,7 +70,28 @@ def test_lines_that_hold(by_source: Validation, by_model: Validation) -> None:
 def test_bands_hold_about_nine_of_ten_left_out_runs(by_source: Validation) -> None:
     for line in by_source.coverage:
         print(f"{line.level}: {line.rows} rows of {line.sources} sources, {line.inside:.1%} inside, +-{line.half_width:.1%}")
-    assert 0.80 <= by_source.coverage[0].inside <= 0.97
+        if line.rows >= 100 and line.level != "pooled":
+            assert 0.80 <= line.inside <= 0.97, line.level
+    assert 0.80 <= by_source.coverage[0].inside <= 0.95
+    assert by_source.coverage[0].half_width <= 0.14
+
+
+def test_lines_beside_step_times_say_yes_or_no(by_source: Validation) -> None:
+    found = lines_of(by_source.coverage, (), by_source.memory, by_source.verdicts, ())
+    lines = {line.name: line for line in found}
+    assert lines[POOLED_LINE].holds == (lines[POOLED_LINE].name not in NOT_REACHED)
+    assert lines["Aleph Alpha 13B, cross-validated: out of memory, right"].holds
+    assert lines["SimuMax peak memory, worst run"].holds
+    assert not replace(lines["90 % bands: pooled, inside"], reached=0.96).holds
+    assert not replace(lines["90 % bands: median half-width, rows equal"], reached=0.15).holds
+    sheet = line_sheet(by_source)
+    assert {line[-1] for line in sheet.lines} <= {"yes", "NO"} and len(sheet.lines) == len(lines)
+
+
+def test_in_sample_constants_are_said_with_the_way_out(autoconfig: SimpleNamespace) -> None:
+    first = autoconfig.run("validate").stdout.replace("\n", " ")[:400]
+    assert "has seen most of these runs" in first and "--leave-one-source-out" in first
+    assert "without the run's source" in autoconfig.run("validate", "--leave-one-source-out").stdout[:200]
 
 
 def test_bands_know_other_sources_only() -> None:
@@ -75,6 +100,16 @@ def test_bands_know_other_sources_only() -> None:
     far = [replace(p, step_seconds=p.step_seconds / 9) if p.source == pair[0] else p for p in runs]
     assert coverage(runs)[0].inside > 0.5
     assert coverage(far)[0].inside == 0.0, "each source would hold 90 % of itself"
+
+
+def test_bands_of_few_sources_hold_the_next_source() -> None:
+    runs = [p for p in predictions("source") if p.level == "mixture of experts"]
+    ratios = [math.exp(p.log_ratio) for p in runs]
+    plain, wide = band_from(runs), band_from(runs, few_sources=True)
+    assert wide.p5 < plain.p5 < plain.p95 < wide.p95
+    assert min(ratios) <= wide.p5 and wide.p95 <= max(ratios)
+    one = [p for p in runs if p.source == runs[0].source]
+    assert band_from(one, few_sources=True).p5 == pytest.approx(min(math.exp(p.log_ratio) for p in one))
 
 
 def test_weighted_quantile_of_equal_weights_is_the_median() -> None:
@@ -101,9 +136,10 @@ def test_memory_and_verdicts(by_source: Validation) -> None:
     without, folds = by_source.verdicts
     print(without, folds)
     assert without.oom_rows == 257 and without.ran_rows == 165
-    assert without.ran_right >= 0.95
-    assert without.oom_right >= 0.8
-    assert max(without.brier, folds.brier) <= 0.09
+    assert without.ran_right >= 0.95 and without.oom_right >= 0.9
+    assert folds.ran_right >= 0.95 and folds.oom_right >= 0.95 and folds.holds and not without.holds
+    assert folds.brier <= 0.035 < without.brier
+    assert max(folds.offsets_gib) - min(folds.offsets_gib) < 1.0, "the folds want the same constant"
 
 
 def test_best_offset_finds_the_shift() -> None:
@@ -121,6 +157,19 @@ def test_headlines_are_complete_and_far_ones_have_a_cause() -> None:
         assert line.source
         far = line.deviation is None or abs(line.deviation) > FAR
         assert bool(line.cause) == far, f"{line.title}, {line.label}: {line.deviation}"
+    ours = {(line.title.split(":")[0], line.label): line.ours for line in found}
+    missing = [line.label for line in found if line.ours is None]
+    assert missing == ["70B on 8 H200"], "16 bytes for each of 69e9 parameters are 138 GB on each of 8 GPUs"
+    days = {label: days for (_, label), days in ours.items() if days is not None and ("README" in label or "2022" in label)}
+    assert days == pytest.approx({"full recompute, README's plan": 34.0, "SP + selective, plan of 2022": 24.0}, rel=0.02)
+    for _, best in [key for key in ours if "our best" in key[1]]:
+        assert min(days.values()) > ours["175B on 1,024 A100, 300B tokens", "SP + selective, our best"], best
+    overhead = {line.label: line.ours for line in found if line.title.startswith("Time added")}
+    assert [round(overhead[f"SP + selective, {size}"] or 0.0, 1) for size in ("22B", "530B", "1T")] == pytest.approx(
+        [4.0, 2.0, 2.0], abs=1.6
+    )
+    fsdp = [line.ours or 0.0 for line in found if line.title.startswith("GPT-20B")]
+    assert fsdp[-1] < fsdp[-2], "the stated cause at 128 GPUs"
     gains = [line.ours for line in found if "interleaving" in line.title]
     assert all(a is not None and b is not None and a > b for a, b in itertools.pairwise(gains))
 

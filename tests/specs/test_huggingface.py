@@ -14,6 +14,7 @@ from specs.huggingface import model_from_config, supported_families
 from specs.model import ModelSpec
 from specs.model_catalogue import load_model
 from specs.parameters import total_parameters
+from specs.rope import RopeScaling
 
 DATA = json.loads((Path(__file__).parent / "huggingface_configs.json").read_text(encoding="utf-8"))
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {name: (row["config"], row["parameters"]) for name, row in DATA.items()}
@@ -71,6 +72,56 @@ def test_biases_windows_and_experts(tmp_path: Path) -> None:
     assert gemma2.num_layernorms_per_layer == 4 and gemma2.sliding_pattern[:2] == (1, 0)
 
 
+LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "base", "percent", "scaling"),
+    [
+        ({}, 500_000, 1.0, None),
+        ({"rope_theta": None}, 10_000, 1.0, None),
+        ({"rope_theta": None, "rope_parameters": {"rope_theta": 2e6, "rope_type": "default"}}, 2_000_000, 1.0, None),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 500_000, 1.0, RopeScaling(type="linear", factor=4.0)),
+        ({"rope_scaling": LLAMA3_SCALING}, 500_000, 1.0, RopeScaling(type="llama3", factor=8.0)),
+        (
+            {"rope_scaling": {**LLAMA3_SCALING, "original_max_position_embeddings": 4096}},
+            500_000,
+            1.0,
+            RopeScaling(type="other", factor=8.0),
+        ),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 500_000, 1.0, RopeScaling(type="other", factor=2.0)),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+            500_000,
+            1.0,
+            RopeScaling(type="yarn", factor=4.0, original_max_position_embeddings=32768),
+        ),
+        ({"partial_rotary_factor": 0.5}, 500_000, 0.5, None),
+    ],
+)
+def test_rotary_positions(
+    changes: dict[str, object], base: int, percent: float, scaling: RopeScaling | None, tmp_path: Path
+) -> None:
+    model = model_from_config(write(tmp_path, LLAMA | changes))
+    assert (model.rotary_base, model.rotary_percent, model.rope_scaling) == (base, percent, scaling)
+    assert model.position_embedding_type == ("yarn" if scaling and scaling.type == "yarn" else "rope")
+
+
+def test_families_have_bases_of_their_own(tmp_path: Path) -> None:
+    found = {}
+    for name in ("mixtral-8x7b", "gpt-oss-20b", "gpt-neox-20b", "nemotron4-340b", "mistral-7b"):
+        config = {k: v for k, v in PUBLISHED[name][0].items() if not k.startswith(("rope", "rotary", "partial"))}
+        model = model_from_config(write(tmp_path, config))
+        found[name] = (model.rotary_base, model.rotary_percent)
+    assert found == {
+        "mixtral-8x7b": (1_000_000, 1.0),
+        "gpt-oss-20b": (150_000, 1.0),
+        "gpt-neox-20b": (10_000, 0.25),
+        "nemotron4-340b": (10_000, 0.5),
+        "mistral-7b": (10_000, 1.0),
+    }
+
+
 def test_folder_name_and_absent_keys(tmp_path: Path) -> None:
     folder = tmp_path / "my model!"
     folder.mkdir()
@@ -125,6 +176,13 @@ def test_unsupported_architectures_are_refused_with_the_reason(name: str, tmp_pa
         {"tie_word_embeddings": "no"},
         {"rope_scaling": 3},
         {"rope_scaling": {"type": 3}},
+        {"rope_scaling": {"type": "linear", "factor": "x"}},
+        {"rope_theta": "x"},
+        {"rope_theta": -1},
+        {"rope_theta": 10000.5},
+        {"rope_theta": True},
+        {"partial_rotary_factor": 0},
+        {"partial_rotary_factor": 2},
         {"hidden_act": 7},
         {"model_type": 5},
         {"model_type": None},

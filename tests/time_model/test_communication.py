@@ -11,7 +11,7 @@ from specs.layouts import layouts_of
 from specs.model_catalogue import load_model
 from specs.plan import parse_plan
 from specs.software_catalogue import load_stack
-from time_model.collectives import Links, collective_seconds, exposed_seconds, ring_factor, send_seconds
+from time_model.collectives import Links, collective_seconds, exposed_seconds, rate_share, ring_factor, send_seconds
 from time_model.data_parallel import (
     bucketed_exposed_seconds,
     embedding_gradient_seconds,
@@ -69,6 +69,14 @@ def test_all_to_all_over_nodes_is_bound_by_the_own_card() -> None:
     assert seconds == pytest.approx(56 / 64 * 1e9 / 20e9)
     assert collective_seconds("all_to_all", 1e9, group_of(8, 1, 8), LINKS) == pytest.approx(7 / 8 * 1e9 / 300e9)
     assert collective_seconds("all_to_all", 1e9, group_of(64, 1, 8), LINKS, outside_share=0.5) == pytest.approx(seconds / 2)
+    inside = collective_seconds("all_to_all", 1e9, group_of(8, 1, 8), LINKS, inside_share=0.5)
+    assert inside == pytest.approx(7 / 16 * 1e9 / 300e9)
+
+
+def test_a_ring_on_slow_wires_takes_less_of_the_gpu() -> None:
+    assert rate_share("all_gather", group_of(8, 1, 8), LINKS) == 1.0
+    assert rate_share("all_gather", group_of(16, 8, 8), LINKS) == pytest.approx(20 / 300)
+    assert rate_share("all_gather", group_of(16, 1, 8), LINKS) == pytest.approx(160 / 300)
 
 
 def test_sends_and_overlap() -> None:

@@ -27,7 +27,7 @@ from time_model.gemm import (
     grouped_gemm_share,
     weight_gradient_seconds,
 )
-from time_model.host import host_floor_seconds, straggler_ratio, straggler_seconds
+from time_model.host import host_floor_seconds, layer_launch_seconds, straggler_ratio, straggler_seconds
 from time_model.moe import domain_copies, expert_rows
 from time_model.optimizer import optimizer_bytes_per_parameter, optimizer_seconds
 from time_model.pointwise import activation_bytes, norm_bytes, pointwise_seconds, residual_bytes, softmax_bytes
@@ -125,12 +125,20 @@ def test_pointwise_is_bytes_over_bandwidth_plus_launches() -> None:
     assert seconds == pytest.approx(1.5e-3 + 30e-6)
 
 
-def test_host_floor_tops_up_and_vanishes_under_cuda_graphs() -> None:
+def test_host_and_gpu_combine_as_a_root_of_squares_and_graphs_need_no_host() -> None:
     stack = dataclasses.replace(TE, host_floor_seconds=1e-3)
-    assert host_floor_seconds(0.4e-3, 0.4e-3, 1, stack) == (pytest.approx(0.6e-3), pytest.approx(1.2e-3))
-    assert host_floor_seconds(0.4e-3, 0.4e-3, 8, stack)[0] == pytest.approx(0.75e-3)
-    assert host_floor_seconds(2e-3, 4e-3, 8, stack) == (0.0, 0.0)
+    extra = host_floor_seconds(0.75e-3, 1.2e-3, 1, stack)
+    assert extra == (pytest.approx(0.5e-3), pytest.approx(0.8e-3))  # 0.75, 1 and 1.25; 1.2, 1.6 and 2
+    assert host_floor_seconds(0.0, 0.0, 8, stack) == (pytest.approx(1.15e-3), pytest.approx(1.84e-3))
+    assert host_floor_seconds(1.0, 1.0, 1, stack)[0] < 1e-6
     assert host_floor_seconds(0.0, 0.0, 8, dataclasses.replace(stack, cuda_graphs=True)) == (0.0, 0.0)
+
+
+def test_the_host_launches_every_expert() -> None:
+    stack = dataclasses.replace(TE, host_floor_seconds=5e-4, moe_host_seconds=1e-3, expert_host_seconds=1e-4)
+    assert layer_launch_seconds(stack, 0.0, graphed=False) == pytest.approx(5e-4)
+    assert layer_launch_seconds(stack, 16.0, graphed=False) == pytest.approx(3.1e-3)
+    assert layer_launch_seconds(stack, 16.0, graphed=True) == pytest.approx(1.6e-3)
 
 
 def test_stragglers_grow_per_doubling() -> None:

@@ -27,7 +27,7 @@ from megatron.training import get_args, get_tokenizer  # noqa: E402
 from megatron.training.argument_utils import gpt_config_from_args, pretrain_cfg_container_from_args  # noqa: E402
 from megatron.training.arguments import parse_and_validate_args  # noqa: E402
 
-from tools.cpu_run.no_cuda import cpu_for_cuda  # noqa: E402
+from trainer.cpu import cpu_for_cuda  # noqa: E402
 
 
 def datasets(sizes: list[int], vp_stage: int | None = None) -> Any:

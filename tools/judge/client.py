@@ -48,6 +48,13 @@ class Judge:
             "environment": dict(variables),
             "capability": capability,
         }
+        return self._ask(question)
+
+    def degrees(self, degrees: Mapping[str, int], *, sequence_parallel: bool) -> dict[str, Any]:
+        """The verdict on the degrees of a recipe, on a stand-in model (verdict.judge_degrees)."""
+        return self._ask({"degrees": dict(degrees), "sequence_parallel": sequence_parallel})
+
+    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()

@@ -8,12 +8,16 @@ Ends with exit code 1 and a list where a rule and the judge disagree; the page i
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
+from autoconfig.audit import Audit
+from autoconfig.row_cells import cell
 from autoconfig.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
 from tools.judge.agreement import Judged, RuleCount, by_rule, from_grid, near_misses
-from tools.judge.client import ROOT, Judges
+from tools.judge.client import ROOT, Judge, Judges
+from tools.judge.recipes import JudgedRecipe, audited_recipes, judged_recipes
 
 PAGE = ROOT / "docs" / "legality.md"
 NOTES = Path(__file__).with_name("legality_notes.md")
@@ -35,24 +39,31 @@ def main() -> int:
     with Judges() as judges:
         grid = from_grid(judges, SEED, WANTED, WANTED)
         near = near_misses(judges, SEED, (plan for plan in grid if not plan.broken))
-    PAGE.write_text(page(grid, near), encoding="utf-8")
+    audit = audited_recipes()
+    with Judge() as judge:
+        recipes = judged_recipes(judge, audit)
+    PAGE.write_text(page(grid, near, recipe_lines(audit, recipes)), encoding="utf-8")
     plans = [*grid, *near]
     wrong = [plan for plan in plans if not plan.agrees]
     for plan in wrong:
         print(f"DISAGREE {plan.case.setting.model.name} {plan.case.plan}: ours {plan.broken or 'legal'}, judge {plan.answer}")
+    odd = [recipe for recipe in recipes if not recipe.agrees]
+    for recipe in odd:
+        print(f"DISAGREE recipe {cell(recipe.audited.row, 'recipe')}: ours {recipe.audited.verdict}, judge {recipe.answer}")
     accepted = sum(plan.answer["accepted"] for plan in grid)
     unseen = sorted(rule for rule, count in by_rule(plans).items() if rule in JUDGED_RULES and not count.alone_refused)
     if unseen:
         print(f"no plan shows these rules by themselves: {', '.join(unseen)}; add a question to tools/judge/sample.py")
     print(
         f"grid: {len(grid)} plans, judge accepted {accepted}, rejected {len(grid) - accepted}; near misses: {len(near)}; "
-        f"agreement {len(plans) - len(wrong)} of {len(plans)}; wrote {PAGE.relative_to(ROOT)}"
+        f"agreement {len(plans) - len(wrong)} of {len(plans)}; recipes: {audit.covered_share():.1%} of the text decoders "
+        f"covered, agreement {len(recipes) - len(odd)} of {len(recipes)}; wrote {PAGE.relative_to(ROOT)}"
     )
     enough = accepted >= WANTED and len(grid) - accepted >= WANTED
-    return int(bool(wrong or unseen or not enough))
+    return int(bool(wrong or odd or unseen or not enough))
 
 
-def page(grid: list[Judged], near: list[Judged]) -> str:
+def page(grid: list[Judged], near: list[Judged], recipes: list[str]) -> str:
     """The whole page."""
     plans = [*grid, *near]
     agreed = sum(plan.agrees for plan in plans)
@@ -95,10 +106,45 @@ def page(grid: list[Judged], near: list[Judged]) -> str:
         "|---|---|---|---|---|---|---|",
         *(_lax_row(rule, counts[rule.id]) for rule in ALL_RULES if rule.id not in JUDGED_RULES),
         "",
+        *recipes,
+        "",
         NOTES.read_text(encoding="utf-8").strip(),
         "",
     ]
     return "\n".join(lines)
+
+
+def recipe_lines(audit: Audit, recipes: list[JudgedRecipe]) -> list[str]:
+    """NVIDIA's recipes: how many are covered, and those that cannot run with the judge's own refusal."""
+    known = [recipe for recipe in recipes if recipe.audited.recipe is not None]
+    legal = [recipe for recipe in known if recipe.legal]
+    refused = [recipe for recipe in recipes if not recipe.legal]
+    refused.sort(key=lambda recipe: (not recipe.audited.named, cell(recipe.audited.row, "recipe")))
+    text = (
+        f"`autoconfig audit` reads {len(audit.recipes)} recipes of Megatron-Bridge and NeMo. {len(audit.in_families())} are "
+        "text decoders of llama, qwen2, qwen2.5, qwen3, mixtral, deepseek v2 / v3, gpt-oss, nemotron4 and gpt3; "
+        f"**{audit.covered_share():.1%} of them are covered**. Of the {len(legal)} that we call legal the judge accepts "
+        f"{sum(recipe.answer['accepted'] for recipe in legal)}; of the {len(refused)}, of any model, that we say cannot run at "
+        f"their own GPU count it refuses {sum(not recipe.answer['accepted'] for recipe in refused)}. A recipe of a model that "
+        "the catalogue lacks is judged on a stand-in model, by megatron-core as Megatron-Bridge calls it (config, groups, "
+        "schedule, and **layers**: the check at the head of the experts' training forward). *named*: the table says so, too."
+    )
+    return [
+        "## NVIDIA's published recipes",
+        "",
+        *textwrap.wrap(text, 126),
+        "",
+        "| recipe | our rules | named | refused in | the judge's words |",
+        "|---|---|---|---|---|",
+        *map(_recipe_row, refused),
+    ]
+
+
+def _recipe_row(recipe: JudgedRecipe) -> str:
+    audited, words = recipe.audited, recipe.words if len(recipe.words) <= 200 else f"{recipe.words[:197]}..."
+    rules = " ".join(violation.rule for violation in audited.violations)
+    cells = [cell(audited.row, "recipe"), rules, "yes" if audited.named else "", recipe.answer["stage"], words]
+    return "| " + " | ".join(map(_cell, cells)) + " |"
 
 
 def _row(rule: Rule | PlanRule, count: RuleCount) -> str:

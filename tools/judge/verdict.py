@@ -37,7 +37,9 @@ import megatron.training.argument_utils as argument_utils  # noqa: E402
 import megatron.training.arguments as arguments  # noqa: E402
 import torch  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
+from megatron.core.transformer.moe.moe_layer import MoELayer  # noqa: E402
 from megatron.core.transformer.transformer_block import get_num_layers_to_build  # noqa: E402
+from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 from megatron.training.training import get_megatron_ddp_config, get_megatron_optimizer_config  # noqa: E402
 from packaging.version import Version  # noqa: E402
 
@@ -128,6 +130,84 @@ def judge(argument_list: list[str], world_size: int, environment: dict[str, str]
         return Verdict(accepted=True, changed=changed)
 
 
+def judge_degrees(degrees: dict[str, int], sequence_parallel: bool) -> Verdict:
+    """What megatron-core says of the degrees of a recipe whose model is not known, on a stand-in model that fits them.
+
+    As a framework does that builds megatron-core's config itself (Megatron-Bridge, NeMo) and not Megatron-LM's arguments.
+    `degrees`: gpus, tp, pp, cp, vpp, ep, etp, mbs, gbs.
+    """
+    d = degrees
+    world = {"args": types.SimpleNamespace(**_groups_of(d)), "degrees": d, "sequence_parallel": sequence_parallel}
+    with _world(d["gpus"], {}, 9.0), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        steps = (("groups", _groups), ("config", _stand_in_config), ("schedule", _schedule), ("layers", _experts_forward))
+        refused = (_refusal(stage, step, world) for stage, step in steps)
+        return next((verdict for verdict in refused if verdict is not None), Verdict(accepted=True))
+
+
+def _groups_of(d: dict[str, int]) -> dict[str, Any]:
+    """What the steps ask of Megatron-LM's arguments."""
+    return {
+        "world_size": d["gpus"],
+        "tensor_model_parallel_size": d["tp"],
+        "pipeline_model_parallel_size": d["pp"],
+        "virtual_pipeline_model_parallel_size": d["vpp"] if d["vpp"] > 1 else None,
+        "context_parallel_size": d["cp"],
+        "expert_model_parallel_size": d["ep"],
+        "expert_tensor_parallel_size": d["etp"],
+        "num_distributed_optimizer_instances": 1,
+        "use_tp_pp_dp_mapping": False,
+        "hierarchical_context_parallel_sizes": None,
+        "seq_length": 4096,
+        "micro_batch_size": d["mbs"],
+    }
+
+
+def _stand_in_config(found: dict[str, Any]) -> None:
+    d = found["degrees"]
+    experts = {"num_moe_experts": 2 * d["ep"], "moe_router_topk": 2} if d["ep"] > 1 else {}
+    found["config"] = TransformerConfig(
+        num_layers=d["pp"] * d["vpp"],
+        hidden_size=128 * d["tp"],
+        num_attention_heads=d["tp"],
+        tensor_model_parallel_size=d["tp"],
+        pipeline_model_parallel_size=d["pp"],
+        virtual_pipeline_model_parallel_size=d["vpp"] if d["vpp"] > 1 else None,
+        context_parallel_size=d["cp"],
+        expert_model_parallel_size=d["ep"],
+        expert_tensor_parallel_size=d["etp"],
+        sequence_parallel=found["sequence_parallel"],
+        pipeline_dtype=torch.bfloat16,
+        bf16=True,
+        **experts,
+    )
+    microbatches.init_num_microbatches_calculator(
+        rank=1,
+        rampup_batch_size=None,
+        global_batch_size=d["gbs"],
+        micro_batch_size=d["mbs"],
+        data_parallel_size=d["gpus"] // (d["tp"] * d["pp"] * d["cp"]),
+    )
+
+
+def _experts_forward(found: dict[str, Any]) -> None:
+    """The check at the head of a mixture-of-experts layer's training forward, up to its first use of the layer."""
+    config = found["config"]
+    if not config.num_moe_experts:
+        return
+
+    class Layer:
+        training, attn_tp_group = True, _Ranks(config.tensor_model_parallel_size)
+
+        def __getattr__(self, name: str) -> Any:
+            raise _ChecksPassedError
+
+    layer = Layer()
+    layer.config = config  # type: ignore[attr-defined]
+    with contextlib.suppress(_ChecksPassedError):
+        MoELayer.forward(layer, torch.zeros(1, 1, 1))
+
+
 def _refusal(stage: str, step: Callable[[dict[str, Any]], None], namespace: dict[str, Any]) -> Verdict | None:
     errors = io.StringIO()
     try:
@@ -163,6 +243,7 @@ def _world(world_size: int, environment: dict[str, str], capability: float) -> I
             mock.patch.object(arguments, "get_device_arch_version", lambda: major),
             mock.patch.object(torch.cuda, "get_device_capability", lambda *_: (major, minor)),
             mock.patch.object(torch.distributed, "is_initialized", lambda: False),
+            mock.patch.object(parallel_state, "_MPU_PIPELINE_MODEL_PARALLEL_RANK", 0),  # a layout is logged as rank 0 sees it
         ):
             yield
     finally:

@@ -1,0 +1,72 @@
+"""The answer of `emulate` on the screen and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from autoconfig.answer_json import SCHEMA_VERSION, plan_json
+from autoconfig.emulate import PASSES, EmulateAnswer
+from autoconfig.report import seconds_text
+from specs.units import GIB
+
+
+def emulate_json(answer: EmulateAnswer) -> dict[str, Any]:
+    """The answer under the names of `autoconfig/schemas/emulate.schema.json`."""
+    setting, figures, measurement = answer.question.setting, answer.figures, answer.measurement
+    reserved = figures.peak_reserved_bytes
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "stack": measurement.software,
+        "software": setting.stack.name,
+        "device": measurement.device,
+        "versions": dict(measurement.versions),
+        "model": setting.model.name,
+        "gpus": setting.cluster.num_gpus,
+        "plan": plan_json(answer.plan, setting.workload.global_batch_size),
+        "short": str(answer.plan),
+        "rank": answer.rank,
+        "pipeline_stage": figures.pipeline_stage,
+        "peak_gib": figures.peak_allocated_bytes / GIB,
+        "reserved_gib": None if reserved is None else reserved / GIB,
+        "by_category_gib": {name: size / GIB for name, size in figures.bytes_by_category.items()},
+        "formula_gib": answer.stage.peak_bytes / GIB,
+        "layer_seconds": dict(figures.layer_seconds),
+        "optimizer_seconds": figures.phase_seconds.get("optimizer", 0.0),
+        "microbatch_compute_seconds": answer.measured_compute_seconds,
+        "predicted_microbatch_compute_seconds": answer.predicted_compute_seconds,
+        "step_seconds": answer.step_seconds,
+        "predicted_step_seconds": answer.report.step_seconds,
+    }
+
+
+def show_emulate(console: Console, answer: EmulateAnswer) -> None:
+    """Memory, then seconds by kind of layer, then the composed step."""
+    setting, figures, measurement = answer.question.setting, answer.figures, answer.measurement
+    where = f"rank {answer.rank}, stage {figures.pipeline_stage}"
+    console.print(f"{escape(setting.model.name)}  {escape(str(answer.plan))}  {where}")
+    versions = ", ".join(f"{name} {version}" for name, version in measurement.versions.items())
+    console.print(f"[dim]stack {measurement.software} on {escape(measurement.device)}; {escape(versions)}[/dim]")
+    peak, formula = figures.peak_allocated_bytes / GIB, answer.stage.peak_bytes / GIB
+    console.print(f"peak {peak:.3f} GiB measured, {formula:.3f} by the formula ({formula / peak - 1:+.1%})")
+    if figures.bytes_by_category:
+        console.print("  " + ", ".join(f"{name} {size / GIB:.3f}" for name, size in figures.bytes_by_category.items()) + " GiB")
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for number, name in enumerate(("one micro-batch", *PASSES)):
+        table.add_column(name, justify="left" if number == 0 else "right")
+    for kind in dict.fromkeys(name.split(".")[0] for name in figures.layer_seconds):
+        values = (figures.layer_seconds.get(f"{kind}.{name}") for name in PASSES)
+        table.add_row(kind, *("" if value is None else seconds_text(value) for value in values))
+    console.print(table)
+    console.print(
+        f"stage: {seconds_text(answer.measured_compute_seconds)} a micro-batch measured, "
+        f"{seconds_text(answer.predicted_compute_seconds)} predicted for {setting.cluster.gpu.id}; "
+        f"optimizer {seconds_text(figures.phase_seconds.get('optimizer', 0.0))}"
+    )
+    console.print(
+        f"step: {seconds_text(answer.step_seconds)} with the measured compute, "
+        f"{seconds_text(answer.report.step_seconds)} predicted"
+    )

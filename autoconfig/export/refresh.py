@@ -1,0 +1,44 @@
+"""What a script of ours says of its plan in comments, written anew after the plan was edited; all other lines stay."""
+
+from __future__ import annotations
+
+import re
+
+from autoconfig.evaluate import PlanReport
+from autoconfig.export.argument import Argument
+from autoconfig.export.arguments import train_arguments
+from autoconfig.export.scripts import MARK, argument_line, remark, story
+from autoconfig.rules import Setting
+from specs.plan import TrainPlan
+
+OF_THE_PLAN = ("Plan:", "Predicted ", "Calibration:", "Largest parts of the step:", "WARNING: this plan")
+"""How the lines of the head begin that change with the plan (scripts.story)."""
+_ARGUMENT = re.compile(r"    (--[a-z0-9-]+)(?P<values>(?: \S+)*)(?:  # .*)?")
+
+
+def is_ours(text: str) -> bool:
+    """A script that `export` wrote."""
+    return any(line.startswith(MARK) for line in text.splitlines()[:12])
+
+
+def refreshed(text: str, setting: Setting, plan: TrainPlan, report: PlanReport | None) -> str:
+    """The text with the head and the comments of arguments for `plan`."""
+    lines = text.split("\n")
+    mark = next(at for at, line in enumerate(lines) if line.startswith(MARK))
+    end = next((at for at in range(mark, len(lines)) if not lines[at].startswith("#")), len(lines))
+    name = lines[mark].removeprefix(f"{MARK}: ").rpartition(", tp=")[0] or remark(setting.model.name)
+    head = [line for line in lines[mark + 1 : end] if not line.startswith(tuple(f"# {start}" for start in OF_THE_PLAN))]
+    new = [f"# {remark(line)}" for line in story(setting, plan, report) if line.startswith(OF_THE_PLAN)]
+    known = {argument.flag: argument for argument in train_arguments(setting, plan)}
+    rest = [_with_comment(line, known) for line in lines[end:]]
+    return "\n".join([*lines[:mark], f"{MARK}: {name}, {plan}", *head[:2], *new, *head[2:], *rest])
+
+
+def _with_comment(line: str, known: dict[str, Argument]) -> str:
+    """An argument's line as `export` writes it, where it holds one argument of the plan with just its values."""
+    match = _ARGUMENT.fullmatch(line)
+    argument = known.get(match[1]) if match else None
+    if match is None or argument is None:
+        return line
+    plain = match["values"].replace("'", "").split()
+    return argument_line(argument) if tuple(plain) == argument.values else line

@@ -1,0 +1,92 @@
+"""The software stack that Megatron-LM's arguments show, with the kernels and overlaps that they switch on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoconfig.argument_list import Arguments
+from autoconfig.export.run_arguments import overlap_arguments
+from autoconfig.row_model import read_stack
+from autoconfig.rules import Setting
+from specs.errors import InputError
+from specs.plan import TrainPlan
+from specs.software import DISPATCHERS, SoftwareStack
+from specs.software_catalogue import DEFAULT_STACK
+
+FIRST_CORE_YEAR = 2024
+"""First year in which Megatron-LM builds its model from megatron-core with Transformer Engine unless told otherwise."""
+_OVERLAPS = (
+    ("--overlap-grad-reduce", "overlap_grad_reduce"),
+    ("--overlap-param-gather", "overlap_param_gather"),
+    ("--tp-comm-overlap", "tp_overlap_share"),
+)
+
+
+def software_name(a: Arguments, assumed: list[str]) -> str:
+    """The stack whose arguments these are, by the newest of them; says what decided it."""
+    newest, year = a.newest()
+    said = f"of the arguments the newest is {newest}, of {year}"
+    if a.has("--deepspeed"):
+        newer = a.has("--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2")
+        name, said = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022", "because of --deepspeed"
+    elif a.text("--transformer-impl") == "local" and year >= FIRST_CORE_YEAR:
+        name, said = "megatron-local", "because of --transformer-impl local"
+    elif year >= FIRST_CORE_YEAR or a.text("--transformer-impl"):
+        name = DEFAULT_STACK
+    else:
+        old = year <= 2021 and not a.has("--sequence-parallel", "--recompute-activations")
+        name = "megatron-lm-2021" if old else "megatron-lm-2022"
+        said += f"; if today's Megatron-LM runs this file, it is --software {DEFAULT_STACK}"
+    assumed.append(f"software {name} (--software names another): {said}")
+    return name
+
+
+def read_software(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str]) -> SoftwareStack:
+    """The setting's stack with what the arguments switch on and off. Raises InputError for overlap without its condition."""
+    name = setting.stack.name
+    modern = name in (DEFAULT_STACK, "megatron-local") or name.startswith("megatron-core")
+    if a.has("--tp-comm-overlap") and not plan.sp:
+        raise InputError(
+            "--tp-comm-overlap needs --sequence-parallel and tensor parallelism above 1 (NV047); drop it or add them"
+        )
+    row = {
+        "software": name,
+        "attention_kernel": _attention_kernel(a, modern),
+        "loss_fusion": "native" if a.has("--cross-entropy-loss-fusion") else "",
+        "overlap": _overlap(a, setting, plan, assumed) if modern else "",
+        "cuda_graph": "1" if a.has("--enable-cuda-graph", "--external-cuda-graph") else "",
+    }
+    stack = read_stack(row, [])
+    dispatcher = a.text("--moe-token-dispatcher-type")
+    if dispatcher is not None and modern:
+        backend = a.text("--moe-flex-dispatcher-backend") or "deepep"
+        named = backend if dispatcher == "flex" and backend in DISPATCHERS else "alltoall"
+        named_once = {"moe_dispatcher": named, "moe_dispatcher_wide": "", "moe_dispatcher_dropless": ""}
+        stack = replace(stack, time=replace(stack.time, **named_once))  # type: ignore[arg-type]
+    return stack
+
+
+def _overlap(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str]) -> str:
+    """The overlaps that are on, in the words of a row of runs.
+
+    An argument that is missing switches its overlap off where the plan could have it. Where it could not (tensor-parallel
+    overlap at tp 1), its absence says nothing of other plans: the stack's default stays.
+    """
+    possible = {argument.flag for argument in overlap_arguments(setting, plan)}
+    words = ["given"]
+    for flag, field in _OVERLAPS:
+        usual = bool(getattr(setting.stack.time, field))
+        if a.has(flag) or (usual and flag not in possible):
+            words.append(flag.removeprefix("--"))
+        if a.has(flag) and usual and flag not in possible:
+            assumed.append(f"{flag} buys nothing here: priced without it")
+    return "+".join(words)
+
+
+def _attention_kernel(a: Arguments, modern: bool) -> str:
+    backend = a.text("--attention-backend")
+    if backend in ("unfused", "local"):
+        return "unfused"
+    if a.has("--use-flash-attn", "--use-flash-attn-v1", "--use-flash-attn-v2", "--use-flash-attn-triton"):
+        return "" if modern else "flash_attention2"
+    return ""

@@ -1,0 +1,250 @@
+"""`autoconfig scaling`: the best plan, throughput, days and cost of one job over GPU counts and types.
+
+The global batch stays, unless the question changes it: strong scaling, as a scheduler asks it. `keep` holds plan keys fixed, so
+that data parallelism alone grows and shrinks (elastic training: weights need no resharding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoconfig.counts import check_counts
+from autoconfig.evaluate import Money, PlanReport, report_plan
+from autoconfig.goodput import Goodput, Reliability, goodput_of
+from autoconfig.question import Question, Request, read_cluster, understand
+from autoconfig.search import rank_plans
+from specs.errors import InputError
+from specs.plan import SHORT_TO_LONG, parse_keys
+
+KEEPABLE = tuple(key for key in SHORT_TO_LONG if key not in ("dp", "first", "last"))
+MOST_GPU_TYPES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingRequest:
+    """A Request without its number of GPUs, and what to vary."""
+
+    base: Request
+    gpu_counts: tuple[int, ...]
+    gpu_types: tuple[str, ...] = ()
+    """Empty: the one of `base`."""
+    keep: tuple[str, ...] = ()
+    """`tp` keeps the value of the first count that fits; `tp=8` keeps that value."""
+    days: float | None = None
+    """Deadline: the fewest GPUs that meet it are named."""
+    reliability: Reliability = field(default_factory=Reliability)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingPoint:
+    """One GPU type and count."""
+
+    gpu: str
+    num_gpus: int
+    """Paid for, spares included."""
+    training_gpus: int
+    """Those of the plan: whole nodes of what the spares leave."""
+    question: Question | None = None
+    """As understood for this type and count; None where there is no plan."""
+    report: PlanReport | None = None
+    goodput: Goodput | None = None
+    speedup: float | None = None
+    """Tokens per second over those of the type's first point that fits."""
+    efficiency: float | None = None
+    """Speedup over the ratio of training GPUs; 1 is perfect scaling."""
+    days: float | None = None
+    """Wall time to train the tokens, failures included."""
+    cost: float | None = None
+    """Money for all GPUs over these days."""
+    why_not: str | None = None
+    """Where there is no plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingAnswer:
+    """Points by GPU type, each with ascending counts."""
+
+    question: Question
+    """That of the first point, as understood."""
+    request: ScalingRequest
+    points: tuple[ScalingPoint, ...]
+    kept: dict[str, dict[str, object]]
+    """GPU type -> plan keys that were held and their values."""
+    fewest: ScalingPoint | None = None
+    """The fewest GPUs that meet the deadline; None where none does or no deadline was given."""
+
+
+def scale(request: ScalingRequest, progress: Callable[[str], None] | None = None) -> ScalingAnswer:
+    """Answer every point. Raises InputError where the question itself cannot be understood; a count without a plan is a point
+    that says why."""
+    counts = check_counts(list(request.gpu_counts))
+    _check(request)
+    points: list[ScalingPoint] = []
+    kept: dict[str, dict[str, object]] = {}
+    refined: list[ScalingPoint] = []
+    curves = [_Curve(request, gpu, progress) for gpu in request.gpu_types or (None,)]
+    for curve in curves:
+        found = _compared([curve.point(count) for count in counts])
+        points += found
+        refined += _between(curve, found, request.days)
+        kept[curve.gpu] = curve.fixed
+    question = next((curve.question for curve in curves if curve.question is not None), None)
+    if question is None:
+        raise InputError(points[0].why_not or "no plan at any of these GPU counts")
+    return ScalingAnswer(
+        question=question,
+        request=request,
+        points=tuple(points),
+        kept=kept,
+        fewest=_fewest([*points, *refined], request.days),
+    )
+
+
+class _Curve:
+    """The points of one GPU type; `keep` takes its values from the first that has a plan."""
+
+    def __init__(self, request: ScalingRequest, gpu: str | None, progress: Callable[[str], None] | None) -> None:
+        self.request = request
+        self.asked = request.base if gpu is None else replace(request.base, gpu=gpu)
+        self.fixed = _given(request.keep)
+        self.question: Question | None = None
+        self._progress = progress
+        one = read_cluster(replace(self.asked, gpus=1, gpus_at_most=None), [])
+        self.gpu = one.gpu.id
+        in_file = one.gpus_per_node if one.gpus_per_node > 1 else one.gpu.gpus_per_node
+        self.per_node = self.asked.gpus_per_node or in_file
+
+    def point(self, count: int) -> ScalingPoint:
+        """The best plan on `count` GPUs."""
+        if self._progress is not None:
+            self._progress(f"{self.gpu}, {count:,} GPUs")
+        training = max(0, _training_gpus(count, self.request.reliability.spares or 0, self.per_node))
+        empty = ScalingPoint(gpu=self.gpu, num_gpus=count, training_gpus=training)
+        if training < 1:
+            return replace(empty, why_not="the spares leave no GPU to train on")
+        wishes = tuple(f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in self.fixed.items())
+        asked = replace(self.asked, gpus=training, fix=(*self.asked.fix, *wishes))
+        if training > self.per_node and training % self.per_node:
+            return replace(empty, why_not=f"no whole nodes of {self.per_node} GPUs")
+        question = understand(asked)
+        self.question = self.question or question
+        ranking = rank_plans(question.setting, question.wish, asked.memory_margin)
+        if not len(ranking.best):
+            return replace(empty, why_not=_why_not(ranking.funnel.legal))
+        money = Money(tokens=asked.tokens, price_per_gpu_hour=asked.price)
+        plan = ranking.plan(int(ranking.best[0]))
+        report = report_plan(question.setting, plan, money, asked.memory_margin, question.calibration)
+        self.fixed |= _taken(self.request.keep, self.fixed, report)
+        empty = replace(empty, question=question)
+        return _with_failures(empty, report, goodput_of(question.setting, self.request.reliability), asked.price)
+
+
+def _with_failures(empty: ScalingPoint, report: PlanReport, goodput: Goodput, price: float | None) -> ScalingPoint:
+    """Days and cost of wall time, spares paid for."""
+    days = cost = None
+    if report.days_to_train is not None and goodput.share > 0:
+        days = report.days_to_train / goodput.share
+        cost = days * 24 * empty.num_gpus * price if price is not None else None
+    return replace(empty, report=report, goodput=goodput, days=days, cost=cost)
+
+
+MOST_REFINED = 8
+"""Searches spent between the last count that misses a deadline and the first that meets it."""
+
+
+def _between(curve: _Curve, points: Sequence[ScalingPoint], deadline: float | None) -> list[ScalingPoint]:
+    """Counts between those asked for, halving in whole nodes, where the deadline may be met with fewer GPUs."""
+    if deadline is None:
+        return []
+    met = next((p for p in points if p.days is not None and p.days <= deadline), None)
+    if met is None:
+        return []
+    low = max((p.num_gpus for p in points if p.num_gpus < met.num_gpus), default=0)
+    high, found = met.num_gpus, []
+    for _ in range(MOST_REFINED):
+        step = curve.per_node if high > curve.per_node else 1
+        middle = (low + high) // 2 // step * step
+        if not low < middle < high:
+            break
+        point = curve.point(middle)
+        found.append(point)
+        if point.days is not None and point.days <= deadline:
+            high = middle
+        else:
+            low = middle
+    return found
+
+
+def _check(request: ScalingRequest) -> None:
+    if len(request.gpu_types) > MOST_GPU_TYPES:
+        raise InputError(f"{len(request.gpu_types)} GPU types are more than {MOST_GPU_TYPES}; ask for fewer at once")
+    if request.days is not None and not 0 < request.days < 1e6:
+        raise InputError(f"a deadline of {request.days!r} days: give a number above 0")
+    if request.days is not None and request.base.tokens is None:
+        raise InputError("a deadline needs the number of tokens to train on: say tokens (--tokens 300B)")
+    if request.gpu_types and request.base.cluster is not None:
+        raise InputError("give either --cluster or --gpu, not both")
+    for text in request.keep:
+        key = text.split("=")[0].strip()
+        if key not in KEEPABLE:
+            raise InputError(f"keep {text[:40]!r}: name a key of a plan ({', '.join(KEEPABLE)}), with a value (tp=8) or not")
+
+
+def _given(keep: tuple[str, ...]) -> dict[str, object]:
+    """Keys kept at a value that the question names."""
+    values: dict[str, object] = {}
+    for text in keep:
+        if "=" in text:
+            values |= parse_keys(text)
+    return values
+
+
+def _taken(keep: tuple[str, ...], fixed: dict[str, object], report: PlanReport) -> dict[str, object]:
+    """Keys kept at the value of the first plan found."""
+    return {key: getattr(report.plan, key) for key in keep if "=" not in key and key not in fixed}
+
+
+def _why_not(legal: int) -> str:
+    return "no plan fits in memory" if legal else "no plan is legal with this batch and what is kept or fixed"
+
+
+def _training_gpus(count: int, spares: int, per_node: int) -> int:
+    """What is left to train on, in whole nodes where it is more than one."""
+    if not spares:
+        return count
+    left = count - spares
+    return left if left < per_node else left // per_node * per_node
+
+
+def _compared(points: list[ScalingPoint]) -> list[ScalingPoint]:
+    """The points with speedup and efficiency over the first that fits."""
+    first = next((p for p in points if p.report is not None), None)
+    if first is None or first.report is None:
+        return points
+    base = _rate(first)
+    return [
+        p
+        if p.report is None
+        else replace(p, speedup=_rate(p) / base, efficiency=_rate(p) / base / (p.training_gpus / first.training_gpus))
+        for p in points
+    ]
+
+
+def _rate(point: ScalingPoint) -> float:
+    """Tokens per second of undisturbed training."""
+    assert point.report is not None
+    return point.report.tokens_per_second_per_gpu * point.training_gpus
+
+
+def _fewest(points: Sequence[ScalingPoint], days: float | None) -> ScalingPoint | None:
+    """The cheapest to hold: fewest GPUs that meet the deadline, among equals the fastest."""
+    if days is None:
+        return None
+    good = [p for p in points if p.days is not None and p.days <= days]
+    return min(good, key=lambda p: (p.num_gpus, p.days), default=None)
+
+
+def tokens_per_second(point: ScalingPoint) -> float | None:
+    """Of the whole job, undisturbed; None where there is no plan."""
+    return None if point.report is None else _rate(point)

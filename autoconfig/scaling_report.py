@@ -1,0 +1,158 @@
+"""A ScalingAnswer as a table with a plot in the terminal, and as JSON (autoconfig/schemas/scaling.schema.json)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from autoconfig.answer_json import SCHEMA_VERSION, report_json, setting_json
+from autoconfig.scaling import ScalingAnswer, ScalingPoint, tokens_per_second
+from specs.units import GIB
+
+PLOT_HEIGHT = 16
+LEAST_POINTS = 2
+NARROW = 120
+
+
+def scaling_json(answer: ScalingAnswer) -> dict[str, Any]:
+    """The whole answer. `num_gpus` and `gpu` of the cluster are those of the first point."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **setting_json(answer.question),
+        "kept": {gpu: {key: _plain(value) for key, value in kept.items()} for gpu, kept in answer.kept.items()},
+        "reliability": asdict(answer.request.reliability),
+        "points": [_point_json(point) for point in answer.points],
+        "deadline_days": answer.request.days,
+        "fewest": None if answer.fewest is None else _point_json(answer.fewest),
+    }
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float) else str(value)
+
+
+def _point_json(point: ScalingPoint) -> dict[str, Any]:
+    goodput = point.goodput
+    return {
+        "gpu": point.gpu,
+        "num_gpus": point.num_gpus,
+        "training_gpus": point.training_gpus,
+        "why_not": point.why_not,
+        "best": None if point.report is None or point.question is None else report_json(point.report, point.question),
+        "tokens_per_second": tokens_per_second(point),
+        "speedup": point.speedup,
+        "efficiency": point.efficiency,
+        "days": point.days,
+        "cost": point.cost,
+        "checkpoint_gib": None if goodput is None else goodput.checkpoint_bytes / GIB,
+        "checkpoint_seconds": None if goodput is None else goodput.checkpoint_seconds,
+        "checkpoint_interval_seconds": None if goodput is None else goodput.checkpoint_interval_seconds,
+        "job_mtbf_seconds": None if goodput is None else goodput.job_mtbf_seconds,
+        "goodput": None if goodput is None else goodput.share,
+    }
+
+
+def show_scaling(console: Console, answer: ScalingAnswer) -> None:
+    """What was asked, the table, the plot, the deadline."""
+    setting = answer.question.setting
+    workload = setting.workload
+    console.print(
+        f"[bold]{escape(setting.model.name)}[/bold], sequence {workload.seq_length:,}, global batch "
+        f"{workload.global_batch_size:,}, {setting.numerics.precision}, {setting.stack.name}"
+    )
+    for assumed in answer.question.assumed:
+        console.print(f"  assumed: {escape(assumed)}", style="dim")
+    for gpu, kept in answer.kept.items():
+        if kept:
+            console.print(f"  kept on {gpu}: " + escape(", ".join(f"{k}={_plain(v)}" for k, v in kept.items())), style="dim")
+    console.print(_table(answer, narrow=console.width < NARROW))
+    rates = {gpu: _curve(answer, gpu) for gpu in answer.kept}
+    if console.is_terminal and max(len(curve) for curve in rates.values()) >= LEAST_POINTS:
+        console.print(Text.from_ansi(_terminal_plot(rates, console.width)))
+    _show_failures(console, answer)
+    if answer.request.days is not None:
+        console.print(_deadline(answer))
+
+
+def _table(answer: ScalingAnswer, *, narrow: bool) -> Table:
+    """The points as rows; in a narrow window without the column that two others say too."""
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    with_days = any(point.days is not None for point in answer.points)
+    with_cost = any(point.cost is not None for point in answer.points)
+    speedup = [] if narrow else ["speedup"]
+    right = ["GPUs", "step s", "tokens/s", *speedup, "efficiency", "goodput", *["days"] * with_days, *["cost"] * with_cost]
+    table.add_column("GPU")
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("best plan", overflow="fold")
+    for point in answer.points:
+        if point.report is None or point.goodput is None:
+            table.add_row(point.gpu, f"{point.num_gpus:,}", *[""] * (len(right) - 1), escape(point.why_not or ""))
+            continue
+        cells = [
+            f"{point.num_gpus:,}",
+            f"{point.report.step_seconds:,.2f}",
+            f"{tokens_per_second(point):,.0f}",
+            *(f"{point.speedup:.2f}x" for _ in speedup),
+            f"{point.efficiency:.0%}",
+            f"{point.goodput.share:.1%}",
+        ]
+        cells += [_days(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
+        table.add_row(point.gpu, *cells, str(point.report.plan))
+    return table
+
+
+def _days(days: float | None) -> str:
+    return "" if days is None else f"{days:,.2f}" if days < 10 else f"{days:,.1f}"
+
+
+def _show_failures(console: Console, answer: ScalingAnswer) -> None:
+    known = [point.goodput for point in answer.points if point.goodput is not None]
+    if not known:
+        return
+    r, first, last = answer.request.reliability, known[0], known[-1]
+    spares = "replacements at hand" if r.spares is None else f"{r.spares} spare GPUs, repair in {r.repair_hours:g} h"
+    console.print(
+        f"Checkpoint {first.checkpoint_bytes / GIB:,.0f} GiB, written in {first.checkpoint_seconds:,.1f} s every "
+        f"{first.checkpoint_interval_seconds / 60:,.0f} min at the first point, {last.checkpoint_seconds:,.1f} s every "
+        f"{last.checkpoint_interval_seconds / 60:,.0f} min at the last ({r.checkpoint_gb_per_s_per_node:g} GB/s a node); a GPU "
+        f"fails every {r.mtbf_hours_per_gpu:,.0f} h, restart {r.restart_seconds:g} s, {spares}.",
+        style="dim",
+    )
+
+
+def _deadline(answer: ScalingAnswer) -> str:
+    if answer.fewest is None:
+        best = min((p for p in answer.points if p.days is not None), key=lambda p: p.days or 0.0, default=None)
+        nearest = "" if best is None else f"; the nearest is {best.num_gpus:,} x {best.gpu} with {_days(best.days)} days"
+        return f"None of these counts trains within {answer.request.days:g} days{nearest}."
+    point = answer.fewest
+    return (
+        f"The fewest GPUs for {answer.request.days:g} days: [bold]{point.num_gpus:,} x {point.gpu}[/bold], {_days(point.days)} "
+        f"days, {escape(str(point.report.plan if point.report else ''))}"
+    )
+
+
+def _curve(answer: ScalingAnswer, gpu: str) -> list[tuple[int, float]]:
+    """(GPUs, tokens per second) of one type."""
+    return [(p.num_gpus, tokens_per_second(p) or 0.0) for p in answer.points if p.gpu == gpu and p.report is not None]
+
+
+def _terminal_plot(rates: dict[str, list[tuple[int, float]]], width: int) -> str:
+    import plotext
+
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plotsize(min(width, 100), PLOT_HEIGHT)
+    for gpu, curve in rates.items():
+        if curve:
+            plotext.plot([x for x, _ in curve], [y for _, y in curve], label=gpu, marker="braille")
+    plotext.xlabel("GPUs")
+    plotext.title("tokens per second")
+    drawn: str = plotext.build()
+    return drawn

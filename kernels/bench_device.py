@@ -1,0 +1,152 @@
+"""The device that is measured: how it is named, what it holds, and the GpuSpec of one that the catalogue lacks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from kernels import nvml
+from specs.errors import InputError
+from specs.gpu import CPU_ARCHITECTURE
+from specs.gpu_catalogue import match_reported_gpu
+from specs.local_cpu import cpu_name, memory_bytes
+
+ARCHITECTURES = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
+"""By the first digit of the CUDA compute capability (8.9 is ada)."""
+ASSUMED_NIC_BYTES_PER_S = 12.5e9
+"""100 Gbit/s, where nothing is known of the network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchDevice:
+    """One device and what is known of it before measuring."""
+
+    type: str
+    """cuda or cpu."""
+    reported_name: str
+    memory_bytes: int
+    count: int
+    """Devices of this machine (CPU: ranks of `threads` cores)."""
+    threads: int
+    uuid: str | None = None
+    compute_capability: float | None = None
+    num_sms: int = 1
+    vendor: str = "nvidia"
+
+    @property
+    def catalogue_id(self) -> str | None:
+        """Id in the GPU catalogue; None where it has none by this name and memory."""
+        if self.type == "cpu":
+            return None
+        try:
+            return match_reported_gpu(self.reported_name, self.memory_bytes).id
+        except InputError:
+            return None
+
+    @property
+    def id(self) -> str:
+        """Catalogue id, else one made of the reported name."""
+        if found := self.catalogue_id:
+            return found
+        name = re.sub(r"[^a-z0-9]+", "-", self.reported_name.lower()).strip("-")[:60] or "unknown"
+        size = f"{round(self.memory_bytes / 2**30)}gb"
+        return f"cpu-{name}" if self.type == "cpu" else f"local-{name}" if size in name else f"local-{name}-{size}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The table's `device`."""
+        return {
+            "type": self.type,
+            "reported_name": self.reported_name,
+            "memory_bytes": self.memory_bytes,
+            "count": self.count,
+            "threads": self.threads,
+            "uuid": self.uuid,
+        }
+
+
+def find_device(torch: Any, wanted: str, threads: int) -> BenchDevice:
+    """`auto` is a GPU where torch sees one, else the CPU. Raises InputError where `cuda` is wanted and not there."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            f"--device cuda: torch {torch.__version__} sees no GPU here; say --device cpu, or install a CUDA build"
+        )
+    if wanted == "cpu" or not torch.cuda.is_available():
+        ranks = max(1, (os.cpu_count() or 1) // threads)
+        return BenchDevice(
+            type="cpu",
+            reported_name=cpu_name(),
+            memory_bytes=max(1, memory_bytes() // ranks),
+            count=ranks,
+            threads=threads,
+            num_sms=threads,
+            vendor="cpu",
+        )
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    uuid = getattr(properties, "uuid", None)
+    return BenchDevice(
+        type="cuda",
+        reported_name=properties.name,
+        memory_bytes=int(properties.total_memory),
+        count=torch.cuda.device_count(),
+        threads=threads,
+        uuid=f"GPU-{uuid}" if uuid else None,
+        compute_capability=float(f"{properties.major}.{properties.minor}"),
+        num_sms=int(properties.multi_processor_count),
+        vendor="amd" if getattr(torch.version, "hip", None) else "nvidia",
+    )
+
+
+def gpu_spec(device: BenchDevice, measured: dict[str, Any], driver: dict[str, Any]) -> dict[str, Any]:
+    """Fields of specs.gpu.GpuSpec for a device that the catalogue lacks; `sources` says which were measured.
+
+    `measured`: `flops_per_s` by precision, `copy_bytes_per_s`, `link_bytes_per_s` (None where no collective ran).
+    """
+    major = int(device.compute_capability or 0)
+    architecture = "ada" if device.compute_capability == 8.9 else ARCHITECTURES.get(major, "unknown")
+    peak, bandwidth = "best GEMM of this file", nvml.memory_bytes_per_s(driver)
+    pcie = nvml.pcie_bytes_per_s(driver)
+    link = measured["link_bytes_per_s"] or pcie or measured["copy_bytes_per_s"] / 4.0
+    return {
+        "id": device.id,
+        "name": device.reported_name + (f", {device.threads} threads a rank" if device.type == "cpu" else ""),
+        "vendor": device.vendor,
+        "architecture": CPU_ARCHITECTURE if device.type == "cpu" else architecture,
+        "compute_capability": device.compute_capability,
+        "memory_bytes": device.memory_bytes,
+        "hbm_bytes_per_s": bandwidth or measured["copy_bytes_per_s"],
+        "flops_per_s": measured["flops_per_s"],
+        "num_sms": device.num_sms,
+        "link": "shared memory" if device.type == "cpu" else "nvlink" if driver.get("nvlinks") else "pcie",
+        "link_bytes_per_s": link,
+        "link_domain_size": device.count,
+        "gpus_per_node": device.count,
+        "nic_bytes_per_s": link if device.type == "cpu" else ASSUMED_NIC_BYTES_PER_S,
+        "sources": {
+            "memory_bytes": "memory of the machine over its ranks" if device.type == "cpu" else "reported by torch",
+            "hbm_bytes_per_s": "memory clock x bus width (NVML)" if bandwidth else "largest copy of this file, read and write",
+            "flops_per_s": peak,
+            "link_bytes_per_s": "best collective of this file"
+            if measured["link_bytes_per_s"]
+            else "PCIe slot (NVML)"
+            if pcie
+            else "assumed: a quarter of the copy bandwidth; run the collectives",
+            "nic_bytes_per_s": "as the links" if device.type == "cpu" else "assumed: 100 Gbit/s; say it in a --cluster file",
+        },
+    }
+
+
+def software(torch: Any) -> dict[str, Any]:
+    """Versions behind the numbers."""
+    cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
+    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() and hasattr(torch.cuda, "nccl") else None
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": cudnn,
+        "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else nccl,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+    }

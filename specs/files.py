@@ -1,0 +1,52 @@
+"""Writing a file so that nobody ever reads half of it: beside its place, then renamed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from specs.errors import FileError
+
+
+def check_output_path(path: Path, suffixes: tuple[str, ...]) -> None:
+    """Fail before the work, not after it. Raises FileError when the suffix or the folder cannot be used."""
+    name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+    if "\0" in name:
+        raise FileError(f"output {name!r} holds a NUL character; name a file without it")
+    try:
+        if path.is_dir():
+            raise FileError(f"output {name!r} is a folder; name a file in it, ending in {' or '.join(suffixes)}")
+        if path.suffix.lower() not in suffixes:
+            raise FileError(f"output {name!r}: the name must end in {' or '.join(suffixes)}")
+        if not path.parent.is_dir():
+            raise FileError(f"output {name!r}: there is no folder {str(path.parent)[:200]}; make it first")
+        if not os.access(path.parent, os.W_OK):
+            raise FileError(f"output {name!r}: the folder {path.parent} cannot be written to; name another one")
+    except OSError as error:  # a name too long
+        raise FileError(f"output {name!r} cannot be used as a file name: {error.strerror or error}") from error
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Call `write` on a file beside `path` and rename it; nothing is left behind on an error or Ctrl-C. Raises FileError."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror or error}") from error
+    temporary = Path(name)
+    try:
+        write(temporary)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

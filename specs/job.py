@@ -1,0 +1,165 @@
+"""Job: what one process group of `python -m trainer` is to run. job.json in, result.json (a Measurement) out.
+
+The same content is the same job: `content_hash` names its folder, so that no job runs twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specs.errors import FileError, InputError, PlanError
+from specs.json_record import canonical_json, from_json, to_json
+from specs.layouts import stage_layers
+from specs.model import ModelSpec
+from specs.numerics import Numerics, Workload
+from specs.plan import TrainPlan, parse_plan
+
+SCHEMA_VERSION = 1
+MODES = ("run", "emulate")
+DEVICES = ("cpu", "cuda")
+SOFTWARE = ("megatron-local", "transformer-engine")
+"""Stacks that the training core can build; names of `specs/catalogue/software`."""
+ATTENTION_KERNELS = ("flash", "unfused")
+_NOT_CONTENT = ("name", "default_seq_length", "default_global_batch_size", "published_parameters")
+"""Fields of ModelSpec that change nothing in a run: two names of one architecture are one job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job. Raises InputError (PlanError where it is the plan) for values that no run can have."""
+
+    model: ModelSpec
+    plan: TrainPlan
+    workload: Workload
+    numerics: Numerics = field(default_factory=Numerics)
+    mode: str = "run"
+    """`run`: plan.world_size processes train. `emulate`: one process does what `rank` of them would do."""
+    device: str = "cuda"
+    """cpu (gloo, memory counted by live storages) or cuda (NCCL, torch's allocator)."""
+    software: str = "megatron-local"
+    """transformer-engine, or megatron-local: megatron-core's own layers with the operators of `kernels/`."""
+    attention_kernel: str = "flash"
+    """`flash`: Transformer Engine's, or torch's scaled_dot_product_attention with megatron-local. `unfused`: megatron-core's
+    own, which keeps the scores."""
+    steps: int = 5
+    """Optimizer steps that are timed."""
+    warmup_steps: int = 2
+    """Steps before them. With at least one, the optimizer state exists before memory is measured."""
+    seed: int = 1234
+    device_memory_bytes: int | None = None
+    """Limit of each rank: allocations above it end the job as out of memory. None: the device's own."""
+    rank: int | None = None
+    """Which rank `emulate` stands for, 0 to plan.world_size - 1."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("mode", MODES), ("device", DEVICES), ("software", SOFTWARE),
+                              ("attention_kernel", ATTENTION_KERNELS)):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}")
+        for name, low, high in (("steps", 1, 10**6), ("warmup_steps", 0, 10**6), ("seed", 0, 2**31 - 1)):
+            if not low <= getattr(self, name) <= high:
+                raise InputError(f"{name}={getattr(self, name)} must be from {low} to {high:,}")
+        if self.device_memory_bytes is not None and self.device_memory_bytes < 1:
+            raise InputError(f"device_memory_bytes={self.device_memory_bytes} must be at least 1, or null for no limit")
+        self._check_rank()
+        stage_layers(self.model, self.plan)
+        samples = self.plan.mbs * self.plan.dp
+        if self.workload.global_batch_size % samples:
+            raise PlanError(
+                f"global_batch_size={self.workload.global_batch_size} is not a multiple of mbs x dp = "
+                f"{self.plan.mbs} x {self.plan.dp} = {samples}"
+            )
+
+    def _check_rank(self) -> None:
+        if self.mode == "run" and self.rank is not None:
+            raise InputError(f"rank={self.rank} is for mode emulate; leave it out of a run")
+        if self.mode == "emulate" and (self.rank is None or not 0 <= self.rank < self.plan.world_size):
+            raise InputError(f"mode emulate needs rank from 0 to {self.plan.world_size - 1} (tp x pp x cp x dp of {self.plan})")
+
+    @property
+    def num_microbatches(self) -> int:
+        """m = global batch / (mbs dp)."""
+        return self.workload.global_batch_size // (self.plan.mbs * self.plan.dp)
+
+    @property
+    def num_processes(self) -> int:
+        """Processes to start: one per rank of a run, one for an emulated rank."""
+        return self.plan.world_size if self.mode == "run" else 1
+
+    @property
+    def content_hash(self) -> str:
+        """64 hexadecimal digits: sha256 of the canonical JSON, without names that change nothing in the run."""
+        content = job_json(self)
+        content["model"] = {key: value for key, value in content["model"].items() if key not in _NOT_CONTENT}
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+    def replace(self, **changes: Any) -> Job:
+        """A copy with some fields changed; checked again."""
+        return dataclasses.replace(self, **changes)
+
+    def shortened(self, *, layers_per_chunk: int | None = None, num_microbatches: int | None = None) -> Job:
+        """The same job at a lower fidelity: every stage cut to `layers_per_chunk` layers a model chunk, fewer micro-batches.
+
+        Stages become even; a per-layer pattern of experts keeps its first layers. Raises InputError for more than the job has.
+        """
+        job = self
+        if layers_per_chunk is not None:
+            layers = layers_per_chunk * self.plan.pp * self.plan.vpp
+            if not 1 <= layers <= self.model.num_layers:
+                raise InputError(f"layers_per_chunk={layers_per_chunk}: {layers} layers, the model has {self.model.num_layers}")
+            pattern = self.model.moe_layer_freq
+            kept = pattern if isinstance(pattern, int) else pattern[:layers]
+            model = self.model.replace(num_layers=layers, moe_layer_freq=kept)
+            job = job.replace(model=model, plan=self.plan.replace(first=None, last=None))
+        if num_microbatches is not None:
+            if not 1 <= num_microbatches <= self.num_microbatches:
+                raise InputError(f"num_microbatches={num_microbatches}: the job has {self.num_microbatches}")
+            batch = num_microbatches * self.plan.mbs * self.plan.dp
+            job = job.replace(workload=Workload(seq_length=self.workload.seq_length, global_batch_size=batch))
+        return job
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """The content of job.json: `schema_version`, the plan in its short form, everything else by field name."""
+    return {"schema_version": SCHEMA_VERSION, **to_json(job), "plan": str(job.plan)}
+
+
+def job_text(job: Job) -> str:
+    """job.json as text."""
+    return json.dumps(job_json(job), indent=2, allow_nan=False) + "\n"
+
+
+def read_job_text(text: str, where: str = "job") -> Job:
+    """The job that this JSON text describes. Raises InputError, PlanError with what is wrong and where."""
+    try:
+        body = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not valid JSON ({str(error)[:120]}); is the file complete?") from None
+    if not isinstance(body, dict):
+        raise InputError(f"{where}: a job is a JSON object, as `Job` of specs/job.py is written")
+    version = body.pop("schema_version", None)
+    if version != SCHEMA_VERSION:
+        raise InputError(f"{where}: schema_version {version!r}; this version reads {SCHEMA_VERSION}")
+    plan = body.pop("plan", None)
+    if not isinstance(plan, str):
+        raise InputError(f"{where}: plan must be a text like tp=2,pp=1,dp=1,mbs=1,sp=1,recompute=none, not {str(plan)[:60]!r}")
+    return from_json(Job, {**body, "plan": parse_plan(plan, 1)}, where)  # dp is printed always; left out by hand, it is 1
+
+
+def read_job(path: Path) -> Job:
+    """The job in this file. Raises FileError when it cannot be read, else as `read_job_text`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise FileError(f"job {str(path)[:200]!r} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return read_job_text(text, path.name)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
+

@@ -1,0 +1,90 @@
+"""Dataclasses from and to JSON, with every wrong key and type as an InputError that names it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from specs.errors import InputError, nearest
+
+T = TypeVar("T")
+
+
+def canonical_json(value: object) -> str:
+    """One text for one value: keys sorted, no spaces, no NaN. What content hashes are taken of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def to_json(record: object) -> Any:
+    """A dataclass as JSON values: fields by name, tuples as lists. Fields that compare nothing (sources) are left out."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record) if f.compare}
+    if isinstance(record, Mapping):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json(value) for value in record]
+    return record
+
+
+def from_json(kind: type[T], values: object, where: str) -> T:
+    """The dataclass of this kind. `where` opens every message. Raises InputError for unknown, missing or mistyped fields."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where}: {_shown(values)} is not an object of {kind.__name__}'s fields")
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
+    for key in values:
+        if key not in fields:
+            close = nearest(str(key), fields)
+            raise InputError(f"{where}: unknown field {str(key)[:60]!r}" + (f"; did you mean {close[0]}?" if close else ""))
+    hints = typing.get_type_hints(kind)
+    built = {}
+    for name, field in fields.items():
+        if name in values:
+            built[name] = _convert(hints[name], values[name], f"{where}.{name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise InputError(f"{where}: {name} is missing")
+    return kind(**built)
+
+
+def _convert(kind: Any, value: object, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(arguments, value, where)
+    if dataclasses.is_dataclass(kind):
+        if isinstance(value, typing.cast(type, kind)):
+            return value
+        return from_json(typing.cast(type, kind), value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {str(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise InputError(f"{where}={_shown(value)} is not {_name(kind)}")
+
+
+def _convert_union(kinds: tuple[Any, ...], value: object, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return _convert(kind, value, where)
+            except InputError:
+                continue
+    raise InputError(f"{where}={_shown(value)} is not {' or '.join(_name(kind) for kind in kinds)}")
+
+
+def _name(kind: Any) -> str:
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
+    return words.get(kind, "a list" if typing.get_origin(kind) is tuple else "an object")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,127 @@
+"""Measurement: what a job was seen to do. result.json of `python -m trainer` holds one."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specs.errors import FileError, InputError
+from specs.exit_code import ExitCode
+from specs.json_record import from_json, to_json
+
+SCHEMA_VERSION = 1
+RESULT_FILE = "result.json"
+STATUSES = ("ran", "oom", "failed")
+CATEGORIES = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
+"""What live bytes are held for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFigures:
+    """One rank. Bytes and seconds."""
+
+    rank: int
+    pipeline_stage: int
+    peak_allocated_bytes: int
+    """Most bytes of live tensors at any moment after the model was built. CUDA: torch's allocator. CPU: live storages."""
+    peak_reserved_bytes: int | None = None
+    """What torch's CUDA allocator took from the device; null on a CPU."""
+    state_bytes: int = 0
+    """Live bytes between two steps: weights, gradient buffers, optimizer state, caches."""
+    bytes_by_category: dict[str, int] = field(default_factory=dict)
+    """Live bytes at the peak by `CATEGORIES`, where they are counted (CPU)."""
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    """Median seconds of a timed step by phase: forward, backward, gradient_reduction, optimizer, other."""
+    layer_seconds: dict[str, float] = field(default_factory=dict)
+    """Median seconds by kind of layer and pass (emulated ranks)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One job's outcome. Raises InputError for a status or category that does not exist."""
+
+    job_hash: str
+    """`Job.content_hash`; empty where the job could not be read."""
+    plan: str
+    """Short form."""
+    mode: str = "run"
+    status: str
+    """ran, oom (a rank met its memory limit) or failed."""
+    exit_code: int
+    """An ExitCode; that of every rank."""
+    message: str = ""
+    ranks: tuple[RankFigures, ...] = ()
+    """By rank. After oom or failed: the ranks that could still tell, up to where they came."""
+    step_seconds: float | None = None
+    """Median of the timed steps, each step that of the slowest rank."""
+    step_seconds_spread: float | None = None
+    """Largest minus smallest timed step."""
+    step_seconds_samples: tuple[float, ...] = ()
+    warmup_seconds: tuple[float, ...] = ()
+    """The steps before the timed ones."""
+    losses: tuple[float, ...] = ()
+    """Mean loss per token of every step, warm-up included."""
+    gradient_norms: tuple[float, ...] = ()
+    """Of the whole gradient before clipping, every step."""
+    software: str = ""
+    """Stack that ran: transformer-engine or megatron-local."""
+    attention_kernel: str = ""
+    device: str = ""
+    """Device name: the GPU's, or the CPU's."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of python, torch, megatron-core, transformer-engine, cuda, nccl, driver: those that are there."""
+    host: str = ""
+    """Host name of rank 0."""
+    wall_seconds: float = 0.0
+    """From the start of rank 0 to this record."""
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise InputError(f"status={self.status!r} is not one of {', '.join(STATUSES)}")
+        if self.exit_code not in set(ExitCode):
+            raise InputError(f"exit_code={self.exit_code} is not one of {', '.join(str(int(code)) for code in ExitCode)}")
+        unknown = {name for rank in self.ranks for name in rank.bytes_by_category} - set(CATEGORIES)
+        if unknown:
+            raise InputError(f"bytes_by_category has {', '.join(sorted(unknown))}; known are {', '.join(CATEGORIES)}")
+
+    @property
+    def peak_allocated_bytes(self) -> int | None:
+        """Of the worst rank that reported."""
+        return max((rank.peak_allocated_bytes for rank in self.ranks), default=None)
+
+
+def step_statistics(samples: tuple[float, ...]) -> dict[str, Any]:
+    """step_seconds, step_seconds_spread and step_seconds_samples of a Measurement."""
+    return {
+        "step_seconds": statistics.median(samples),
+        "step_seconds_spread": max(samples) - min(samples),
+        "step_seconds_samples": samples,
+    }
+
+
+def measurement_text(measurement: Measurement) -> str:
+    """result.json as text."""
+    return json.dumps({"schema_version": SCHEMA_VERSION, **to_json(measurement)}, indent=2, allow_nan=False) + "\n"
+
+
+def read_measurement_text(text: str, where: str = "measurement") -> Measurement:
+    """The Measurement that this JSON text holds. Raises InputError with what is wrong and where."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not valid JSON ({str(error)[:120]}); is the file complete?") from None
+    if not isinstance(body, dict) or body.pop("schema_version", None) != SCHEMA_VERSION:
+        raise InputError(f"{where}: not a Measurement of schema_version {SCHEMA_VERSION}")
+    return from_json(Measurement, body, where)
+
+
+def read_measurement(path: Path) -> Measurement:
+    """The Measurement in this file. Raises FileError when it cannot be read, else as `read_measurement_text`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise FileError(f"{str(path)[:200]!r} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return read_measurement_text(text, path.name)

@@ -1,0 +1,155 @@
+"""What the export writes, `check` reads back whole: plan, model, numerics, cluster, software, price; torchrun and sbatch."""
+
+import dataclasses
+import itertools
+import os
+import random
+
+import numpy as np
+import pytest
+
+from autoconfig.argument_list import split_arguments
+from autoconfig.check import check
+from autoconfig.check_input import CheckRequest, read_check
+from autoconfig.evaluate import violations
+from autoconfig.export.scripts import sbatch_script, torchrun_script
+from autoconfig.question import Request, understand
+from autoconfig.recompute_options import recompute_options
+from autoconfig.script_edit import edited_text
+from autoconfig.search import rank_plans
+from autoconfig.shell_script import read_script
+from autoconfig.space import Wish, enumerate_space
+from specs.model_catalogue import model_names
+from specs.plan import parse_plan
+
+NUMERICS = (
+    {},
+    {"precision": "fp16"},
+    {"precision": "fp32"},
+    {"precision": "fp8"},
+    {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True},
+    {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16", "grad_reduce_dtype": "bf16"},
+    {"deterministic": True},
+    {"hidden_dropout": 0.1, "attention_dropout": 0.1},
+)
+SOFTWARE = (None, None, None, "megatron-local")
+UNSAID = ("name", "sources", "default_seq_length", "default_global_batch_size", "published_parameters")
+"""Fields of a model that no argument of Megatron-LM says and that no plan depends on."""
+
+
+def random_plans(setting, generator, count):
+    """Legal plans of a setting, uneven stages, recomputation and sharding included."""
+    sharding = generator.choice(
+        [Wish(), Wish(fixed={"dist_opt": frozenset({False})}), Wish(fixed={"offload": frozenset({0.5})})]
+    )
+    layouts = enumerate_space(setting, sharding).layouts
+    options = recompute_options(setting, Wish(), setting.model.num_layers)
+    for row in np.array([generator.randrange(len(layouts)) for _ in range(count if len(layouts) else 0)]):
+        plan = layouts.plan(int(row), generator.choice(options), setting.model)
+        if not violations(setting, plan):
+            yield plan
+
+
+def said(model):
+    return {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name not in UNSAID}
+
+
+def assert_reads_back(setting, plan, write):
+    found = read_check(write(setting, plan, None), CheckRequest(gpu=setting.cluster.gpu.id))
+    again = found.question.setting
+    assert found.plan == plan and found.unknown == found.notes == () and found.split is None
+    assert again.cluster == setting.cluster and again.workload == setting.workload and again.numerics == setting.numerics
+    assert said(again.model) == said(setting.model)
+    assert again.stack == setting.stack, str(plan)
+
+
+def round_trip(setting_of, seed, count):
+    generator = random.Random(seed)
+    seen = 0
+    while seen < count:
+        name, numerics = generator.choice(("dense", "odd", "moe", "mla")), generator.choice(NUMERICS)
+        gpu = "h100" if numerics.get("precision") == "fp8" else generator.choice(("a100-80gb", "h100", "b200"))
+        software, gpus = generator.choice(SOFTWARE), generator.choice((8, 16, 48, 64))
+        if software and numerics.get("precision") == "fp8":
+            continue
+        setting = setting_of(name, gpus=gpus, gpu=gpu, numerics=numerics, software=software)
+        for plan in random_plans(setting, generator, 20):
+            for write in (torchrun_script, sbatch_script):
+                assert_reads_back(setting, plan, write)
+            seen += 1
+
+
+def test_whole_scripts_read_back(setting_of):
+    round_trip(setting_of, 1, 60)
+
+
+@pytest.mark.soak
+def test_a_thousand_exported_plans_read_back(setting_of):
+    round_trip(setting_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")), 1000)
+
+
+def edits(setting_of, seed, count):
+    """Scripts of one plan, edited to another: what they start is what a fresh export of the other starts."""
+    generator = random.Random(seed)
+    seen = 0
+    while seen < count:
+        setting = setting_of(generator.choice(("dense", "odd", "moe", "mla")), gpus=16, gpu="h100")
+        plans = list(random_plans(setting, generator, 8))
+        asked = CheckRequest(gpu="h100")
+        for old, new in itertools.pairwise(plans):
+            write = generator.choice((torchrun_script, sbatch_script))
+            before, fresh = write(setting, old, None), write(setting, new, None)
+            text = edited_text(read_check(before, asked), new, None, asked)
+            given = {name: one.values for name, one in split_arguments(read_script(text).words()).given.items()}
+            assert given == {name: one.values for name, one in split_arguments(read_script(fresh).words()).given.items()}
+            assert read_script(text).words().count("") == 0
+            assert set(comments(text)) == set(comments(fresh))
+            seen += 1
+
+
+def comments(text):
+    """All but the titles of sections: a section that was not there is not made."""
+    found = (line.partition("  # ")[2] or line for line in text.splitlines() if "# " in line)
+    return [line for line in found if not line.startswith("# ---")]
+
+
+def test_edited_exports_start_what_fresh_ones_start(setting_of):
+    edits(setting_of, 3, 30)
+
+
+@pytest.mark.soak
+def test_many_edited_exports_start_what_fresh_ones_start(setting_of):
+    edits(setting_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "4")), 1000)
+
+
+FIRST = {
+    "dense": {"model": "llama3-8b", "gpus": 32},
+    "dense-tp1": {"model": "llama3.2-1b", "gpus": 8},
+    "moe": {"model": "mixtral-8x7b", "gpus": 64},
+    "mla": {"model": "deepseek-v2-lite", "gpus": 16},
+    "fp8": {"model": "llama3-70b", "gpus": 64, "numerics": {"precision": "fp8"}},
+    "deterministic": {"model": "llama3-8b", "gpus": 16, "numerics": {"deterministic": True}},
+}
+
+
+@pytest.mark.parametrize("write", [torchrun_script, sbatch_script])
+@pytest.mark.parametrize("name", FIRST)
+def test_check_has_nothing_to_add_to_a_fresh_export(name, write):
+    setting = understand(Request(gpu="h100", **FIRST[name])).setting
+    ranking = rank_plans(setting)
+    plan = ranking.plan(0)
+    answer = check(read_check(write(setting, plan, None), CheckRequest(gpu="h100")))
+    assert answer.violations == () and answer.report.fits and answer.better is None and answer.changes == ()
+    assert answer.report.step_seconds == pytest.approx(float(ranking.step_seconds[0]), rel=1e-12)
+    if name == "dense-tp1":
+        assert plan.tp == 1
+
+
+NOT_WRITTEN = ("bloom-176b", "falcon-180b", "gpt-neox-20b")
+"""Models that Megatron-LM has no arguments for."""
+
+
+@pytest.mark.parametrize("name", [name for name in model_names() if name not in NOT_WRITTEN])
+def test_every_model_reads_back_whole(name):
+    setting = understand(Request(model=name, gpus=8, gpu="h100", seq_length=1024, global_batch_size=8)).setting
+    assert_reads_back(setting, parse_plan("tp=1,mbs=1", 8), torchrun_script)

@@ -1,0 +1,172 @@
+"""`autoconfig scaling`: counts, failures, points, the command line."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from autoconfig.answer_json import schema
+from autoconfig.counts import parse_counts
+from autoconfig.goodput import Reliability, checkpoint_bytes, goodput_of, waiting_seconds
+from autoconfig.question import Request, understand
+from autoconfig.scaling import ScalingRequest, scale, tokens_per_second
+from autoconfig.scaling_report import scaling_json
+from autoconfig.service import search
+from specs.errors import InputError
+
+BASE = Request(model="1.7b", gpu="a100-80gb", tokens=300e9, price=2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("8", (8,)),
+        ("64,8,64", (8, 64)),
+        ("8:64", (8, 16, 32, 64)),
+        ("8:60", (8, 16, 32)),
+        ("8:40:16", (8, 24, 40)),
+        ("1, 8:16", (1, 8, 16)),
+    ],
+)
+def test_counts(text, counts):
+    assert parse_counts(text) == counts
+
+
+UNREADABLE = ("", "a", "8:", "8:4", "0", "8:16:0", "1:2:3:4", "-8", "8 16", "1:1000000:1", "9" * 30, "8,,16", "٨")
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_counts_that_cannot_be_read(text):
+    with pytest.raises(InputError, match="GPU"):
+        parse_counts(text)
+
+
+def _setting(gpus=1024):
+    return understand(Request(model="175b", gpus=gpus, gpu="h100")).setting
+
+
+def test_a_checkpoint_holds_weights_and_optimizer_state():
+    """bf16: 2 + 12 bytes a parameter (Narayanan et al. 2021, section 5.10: 13.8 TB for 1T parameters)."""
+    trillion = understand(Request(model="1t", gpus=3072, gpu="a100-80gb")).setting
+    assert checkpoint_bytes(trillion) == pytest.approx(13.8e12, rel=0.03)
+
+
+@given(st.floats(1, 1e6), st.floats(1e-3, 1e3))
+def test_the_interval_loses_least(mtbf_hours, rate):
+    """Moving Young's interval either way loses more."""
+    found = goodput_of(_setting(), Reliability(mtbf_hours_per_gpu=mtbf_hours, checkpoint_gb_per_s_per_node=rate))
+
+    def loss(interval):
+        return found.checkpoint_seconds / interval + interval / (2 * found.job_mtbf_seconds)
+
+    best = loss(found.checkpoint_interval_seconds)
+    assert best <= loss(found.checkpoint_interval_seconds * 1.1) and best <= loss(found.checkpoint_interval_seconds * 0.9)
+    assert 0.0 <= found.share < 1.0
+
+
+def test_goodput_of_the_llama_3_run():
+    """The paper (section 3.3.4) says more than 90 % effective training time on 16,384 GPUs."""
+    run = understand(Request(model="llama3.1-405b", gpus=16384, gpu="h100")).setting
+    assert goodput_of(run, Reliability()).share == pytest.approx(0.927, abs=0.001)
+
+
+def test_spares():
+    """No spare: every failure waits a repair; many: none does; each one more waits less."""
+    day = 24 * 3600.0
+    assert waiting_seconds(Reliability(spares=None), 8, 3600.0) == 0.0
+    assert waiting_seconds(Reliability(spares=0), 8, 3600.0) == day
+    waits = [waiting_seconds(Reliability(spares=8 * n), 8, 6 * 3600.0) for n in range(20)]
+    assert waits == sorted(waits, reverse=True) and waits[-1] < 1.0
+    assert waits[1] == pytest.approx((1 - math.exp(-4.0)) * day / 2)
+
+
+def test_a_point_is_the_first_plan_of_a_search():
+    answer = scale(ScalingRequest(base=BASE, gpu_counts=(8, 16, 32)))
+    for point in answer.points:
+        first = search(replace(BASE, gpus=point.num_gpus)).plans[0].report
+        assert point.report.plan == first.plan and point.report.step_seconds == first.step_seconds
+        assert point.days == pytest.approx(first.days_to_train / point.goodput.share)
+        assert point.cost == pytest.approx(point.days * 24 * 2.0 * point.num_gpus)
+        assert point.speedup == pytest.approx(tokens_per_second(point) / tokens_per_second(answer.points[0]))
+        assert point.efficiency == pytest.approx(point.speedup / (point.num_gpus / 8))
+    body = scaling_json(answer)
+    Draft202012Validator(schema("scaling")).validate(json.loads(json.dumps(body, allow_nan=False)))
+
+
+def test_kept_keys_stay():
+    answer = scale(ScalingRequest(base=BASE, gpu_counts=(8, 16, 32, 64), keep=("pp", "tp=2")))
+    pps = {point.report.plan.pp for point in answer.points}
+    assert len(pps) == 1 and all(point.report.plan.tp == 2 for point in answer.points)
+    assert answer.kept == {"a100-80gb": {"tp": 2, "pp": pps.pop()}}
+
+
+def test_spares_train_on_what_is_left_and_are_paid_for():
+    answer = scale(ScalingRequest(base=BASE, gpu_counts=(8, 32), reliability=Reliability(spares=8)))
+    none_left, point = answer.points
+    assert none_left.why_not and none_left.report is None
+    assert point.training_gpus == point.report.plan.world_size == 24
+    assert point.cost == pytest.approx(point.days * 24 * 2.0 * 32)
+
+
+def test_the_fewest_gpus_for_a_deadline_lie_between_the_counts():
+    answer = scale(ScalingRequest(base=BASE, gpu_counts=(8, 256), days=20.0))
+    found = answer.fewest
+    assert 8 < found.num_gpus < 256 and found.days <= 20.0
+    fewer = scale(ScalingRequest(base=BASE, gpu_counts=(found.num_gpus - 8,), days=20.0))
+    assert fewer.fewest is None and fewer.points[0].days > 20.0
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"keep": ("dp",)}, "keep"),
+        ({"keep": ("tp=x",)}, "tp"),
+        ({"days": -1.0}, "deadline"),
+        ({"gpu_types": ("h100", "nonsense")}, "nonsense"),
+        ({"gpu_counts": ()}, "counts"),
+        ({"gpu_counts": (0,)}, "0 GPUs"),
+        ({"base": replace(BASE, tokens=None), "days": 3.0}, "tokens"),
+    ],
+)
+def test_questions_that_cannot_be_answered(change, word):
+    with pytest.raises(InputError, match=word):
+        scale(replace(ScalingRequest(base=BASE, gpu_counts=(8,)), **change))
+
+
+@pytest.mark.parametrize("change", [{"mtbf_hours_per_gpu": 0.0}, {"mtbf_hours_per_gpu": math.nan}, {"spares": -1},
+                                    {"checkpoint_gb_per_s_per_node": math.inf}, {"restart_seconds": -1.0}])  # fmt: skip
+def test_reliability_that_cannot_be(change):
+    with pytest.raises(InputError, match=r"spares|give a number"):
+        Reliability(**change)
+
+
+def test_command_line(autoconfig, tmp_path):
+    arguments = ["scaling", "--model", "1.7b", "--gpu", "a100-40gb,h100", "--gpus", "8:32", "--tokens", "300B"]
+    body = autoconfig.json(*arguments)
+    Draft202012Validator(schema("scaling")).validate(body)
+    assert [(p["gpu"], p["num_gpus"]) for p in body["points"]] == [
+        (gpu, count) for gpu in ("a100-40gb", "h100-sxm-80gb") for count in (8, 16, 32)
+    ]
+    devices = [point["best"]["memory"]["device_gib"] for point in body["points"]]
+    assert max(devices[:3]) < 40 < 79 < min(devices[3:])
+    for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
+        target = tmp_path / f"plot{suffix}"
+        assert autoconfig.run(*arguments, "--plot", str(target)).exit_code == 0
+        assert target.read_bytes().startswith(start)
+    assert autoconfig.run("scaling", "--model", "1t", "--gpus", "8", "--gpu", "l40s").exit_code == 3
+    for bad in (["x"], ["8", "--keep", "dp"], ["8", "--plot", "x.jpg"], ["8", "--mtbf", "0"]):
+        result = autoconfig.run("scaling", "--model", "1.7b", "--gpus", *bad)
+        assert result.exit_code == 2 and "error" in result.stderr.lower()
+
+
+def test_definitions_of_one_name_are_the_same_in_every_schema():
+    found: dict[str, object] = {}
+    for name in ("search", "explain", "check", "scaling"):
+        for key, value in schema(name)["$defs"].items():
+            assert found.setdefault(key, value) == value, f"{name}: {key}"

@@ -1,0 +1,45 @@
+"""The trace on megatron-core 0.19.2: the same bytes as the formula that was read off 0.16.1."""
+
+import warnings
+
+import pytest
+
+from autoconfig.rules import Setting
+from autoconfig.trace import compare, trace_request
+from autoconfig.trace_process import Traces
+from specs.cluster import cluster_of
+from specs.gpu_catalogue import load_gpu
+from specs.model_catalogue import load_model
+from specs.numerics import Numerics, Workload
+from specs.plan import parse_plan
+from specs.software_catalogue import load_stack
+
+with warnings.catch_warnings():  # torch and megatron-core warn at import
+    warnings.simplefilter("ignore")
+    from trainer.trace import trace_rank
+
+
+@pytest.mark.parametrize(
+    ("model", "software", "gpus", "text"),
+    [
+        ("llama3-8b", "megatron-local-flash", 8, "tp=2,pp=2,mbs=1,sp=1"),
+        ("llama3-8b", "megatron-local-flash", 8, "tp=2,pp=2,mbs=1,sp=1,recompute=full:uniform:1"),
+        ("llama3-8b", "transformer-engine", 8, "tp=2,pp=1,mbs=1,sp=1"),
+        ("mixtral-8x7b", "megatron-local-flash", 16, "tp=2,pp=2,ep=4,mbs=1,sp=1"),
+    ],
+)
+def test_formula_equals_trace(model: str, software: str, gpus: int, text: str) -> None:
+    plan = parse_plan(text, gpus)
+    setting = Setting(
+        model=load_model(model).replace(num_layers=4),
+        cluster=cluster_of(load_gpu("h100-sxm-80gb"), gpus),
+        numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0),
+        stack=load_stack(software),
+        workload=Workload(seq_length=4096, global_batch_size=8 * plan.dp),
+    )
+    last = (plan.pp - 1) * (gpus // plan.pp)
+    request = trace_request(setting, plan, tuple(sorted({0, last})))
+    ranks = tuple(trace_rank(request, rank) for rank in request.ranks)
+    for rank in compare(setting, plan, Traces(versions={}, ranks=ranks)):
+        print(f"{model} {software} {text} rank {rank.trace.rank}: {rank.ratio - 1:+.2%}")
+        assert rank.ratio == pytest.approx(1.0, abs=0.01)

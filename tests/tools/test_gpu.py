@@ -1,0 +1,76 @@
+"""`make gpu`: the jobs it lists are legal, and its parts run, resume and stop on a CPU with small models."""
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from specs.exit_code import ExitCode
+from specs.model_catalogue import load_model
+from tools import gpu, gpu_jobs
+
+ROOT = Path(__file__).parents[2]
+needs_megatron = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None or importlib.util.find_spec("megatron") is None,
+    reason="torch and megatron-core are not installed",
+)
+
+
+def test_ranks_cover_the_named_plans_first_middle_and_last() -> None:
+    jobs = [job for _, job in gpu_jobs.rank_jobs("cuda", "megatron-local", small=False)]
+    assert len({job.content_hash for job in jobs}) == len(jobs) == 3 * (3 * 3 + 3 + 2 + 1 + 3)
+    names = {(job.model.name, job.plan.tp, job.plan.pp) for job in jobs}
+    assert {("gpt3-175b", 8, 8), ("gpt3-175b", 8, 16), ("gpt3-175b", 4, 16), ("llama3-70b", 4, 4), ("llama3-70b", 8, 2),
+            ("llama3-8b", 1, 1), ("mixtral-8x7b", 1, 4)} == names  # fmt: skip
+    for job in jobs:
+        assert job.rank is not None and job.numerics.precision == "bf16" and job.num_microbatches == 2 * job.plan.pp
+        stage = job.rank // (job.plan.tp * job.plan.cp * job.plan.dp)
+        assert stage in (0, job.plan.pp // 2, job.plan.pp - 1)
+    assert {job.plan.ep for job in jobs if job.model.is_moe} == {8}
+
+
+def test_the_sweep_rises_in_micro_batch_for_each_recomputation() -> None:
+    series = list(gpu_jobs.sweep_series("cuda", "megatron-local", small=False))
+    assert len(series) == 3
+    for jobs in series:
+        assert [job.plan.mbs for _, job in jobs] == list(gpu_jobs.MICRO_BATCHES)
+        assert len({str(job.plan.recompute) for _, job in jobs}) == 1 and {job.num_microbatches for _, job in jobs} == {2}
+    assert load_model(gpu_jobs.SWEEP_MODEL).num_layers == series[0][0][1].model.num_layers
+
+
+@needs_megatron
+def test_a_sweep_ends_each_series_out_of_memory_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.setattr(gpu_jobs, "MICRO_BATCHES", (1, 64, 128))
+    monkeypatch.setattr(gpu_jobs, "RECOMPUTE", ("none",))
+    command = ["--part", "sweep", "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]
+    assert gpu.main([*command, "--budget", "1s"]) == 0 and "3 left" in capsys.readouterr().err
+    assert gpu.main(command) == 0
+    summary = json.loads(next(tmp_path.glob("*/sweep/summary.json")).read_text())
+    assert [row["status"] for row in summary["jobs"]] == ["ran", "oom"] and summary["complete"]
+    assert summary["jobs"][0]["peak_allocated_bytes"] > 0 and summary["jobs"][0]["step_seconds"] > 0
+    assert summary["stack"] == "megatron-local" and not summary["transformer_engine_confirmed"]
+    monkeypatch.setattr(gpu.Jobs, "_process", lambda *_: pytest.fail("a job with a result was run again"))
+    assert gpu.main(command) == 0
+
+
+@needs_megatron
+def test_a_job_without_a_result_is_named_and_the_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    def process(_: gpu.Jobs, place: Path, limit_s: float) -> int:
+        (place / "log.txt").write_text("trainer: no such thing\n")
+        return ExitCode.CRASHED
+
+    monkeypatch.setattr(gpu.Jobs, "_process", process)
+    assert gpu.main(["--part", "ranks", "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("no result: tiny gpt3-126m") == 4 and "exit code 1, trainer: no such thing" in said
+
+
+@pytest.mark.parametrize(("part", "python", "said"), [("kernels", "/no/such/python", "make gpu needs a Python with torch")])
+def test_make_says_what_it_needs(part: str, python: str, said: str) -> None:
+    command = ["make", "-s", "gpu", f"PART={part}", f"GPU_PYTHON={python}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and said in done.stderr

@@ -1,0 +1,70 @@
+"""Needs torch and megatron-core (`make test` installs them); without them these tests are not collected."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+collect_ignore_glob = []
+
+if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("torch") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    with warnings.catch_warnings():  # megatron-core warns of everything optional that is not installed
+        warnings.simplefilter("ignore")
+        import trainer.training  # noqa: F401
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Of a process as the documentation starts it; the repository's root takes the place of an installation."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", **more}
+
+
+def torchrun(processes: int, *command: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *command]
+
+
+@pytest.fixture(scope="session")
+def start():
+    """start(processes, *command) -> a running torchrun, its output piped."""
+    started = []
+
+    def go(processes: int, *command: str, **options) -> subprocess.Popen:
+        run = subprocess.Popen(
+            torchrun(processes, *command),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        started.append(run)
+        return run
+
+    yield go
+    for run in started:
+        if run.poll() is None:  # torchrun hands SIGTERM to its ranks
+            run.terminate()
+        run.communicate()
+
+
+@pytest.fixture(scope="session")
+def answers(start, tmp_path_factory):
+    """answers(processes, {name: job text}) -> what agreement_worker.py found."""
+
+    def ask(processes: int, cases: dict[str, str]) -> dict:
+        folder = tmp_path_factory.mktemp(f"agreement{processes}")
+        (folder / "cases.json").write_text(json.dumps(cases))
+        run = start(processes, str(Path(__file__).with_name("agreement_worker.py")), str(folder))
+        out, err = run.communicate(timeout=400)
+        if run.returncode:
+            pytest.fail(f"exit {run.returncode}\n{out[-2000:]}\n{err[-12000:]}")
+        return json.loads((folder / "answers.json").read_text())
+
+    return ask

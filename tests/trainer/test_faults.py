@@ -1,0 +1,238 @@
+"""Every way a job can end: exit code, message, a whole result or none, and no process left."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from specs.exit_code import ExitCode
+from specs.job import Job, job_text
+from specs.measurement import RESULT_FILE, read_measurement
+from specs.model import ModelSpec
+from specs.numerics import Numerics, Workload
+from specs.parameters import total_parameters
+from specs.plan import parse_plan
+
+ROOT = Path(__file__).parents[2]
+TINY = ModelSpec(
+    name="tiny", num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512, ffn_hidden_size=256, num_query_groups=4,
+    kv_channels=16,
+)  # fmt: skip
+
+
+def job(plan: str = "tp=1", processes: int = 1, **changes) -> Job:
+    values = {
+        "model": TINY, "plan": parse_plan(plan, processes), "workload": Workload(seq_length=32, global_batch_size=4),
+        "numerics": Numerics(precision="fp32"), "device": "cpu", "steps": 2, "warmup_steps": 2,
+    }  # fmt: skip
+    return Job(**{**values, **changes})
+
+
+def alone(folder: Path, text: str, *options: str, path: str = "", **popen) -> subprocess.CompletedProcess:
+    """One process, without torchrun: its exit code is seen."""
+    (folder / "job.json").write_text(text)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "RANK", "WORLD_"))}
+    environment |= {"PYTHONPATH": f"{path}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "trainer", "--job", str(folder / "job.json"), *options],
+        env=environment, capture_output=True, text=True, timeout=300, check=False, **popen,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def torchrun_job(start, tmp_path):
+    """go(job, *options) -> (running torchrun, its result's path)."""
+
+    def go(what: Job, *options: str) -> tuple[subprocess.Popen, Path]:
+        (tmp_path / "job.json").write_text(job_text(what))
+        command = ("-m", "trainer", "--job", str(tmp_path / "job.json"), "--output", str(tmp_path / "out"), *options)
+        return start(what.num_processes, *command), tmp_path / "out" / RESULT_FILE
+
+    return go
+
+
+def ranks(run: subprocess.Popen) -> list[int]:
+    """Process ids of the ranks, by rank."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except (OSError, IndexError):
+            continue
+        rank = [value for value in environment if value.startswith(b"RANK=")]
+        if parent == str(run.pid) and rank:
+            found[int(rank[0].partition(b"=")[2])] = int(entry.name)
+    return [pid for _, pid in sorted(found.items())]
+
+
+def wait_for_step(run: subprocess.Popen) -> list[int]:
+    """The ranks' process ids once the first step is done."""
+    for line in run.stdout:
+        if line.startswith("step 1/"):
+            return ranks(run)
+    pytest.fail(f"no step: {run.stderr.read()[-3000:]}")
+
+
+def assert_gone(pids: list[int], seconds: float = 240.0) -> None:
+    end = time.monotonic() + seconds
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < end, f"still there: {pids}"
+        time.sleep(0.1)
+
+
+def test_a_run_without_torchrun_ends_with_a_result(tmp_path):
+    (tmp_path / RESULT_FILE).write_text("old")
+    done = alone(tmp_path, job_text(job()))
+    assert done.returncode == ExitCode.RAN, done.stderr
+    found = read_measurement(tmp_path / RESULT_FILE)
+    assert (found.status, found.exit_code, found.job_hash) == ("ran", 0, job().content_hash)
+    assert len(found.step_seconds_samples) == len(found.warmup_seconds) == 2 and len(found.losses) == 4
+    figures = found.ranks[0]
+    assert sum(figures.bytes_by_category.values()) == figures.peak_allocated_bytes > figures.state_bytes > 0
+    assert set(figures.phase_seconds) == {"forward", "backward", "gradient_reduction", "optimizer", "other"}
+    assert sum(figures.phase_seconds.values()) == pytest.approx(sum(found.step_seconds_samples) / 2, rel=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.json", RESULT_FILE]
+    state = {name: size for name, size in figures.bytes_by_category.items() if name != "activations"}
+    parameters = total_parameters(TINY)
+    assert state["weights"] == pytest.approx(4 * parameters, rel=0.002), "fp32, padded by the gradient buffer's rules"
+    assert state["optimizer"] == pytest.approx(2 * state["weights"], rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not valid JSON"),
+        (job_text(job()).replace('"steps": 2', '"steps": 0'), "steps=0"),
+        ("[]", "a job is a JSON object"),
+    ],
+)
+def test_an_unreadable_job(tmp_path, text, said):
+    done = alone(tmp_path, text)
+    assert done.returncode == ExitCode.BAD_JOB and said in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / RESULT_FILE).exists()
+
+
+def test_a_wrong_command_line(tmp_path):
+    done = alone(tmp_path, job_text(job()), "--peer-timeout", "0")
+    assert done.returncode == ExitCode.BAD_JOB and "1 to 86,400 seconds" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            job("tp=2,dp=3", 6, workload=Workload(seq_length=32, global_batch_size=6)),
+            "2 x 1 x 1 x 3 = 6 processes, this job has 1",
+        ),
+        (job("recompute=selective:mlp"), "never ends"),
+    ],
+)
+def test_a_plan_that_cannot_run(tmp_path, what, said):
+    done = alone(tmp_path, job_text(what))
+    assert done.returncode == ExitCode.BAD_JOB and "Traceback" not in done.stderr, done.stderr
+    found = read_measurement(tmp_path / RESULT_FILE)
+    assert (found.status, found.exit_code, found.step_seconds) == ("failed", 2, None) and said in found.message
+
+
+def test_missing_packages(tmp_path):
+    done = alone(tmp_path, job_text(job(software="transformer-engine")))
+    assert done.returncode == ExitCode.MISSING_PACKAGE and "megatron-autoconfig[gpu]" in done.stderr
+    (tmp_path / "megatron").mkdir()
+    (tmp_path / "megatron" / "__init__.py").write_text("raise ModuleNotFoundError('No module named megatron')")
+    done = alone(tmp_path, job_text(job()), path=str(tmp_path))
+    assert done.returncode == ExitCode.MISSING_PACKAGE and "megatron-autoconfig[train]" in done.stderr
+    assert not (tmp_path / RESULT_FILE).exists()
+
+
+def test_no_gpu(tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = alone(tmp_path, job_text(job(device="cuda")))
+    assert done.returncode == ExitCode.NO_DEVICE and '"device": "cpu"' in done.stderr
+
+
+@pytest.mark.parametrize("most_bytes", [0, 200], ids=["at the start", "at the end"])
+def test_a_full_disk(tmp_path, most_bytes):
+    """No file may grow beyond the limit: what a full disk looks like to a process. 200 bytes are less than a result."""
+    done = alone(
+        tmp_path, job_text(job()), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    )
+    assert done.returncode == ExitCode.DISK and "cannot be written" in done.stderr and "Traceback" not in done.stderr
+    assert ("step 4/4" in done.stdout) == bool(most_bytes)
+    assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
+
+
+def test_out_of_memory_on_one_rank_ends_all(torchrun_job):
+    """Stage 0 holds three of four layers and the embeddings: the limit lies between the two stages' peaks."""
+    run, path = torchrun_job(job("pp=2,first=3,last=1", 2, device_memory_bytes=6_500_000))
+    _, err = run.communicate(timeout=300)
+    assert run.returncode == 1 and err.count("exitcode") and ": 10 " in err, err[-3000:]
+    found = read_measurement(path)
+    assert (found.status, found.exit_code, found.step_seconds) == ("oom", 10, None)
+    assert "rank 0: out of memory" in found.message and "the limit is 6,500,000" in found.message
+    assert [figures.rank for figures in found.ranks] == [0, 1]
+    assert found.ranks[1].peak_allocated_bytes <= 6_500_000
+
+
+def test_a_dead_peer_ends_the_others(torchrun_job):
+    run, path = torchrun_job(job("dp=2", 2, steps=100_000), "--peer-timeout", "60")
+    pids = wait_for_step(run)
+    os.kill(pids[1], signal.SIGKILL)
+    run.communicate(timeout=240)
+    found = read_measurement(path)
+    assert (found.status, found.exit_code) == ("failed", 11), found.message
+    assert found.ranks[0].rank == 0 and len(found.losses) >= 1
+    assert_gone(pids)
+
+
+def test_a_silent_peer_is_lost_after_the_timeout(torchrun_job):
+    run, path = torchrun_job(job("dp=2", 2, steps=100_000), "--peer-timeout", "3")
+    pids = wait_for_step(run)
+    os.kill(pids[1], signal.SIGSTOP)
+    assert_gone(pids[:1])
+    os.kill(pids[1], signal.SIGKILL)
+    run.communicate(timeout=240)
+    found = read_measurement(path)
+    assert (found.status, found.exit_code) == ("failed", 11), found.message
+    assert_gone(pids)
+
+
+@pytest.mark.parametrize("target", ["torchrun", "one rank"])
+def test_sigterm_leaves_nothing(torchrun_job, target):
+    run, path = torchrun_job(job("dp=2", 2, steps=100_000))
+    pids = wait_for_step(run)
+    os.kill(run.pid if target == "torchrun" else pids[1], signal.SIGTERM)
+    _, err = run.communicate(timeout=240)
+    assert "nothing is written" in err and "Traceback" not in err.partition("torch/distributed")[0]
+    assert not path.exists() and list(path.parent.iterdir()) == []
+    assert_gone(pids)
+
+
+def test_torchrun_killed_leaves_no_rank(torchrun_job):
+    run, path = torchrun_job(job("dp=2", 2, steps=100_000))
+    pids = wait_for_step(run)
+    run.kill()
+    assert_gone(pids)
+    assert not path.exists() or json.loads(path.read_text())["exit_code"] == ExitCode.PEER_LOST
+
+
+def test_a_rank_at_its_end_does_not_wait_for_a_dead_rank_0(monkeypatch):
+    import torch.distributed as dist
+
+    from trainer import peers
+    from trainer.failure import Failure
+
+    monkeypatch.setattr(peers, "GRACE_SECONDS", 0.2)
+    store = dist.TCPStore("localhost", 0, 1, is_master=True)
+    told = Failure(ExitCode.PEER_LOST, "rank 0 died")
+    store.set("failed", told.text())
+    assert peers.Peers(store.clone(), 1, 2, timeout_seconds=10_000.0).finish(None) == ExitCode.PEER_LOST

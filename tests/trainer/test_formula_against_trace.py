@@ -1,0 +1,166 @@
+"""The formula of the megatron-local stacks against the bytes of the real megatron-core code, on fake tensors.
+
+Both sides are peaks of one rank, allocations rounded to nothing. `pytest -s` prints every case.
+"""
+
+import pytest
+
+from autoconfig.rules import Setting
+from autoconfig.trace import compare, trace_request
+from autoconfig.trace_process import Traces
+from specs.cluster import cluster_of
+from specs.gpu_catalogue import load_gpu
+from specs.model_catalogue import load_model
+from specs.numerics import Numerics, Workload
+from specs.plan import TrainPlan, parse_keys, parse_plan
+from specs.software_catalogue import load_stack
+from trainer.trace import trace_rank
+
+SEQUENCE = 2048
+GPT = load_model("gpt3-5b").replace(num_layers=4)
+LLAMA = load_model("llama3-8b").replace(num_layers=4)
+MIXTRAL = load_model("mixtral-8x7b").replace(num_layers=2)
+DEEPSEEK = load_model("deepseek-v2-lite").replace(num_layers=2, moe_layer_freq=(0, 1))
+MODELS = {
+    "gpt": GPT,
+    "gpt-8": GPT.replace(num_layers=8),
+    "gqa": LLAMA,
+    "gqa-2": LLAMA.replace(num_layers=2),
+    "gqa-8": LLAMA.replace(num_layers=8),
+    "moe": MIXTRAL,
+    "moe-4": MIXTRAL.replace(num_layers=4),
+    "mla": DEEPSEEK,
+    "mla-4": DEEPSEEK.replace(num_layers=4, moe_layer_freq=(0, 1, 1, 1)),
+}
+UNFUSED, FLASH = "megatron-local", "megatron-local-flash"
+CASES = """
+gpt    flash    tp=1,dp=2,mbs=1
+gpt    flash    tp=2,mbs=1
+gpt    flash    tp=2,mbs=2,sp=1
+gpt    flash    tp=4,mbs=1,sp=1,pp=2
+gpt    flash    tp=2,mbs=1,sp=1,pp=4
+gpt    flash    tp=2,mbs=1,sp=1,pp=2,vpp=2
+gpt-8  flash    tp=2,mbs=1,sp=1,pp=2,vpp=4
+gpt    flash    tp=2,mbs=1,sp=1,pp=2,first=1,last=3
+gpt    flash    tp=2,mbs=1,sp=1,pp=2,dist_opt=0
+gpt    flash    tp=1,cp=2,mbs=1
+gpt    flash    tp=2,cp=2,mbs=1,sp=1
+gpt    flash    tp=2,mbs=1,pp=2,recompute=full:uniform:1
+gpt    flash    tp=2,mbs=1,pp=2,recompute=full:uniform:2
+gpt    flash    tp=2,mbs=1,pp=2,recompute=full:block:1
+gpt    flash    tp=2,mbs=1,pp=2,recompute=selective:core_attn
+gpt    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:layernorm
+gpt    unfused  tp=2,mbs=1
+gpt    unfused  tp=2,mbs=2
+gpt    unfused  tp=2,mbs=1,pp=2,sp=1
+gpt    unfused  tp=2,mbs=1,pp=2,recompute=selective:core_attn
+gpt    unfused  tp=2,mbs=1,pp=2,recompute=full:uniform:1
+gqa-2  flash    tp=1,dp=2,mbs=1
+gqa    flash    tp=2,mbs=1
+gqa    flash    tp=2,mbs=2,sp=1
+gqa    flash    tp=4,mbs=1,sp=1,pp=2
+gqa    flash    tp=2,mbs=1,sp=1,pp=4
+gqa    flash    tp=2,mbs=1,sp=1,pp=2,vpp=2
+gqa-8  flash    tp=2,mbs=1,sp=1,pp=2,vpp=2,recompute=selective:mlp
+gqa-8  flash    tp=2,mbs=1,sp=1,pp=2,vpp=2,recompute=full:block:1
+gqa    flash    tp=1,cp=2,mbs=1
+gqa    flash    tp=2,cp=2,mbs=1,sp=1,pp=2
+gqa-2  flash    tp=2,cp=4,mbs=1,sp=1
+gqa    flash    tp=2,mbs=1,pp=2,recompute=full:uniform:1
+gqa    flash    tp=2,mbs=1,pp=2,recompute=full:uniform:2
+gqa    flash    tp=2,mbs=1,pp=2,recompute=full:block:1
+gqa    flash    tp=2,mbs=1,pp=2,vpp=2,sp=1,recompute=full:uniform:1
+gqa    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:core_attn
+gqa    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:mlp
+gqa    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:core_attn+mlp
+gqa    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:layernorm
+gqa    unfused  tp=2,mbs=1
+gqa    unfused  tp=2,mbs=2,pp=2,sp=1
+gqa    unfused  tp=2,mbs=1,pp=2,recompute=selective:core_attn
+gqa    unfused  tp=2,mbs=1,pp=2,recompute=full:uniform:1
+moe    flash    tp=1,ep=2,dp=2,mbs=1
+moe    flash    tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4
+moe    flash    tp=2,ep=8,pp=2,mbs=1,sp=1,dp=8
+moe    flash    tp=1,ep=2,cp=2,mbs=1,dp=2
+moe    flash    tp=2,ep=4,etp=2,pp=2,mbs=1,sp=1,dp=8
+moe-4  flash    tp=1,ep=4,pp=2,vpp=2,mbs=1,dp=4
+moe    flash    tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4,recompute=full:uniform:1
+moe    flash    tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4,recompute=selective:moe
+moe    flash    tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4,recompute=selective:core_attn
+moe    unfused  tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4
+mla    flash    tp=1,ep=2,mbs=1,dp=2
+mla    flash    tp=2,ep=2,mbs=1,sp=1,pp=2,dp=2
+mla    flash    tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8
+mla    flash    tp=4,ep=8,mbs=2,sp=1,dp=8
+mla-4  flash    tp=1,ep=8,mbs=1,pp=2,vpp=2,dp=8
+mla    flash    tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8,recompute=full:uniform:1
+mla    flash    tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8,recompute=selective:core_attn
+mla    flash    tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8,recompute=selective:mla_up_proj
+mla    unfused  tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8
+"""
+KNOWN_DIFFERENCES = {
+    # rows gathered over the expert tensor-parallel ranks lie twice for a moment of the forward pass
+    ("moe", "tp=2,ep=4,etp=2,pp=2,mbs=1,sp=1,dp=8"): 0.025,
+}
+"""Cases that are further off than TOLERANCE, with the reason and how far."""
+TOLERANCE = 0.01
+
+
+def listed() -> list[tuple[str, str, str]]:
+    return [tuple(line.split()) for line in CASES.strip().splitlines()]  # type: ignore[misc]
+
+
+def setting_of(name: str, attention: str, plan: TrainPlan, **numerics: object) -> Setting:
+    dropout = 0.1 if name.startswith("gpt") else 0.0
+    return Setting(
+        model=MODELS[name],
+        cluster=cluster_of(load_gpu("h100-sxm-80gb"), plan.world_size),
+        numerics=Numerics(attention_dropout=dropout, hidden_dropout=dropout, **numerics),  # type: ignore[arg-type]
+        stack=load_stack(FLASH if attention == "flash" else UNFUSED),
+        workload=Workload(seq_length=SEQUENCE, global_batch_size=4 * plan.pp * plan.mbs * plan.dp),
+    )
+
+
+def plan_of(text: str) -> TrainPlan:
+    keys = parse_keys(text)
+    gpus = 1
+    for key in ("tp", "pp", "cp"):
+        gpus *= int(keys.get(key, 1))  # type: ignore[call-overload]
+    return parse_plan(text, gpus * int(keys.get("dp", 2)))  # type: ignore[call-overload]
+
+
+def compared(name: str, attention: str, text: str, **numerics: object):
+    plan = plan_of(text)
+    setting = setting_of(name, attention, plan, **numerics)
+    last = (plan.pp - 1) * (plan.world_size // plan.pp)
+    request = trace_request(setting, plan, tuple(sorted({0, last})))
+    ranks = tuple(trace_rank(request, rank) for rank in request.ranks)
+    return compare(setting, plan, Traces(versions={}, ranks=ranks))
+
+
+def test_the_matrix_is_as_wide_as_it_says() -> None:
+    cases, texts = listed(), CASES
+    assert len(cases) >= 60
+    assert {name.split("-")[0] for name, _, _ in cases} == {"gpt", "gqa", "moe", "mla"}
+    for key in ("tp=4", "sp=1", "cp=4", "ep=8", "etp=2", "pp=4", "vpp=4", "full:uniform:2", "full:block", "selective:moe"):
+        assert key in texts, key
+
+
+@pytest.mark.parametrize(("name", "attention", "text"), listed(), ids=lambda value: str(value))
+def test_formula_equals_trace(name: str, attention: str, text: str) -> None:
+    for rank in compared(name, attention, text):
+        peak = rank.trace.peak_bytes / 2**30
+        print(f"{name:6} {attention:8} {text} rank {rank.trace.rank}: {peak:.3f} GiB {rank.ratio - 1:+.2%}")
+        assert rank.ratio == pytest.approx(1.0, abs=KNOWN_DIFFERENCES.get((name, text), TOLERANCE))
+        state = {d.term: d for d in rank.differences if d.term in ("weights", "gradients", "optimizer")}
+        if name.startswith("mla"):  # the local layers divide the latents' down projections over tp, the formula does not
+            continue
+        for term in state.values():
+            assert term.formula == pytest.approx(term.traced, rel=1e-4)
+
+
+def test_imbalanced_routing_is_traced_and_predicted() -> None:
+    text = "tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4"
+    balanced, doubled = (compared("moe", "flash", text, moe_imbalance=factor)[0] for factor in (1.0, 2.0))
+    assert doubled.trace.by_category["activations"] > 1.2 * balanced.trace.by_category["activations"]
+    assert doubled.ratio == pytest.approx(1.0, abs=TOLERANCE)

@@ -1,0 +1,224 @@
+"""`make gpu PART=kernels|ranks|sweep`: what a GPU is measured for, part by part, each in 8 minutes or less and resumable.
+
+    python -P -m tools.gpu --part kernels|ranks|sweep [--budget 8m] [--output DIR] [--device cpu --set tiny]
+
+kernels writes `DIR/<device>/kernels.json` (kernels.benchmark). ranks and sweep run jobs of `python -P -m trainer`, each in
+`DIR/<device>/<part>/<hash of the job>/` with job.json, result.json and its log; jobs that have a result are not run again.
+`summary.json` beside them lists every job with its outcome, peak memory and seconds, and what the driver said meanwhile.
+`--device cpu --set tiny` does the same with small models on a CPU. Exit codes: 0 done or stopped at the budget, 1 a job
+crashed, 2 bad input, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernels import benchmark, nvml
+from kernels.bench_device import BenchDevice, find_device, software
+from specs.errors import FileError, InputError
+from specs.exit_code import ExitCode
+from specs.files import write_atomically
+from specs.job import Job, job_text
+from specs.measurement import RESULT_FILE, Measurement, read_measurement
+from tools.gpu_jobs import rank_jobs, sweep_series
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("kernels", "ranks", "sweep")
+JOB_LIMIT_S = 240.0
+"""A job that takes longer is ended and counted as failed."""
+GRACE_S = 15.0
+LEAST_S = 20.0
+"""No job is started with less of the budget left."""
+FINAL = ("ran", "oom")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one part; the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        torch = benchmark.load_torch()
+        device = find_device(torch, options.device, 1)
+        folder = options.output / device.id
+        folder.mkdir(parents=True, exist_ok=True)
+        if options.part == "kernels":
+            own = ["--output", str(folder / "kernels.json"), "--device", options.device, "--budget", f"{options.budget}s"]
+            return benchmark.main([*own, *(["--set", options.set_name] if options.set_name else [])])
+        return Jobs(torch, device, folder / options.part, options.budget).run(options.part, small=options.set_name == "tiny")
+    except KeyboardInterrupt:
+        benchmark.say("interrupted: run the same command again to go on")
+        return benchmark.INTERRUPTED
+    except (InputError, OSError) as error:
+        benchmark.say(f"error: {error}")
+        return benchmark.BAD_INPUT
+
+
+def _parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python -P -m tools.gpu", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    result.add_argument("--part", choices=PARTS, required=True)
+    result.add_argument("--budget", type=benchmark.duration, default=470.0, metavar="TIME", help="like 8m; default 470s")
+    result.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "gpu", metavar="DIR")
+    result.add_argument("--device", choices=("auto", "cuda", "cpu"), default="cuda")
+    result.add_argument("--set", choices=("quick", "cpu", "tiny"), dest="set_name", help="tiny: small shapes and models")
+    return result
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+class Jobs:
+    """Runs jobs one after the other until the budget ends."""
+
+    def __init__(self, torch: Any, device: BenchDevice, folder: Path, budget_s: float) -> None:
+        """`folder` of this part's results; made if missing."""
+        self.device, self.folder, self.deadline = device, folder, time.monotonic() + budget_s
+        self.software = "transformer-engine" if device.type == "cuda" and _has_engine() else "megatron-local"
+        self.versions, self.left, self.crashed = software(torch), 0, 0
+        self.rows: list[dict[str, Any]] = []
+        folder.mkdir(exist_ok=True)
+
+    def run(self, part: str, *, small: bool) -> int:
+        """Every job of the part; the exit code."""
+        before = self._driver()
+        try:
+            if part == "ranks":
+                for name, job in rank_jobs(self.device.type, self.software, small=small):
+                    self._one(name, job)
+            else:
+                for series in sweep_series(self.device.type, self.software, small=small):
+                    for name, job in series:
+                        outcome = self._one(name, job)
+                        if outcome is not None and outcome.status == "oom":
+                            break
+        finally:
+            self._write_summary(part, before)
+        left = f", {self.left} left: run the same command again" if self.left else ""
+        benchmark.say(f"{len(self.rows)} results in {self.folder}{left}")
+        return 1 if self.crashed else 0
+
+    def _one(self, name: str, job: Job) -> Measurement | None:
+        """The job's outcome, run where there is none yet; None where the budget is spent or it left no result."""
+        place = self.folder / job.content_hash[:16]
+        found = self._outcome(place, job)
+        if found is None:
+            remaining = self.deadline - time.monotonic()
+            if remaining < LEAST_S:
+                self.left += 1
+                return None
+            place.mkdir(exist_ok=True)
+            text = job_text(job)
+            write_atomically(place / "job.json", lambda file: _ignore(file.write_text(text, encoding="utf-8")))
+            code = self._process(place, min(remaining, JOB_LIMIT_S))
+            found = self._outcome(place, job)
+            if found is None:
+                last = _last_line(place / "log.txt")
+                benchmark.say(f"no result: {name}: exit code {code}{f', {last}' if last else ''}")
+                self.crashed += 1
+                return None
+        self.rows.append(_row(name, job, found))
+        peak = f"{found.peak_allocated_bytes / 2**30:.3f} GiB" if found.peak_allocated_bytes else "-"
+        step = f"{found.step_seconds:.3f} s" if found.step_seconds else "-"
+        benchmark.say(f"{found.status:>6}  {peak:>10}  {step:>9}  {name}")
+        return found
+
+    def _outcome(self, place: Path, job: Job) -> Measurement | None:
+        """What an earlier run left: `ran` or `oom` of this very job."""
+        try:
+            found = read_measurement(place / RESULT_FILE)
+        except InputError:
+            return None
+        return found if found.status in FINAL and found.job_hash == job.content_hash else None
+
+    def _process(self, place: Path, limit_s: float) -> int:
+        """`python -P -m trainer` with its output in log.txt; its exit code. Raises KeyboardInterrupt with the process ended."""
+        command = [sys.executable, "-P", "-m", "trainer", "--job", str(place / "job.json")]
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+        with (place / "log.txt").open("w", encoding="utf-8") as log:
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=place)
+            try:
+                return process.wait(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                _end(process)
+                return int(ExitCode.TERMINATED)
+            except BaseException:
+                _end(process)
+                raise
+
+    def _driver(self) -> dict[str, Any] | None:
+        return nvml.sample(self.device.uuid) if self.device.type == "cuda" else None
+
+    def _write_summary(self, part: str, before: dict[str, Any] | None) -> None:
+        body = {
+            "schema_version": 1,
+            "part": part,
+            "device": self.device.as_json(),
+            "software": self.versions,
+            "stack": self.software,
+            "transformer_engine_confirmed": self.software == "transformer-engine",
+            "driver_before": before,
+            "driver_after": self._driver(),
+            "complete": not self.left and not self.crashed,
+            "jobs": self.rows,
+        }
+        text = json.dumps(body, indent=1) + "\n"
+        write_atomically(self.folder / "summary.json", lambda file: _ignore(file.write_text(text, encoding="utf-8")))
+
+
+def _row(name: str, job: Job, found: Measurement) -> dict[str, Any]:
+    """One line of summary.json."""
+    return {
+        "name": name,
+        "job_hash": found.job_hash,
+        "plan": str(job.plan),
+        "rank": job.rank,
+        "status": found.status,
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "peak_reserved_bytes": max((r.peak_reserved_bytes or 0 for r in found.ranks), default=0) or None,
+        "step_seconds": found.step_seconds,
+        "step_seconds_spread": found.step_seconds_spread,
+        "attention_kernel": found.attention_kernel,
+        "versions": found.versions,
+    }
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+    return lines[-1][:200] if lines else ""
+
+
+def _has_engine() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("transformer_engine") is not None
+
+
+def _ignore(_: object) -> None:
+    """For callbacks that return nothing."""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

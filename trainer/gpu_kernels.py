@@ -1,0 +1,162 @@
+"""What torch's CUDA kernels save and allocate, as stand-ins for traces on fake CPU tensors.
+
+On a CPU torch decomposes RMSNorm into six operators and keeps fp32 copies, runs no compiled kernels and has no flash attention
+with dropout. These stand-ins keep what the GPU's kernels keep:
+
+| operator | saved | source |
+|---|---|---|
+| scaled_dot_product_attention, flash | q, k, v, output, fp32 logsumexp | _scaled_dot_product_flash_attention |
+| the same with a mask (efficient kernel) | and the mask as a bias in the type of q | _scaled_dot_product_efficient_attention |
+| layer_norm, rms_norm | input, fp32 statistics | native_layer_norm, _fused_rms_norm |
+| dropout | the mask, one byte per element | native_dropout |
+| bias + activation, bias + dropout + add | the input; the mask | megatron-core fusions, one kernel each by torch.compile |
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import megatron.core.fusions.fused_bias_dropout as bias_dropout
+import megatron.core.fusions.fused_bias_geglu as geglu
+import megatron.core.fusions.fused_bias_gelu as gelu
+import megatron.core.fusions.fused_bias_swiglu as swiglu
+import torch
+import torch.nn.functional as F
+from torch.autograd import Function
+
+CONFIG = {"bias_dropout_fusion": True, "bias_activation_fusion": True}
+
+
+class _FlashAttention(Function):
+    """[b, n, s, d] queries, [b, g, s, d] keys and values; keys may be longer than queries. The backward's fp32 accumulator of
+    dq is the kernel's own buffer."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
+        out = _like(q, v.shape[-1])
+        statistics = q.new_empty((*q.shape[:3],), dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, out, statistics, bias)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        q, k, v, *_ = ctx.saved_tensors
+        accumulator = q.new_empty(q.shape, dtype=torch.float32)
+        dq, dk, dv = (_like(x, x.shape[-1]) for x in (q, k, v))
+        del accumulator
+        return dq, dk, dv, None
+
+
+def _like(x: torch.Tensor, width: int) -> torch.Tensor:
+    """Dense, in the order of memory that megatron-core's x has, which is [s, b, n, d]: what empty_like makes of it."""
+    batch, heads, length, _ = x.shape
+    return x.new_empty((length, batch, heads, width)).permute(1, 2, 0, 3)
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None, *_: Any, **__: Any
+) -> torch.Tensor:
+    """In place of torch.nn.functional's."""
+    bias = None if attn_mask is None else query.new_empty(attn_mask.shape)
+    return _FlashAttention.apply(query, key, value, bias)
+
+
+class _Norm(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, statistics: int) -> Any:
+        saved = [x.new_empty(x.shape[:-1], dtype=torch.float32) for _ in range(statistics)]
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x, weight, *saved)
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        x, weight, *_ = ctx.saved_tensors
+        dbeta = torch.empty_like(weight) if ctx.has_bias else None
+        return torch.empty_like(x), None if weight is None else torch.empty_like(weight), dbeta, None
+
+
+def _layer_norm(x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> torch.Tensor:
+    return _Norm.apply(x, weight, bias, 2)
+
+
+def _rms_norm(x: torch.Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> torch.Tensor:
+    return _Norm.apply(x, weight, None, 1)
+
+
+class _Dropout(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x.new_empty(x.shape, dtype=torch.bool))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return torch.empty_like(gradient)
+
+
+def _dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    return _Dropout.apply(x) if p > 0 and training else x
+
+
+class _BiasDropoutAdd(Function):
+    """residual + dropout(x + bias): saves the mask, one byte per element, and nothing without dropout."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, bias: Any, residual: Any, probability: float) -> Any:
+        mask = x.new_empty(x.shape, dtype=torch.bool) if probability > 0 else None
+        ctx.save_for_backward(mask)
+        ctx.bias = None if bias is None else bias.shape
+        return torch.empty_like(residual)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (mask,) = ctx.saved_tensors
+        dx = gradient if mask is None else torch.empty_like(gradient)
+        return dx, None if ctx.bias is None else gradient.new_empty(ctx.bias), gradient, None
+
+
+def _bias_dropout_add(x_with_bias: Any, residual: torch.Tensor, probability: float) -> torch.Tensor:
+    x, bias = x_with_bias
+    return _BiasDropoutAdd.apply(x, bias, residual, probability)
+
+
+def _half(y: torch.Tensor, *_: Any) -> torch.Tensor:
+    return y.new_empty((*y.shape[:-1], y.shape[-1] // 2))
+
+
+def pointwise() -> list[tuple[Any, str, Any]]:
+    """(module, name, stand-in) of megatron-core's compiled kernels: each allocates its result and nothing else."""
+    return [
+        (swiglu, "swiglu", _half),
+        (swiglu, "bias_swiglu", _half),
+        (swiglu, "weighted_swiglu", _half),
+        (swiglu, "swiglu_back", lambda g, y: torch.empty_like(y)),
+        (swiglu, "bias_swiglu_back", lambda g, y, bias: torch.empty_like(y)),
+        (swiglu, "weighted_swiglu_back", lambda g, y, weights: (torch.empty_like(y), torch.empty_like(weights))),
+        (geglu, "geglu", _half),
+        (geglu, "bias_geglu", lambda bias, y: _half(y)),
+        (geglu, "geglu_back", lambda g, y: torch.empty_like(y)),
+        (geglu, "bias_geglu_back", lambda g, y, bias: torch.empty_like(y)),
+        (gelu, "bias_gelu", lambda bias, y: torch.empty_like(y)),
+        (gelu, "bias_gelu_back", lambda g, bias, y: torch.empty_like(y)),
+        (bias_dropout, "bias_dropout_add_fused_train", _bias_dropout_add),
+    ]
+
+
+@contextlib.contextmanager
+def gpu_kernels() -> Iterator[None]:
+    """Inside, norms, attention and megatron-core's fused kernels keep what they keep on a GPU, and compute nothing."""
+    operators = [
+        (F, "layer_norm", _layer_norm),
+        (F, "rms_norm", _rms_norm),
+        (F, "dropout", _dropout),
+        (F, "scaled_dot_product_attention", scaled_dot_product_attention),
+    ]
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (*operators, *pointwise()):
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield

@@ -1,0 +1,296 @@
+"""The real megatron-core GPT model of a Job: configuration, layer specification, model chunks.
+
+`transformer_config` turns ModelSpec, TrainPlan and Numerics into megatron-core's TransformerConfig; `model_chunks` builds this
+rank's share, one GPTModel per virtual pipeline chunk. With Transformer Engine its layers are used; without it megatron-core's
+local ones, in which norm and attention core come from `kernels/`.
+
+Rotary positions of ModelSpec `yarn` are built as plain `rope` outside MLA: the same shapes and the same work, other angles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.activations import squared_relu
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.dot_product_attention import DotProductAttention
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+from kernels.attention import FlashAttention, UnfusedAttention
+from kernels.norm import ParallelNorm
+from specs.errors import PlanError, UnsupportedError
+from specs.job import Job
+from specs.megatron_build import all_biases, not_buildable
+from specs.model import ModelSpec
+from specs.parameters import padded_vocab_size
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16, "fp32": torch.float32}
+"""Type of weights and activations by `Numerics.precision`."""
+_FUSED_ACTIVATIONS = {"gelu": F.gelu, "swiglu": F.silu}
+_ACTIVATIONS = {**_FUSED_ACTIVATIONS, "squared-relu": squared_relu}
+
+
+def transformer_config(job: Job, *, initialize: bool = True) -> TransformerConfig:
+    """megatron-core's configuration of the job. `initialize` False leaves weights as allocated and unmarked (fake tensors).
+
+    Raises UnsupportedError for what megatron-core cannot build, PlanError with megatron-core's own words for a plan that it
+    refuses.
+    """
+    _refuse(job)
+    kind = MLATransformerConfig if job.model.multi_latent_attention else TransformerConfig
+    values = {**_architecture(job.model), **_experts(job), **_parallelism(job), **_numerics(job), **_kernels(job)}
+    values["perform_initialization"] = initialize
+    if job.device == "cpu":  # trainer/weights.py sets every weight by its name
+        values |= dict.fromkeys(("init_method", "output_layer_init_method", "embedding_init_method"), _as_allocated)
+    try:
+        return kind(**values)
+    except (AssertionError, ValueError) as error:
+        raise PlanError(f"{job.plan}: megatron-core refuses it: {error}") from error
+
+
+def _as_allocated(weight: torch.Tensor) -> torch.Tensor:
+    return weight
+
+
+def _refuse(job: Job) -> None:
+    model, plan = job.model, job.plan
+    found = not_buildable(model)
+    if found:
+        raise UnsupportedError(f"{model.name} has {' and '.join(found)}: megatron-core's GPT model cannot be built with it")
+    if plan.fsdp or plan.offload:
+        raise UnsupportedError(f"{plan}: the training core runs neither fsdp nor offload; leave them out of the plan")
+    if job.numerics.peft != "none":
+        raise UnsupportedError(f"peft {job.numerics.peft}: the training core trains all weights")
+    if job.software == "megatron-local" and job.numerics.precision == "fp8":
+        raise UnsupportedError("precision fp8 needs software transformer-engine; megatron-local runs bf16, fp16 and fp32")
+    if model.attention_sinks and job.software == "megatron-local" and job.attention_kernel == "flash":
+        raise UnsupportedError(f"{model.name} has attention sinks: megatron-local needs attention_kernel unfused for them")
+    if job.attention_kernel == "unfused" and job.software == "megatron-local" and plan.cp > 1:
+        raise UnsupportedError(f"{plan}: context parallelism needs attention_kernel flash")
+    if "mlp" in plan.recompute.modules and all_biases(model) and job.software == "megatron-local":
+        raise UnsupportedError(
+            f"{plan}: recomputing mlp where linear layers have biases never ends in megatron-core's local layers (the "
+            "checkpoint returns the bias, a parameter, as its output); take full recomputation, or other modules"
+        )
+    if plan.sp and plan.tp == 1:
+        raise PlanError(f"{plan}: sequence parallelism divides over tensor-parallel ranks and needs tp above 1")
+    if job.workload.seq_length % (2 * plan.cp if plan.cp > 1 else 1) or job.workload.seq_length % (plan.tp * plan.cp):
+        raise PlanError(
+            f"seq_length={job.workload.seq_length} must be a multiple of tp x cp = {plan.tp * plan.cp} (and of 2 x cp with cp)"
+        )
+
+
+def _architecture(model: ModelSpec) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_query_groups": model.num_query_groups,
+        "kv_channels": model.kv_channels,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "normalization": model.normalization,
+        "gated_linear_unit": model.gated_linear_unit,
+        "activation_func": _ACTIVATIONS[model.activation],
+        "add_bias_linear": all_biases(model),
+        "add_qkv_bias": model.add_qkv_bias,
+        "qk_layernorm": model.qk_layernorm or model.multi_latent_attention,
+        "window_size": (model.window_size, 0) if model.window_size is not None else None,
+        "window_attn_skip_freq": model.window_attn_skip_freq,
+        "softmax_type": "learnable" if model.attention_sinks else "vanilla",
+        "mtp_num_layers": model.mtp_num_layers or None,
+    }
+    if model.multi_latent_attention:
+        for name in ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"):
+            values[name] = getattr(model, name)
+        values["rope_type"] = "yarn" if model.position_embedding_type == "yarn" else "rope"
+    return values
+
+
+def _experts(job: Job) -> dict[str, Any]:
+    """Routing as the exported launch scripts have it (autoconfig/export/model_arguments.py)."""
+    model, capacity = job.model, job.numerics.moe_capacity_factor
+    if not model.is_moe:
+        return {}
+    frequency = model.moe_layer_freq
+    biased = model.moe_router_enable_expert_bias
+    return {
+        "num_moe_experts": model.num_moe_experts,
+        "moe_router_topk": model.moe_router_topk,
+        "moe_ffn_hidden_size": model.moe_ffn_hidden_size,
+        "moe_layer_freq": frequency if isinstance(frequency, int) else list(frequency),
+        "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size or None,
+        "moe_shared_expert_gate": model.moe_shared_expert_gate,
+        "moe_router_score_function": "sigmoid" if biased else "softmax",
+        "moe_router_enable_expert_bias": biased,
+        "moe_router_load_balancing_type": "seq_aux_loss" if biased else "aux_loss",
+        "moe_aux_loss_coeff": 1e-4 if biased else 1e-2,
+        "moe_router_pre_softmax": not biased and model.moe_router_topk == 1,
+        "moe_router_dtype": "fp32",
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_grouped_gemm": job.software == "transformer-engine",
+        "moe_expert_capacity_factor": capacity,
+        "moe_pad_expert_input_to_capacity": capacity is not None,
+    }
+
+
+def _parallelism(job: Job) -> dict[str, Any]:
+    plan = job.plan
+    values: dict[str, Any] = {
+        "tensor_model_parallel_size": plan.tp,
+        "pipeline_model_parallel_size": plan.pp,
+        "virtual_pipeline_model_parallel_size": plan.vpp if plan.vpp > 1 else None,
+        "context_parallel_size": plan.cp,
+        "expert_model_parallel_size": plan.ep,
+        "expert_tensor_parallel_size": plan.etp,
+        "sequence_parallel": plan.sp,
+        "num_layers_in_first_pipeline_stage": plan.first if plan.pp > 1 else None,
+        "num_layers_in_last_pipeline_stage": plan.last if plan.pp > 1 else None,
+        "deallocate_pipeline_outputs": True,
+        "overlap_p2p_comm": plan.vpp > 1,
+        "batch_p2p_comm": plan.vpp == 1,
+    }
+    if plan.cp > 1:
+        values["cp_comm_type"] = "p2p" if job.software == "transformer-engine" else "all_gather"
+    recompute = plan.recompute
+    if recompute.granularity != "none":
+        values["recompute_granularity"] = recompute.granularity
+    if recompute.granularity == "selective":
+        values["recompute_modules"] = list(recompute.modules)
+    elif recompute.granularity == "full":
+        values |= {"recompute_method": recompute.method, "recompute_num_layers": recompute.num_layers}
+    return values
+
+
+def _numerics(job: Job) -> dict[str, Any]:
+    numerics, dtype = job.numerics, DTYPES[job.numerics.precision]
+    values: dict[str, Any] = {
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype is torch.bfloat16,
+        "fp16": dtype is torch.float16,
+        "attention_dropout": numerics.attention_dropout,
+        "hidden_dropout": numerics.hidden_dropout,
+        "deterministic_mode": numerics.deterministic,
+    }
+    if numerics.precision == "fp8":
+        blocks = numerics.fp8_recipe in ("blockwise", "mxfp8")
+        values |= {
+            "fp8": "e4m3" if blocks else "hybrid",
+            "fp8_recipe": numerics.fp8_recipe,
+            "fp8_param": numerics.fp8_param_gather,
+            "fp8_amax_history_len": 1024,
+            "fp8_amax_compute_algo": "max",
+        }
+    return values
+
+
+def _kernels(job: Job) -> dict[str, Any]:
+    """What is fused. megatron-core's torch.compile fusions only on CUDA: on a CPU they cost a compiler run and win nothing."""
+    engine, cuda = job.software == "transformer-engine", job.device == "cuda"
+    return {
+        "transformer_impl": "transformer_engine" if engine else "local",
+        "use_cpu_initialization": False,
+        "bias_activation_fusion": cuda and job.model.activation in _FUSED_ACTIVATIONS,
+        "bias_dropout_fusion": cuda,
+        "masked_softmax_fusion": False,
+        "persist_layer_norm": False,
+        "gradient_accumulation_fusion": engine,
+        "apply_rope_fusion": engine and job.model.position_embedding_type == "rope" and not job.model.multi_latent_attention,
+        "moe_permute_fusion": engine and job.model.is_moe,
+    }
+
+
+def model_chunks(job: Job, config: TransformerConfig) -> list[GPTModel]:
+    """This rank's GPTModel per virtual pipeline chunk, in the parameters' type; on a CPU not initialised.
+
+    megatron-core's parallel state must exist, with the plan's sizes.
+    """
+    chunks = []
+    with default_dtype(config.params_dtype):
+        for chunk in range(job.plan.vpp):
+            chunks.append(_chunk(job, config, chunk if job.plan.vpp > 1 else None))
+    for model in chunks:
+        for parameter in model.parameters():  # the router makes its weight in fp32 whatever the configuration says
+            if parameter.dtype != config.params_dtype:
+                parameter.data = parameter.data.to(config.params_dtype)
+    return chunks
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """torch's default type, for modules that ask nothing else (position embeddings)."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _chunk(job: Job, config: TransformerConfig, vp_stage: int | None) -> GPTModel:
+    model, engine = job.model, job.software == "transformer-engine"
+    first = parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage)
+    last = parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage)
+    block = get_gpt_decoder_block_spec(config, engine, normalization=model.normalization, vp_stage=vp_stage)
+    block = _with_our_operators(job, block)
+    depths = None
+    if model.mtp_num_layers:
+        depths = _with_our_operators(job, get_gpt_mtp_block_spec(config, block, engine, vp_stage=vp_stage))
+    position = "learned_absolute" if model.position_embedding_type == "learned_absolute" else "rope"
+    return GPTModel(
+        config=config,
+        transformer_layer_spec=block,
+        vocab_size=int(padded_vocab_size(model, job.plan.tp)),
+        max_sequence_length=max(model.max_position_embeddings, job.workload.seq_length),
+        pre_process=first,
+        post_process=last,
+        parallel_output=True,
+        share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
+        position_embedding_type="none" if model.position_embedding_type == "none" else position,
+        **_rotary(model),
+        mtp_block_spec=depths,
+        vp_stage=vp_stage,
+    )
+
+
+def _rotary(model: ModelSpec) -> dict[str, Any]:
+    """GPTModel's arguments for rotary positions; Megatron's own base where the model's is not known."""
+    scaled = model.rope_scaling is not None and model.rope_scaling.type == "llama3"
+    found: dict[str, Any] = {"rotary_percent": model.rotary_percent, "rope_scaling": scaled}
+    if model.rotary_base is not None:
+        found["rotary_base"] = model.rotary_base
+    if scaled and model.rope_scaling is not None:
+        found["rope_scaling_factor"] = model.rope_scaling.factor
+    return found
+
+
+def _with_our_operators(job: Job, spec: Any) -> Any:
+    """The same specification with our norm and attention core where megatron-core's local ones stand."""
+    attention = FlashAttention if job.attention_kernel == "flash" else UnfusedAttention
+    return _substituted(spec, {WrappedTorchNorm: ParallelNorm, DotProductAttention: attention})
+
+
+def _substituted(spec: Any, by: dict[type, type]) -> Any:
+    """A copy of a tree of ModuleSpecs, submodule dataclasses, partials and lists, with the classes of `by` exchanged."""
+    if isinstance(spec, type):
+        return by.get(spec, spec)
+    if isinstance(spec, list):
+        return [_substituted(item, by) for item in spec]
+    if isinstance(spec, functools.partial):
+        named = {key: _substituted(value, by) for key, value in spec.keywords.items()}
+        return functools.partial(_substituted(spec.func, by), *spec.args, **named)
+    if isinstance(spec, ModuleSpec) or (dataclasses.is_dataclass(spec) and type(spec).__name__.endswith("Submodules")):
+        values = {f.name: _substituted(getattr(spec, f.name), by) for f in dataclasses.fields(spec) if f.init}
+        copy: Any = dataclasses.replace
+        return copy(spec, **values)
+    return spec

@@ -1,0 +1,85 @@
+"""Data parallelism and optimizer of a Job, as Megatron-LM's training loop sets them up (training/training.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from specs.errors import UnsupportedError
+from specs.job import Job
+from specs.numerics import Numerics
+from specs.software_catalogue import load_stack
+from trainer.without_engine import transformer_engine_is_there
+
+BUCKET_PARAMETERS = 40_000_000
+BUCKET_PARAMETERS_PER_RANK = 1_000_000
+"""Megatron-LM's bucket size with overlapped reduction: max(40e6, 1e6 x data-parallel size) parameters."""
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}
+
+
+def data_parallel_chunks(job: Job, config: TransformerConfig, chunks: list[Any]) -> list[DistributedDataParallel]:
+    """Each chunk with gradient buffers and buckets; fills in what the schedule calls when gradients are there."""
+    overlap = load_stack(job.software).time
+    reduce_overlaps = overlap.overlap_grad_reduce
+    ddp_config = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=job.numerics.grad_reduce_dtype == "fp32",
+        use_distributed_optimizer=job.plan.dist_opt,
+        overlap_grad_reduce=reduce_overlaps,
+        overlap_param_gather=reduce_overlaps and overlap.overlap_param_gather and job.plan.dist_opt,
+        bucket_size=max(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * job.plan.dp) if reduce_overlaps else None,
+        fp8_param_gather=job.numerics.fp8_param_gather,
+    )
+    wrapped = [
+        DistributedDataParallel(config=config, ddp_config=ddp_config, module=chunk, disable_bucketing=number > 0)
+        for number, chunk in enumerate(chunks)
+    ]
+    if reduce_overlaps:
+        no_sync = [chunk.no_sync for chunk in wrapped]
+        config.no_sync_func = no_sync[0] if len(no_sync) == 1 else no_sync
+    config.finalize_model_grads_func = finalize_model_grads
+    return wrapped
+
+
+def build_optimizer(job: Job, config: TransformerConfig, chunks: list[DistributedDataParallel]) -> Any:
+    """Adam, distributed where the plan says so. Raises UnsupportedError for state types that need Transformer Engine."""
+    numerics = job.numerics
+    types = (numerics.main_params_dtype, numerics.exp_avg_dtype, numerics.exp_avg_sq_dtype)
+    precise = types != ("fp32",) * 3 or numerics.store_param_remainders
+    if precise and not transformer_engine_is_there():
+        raise UnsupportedError(f"optimizer state in {', '.join(types)}: other types than fp32 need Transformer Engine")
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam",
+            lr=1e-4,
+            min_lr=1e-4,
+            weight_decay=0.1,
+            adam_beta1=0.9,
+            adam_beta2=0.95,
+            clip_grad=1.0,
+            bf16=config.bf16,
+            fp16=config.fp16,
+            params_dtype=config.params_dtype,
+            use_distributed_optimizer=job.plan.dist_opt,
+            overlap_param_gather=chunks[0].ddp_config.overlap_param_gather,
+            **(_precision_aware(numerics) if precise else {}),
+        ),
+        chunks,
+        use_gloo_process_groups=False,
+    )
+    config.grad_scale_func = optimizer.scale_loss
+    return optimizer
+
+
+def _precision_aware(numerics: Numerics) -> dict[str, Any]:
+    return {
+        "use_precision_aware_optimizer": True,
+        "main_grads_dtype": _DTYPES[numerics.grad_reduce_dtype],
+        "main_params_dtype": _DTYPES[numerics.main_params_dtype],
+        "exp_avg_dtype": _DTYPES[numerics.exp_avg_dtype],
+        "exp_avg_sq_dtype": _DTYPES[numerics.exp_avg_sq_dtype],
+        "store_param_remainders": numerics.store_param_remainders,
+    }

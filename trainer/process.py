@@ -1,0 +1,199 @@
+"""One rank as a process: device, process groups, the run, and how it ends (trainer/peers.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from specs.exit_code import ExitCode
+from specs.job import Job
+from specs.json_record import from_json, to_json
+from specs.measurement import Measurement, RankFigures, step_statistics
+from trainer.cpu import cpu_for_cuda
+from trainer.emulate import without_peers
+from trainer.failure import Failure, Lost, classify
+from trainer.layer_timers import LayerTimers
+from trainer.live_memory import LiveMemory
+from trainer.microbatches import enough_microbatches
+from trainer.parallel import parallel_groups, process_group_timeout
+from trainer.peers import Peers
+from trainer.result_file import ResultFile
+from trainer.training import Progress, build, rank_figures, train
+from trainer.versions import device_name, versions
+from trainer.without_engine import without_engine
+
+
+class Process:
+    """What one rank knows of itself."""
+
+    def __init__(self, job: Job, result: ResultFile) -> None:
+        self.job = job
+        self.result = result
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.progress = Progress()
+        self.started = time.monotonic()
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.device = torch.device("cuda", local) if job.device == "cuda" else torch.device("cpu")
+        self.memory = LiveMemory(job.device_memory_bytes) if job.device == "cpu" else None
+
+    def figures(self) -> str:
+        """RankFigures so far, as JSON."""
+        rank = self.rank if self.job.rank is None else self.job.rank
+        return json.dumps(to_json(rank_figures(self.job, rank, self.progress, self.memory, self.device)))
+
+    def write(self, failure: Failure | None, told: list[str]) -> Failure | None:
+        """Rank 0: result.json. A failure to write is the job's failure."""
+        try:
+            self.result.write(self._measurement(failure, told))
+        except OSError as error:
+            return Failure(ExitCode.DISK, f"{self.result.path} cannot be written: {error.strerror or error}")
+        return failure
+
+    def _measurement(self, failure: Failure | None, told: list[str]) -> Measurement:
+        job, progress = self.job, self.progress
+        status = "ran" if failure is None else "oom" if failure.code is ExitCode.OUT_OF_MEMORY else "failed"
+        timed = tuple(progress.step_seconds[job.warmup_steps :])
+        return Measurement(
+            job_hash=job.content_hash,
+            plan=str(job.plan),
+            mode=job.mode,
+            status=status,
+            exit_code=int(ExitCode.RAN if failure is None else failure.code),
+            message="" if failure is None else failure.message,
+            ranks=tuple(sorted((_rank_figures(text) for text in told if text), key=lambda figures: figures.rank)),
+            warmup_seconds=tuple(progress.step_seconds[: job.warmup_steps]),
+            losses=tuple(progress.losses),
+            gradient_norms=tuple(progress.gradient_norms),
+            software=job.software,
+            attention_kernel=job.attention_kernel,
+            device=device_name(job.device),
+            versions=versions(),
+            host=socket.gethostname(),
+            wall_seconds=time.monotonic() - self.started,
+            **(step_statistics(timed) if timed and failure is None else {}),
+        )
+
+
+def _rank_figures(text: str) -> RankFigures:
+    return from_json(RankFigures, json.loads(text), "figures")
+
+
+def run_process(job: Job, result: ResultFile, peer_timeout: float) -> ExitCode:
+    """Run this rank to its end. Returns the exit code, the same for all ranks that can still hear each other."""
+    process = Process(job, result)
+    if job.device == "cuda" and (reason := _no_device()) is not None:
+        _print(f"no device: {reason}")
+        return ExitCode.NO_DEVICE
+    try:
+        store = _store(process, peer_timeout)
+    except Exception as error:  # torch raises several kinds; all of them mean that the others did not come
+        return _early(classify(Lost(error), process.rank))
+    peers = Peers(store.clone(), process.rank, process.world_size, peer_timeout)
+    peers.figures, peers.write, peers.clean_up = process.figures, process.write, process.result.clean_up
+    peers.start()
+    return peers.finish(_run(process, store, peer_timeout))
+
+
+def _run(process: Process, store: Any, peer_timeout: float) -> Failure | None:
+    """Everything that may fail, and as what it did."""
+    job = process.job
+    try:
+        with contextlib.ExitStack() as scope:
+            if job.device == "cpu":
+                scope.enter_context(cpu_for_cuda())
+            else:
+                _use_gpu(job, process.device)
+            scope.enter_context(without_engine())
+            if job.mode == "emulate":
+                scope.enter_context(without_peers(job))
+            else:
+                dist.init_process_group(
+                    "gloo" if job.device == "cpu" else "nccl",
+                    store=dist.PrefixStore("group", store),
+                    rank=process.rank,
+                    world_size=process.world_size,
+                    timeout=process_group_timeout(peer_timeout),
+                )
+            scope.enter_context(parallel_groups(job, peer_timeout))
+            process.progress.note_stage()
+            _train(process)
+    except Exception as error:
+        failure = classify(error, process.rank)
+        if failure.code is ExitCode.CRASHED:
+            traceback.print_exc()
+        return failure
+    return None
+
+
+def _train(process: Process) -> None:
+    with contextlib.ExitStack() as counted:
+        if process.memory is not None:
+            counted.enter_context(process.memory)
+        if process.job.mode == "emulate":
+            _emulate(process, counted)
+        else:
+            train(build(process.job, process.device, process.memory), process.progress, counted)
+
+
+def _emulate(process: Process, counted: contextlib.ExitStack) -> None:
+    """The steps of one rank without peers; layers are timed in the steps after the warm-up. Its losses mean nothing."""
+    job, progress = enough_microbatches(process.job), process.progress
+    training = build(job, process.device, process.memory)
+    layers = LayerTimers(training.timers.mark, training.timers.seconds)
+
+    def before_step(step: int) -> None:
+        if step == job.warmup_steps:
+            layers.attach(training.chunks)
+
+    train(training, progress, counted, before_step)
+    layers.detach()
+    progress.layer_seconds = layers.medians()
+    progress.losses.clear()
+    progress.gradient_norms.clear()
+
+
+def _store(process: Process, timeout: float) -> Any:
+    """The store that torchrun keeps; without torchrun, a single process's own."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "localhost")):
+        os.environ.setdefault(name, value)
+    if "MASTER_PORT" not in os.environ:
+        if process.world_size > 1:
+            raise Lost("MASTER_PORT is not set; start the ranks with torchrun")
+        return dist.TCPStore("localhost", 0, 1, is_master=True, timeout=process_group_timeout(timeout))
+    store, _, _ = next(iter(dist.rendezvous("env://", timeout=process_group_timeout(timeout))))
+    return store
+
+
+def _no_device() -> str | None:
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if not torch.cuda.is_available():
+        return 'device cuda: torch finds no usable GPU; run on a machine with one, or set "device": "cpu"'
+    if local >= torch.cuda.device_count():
+        return f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start fewer processes per node"
+    return None
+
+
+def _use_gpu(job: Job, device: torch.device) -> None:
+    torch.cuda.set_device(device)
+    if job.device_memory_bytes is not None:
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, job.device_memory_bytes / total), device)
+
+
+def _early(failure: Failure) -> ExitCode:
+    _print(f"{failure.code.name.lower().replace('_', ' ')}: {failure.message}")
+    return failure.code
+
+
+def _print(message: str) -> None:
+    print(f"trainer: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,59 @@
+"""The process behind `autoconfig trace`: a request on standard input, one line of JSON per traced rank on standard output.
+
+    python -P -m trainer.trace_process < request.json
+
+The first line is `{"versions": {...}}`, the others are RankTraces (specs/trace.py). What is wrong with the request goes to
+standard error in one line, with the exit codes of specs/exit_code.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import sys
+import warnings
+from typing import Any
+
+from specs.errors import AutoconfigError
+from specs.exit_code import ExitCode
+from specs.trace import TraceRequest, read_request
+
+
+def main() -> int:
+    """Trace every rank of the request."""
+    try:
+        request = read_request(sys.stdin.read())
+        return _trace(request)
+    except ImportError as error:
+        name = (error.name or str(error)).split(".")[0]
+        print(f"{name} cannot be imported ({error}); pip install 'megatron-autoconfig[train]'", file=sys.stderr)
+        return ExitCode.MISSING_PACKAGE
+    except AutoconfigError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.BAD_JOB
+
+
+def _trace(request: TraceRequest) -> int:
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiled kernels are stood in for; before torch is imported
+    warnings.simplefilter("ignore")
+    import megatron.core
+    import torch
+
+    from trainer.trace import trace_rank
+
+    torch.set_num_threads(1)  # fake tensors compute nothing
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "megatron-core": megatron.core.__version__}
+    _say({"versions": versions})
+    for rank in request.ranks:
+        _say(dataclasses.asdict(trace_rank(request, rank)))
+    return ExitCode.RAN
+
+
+def _say(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Weights that depend on the seed and on the parameter's name only, never on how the model is divided.
+
+Every parameter is drawn whole and cut: two plans of one job start from the same model, so that their losses must agree. Used on
+the CPU, where models are small; on CUDA megatron-core's own initialisation divides the work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+
+from specs.model import ModelSpec
+
+INIT_STD = 0.02
+"""Megatron-LM's --init-method-std; divided by sqrt(2 L) for the projections back into the residual stream."""
+_BACK = re.compile(r"(linear_proj|linear_fc2)\.weight$")
+_LAYER = re.compile(r"((?:^|.*\.)layers)\.\d+$")
+_EXPERT = re.compile(r"(.*local_experts)\.(\d+)\.(.*)")
+
+
+def set_weights(chunks: list[torch.nn.Module], model: ModelSpec, seed: int) -> None:
+    """Fill every parameter: matrices normal, norms one, biases zero."""
+    with torch.no_grad():
+        for name, parameter in global_parameters(chunks, model):
+            parameter.copy_(local_share(_whole(name, parameter, model, seed), name, parameter, model))
+
+
+def global_parameters(chunks: list[torch.nn.Module], model: ModelSpec) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Every parameter of this rank with its name in the undivided model: layers and experts numbered through.
+
+    The output layer of tied embeddings is the word embedding, also where it is a copy on the last stage.
+    """
+    for chunk in chunks:
+        layers = {name: module.layer_number - 1 for name, module in chunk.named_modules() if hasattr(module, "layer_number")}
+        for name, parameter in chunk.named_parameters():
+            yield _global_name(name, layers, model), parameter
+
+
+def _global_name(name: str, layers: dict[str, int], model: ModelSpec) -> str:
+    parts, renamed = name.split("."), []
+    for end, part in enumerate(parts, start=1):
+        prefix = ".".join(parts[:end])
+        renamed.append(str(layers[prefix]) if _LAYER.match(prefix) and prefix in layers else part)
+    text = ".".join(renamed).removeprefix("module.")
+    expert = _EXPERT.match(text)
+    if expert:
+        per_rank = (model.num_moe_experts or 0) // parallel_state.get_expert_model_parallel_world_size()
+        number = parallel_state.get_expert_model_parallel_rank() * per_rank + int(expert[2])
+        text = f"{expert[1]}.{number}.{expert[3]}"
+    if text == "output_layer.weight" and not model.untie_embeddings_and_output_weights:
+        text = "embedding.word_embeddings.weight"
+    return text
+
+
+def _whole(name: str, parameter: torch.nn.Parameter, model: ModelSpec, seed: int) -> torch.Tensor:
+    shape = list(parameter.shape)
+    if is_divided(parameter):
+        shape[parameter.partition_dim] *= tensor_group(parameter)[1]
+    if name.endswith("bias"):
+        return torch.zeros(shape)
+    if len(shape) == 1 and "softmax_offset" not in name:
+        return torch.ones(shape)
+    generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:7]))
+    std = INIT_STD / math.sqrt(2 * model.num_layers) if _BACK.search(name) else INIT_STD
+    return torch.randn(shape, generator=generator, dtype=torch.float32).mul_(std)
+
+
+def is_divided(parameter: Any) -> bool:
+    """Whether tensor-parallel ranks hold shares of it."""
+    return bool(getattr(parameter, "tensor_model_parallel", False))
+
+
+def tensor_group(parameter: Any) -> tuple[int, int]:
+    """Rank and size of the group that divides the parameter: experts have their own (expert tensor parallelism)."""
+    if getattr(parameter, "allreduce", True):
+        return parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
+    return parallel_state.get_expert_tensor_parallel_rank(), parallel_state.get_expert_tensor_parallel_world_size()
+
+
+def local_share(whole: torch.Tensor, name: str, parameter: Any, model: ModelSpec) -> torch.Tensor:
+    """This rank's part of a whole parameter. The gated first matrix of an MLP is two matrices, each divided."""
+    if not is_divided(parameter):
+        return whole
+    rank, size = tensor_group(parameter)
+    if "linear_fc1" in name and model.gated_linear_unit:
+        gate_and_up = whole.unflatten(0, (2, -1))
+        return gate_and_up.chunk(size, dim=1)[rank].flatten(0, 1)
+    return whole.chunk(size, dim=parameter.partition_dim)[rank]
