@@ -24,7 +24,7 @@ help:
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make judge   our rules and exports against the real megatron-core 0.19.2 (Python 3.12; 5 GB on first use)"
 	@echo "make bench   speed and memory of the planner"
-	@echo "make tables  distil measured operators to time_model/data/operators (downloads a wheel of 82 MB)"
+	@echo "make tables  distil measured operators to time_model/data/operators and data/serving (downloads a wheel of 82 MB)"
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
 	@echo "make accuracy     write docs/accuracy.md"
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
@@ -56,9 +56,11 @@ bench: $(DEV)
 
 tables: $(DEV)
 	$(BIN)/python -m tools.distil_operator_tables
+	$(BIN)/python -m tools.distil_serving
 
 calibration: $(DEV)
 	$(BIN)/python tools/fit_published.py
+	$(BIN)/python -m tools.fit_serving
 
 profiling-docs: $(DEV)
 	$(BIN)/python -m tools.profiling_docs

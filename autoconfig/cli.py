@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig import cli_megatron, cli_study, cli_trace, cli_truth
+from autoconfig import cli_inference, cli_megatron, cli_study, cli_trace, cli_truth
 from autoconfig.cli_options import question_options, request_of, search_options
 from autoconfig.cli_scaling import scaling_command
 from specs.errors import AutoconfigError, InputError
@@ -64,6 +64,11 @@ class _Group(click.Group):
             )
         return found
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command; its serving form where --inference is among the arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, (cli_inference.command_for(name, rest) if name else None) or command, rest
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; InputError ends with exit code 2, other errors of ours with 1, Ctrl-C with 130."""
         try:
@@ -105,6 +110,8 @@ def search_command(
     ctx: click.Context, /, as_json: bool, output: str | None, export: str | None, force: bool, **options: Any
 ) -> None:
     """Rank the plans that fit, fastest first; with --profile measure the most promising ones.
+
+    To serve a model: `autoconfig search --inference --help`.
 
     autoconfig search --model 175b --gpus 1024
     """
@@ -222,6 +229,15 @@ def software_command(as_json: bool) -> None:
     from autoconfig.listings import software_rows
 
     show_rows("software", software_rows(), as_json)
+
+
+@cli.command("engines")
+@_json_option
+def engines_command(as_json: bool) -> None:
+    """List the generations of serving engines."""
+    from autoconfig.listings import engine_rows
+
+    show_rows("engines", engine_rows(), as_json)
 
 
 SEARCH_ONLY = ("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by", "--output", "--export")

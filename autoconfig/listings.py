@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specs.engine import engine_names, load_engine
 from specs.gpu_catalogue import gpu_ids, load_gpu
 from specs.model_catalogue import load_model, model_names
 from specs.parameters import active_matmul_parameters, total_parameters
@@ -86,6 +87,25 @@ def software_rows() -> list[dict[str, Any]]:
                 "overlaps": ", ".join(overlaps) or "nothing",
                 "also_called": ", ".join(stack.aliases) or "-",
                 "description": stack.description,
+            }
+        )
+    return rows
+
+
+def engine_rows() -> list[dict[str, Any]]:
+    """One row per serving engine generation."""
+    rows = []
+    for name in engine_names():
+        engine = load_engine(name)
+        rows.append(
+            {
+                "name": name,
+                "framework": engine.framework,
+                "year": engine.year,
+                "constants_stand_in": engine.parent or "-",
+                "kv_memory_ratio": engine.kv_memory_ratio,
+                "chunked_prefill": engine.chunked_prefill,
+                "description": engine.description,
             }
         )
     return rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -136,6 +137,39 @@ def pricing_rate() -> None:
     )
 
 
+def serving_rate() -> None:
+    """Deployments priced per second, memory and time, every batch size; and the whole command for two questions."""
+    from dataclasses import replace
+
+    from autoconfig.serving.question import ServeRequest, understand
+    from autoconfig.serving.search import search
+
+    request = ServeRequest(model="llama3-70b", gpus=8, gpu="h200-sxm-141gb", isl=1000, osl=500, disaggregated=False)
+    question = replace(understand(request), wish={"batch": frozenset(range(1, 2049))})
+    seconds = best_of(REPEATS, lambda: search(question))
+    found = search(question)
+    rate = found.fit / seconds / 1e6
+    print(f"serving, one core: {found.fit:,} deployments of {len(found.layouts)} layouts, {rate:.1f} M deployments/s")
+    for model, gpus in (("llama3-70b", 8), ("deepseek-v3", 64)):
+        arguments = ["search", "--inference", "--model", model, "--gpus", str(gpus), "--gpu", "h200-sxm-141gb", "--isl", "1000"]
+        wall, megabytes = command([*arguments, "--osl", "500", "--ttft", "2s", "--tpot", "50ms", "--json"])
+        print(f"  {model} on {gpus} H200, whole process: {wall:.2f} s, {megabytes:.0f} MB")
+    aiconfigurator_beside_it()
+
+
+def aiconfigurator_beside_it() -> None:
+    """The same question put to aiconfigurator, where it is installed."""
+    found = shutil.which("aiconfigurator")
+    if found is None:
+        print("  aiconfigurator is not installed: nothing to compare with")
+        return
+    question = ["--model", "LLAMA3.1_70B", "--total_gpus", "8", "--system", "h200_sxm", "--isl", "1000", "--osl", "500"]
+    start = time.perf_counter()
+    limits = ["--ttft", "2000", "--tpot", "50"]
+    done = subprocess.run([found, "cli", "default", *question, *limits], capture_output=True, check=False)
+    print(f"  aiconfigurator, same question: {time.perf_counter() - start:.1f} s (exit code {done.returncode})")
+
+
 def main() -> None:
     """Run everything on one core where the machine allows to say so."""
     if hasattr(os, "sched_setaffinity"):
@@ -146,6 +180,7 @@ def main() -> None:
         whole_process()
     pricing_rate()
     prediction_rate()
+    serving_rate()
     print(f"peak memory of this benchmark: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 

@@ -1,0 +1,168 @@
+"""Serving under the same commands: `search`, `predict` and `validate` with `--inference`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specs.errors import InputError
+
+EXIT_NOTHING_FITS = 3
+GOALS = ("throughput", "ttft", "tpot", "gpus", "cost")
+FLAG = "--inference"
+inference_flag = click.option(FLAG, is_flag=True, help="Serve the model instead of training it.")
+
+
+class Seconds(click.ParamType[float]):
+    """A duration: 50ms, 2s, 0.05."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds. Fails with what is allowed."""
+        from autoconfig.serving.question import seconds
+
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command("search")
+@inference_flag
+@click.option("--model", required=True, help="Catalogue name (llama3-70b), a size, or a Hugging Face config.json.")
+@click.option("--gpus", type=int, required=True, help="Number of GPUs; with --goal gpus the most there are.")
+@click.option("--gpu", default="h100-sxm-80gb", show_default=True, help="GPU type (see `autoconfig gpus`).")
+@click.option("--gpus-per-node", type=int, help="GPUs that reach each other over the link; the usual server's if not given.")
+@click.option("--engine", default="trtllm-1.2", show_default=True, help="Engine generation (see docs/inference.md).")
+@click.option("--isl", type=int, default=1000, show_default=True, help="Input tokens of a request.")
+@click.option("--osl", type=int, default=1000, show_default=True, help="Output tokens of a request.")
+@click.option("--ttft", "ttft_s", type=Seconds(), help="Limit of the mean time to first token, like 2s.")
+@click.option("--tpot", "tpot_s", type=Seconds(), help="Limit of the mean time per output token, like 50ms.")
+@click.option(
+    "--rate", type=float, default=0.0, help="Requests per second that arrive (Poisson); without it the queue is never empty."
+)
+@click.option("--goal", type=click.Choice(GOALS), default="throughput", show_default=True, help="What is best.")
+@click.option(
+    "--fix", multiple=True, metavar="KEY=VALUE", help="Only deployments with this, e.g. tp=4; repeat to allow more values."
+)
+@click.option("--include", multiple=True, metavar="PLAN", help="Also report this plan, or why not.")
+@click.option("--prefix-hit", type=float, default=0.0, help="Share of the input whose cache is there already.")
+@click.option("--draft-tokens", type=int, default=0, help="Draft tokens checked per step (speculative decoding, MTP).")
+@click.option("--acceptance", type=float, default=0.0, help="Chance that a draft token is accepted.")
+@click.option("--length-cv", type=float, default=0.0, help="Coefficient of variation of both lengths, in the simulation.")
+@click.option(
+    "--imbalance", type=float, default=1.4, show_default=True, help="Experts: rows of the busiest rank over the mean."
+)
+@click.option("--disaggregated/--aggregated-only", default=True, help="Also separate prefill and decode instances.")
+@click.option(
+    "--chunked-prefill/--whole-prompts", "chunked", default=None, help="Split prompts over iterations; the engine's default."
+)
+@click.option("--kv-memory-ratio", type=float, help="Share of free memory for the cache; the engine's default.")
+@click.option("--price", type=float, help="Money per GPU and hour.")
+@click.option("--top", type=int, default=10, show_default=True, help="Deployments to show.")
+@click.option("--simulate", type=int, default=3, show_default=True, help="Finalists to simulate event by event.")
+@click.option(
+    "--export", "export_folder", metavar="DIR", help="Write start scripts and benchmark of the first deployment into DIR."
+)
+@click.option("--force", is_flag=True, help="With --export: replace files that autoconfig did not write.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.pass_context
+def search_inference(
+    ctx: click.Context, /, inference: bool, as_json: bool, export_folder: str | None, force: bool, **options: Any
+) -> None:
+    """Rank the deployments that fit and meet the limits, best first.
+
+    autoconfig search --inference --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms
+    """
+    from autoconfig.serving.question import ServeRequest
+    from autoconfig.serving.service import answer
+
+    found = answer(ServeRequest(**options), None if as_json else _progress())
+    _done()
+    if as_json:
+        from autoconfig.serving.answer_json import serve_json
+
+        click.echo(json.dumps(serve_json(found), indent=2, allow_nan=False))
+    else:
+        from autoconfig.cli import console
+        from autoconfig.serving.report import show_answer
+
+        show_answer(console(), found)
+    if not found.reports:
+        ctx.exit(EXIT_NOTHING_FITS)
+    if export_folder is not None:
+        from autoconfig.serving.export import export
+
+        written = export(found.question, found.reports[0], Path(export_folder), force=force)
+        click.echo(f"wrote {', '.join(map(str, written))}", err=as_json)
+
+
+@click.command("predict")
+@inference_flag
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="OUT.csv", help="Where the predictions go.")
+def predict_inference(inference: bool, table: Path, output: Path) -> None:
+    """Predict every serving run of a CSV table: throughput, TTFT, TPOT, latency, whether it fits, maximum concurrency.
+
+    TABLE has the columns of autoconfig/data/published/inference_measurements.csv; measured columns and notes are never read.
+    """
+    from autoconfig.files import check_output_path
+    from autoconfig.serving.predict import predict_file
+
+    check_output_path(output, (".csv",))
+    predictions = predict_file(table, output, _progress())
+    _done()
+    failed = sum(p.note.startswith("not predicted") for p in predictions)
+    click.echo(f"{len(predictions):,} rows predicted to {output}, {failed:,} of them only with a reason why not")
+
+
+@click.command("validate")
+@inference_flag
+@click.option("--seen", is_flag=True, help="With the shipped constants, which have seen the runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def validate_inference_command(inference: bool, seen: bool, as_json: bool) -> None:
+    """Predict the published serving runs with constants that have not seen their source; print the errors and the bars."""
+    from autoconfig.serving.validate import validate_inference, validation_json
+
+    found = validate_inference(held_out=not seen, progress=_progress())
+    _done()
+    if as_json:
+        click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
+    else:
+        from autoconfig.cli import console
+        from autoconfig.serving.validation_report import show_validation
+
+        show_validation(console(), found)
+
+
+def _progress() -> Any:
+    """Says on a terminal what is being worked on; silent otherwise."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda text: click.echo(f"\r{text[:76]:<78}", nl=False, err=True)
+
+
+def _done() -> None:
+    """Clears the line of the progress."""
+    if sys.stderr.isatty():
+        click.echo("\r" + " " * 79 + "\r", nl=False, err=True)
+
+
+COMMANDS = {"search": search_inference, "predict": predict_inference, "validate": validate_inference_command}
+
+
+def command_for(name: str, arguments: list[str]) -> click.Command | None:
+    """The serving form of a command where --inference is among its arguments; None otherwise. Raises InputError where there is
+    none."""
+    if FLAG not in arguments:
+        return None
+    if name not in COMMANDS:
+        raise InputError(f"{name} has no {FLAG}; {', '.join(COMMANDS)} have")
+    return COMMANDS[name]

@@ -1,0 +1,1 @@
+"""Serving: rows of published runs, predictions, calibration, the search for a deployment and its answer."""

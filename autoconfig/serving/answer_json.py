@@ -1,0 +1,105 @@
+"""Serving answers as JSON. Sizes are GiB, times seconds; the schema is autoconfig/schemas/serve.schema.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoconfig.serving.service import DeploymentReport, Latency, ServeAnswer
+from specs.serve_plan import EnginePlan, ServePlan
+from specs.units import GIB
+
+
+def serve_json(answer: ServeAnswer) -> dict[str, Any]:
+    """The whole answer."""
+    q, d = answer.question, answer.deployments
+    return {
+        "schema_version": 1,
+        "question": {
+            "model": q.model.name,
+            "gpu": q.gpu.id,
+            "num_gpus": q.num_gpus,
+            "gpus_per_node": q.gpus_per_node,
+            "engine": q.engine.name,
+            "isl": q.lengths.isl,
+            "osl": q.lengths.osl,
+            "ttft_limit_seconds": q.ttft_s,
+            "tpot_limit_seconds": q.tpot_s,
+            "requests_per_second": q.rate or None,
+            "goal": q.goal,
+            "chunked_prefill": q.chunked,
+            "assumed": list(q.assumed),
+        },
+        "funnel": {
+            "layouts": len(d.layouts),
+            "enumerated": d.enumerated,
+            "fit": d.fit,
+            "meet_limits": len(d.order),
+            "seconds": round(d.seconds, 4),
+        },
+        "deployments": [deployment_json(one) for one in answer.reports],
+        "pareto": [deployment_json(one) for one in answer.pareto],
+        "included": [
+            {"plan": text, "deployment": deployment_json(one) if one else None, "why_not": why}
+            for text, one, why in answer.included
+        ],
+        "sensitivity": list(answer.sensitivity),
+        "nearest": deployment_json(answer.nearest) if answer.nearest else None,
+        "miss": answer.miss,
+    }
+
+
+def deployment_json(one: DeploymentReport) -> dict[str, Any]:
+    """One deployment."""
+    m = one.memory
+    return {
+        "plan": str(one.plan),
+        **_plan(one.plan),
+        "gpus": one.gpus,
+        "users": one.concurrency,
+        "requests_per_second": one.requests_per_s,
+        "tokens_per_second_per_gpu": one.tokens_per_s_per_gpu,
+        "tokens_per_second_per_user": one.tokens_per_s_per_user,
+        "ttft_seconds": one.ttft_s,
+        "tpot_seconds": one.tpot_s,
+        "max_concurrency": one.max_concurrency,
+        "cost_per_million_tokens": one.cost_per_million_tokens,
+        "memory_gib": {
+            "device": float(m.device_bytes) / GIB,
+            "weights": float(m.weights_bytes) / GIB,
+            "activations": float(m.activation_bytes) / GIB,
+            "runtime": float(m.runtime_bytes) / GIB,
+            "kv_pool": float(m.kv_pool_bytes) / GIB,
+            "kv_per_sequence": float(m.kv_bytes_per_sequence) / GIB,
+        },
+        "weights_gib": {name: size / GIB for name, size in one.weight_parts.items()},
+        "decode_step_seconds": one.step_parts,
+        "simulated": _latency(one.latency) if one.latency else None,
+    }
+
+
+def _plan(plan: ServePlan) -> dict[str, Any]:
+    return {"decode": _engine(plan.decode), "prefill": _engine(plan.prefill) if plan.prefill else None}
+
+
+def _engine(plan: EnginePlan) -> dict[str, Any]:
+    return {
+        "tensor_parallel_size": plan.tp,
+        "pipeline_parallel_size": plan.pp,
+        "expert_parallel_size": plan.ep,
+        "attention_data_parallel_size": plan.adp,
+        "weight_format": plan.weights,
+        "kv_cache_format": plan.kv,
+        "max_batch_size": plan.batch,
+        "max_num_tokens": plan.tokens,
+        "num_replicas": plan.replicas,
+    }
+
+
+def _latency(found: Latency) -> dict[str, Any]:
+    return {
+        "ttft_seconds": found.ttft_s,
+        "tpot_seconds": found.tpot_s,
+        "e2e_seconds": found.e2e_s,
+        "tokens_per_second_per_gpu": found.tokens_per_s_per_gpu,
+        "goodput_ratio": found.goodput_ratio,
+    }

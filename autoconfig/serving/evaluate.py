@@ -1,0 +1,147 @@
+"""What a case does: memory, throughput of a full queue in closed form, latency under arrivals by simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoconfig.serving.rows import Case
+from memory_model.serving import ServingMemory, serving_memory
+from specs.serve_plan import EnginePlan
+from time_model.serving_benchmark import trtllm_bench_limits
+from time_model.serving_calibration import ServingCalibration
+from time_model.serving_costs import ServingJob, constant_vector, iteration_seconds
+from time_model.serving_simulation import (
+    IterationTable,
+    Limits,
+    Requests,
+    Served,
+    poisson_arrivals,
+    sampled_lengths,
+    simulate,
+)
+from time_model.serving_steady import Generation, Lengths, generation
+
+SEED = 20
+STEADY_SECONDS, MOST_REQUESTS = 600.0, 15_000
+"""Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration); requests per rank at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A plan of a case with its memory and limits; `running` whole sequences per attention rank and pipeline micro-batch."""
+
+    job: ServingJob
+    memory: ServingMemory
+    batch: int
+    tokens: int
+    running: float
+
+    @property
+    def fits(self) -> bool:
+        """At least one whole sequence fits."""
+        return float(self.memory.max_concurrency) >= 1
+
+    @property
+    def max_concurrency(self) -> int:
+        """Sequences that memory holds in all replicas."""
+        return int(self.memory.max_concurrency) * self.job.plan.adp * self.job.plan.replicas
+
+
+def set_up(case: Case, plan: EnginePlan, calibration: ServingCalibration) -> Setup:
+    """Limits as the engine chooses them, or as the row gives them; memory with them."""
+    job = ServingJob(
+        model=case.model, gpu=case.gpu, plan=plan, engine=case.engine, constants=calibration.constants(case.engine, case.gpu)
+    )
+    lengths, engine = case.lengths, case.engine
+    batch, tokens = engine.max_batch_size, engine.max_num_tokens
+    if case.load == "offline" and case.requests and engine.offline_limits == "trtllm-bench":
+        batch, tokens = trtllm_bench_limits(case.model, plan, case.gpu, job.formats, lengths.isl, lengths.osl)
+    batch, tokens = case.max_batch or batch, max(tokens, int(lengths.isl))
+    ranks = plan.adp * plan.pp
+    held = min(batch * ranks, case.requests) if case.requests else batch * ranks
+    memory = serving_memory(
+        case.model, plan, job.formats, case.gpu, engine, length=lengths.isl + lengths.osl, batch=held, tokens=tokens
+    )
+    running = min(batch, float(memory.max_concurrency) // plan.pp)
+    if case.requests:
+        running = min(running, case.requests / (ranks * plan.replicas))
+    return Setup(job=job, memory=memory, batch=batch, tokens=tokens, running=max(running, 1.0))
+
+
+def offline_generations(case: Case, setup: Setup) -> tuple[list[tuple[float, Generation]], float]:
+    """([(how many, generation)], output tokens per GPU). Whole generations, and the last, partial one of a finite run."""
+    lengths = Lengths(isl=case.lengths.isl, osl=case.lengths.osl)
+    bursts = case.lengths.output_cv == 0.0
+    plan = setup.job.plan
+    ranks = plan.adp * plan.pp * plan.replicas
+
+    def of(running: float) -> Generation:
+        return generation(setup.job, lengths, running, setup.tokens, chunked=case.engine.chunked_prefill, bursts=bursts)
+
+    if not case.requests:
+        return [(1.0, of(setup.running))], setup.running * lengths.osl * ranks / plan.gpus
+    whole, rest = divmod(case.requests / (setup.running * ranks), 1.0)
+    found = [(whole, of(setup.running))] if whole else []
+    if rest > 1e-3:
+        found.append((1.0, of(max(rest * setup.running, 1.0))))
+    return found, case.requests * lengths.osl / plan.gpus
+
+
+def offline_throughput(case: Case, setup: Setup) -> float:
+    """Output tokens per second and GPU of a queue that never empties (or of all requests at once)."""
+    generations, tokens = offline_generations(case, setup)
+    constants = constant_vector(setup.job.constants)
+    return tokens / sum(count * float(one.seconds(constants)) for count, one in generations)
+
+
+def single_request(case: Case, setup: Setup) -> tuple[float, float]:
+    """(time to first token, time per output token) of one request alone."""
+    lengths = case.lengths
+    first = float(iteration_seconds(setup.job, 0.0, 1.0, 1.0, lengths.isl)) + setup.job.constants.request_s
+    return first, float(iteration_seconds(setup.job, 1.0, lengths.isl + lengths.osl / 2.0, 0.0, 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenLoop:
+    """Means of a simulated open loop."""
+
+    ttft_s: float
+    tpot_s: float
+    """Mean over requests of the mean time between a request's tokens (MLPerf's TPOT)."""
+    itl_s: float
+    """Mean over all tokens (TensorRT-LLM's and vLLM's ITL)."""
+    e2e_s: float
+    requests_per_s: float
+    """Of the whole deployment."""
+    served: Served
+
+
+def open_loop(case: Case, setup: Setup) -> OpenLoop:
+    """Poisson arrivals on one attention rank and micro-batch of one replica, which gets its share of the requests."""
+    plan = setup.job.plan
+    ranks = plan.adp * plan.pp * plan.replicas
+    rng = np.random.default_rng(SEED)
+    asked = case.requests / ranks if case.requests else min(STEADY_SECONDS * case.rate / ranks, MOST_REQUESTS)
+    count = max(round(asked), 1)
+    data = case.lengths
+    requests = Requests(
+        arrival_s=poisson_arrivals(case.rate / ranks, count, rng),
+        isl=sampled_lengths(data.isl, data.input_cv, data.most_input, count, rng),
+        osl=sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng),
+    )
+    held = float(setup.memory.kv_pool_bytes / setup.memory.kv_bytes_per_sequence) * (data.isl + data.osl) / plan.pp
+    limits = Limits(batch=setup.batch, tokens=setup.tokens, kv_tokens=held, chunked=case.engine.chunked_prefill)
+    served = simulate(IterationTable(setup.job), requests, limits, setup.job.constants.request_s)
+    kept = np.isfinite(served.e2e_s)
+    tokens = np.maximum(requests.osl - 1.0, 0.0)[kept]
+    tpot = served.tpot_s[kept]
+    return OpenLoop(
+        ttft_s=float(np.mean(served.ttft_s[kept])),
+        tpot_s=float(np.nanmean(tpot)) if np.isfinite(tpot).any() else 0.0,
+        itl_s=float(np.nansum(tpot * tokens) / max(tokens.sum(), 1.0)),
+        e2e_s=float(np.mean(served.e2e_s[kept])),
+        requests_per_s=served.requests_per_s * ranks,
+        served=served,
+    )

@@ -1,0 +1,244 @@
+"""Fits the constants of engine generations on published runs: a few numbers per generation, one factor per GPU and generation.
+
+Times are linear in the constants (time_model.serving_costs.iteration_features) but for the floor, so that a run is one
+equation,
+features x constants = measured time, less what its iterations on the floor take. Generations are fitted after their parents
+(specs/catalogue/engines), each with a pull
+towards its parent's constants; a run weighs as much as another in relative error. Nothing is fitted per row or per source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from autoconfig.row_cells import Row, cell, number
+from autoconfig.serving.evaluate import offline_generations, set_up
+from autoconfig.serving.rows import Case, read_case
+from specs.engine import engine_names, load_engine
+from specs.errors import AutoconfigError
+from time_model.serving_calibration import EngineConstants, ServingCalibration, gpu_parents
+from time_model.serving_costs import ServingJob, constant_vector, floor_seconds, iteration_features
+
+Vector = npt.NDArray[np.float64]
+ENGINE_NUMBERS = ("communication_factor", "sampler_bytes", "layer_s", "host_s", "sequence_s")
+START = (1.0, 16.0, 5e-6, 0.0, 1e-6)
+"""Of a generation without parent: fp32 logits read and written twice, launches of a CUDA graph, a microsecond a sequence."""
+SPREAD = (0.15, 50.0, 20e-6, 0.5e-3, 5e-6)
+"""How far a generation may be from its parent: standard deviation of each number's pull."""
+EAGER_START, EAGER_SPREAD, EAGER_GRID = 400e-6, 100e-6, tuple(x * 1e-6 for x in range(0, 801, 50))
+"""Host floor of a layer launched operator by operator: some 40 operators of 10 us in PyTorch (assumed, knowing the v0.20
+rows), and what is tried."""
+PASSES = 4
+"""Which iterations stand on the floor is found anew that often."""
+FACTOR_SPREAD, EXPERTS_SPREAD = 0.1, 0.3
+PULL = 0.3
+LIGHT_LOAD = 8.0
+"""Open-loop rows up to this many requests a second show iterations that seldom carry prompts."""
+FACTOR, EXPERTS = 0, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One equation: the sum over kinds of iterations of count x max(features x constants, floor) = seconds."""
+
+    source: str
+    engine: str
+    gpu: str
+    moe: bool
+    counts: Vector
+    """[kinds]"""
+    features: Vector
+    """[kinds, 7]"""
+    eager_layers: Vector
+    """[kinds]: layers that the host launches one by one; 0 under CUDA graphs."""
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstToken:
+    """A lightly loaded run's time to first token, for the cost of a request before its first iteration."""
+
+    source: str
+    engine: str
+    gpu: str
+    features: Vector
+    seconds: float
+
+
+def samples_of(rows: Iterable[Row]) -> tuple[list[Sample], list[FirstToken]]:
+    """Equations of the rows that give one. Sources are read here, and measured columns; predictions never see them."""
+    samples: list[Sample] = []
+    first: list[FirstToken] = []
+    empty = ServingCalibration(engines={}, gpus={}, parents={})
+    for row in rows:
+        try:
+            case = read_case(row)
+        except AutoconfigError:
+            continue
+        if len(case.plans) > 1 or case.load == "single" or (cell(row, "kind") == "mlperf" and case.model.is_moe):
+            continue
+        setup = set_up(case, case.plans[0], empty)
+        common = {"source": cell(row, "source"), "engine": case.engine.name, "gpu": case.gpu.id}
+        offline = case.load == "offline" or (np.isinf(case.rate) and case.lengths.output_cv == 0.0)
+        if offline and setup.fits:
+            speed = number(row, "out_tok_s_gpu") or (number(row, "out_tok_s") or 0.0) / case.num_gpus
+            generations, tokens = offline_generations(case, setup)
+            counts: list[float] = []
+            features: list[Vector] = []
+            layers: list[float] = []
+            for many, one in generations:
+                counts += [many * float(one.mixed), many * float(one.alone)]
+                features += [one.mixed_features, one.alone_features]
+                layers += [_eager_layers(setup.job, 1.0), _eager_layers(setup.job, 0.0)]
+            samples.append(_sample(case, counts, features, layers, tokens / speed, common))
+        elif case.rate <= LIGHT_LOAD and cell(row, "kind") == "online_qps":
+            between, token = number(row, "tpot_mean_ms") or 0.0, number(row, "ttft_mean_ms") or 0.0
+            counts, features = _light(case, setup.job, between / 1e3)
+            layers = [_eager_layers(setup.job, 0.0), _eager_layers(setup.job, 1.0)]
+            samples.append(_sample(case, counts, features, layers, between / 1e3, common))
+            first.append(
+                FirstToken(
+                    features=iteration_features(setup.job, 0.0, 1.0, 1.0, case.lengths.isl),
+                    seconds=token / 1e3 - 0.5 * min(1.0, case.rate * between * case.lengths.osl / 1e3) * between / 1e3,
+                    **common,
+                )
+            )
+    return samples, first
+
+
+def _sample(
+    case: Case,
+    counts: Sequence[float],
+    features: Sequence[Vector],
+    layers: Sequence[float],
+    seconds: float,
+    common: dict[str, str],
+) -> Sample:
+    return Sample(
+        moe=case.model.is_moe,
+        counts=np.array(counts),
+        features=np.stack(features),
+        eager_layers=np.array(layers),
+        seconds=seconds,
+        **common,
+    )
+
+
+def _eager_layers(job: ServingJob, prompts: float) -> float:
+    unit = replace(job, constants=EngineConstants(eager_layer_s=1.0))
+    return float(floor_seconds(unit, prompts))
+
+
+def _light(case: Case, job: ServingJob, between: float) -> tuple[list[float], list[Vector]]:
+    """A token's time under light load: a share rate x t of the iterations carries a prompt."""
+    running = max(case.rate * case.lengths.osl * between, 1.0)
+    length = case.lengths.isl + case.lengths.osl / 2.0
+    share = min(case.rate * between, 1.0)
+    alone = iteration_features(job, running, length, 0.0, 1.0)
+    mixed = iteration_features(job, running, length, 1.0, case.lengths.isl)
+    return [1.0 - share, share], [alone, mixed]
+
+
+def fit(samples: Sequence[Sample], first: Sequence[FirstToken]) -> ServingCalibration:
+    """All generations that have samples, parents first."""
+    found = ServingCalibration(engines={}, gpus={}, parents=gpu_parents())
+    for name in _parents_first():
+        mine = [s for s in samples if s.engine == name]
+        if mine:
+            found = _fit_generation(name, mine, [f for f in first if f.engine == name], found)
+    return found
+
+
+def _parents_first() -> list[str]:
+    """Generations such that each comes after its parent; of two that name each other the newer one is first."""
+    names: list[str] = []
+
+    def add(name: str, below: tuple[str, ...]) -> None:
+        parent = load_engine(name).parent
+        if parent is not None and parent not in (*names, *below):
+            add(parent, (*below, name))
+        if name not in names:
+            names.append(name)
+
+    for name in engine_names():
+        add(name, ())
+    return names
+
+
+def _fit_generation(
+    name: str, samples: Sequence[Sample], first: Sequence[FirstToken], before: ServingCalibration
+) -> ServingCalibration:
+    """Non-negative least squares of the relative errors and of the pull towards the parent; the floor by trial."""
+    engine = load_engine(name)
+    pairs = sorted({(s.gpu, kind) for s in samples for kind in ((FACTOR, EXPERTS) if s.moe else (FACTOR,))})
+    parent = before.engine_numbers(engine)
+    start = [before.factor(engine, gpu, experts=kind == EXPERTS) for gpu, kind in pairs]
+    start += [parent.get(key, usual) for key, usual in zip(ENGINE_NUMBERS, START, strict=True)]
+    spread = [EXPERTS_SPREAD if kind == EXPERTS else FACTOR_SPREAD for _, kind in pairs] + list(SPREAD)
+    problem = _Problem(samples=samples, pairs=pairs, start=np.array(start), pull=PULL / np.array(spread))
+    eager, usual = 0.0, parent.get("eager_layer_s", EAGER_START)
+    if any(s.eager_layers.any() for s in samples):
+        eager = min(EAGER_GRID, key=lambda x: problem.solve(x)[1] + (PULL * (x - usual) / EAGER_SPREAD) ** 2)
+    solution, _ = problem.solve(eager)
+    numbers = dict(zip(ENGINE_NUMBERS, map(float, solution[len(pairs) :]), strict=True))
+    numbers["eager_layer_s"] = eager if eager else usual
+    factors: dict[str, dict[str, float]] = {}
+    for (gpu, kind), value in zip(pairs, solution, strict=False):
+        factors.setdefault(gpu, {})["experts" if kind == EXPERTS else "all"] = float(value)
+    after = ServingCalibration(
+        engines={**before.engines, name: numbers}, gpus={**before.gpus, name: factors}, parents=before.parents
+    )
+    numbers["request_s"] = _request_seconds(after, first) if first else parent.get("request_s", 0.0)
+    return after
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Problem:
+    """The equations of one generation."""
+
+    samples: Sequence[Sample]
+    pairs: Sequence[tuple[str, int]]
+    start: Vector
+    pull: Vector
+
+    def solve(self, eager_layer_s: float) -> tuple[Vector, float]:
+        """(constants, sum of squares) for a floor; iterations that stand on it count with it and leave the equation."""
+        solution = self.start
+        for _ in range(PASSES):
+            rows, targets = zip(*(self._equation(s, solution, eager_layer_s) for s in self.samples), strict=True)
+            system, target = np.vstack([*rows, np.diag(self.pull)]), np.concatenate([targets, self.pull * self.start])
+            scale = 1.0 / np.maximum(np.abs(system).max(axis=0), 1e-30)
+            solution = nnls(system * scale, target)[0] * scale
+        rows, targets = zip(*(self._equation(s, solution, eager_layer_s) for s in self.samples), strict=True)
+        system, target = np.vstack([*rows, np.diag(self.pull)]), np.concatenate([targets, self.pull * self.start])
+        return solution, float(((system @ solution - target) ** 2).sum())
+
+    def _equation(self, sample: Sample, solution: Vector, eager_layer_s: float) -> tuple[Vector, float]:
+        wide = np.zeros((len(sample.counts), len(solution)))
+        for j, (gpu, kind) in enumerate(self.pairs):
+            if gpu == sample.gpu:
+                wide[:, j] = sample.features[:, kind]
+        wide[:, len(self.pairs) :] = sample.features[:, 2:]
+        floor = sample.eager_layers * eager_layer_s
+        low = wide @ solution < floor
+        row = ((~low * sample.counts) @ wide) / sample.seconds
+        return row, 1.0 - float((low * sample.counts * floor).sum()) / sample.seconds
+
+
+def _request_seconds(calibration: ServingCalibration, first: Sequence[FirstToken]) -> float:
+    """Median of what is left of the time to first token."""
+    left = []
+    for f in first:
+        engine = load_engine(f.engine)
+        constants = EngineConstants(
+            **{k: v for k, v in calibration.engine_numbers(engine).items() if k != "request_s"},
+            factor=calibration.factor(engine, f.gpu),
+            experts_factor=calibration.factor(engine, f.gpu, experts=True),
+        )
+        left.append(f.seconds - float(f.features @ constant_vector(constants)))
+    return max(float(np.median(left)), 0.0)

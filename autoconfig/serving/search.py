@@ -1,0 +1,298 @@
+"""All deployments of a question as columns: priced, cut by memory and limits, ranked by the goal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from autoconfig.serving.question import ServeQuestion
+from autoconfig.serving.space import layouts, loads
+from memory_model.serving import kv_token_bytes, serving_memory
+from specs.serve_plan import EnginePlan, ServePlan
+from time_model.serving_costs import ServingJob
+from time_model.serving_layout import Pricer, steady_state
+
+if TYPE_CHECKING:
+    from autoconfig.question import Progress
+
+Vector = npt.NDArray[np.float64]
+BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))
+TOKENS = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0])
+PREFILLS_KEPT = 6
+TIE = 0.01
+"""Throughputs this close (in logs) are alike: then aggregated comes before disaggregated, fewer pipeline stages before more."""
+COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "gpus", "room", "prefill", "prefills")
+"""layout: index; batch: sequences of an instance; requests_per_s: of the deployment; room: sequences that memory holds over
+batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployments:
+    """Every deployment that memory holds, one row each; `order` ranks those that meet the limits, best first."""
+
+    question: ServeQuestion
+    layouts: Sequence[EnginePlan]
+    columns: Mapping[str, Vector]
+    order: npt.NDArray[np.int64]
+    enumerated: int
+    fit: int
+    seconds: float
+    too_large: EnginePlan | None = None
+    """The layout that comes nearest to fitting, where none does."""
+
+    def plan(self, row: int) -> ServePlan:
+        """The row's plan."""
+        c = {name: values[row] for name, values in self.columns.items()}
+        decode = self.layouts[int(c["layout"])].replace(
+            batch=int(c["batch"]), tokens=int(c["tokens"]), replicas=int(c["replicas"])
+        )
+        if c["prefill"] < 0:
+            return ServePlan(decode=decode)
+        prefill = self.layouts[int(c["prefill"])].replace(
+            batch=1, tokens=int(max(self.question.lengths.prompt, 512)), replicas=int(c["prefills"])
+        )
+        return ServePlan(prefill=prefill, decode=decode)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Vector:
+        """Output tokens."""
+        return self.columns["requests_per_s"] * self.question.lengths.osl / self.columns["gpus"]
+
+    @property
+    def tokens_per_s_per_user(self) -> Vector:
+        """1 / TPOT."""
+        return 1.0 / np.maximum(self.columns["tpot_s"], 1e-9)
+
+    def pareto(self) -> list[int]:
+        """Rows on the frontier tokens/s/user against tokens/s/GPU, fastest user first."""
+        user, gpu = self.tokens_per_s_per_user, self.tokens_per_s_per_gpu
+        within = np.isfinite(user) & (self.columns["ttft_s"] <= (self.question.ttft_s or np.inf))
+        best, rows = 0.0, []
+        for row in np.lexsort((-gpu, -user)):
+            if within[row] and gpu[row] > best * 1.0001:
+                best = gpu[row]
+                rows.append(int(row))
+        return rows
+
+
+def search(question: ServeQuestion, progress: Progress | None = None) -> Deployments:
+    """Price every layout's deployments; rank."""
+    start = time.perf_counter()
+    pricer = Pricer(lengths=question.lengths)
+    plans = list(
+        layouts(question.model, question.gpu, question.engine, question.num_gpus, question.gpus_per_node, question.wish)
+    )
+    blocks: list[dict[str, Vector]] = []
+    prefills: list[tuple[float, float, int]] = []
+    enumerated, combinations = 0, int(np.prod([len(axis) for axis in _grid(question)]))
+    for index, plan in enumerate(plans):
+        enumerated += combinations
+        if not loads(question.model, question.gpu, question.engine, plan):
+            continue
+        job = question.job(plan)
+        block = _aggregated(question, pricer, job, index)
+        if block is not None:
+            blocks.append(block)
+        if question.disaggregated:
+            prefills.append((*_prefill(question, pricer, job), index))
+        if progress is not None and index % 50 == 0:
+            progress(f"{index + 1:,} of {len(plans):,} layouts")
+    if question.disaggregated and blocks:
+        blocks += _disaggregated(question, pricer, plans, prefills)
+    columns = {name: np.concatenate([b[name] for b in blocks]) if blocks else np.zeros(0) for name in COLUMNS}
+    if question.rate:
+        columns = _for_rate(question, columns)
+    order = _order(question, plans, columns)
+    return Deployments(
+        question=question,
+        layouts=plans,
+        columns=columns,
+        order=order,
+        enumerated=enumerated,
+        fit=len(columns["layout"]),
+        seconds=time.perf_counter() - start,
+        too_large=_nearest_to_fit(question, plans) if not blocks else None,
+    )
+
+
+def _grid(question: ServeQuestion) -> tuple[Vector, Vector]:
+    """Batches and token budgets, those of --fix where given."""
+    batches = np.array(sorted(float(b) for b in question.wish["batch"])) if "batch" in question.wish else BATCHES  # type: ignore[arg-type]
+    tokens = np.array(sorted(float(t) for t in question.wish["tokens"])) if "tokens" in question.wish else TOKENS  # type: ignore[arg-type]
+    return batches, tokens
+
+
+def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index: int) -> dict[str, Vector] | None:
+    """Deployments of one layout that memory holds and whose batch fills every rank and stage."""
+    plan, lengths = job.plan, question.lengths
+    batch, tokens = (x.ravel() for x in np.meshgrid(*_grid(question), indexing="ij"))
+    ranks = plan.adp * plan.pp
+    memory = serving_memory(
+        question.model,
+        plan,
+        job.formats,
+        question.gpu,
+        question.engine,
+        length=lengths.isl + lengths.osl,
+        batch=batch,
+        tokens=tokens,
+        kv_memory_ratio=question.kv_memory_ratio,
+    )
+    held = memory.max_concurrency * plan.adp
+    keep = (held >= batch) & (batch >= ranks) & (tokens >= np.minimum(batch / ranks * (1.0 + lengths.drafted), 8192.0))
+    if not question.chunked:
+        keep &= tokens >= lengths.prompt
+    if not keep.any():
+        return None
+    batch, tokens, held = batch[keep], tokens[keep], held[keep]
+    found = steady_state(pricer.prices(job), lengths, batch / ranks, tokens, ranks, question.chunked, job.constants.request_s)
+    n = len(batch)
+    return {
+        "layout": np.full(n, float(index)),
+        "batch": batch,
+        "tokens": tokens,
+        "replicas": np.full(n, float(plan.replicas)),
+        "requests_per_s": found.requests_per_s * plan.replicas,
+        "ttft_s": found.ttft_s,
+        "tpot_s": found.tpot_s,
+        "gpus": np.full(n, float(question.num_gpus)),
+        "room": held / batch,
+        "prefill": np.full(n, -1.0),
+        "prefills": np.zeros(n),
+    }
+
+
+def _prefill(question: ServeQuestion, pricer: Pricer, job: ServingJob) -> tuple[float, float]:
+    """(requests per second and GPU, seconds of a prompt) of an instance that only prefills, one prompt a rank at a time, cache
+    sent."""
+    plan, lengths = job.plan, question.lengths
+    each = float(pricer.prices(job).seconds(0.0, 1.0, 1.0, lengths.prompt)) + job.constants.request_s
+    sent = transfer_seconds(question, plan)
+    return plan.adp * plan.pp / (each * plan.tp * plan.pp * plan.adp), each + sent
+
+
+def transfer_seconds(question: ServeQuestion, plan: EnginePlan) -> float:
+    """KV cache of one prompt from prefill to decode GPUs: each rank sends its share through its own network card."""
+    return question.lengths.isl * kv_token_bytes(question.model, plan) / (question.nic_bytes_per_s * question.nic_efficiency)
+
+
+def _disaggregated(
+    question: ServeQuestion, pricer: Pricer, plans: Sequence[EnginePlan], prefills: Sequence[tuple[float, float, int]]
+) -> list[dict[str, Vector]]:
+    """The best prefill layouts with every decode layout, in the ratio that serves most requests."""
+    within = [p for p in prefills if p[1] * 1.5 <= (question.ttft_s or np.inf)]
+    blocks = []
+    lengths, total = question.lengths, question.num_gpus
+    batches, _ = _grid(question)
+    for rate_per_gpu, prompt_s, first in sorted(within, reverse=True)[:PREFILLS_KEPT]:
+        own = plans[first].tp * plans[first].pp * plans[first].adp
+        for index, plan in enumerate(plans):
+            size, ranks = plan.tp * plan.pp * plan.adp, plan.adp * plan.pp
+            if own + size > total or plan.kv != plans[first].kv or plan.weights != plans[first].weights:
+                continue
+            if not loads(question.model, question.gpu, question.engine, plan):
+                continue
+            job = question.job(plan)
+            memory = serving_memory(
+                question.model,
+                plan,
+                job.formats,
+                question.gpu,
+                question.engine,
+                length=lengths.isl + lengths.osl,
+                batch=batches,
+                tokens=np.maximum(batches / ranks, 512.0),
+                kv_memory_ratio=question.kv_memory_ratio,
+            )
+            held = memory.max_concurrency * plan.adp
+            keep = (held >= batches) & (batches >= ranks)
+            if not keep.any():
+                continue
+            batch = batches[keep]
+            step = pricer.prices(job).seconds(batch / ranks, 1.0 + lengths.drafted, 0.0 * batch, 1.0)
+            decode_rate = batch / (max(lengths.steps, 1e-9) * step)
+            counts = np.arange(1, (total - size) // own + 1, dtype=np.float64)[:, None]
+            decoders = np.floor((total - counts * own) / size)
+            served = np.minimum(0.9 * counts * own * rate_per_gpu, decoders * decode_rate[None, :])
+            best = served.argmax(axis=0)
+            pick = np.arange(len(batch))
+            blocks.append(
+                {
+                    "layout": np.full(len(batch), float(index)),
+                    "batch": batch,
+                    "tokens": np.maximum(np.ceil(batch / ranks / 256.0) * 256.0, 512.0),
+                    "replicas": decoders[best, 0],
+                    "requests_per_s": served[best, pick],
+                    "ttft_s": np.full(len(batch), 1.5 * prompt_s),
+                    "tpot_s": step / lengths.tokens_per_step,
+                    "gpus": np.full(len(batch), float(total)),
+                    "room": held[keep] / batch,
+                    "prefill": np.full(len(batch), float(first)),
+                    "prefills": counts[best, 0],
+                }
+            )
+    return blocks
+
+
+def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> dict[str, Vector]:
+    """Deployments that carry the load, with as few replicas as that takes (10 % spare for arrivals in bursts)."""
+    aggregated = columns["prefill"] < 0
+    each = columns["requests_per_s"] / np.maximum(columns["replicas"], 1.0)
+    needed = np.where(aggregated, np.ceil(question.rate / (0.9 * each)), columns["replicas"])
+    size = columns["gpus"] / np.maximum(columns["replicas"], 1.0)
+    result = dict(columns)
+    result["gpus"] = np.where(aggregated, needed * size, columns["gpus"])
+    result["replicas"] = needed
+    keep = (result["gpus"] <= question.num_gpus) & (columns["requests_per_s"] >= question.rate / 0.9)
+    result["requests_per_s"] = np.full(len(each), question.rate)
+    return {name: values[keep] for name, values in result.items()}
+
+
+def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:
+    """Rows that meet the limits, best first."""
+    ok = (columns["ttft_s"] <= (question.ttft_s or np.inf)) & (columns["tpot_s"] <= (question.tpot_s or np.inf))
+    rows = np.flatnonzero(ok)
+    per_gpu = columns["requests_per_s"][rows] / columns["gpus"][rows]
+    if len(rows):
+        alike = np.floor(np.log(np.maximum(per_gpu, 1e-30)) / TIE)
+        simple = np.array([plan.pp for plan in plans])[columns["layout"][rows].astype(int)] + 100.0 * (
+            columns["prefill"][rows] >= 0
+        )
+        pipelines = np.array([plan.pp for plan in plans])[np.maximum(columns["prefill"][rows], 0).astype(int)]
+        per_gpu = (
+            np.exp(alike * TIE) * (1.0 - 1e-6 * (simple + pipelines)) if question.goal in ("throughput", "cost") else per_gpu
+        )
+    keys = {
+        "throughput": (columns["tpot_s"][rows], -per_gpu),
+        "ttft": (-per_gpu, columns["ttft_s"][rows]),
+        "tpot": (-per_gpu, columns["tpot_s"][rows]),
+        "gpus": (columns["tpot_s"][rows], columns["gpus"][rows]),
+        "cost": (columns["tpot_s"][rows], -per_gpu),
+    }[question.goal]
+    return rows[np.lexsort(keys)]
+
+
+def _nearest_to_fit(question: ServeQuestion, plans: Sequence[EnginePlan]) -> EnginePlan | None:
+    """The layout whose cache pool is largest for one sequence."""
+    best, room = None, -np.inf
+    for plan in plans:
+        job = question.job(plan)
+        memory = serving_memory(
+            question.model,
+            plan,
+            job.formats,
+            question.gpu,
+            question.engine,
+            length=question.lengths.isl + question.lengths.osl,
+            batch=float(plan.adp * plan.pp),
+            tokens=512.0,
+        )
+        left = float(memory.kv_pool_bytes - memory.kv_bytes_per_sequence)
+        if left > room:
+            best, room = plan, left
+    return best

@@ -1,0 +1,65 @@
+"""Every legal engine layout on N GPUs: tp, pp, attention data parallelism, ep, formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from memory_model.serving import weights_bytes
+from specs.engine import EngineSpec
+from specs.gpu import GpuSpec
+from specs.model import ModelSpec
+from specs.serve_plan import EnginePlan
+from specs.serving_formats import module_formats, supports
+from specs.units import divisors
+
+PIPELINES = (1, 2, 4, 8, 16)
+SEARCHED_WEIGHTS = ("bf16", "fp8", "nvfp4")
+SEARCHED_KV = ("bf16", "fp8")
+
+
+def weight_formats(gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
+    """Formats to search: those asked for, else every one that the GPU multiplies in."""
+    return list(asked) or [name for name in SEARCHED_WEIGHTS if supports(gpu, name)]
+
+
+def layouts(
+    model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, num_gpus: int, per_node: int, wish: Mapping[str, frozenset[object]]
+) -> Iterator[EnginePlan]:
+    """Layouts with replicas that fill `num_gpus`, in the order of the columns; memory is not looked at.
+
+    tp divides the query heads and stays within a link domain; ep divides the experts and the ranks of a stage; attention data
+    parallelism is for mixtures of experts (their experts are shared by all ranks; a dense model's replicas do the same). `wish`
+    holds the values of --fix by key.
+    """
+    weights = [str(w) for w in wish.get("weights", ())]
+    caches = [str(k) for k in wish.get("kv", ())]
+    for tp in divisors(model.num_attention_heads):
+        for pp in PIPELINES:
+            for adp in divisors(num_gpus) if model.is_moe else [1]:
+                stage = tp * adp
+                if (
+                    tp > per_node
+                    or pp > model.num_layers
+                    or num_gpus % (stage * pp)
+                    or (adp > 1 and tp > 1 and stage > per_node)
+                ):
+                    continue
+                for ep in [e for e in divisors(stage) if (model.num_moe_experts or 1) % e == 0] if model.is_moe else [1]:
+                    if (adp > 1 and ep not in (1, stage)) or (
+                        stage // ep > 1 and model.is_moe and model.moe_ffn_hidden_size % (stage // ep)
+                    ):
+                        continue
+                    for form in weight_formats(gpu, weights):
+                        for kv in caches or SEARCHED_KV:
+                            plan = EnginePlan(
+                                tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp)
+                            )
+                            if all(
+                                getattr(plan, key) in values for key, values in wish.items() if key not in ("batch", "tokens")
+                            ):
+                                yield plan
+
+
+def loads(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, plan: EnginePlan) -> bool:
+    """Whether weights and runtime alone fit the GPU."""
+    return weights_bytes(model, plan, module_formats(model, plan.weights, gpu)) + engine.runtime_bytes < gpu.memory_bytes

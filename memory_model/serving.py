@@ -1,0 +1,159 @@
+"""Bytes of a serving engine on one GPU: weights by format, KV cache, activations, runtime; how many sequences fit at once.
+
+Symbols as in specs.model. Everything is of the busiest pipeline stage. `batch` and `tokens` may be arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from specs.engine import EngineSpec
+from specs.gpu import GpuSpec
+from specs.model import ModelSpec
+from specs.parameters import Number, attention_gemms, kv_heads_per_rank, mlp_gemms, norm_parameters, padded_vocab_size
+from specs.serve_plan import EnginePlan
+from specs.serving_formats import KV_BYTES, WEIGHT_BYTES, ModuleFormats
+
+LOGIT_BYTES = 4.0
+"""Logits are sampled in fp32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingMemory:
+    """Bytes per GPU by part, and what they leave for sequences."""
+
+    weights_bytes: Number
+    activation_bytes: Number
+    runtime_bytes: Number
+    kv_pool_bytes: Number
+    """What the engine turns into KV cache; negative where not even the weights fit."""
+    kv_bytes_per_sequence: Number
+    """Cache of one whole sequence (all of its tokens, blocks rounded up)."""
+    device_bytes: Number
+
+    @property
+    def max_concurrency(self) -> Number:
+        """Whole sequences that the pool holds on one attention rank: TensorRT-LLM's GUARANTEED_NO_EVICT admission."""
+        return np.floor(np.maximum(self.kv_pool_bytes, 0.0) / self.kv_bytes_per_sequence)
+
+
+def stage_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """Layers of the busiest stage: the last ceil(L / pp) ones, which hold the output layer too."""
+    return tuple(range(model.num_layers - -(-model.num_layers // pp), model.num_layers))
+
+
+def weight_parts_bytes(model: ModelSpec, plan: EnginePlan, formats: ModuleFormats) -> dict[str, float]:
+    """Weights of one GPU by part.
+
+    Attention and dense MLPs are divided over tp, routed experts over tp x adp; each weight takes WEIGHT_BYTES of its format;
+    router, norms, embedding and output layer 2 bytes. With pp = 1 embedding and output layer are both here.
+    """
+    attention = sum(attention_gemms(model, plan.tp).values()) * WEIGHT_BYTES[formats.attention]
+    norms = 2.0 * 2 * norm_parameters(model, model.hidden_size)
+    parts = {"attention": 0.0, "mlp": 0.0, "experts": 0.0, "embedding and output": 0.0, "norms and routers": 0.0}
+    for layer in stage_layers(model, plan.pp):
+        parts["attention"] += float(attention)
+        parts["norms and routers"] += norms
+        if model.moe_pattern[layer]:
+            each = sum(mlp_gemms(model, model.moe_ffn_hidden_size, 1).values())
+            shared = sum(mlp_gemms(model, model.moe_shared_expert_intermediate_size, plan.tp).values())
+            count = float(model.num_moe_experts or 0)
+            parts["experts"] += float(each * count / (plan.tp * plan.adp)) * WEIGHT_BYTES[formats.experts]
+            parts["mlp"] += float(shared) * WEIGHT_BYTES[formats.mlp]
+            parts["norms and routers"] += 2.0 * count * model.hidden_size
+        else:
+            parts["mlp"] += float(sum(mlp_gemms(model, model.ffn_hidden_size, plan.tp).values())) * WEIGHT_BYTES[formats.mlp]
+    vocabulary = float(padded_vocab_size(model, plan.tp)) * model.hidden_size / plan.tp * 2.0
+    parts["embedding and output"] = vocabulary * (2.0 if model.untie_embeddings_and_output_weights and plan.pp == 1 else 1.0)
+    return parts
+
+
+def weights_bytes(model: ModelSpec, plan: EnginePlan, formats: ModuleFormats) -> float:
+    """All weights of one GPU."""
+    return sum(weight_parts_bytes(model, plan, formats).values())
+
+
+def kv_layer_bytes(model: ModelSpec, tp: int, kv: str) -> float:
+    """Cached bytes of one token in one layer on one rank.
+
+    2 n_kv/t d numbers (at least one head a rank); multi-latent attention: the latent and the rotary key, kv_r + d_r, once on
+    every rank (DeepSeek-V2, arXiv:2405.04434, Table 1).
+    """
+    if model.multi_latent_attention:
+        return (model.kv_lora_rank + model.qk_pos_emb_head_dim) * KV_BYTES[kv]
+    return float(2.0 * kv_heads_per_rank(model, tp) * model.kv_channels) * KV_BYTES[kv]
+
+
+def kv_sequence_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, length: Number) -> Number:
+    """Cache of one sequence of `length` tokens on one rank: full layers keep all blocks, sliding ones the window's."""
+    each = kv_layer_bytes(model, plan.tp, plan.kv)
+    return each * sum(_blocks(tokens, engine) for tokens in _kept_tokens(model, plan, engine, length))
+
+
+def kv_token_bytes(model: ModelSpec, plan: EnginePlan) -> float:
+    """Cache of one token in all layers of a stage, windows aside."""
+    return kv_layer_bytes(model, plan.tp, plan.kv) * len(stage_layers(model, plan.pp))
+
+
+def _kept_tokens(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, length: Number) -> Iterator[Number]:
+    for layer in stage_layers(model, plan.pp):
+        slides = model.sliding_pattern[layer] and engine.keeps_window_only
+        yield np.minimum(length, model.window_size) if slides and model.window_size else length
+
+
+def _blocks(tokens: Number, engine: EngineSpec) -> Number:
+    return np.ceil(np.asarray(tokens) / engine.kv_block_tokens) * engine.kv_block_tokens
+
+
+def activation_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, tokens: Number, sequences: Number) -> Number:
+    """Live at once in an iteration: hidden buffers, the widest layer's inputs and outputs, fp32 logits of the sequences.
+
+    2 (c h + w) bytes a token, w = (G + 1) f/t of a dense MLP, or k (G + 1) f_e/(tp adp / ep) + h of routed experts.
+    """
+    h, g = model.hidden_size, model.gate_factor + 1.0
+    width = 0.0 if all(model.moe_pattern) else g * model.ffn_hidden_size / plan.tp
+    if model.is_moe:
+        routed = (
+            model.moe_router_topk * (g * model.moe_ffn_hidden_size * plan.ep / (plan.tp * plan.adp) + h) / plan.ep * plan.adp
+        )
+        width = max(width, routed)
+    logits = LOGIT_BYTES * sequences * float(padded_vocab_size(model, plan.tp))
+    return 2.0 * tokens * (engine.activation_live_buffers * h + width) + logits
+
+
+def serving_memory(
+    model: ModelSpec,
+    plan: EnginePlan,
+    formats: ModuleFormats,
+    gpu: GpuSpec,
+    engine: EngineSpec,
+    *,
+    length: Number,
+    batch: Number | None = None,
+    tokens: Number | None = None,
+    kv_memory_ratio: float | None = None,
+) -> ServingMemory:
+    """Memory of one GPU for sequences of `length` tokens (input and output together).
+
+    The pool is the engine's share of what weights, activations and runtime leave free (TensorRT-LLM), or its share of the
+    whole device less them (vLLM, SGLang).
+    """
+    batch = plan.batch if batch is None else batch
+    tokens = plan.tokens if tokens is None else tokens
+    share = engine.kv_memory_ratio if kv_memory_ratio is None else kv_memory_ratio
+    weights = weights_bytes(model, plan, formats)
+    active = activation_bytes(model, plan, engine, tokens, np.asarray(batch) / (plan.adp * plan.pp))
+    used = weights + active + engine.runtime_bytes
+    device = float(gpu.memory_bytes)
+    pool = share * device - used if engine.kv_of_total else share * (device - used)
+    return ServingMemory(
+        weights_bytes=weights + 0.0 * active,
+        activation_bytes=active,
+        runtime_bytes=engine.runtime_bytes + 0.0 * active,
+        kv_pool_bytes=pool,
+        kv_bytes_per_sequence=kv_sequence_bytes(model, plan, engine, length),
+        device_bytes=device,
+    )

@@ -1,0 +1,80 @@
+"""EngineSpec: a generation of a serving engine, as data (specs/catalogue/engines). Fitted constants are in time_model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from specs.errors import CatalogueError, UnknownNameError
+
+DEFAULT_ENGINE = "trtllm-1.2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """What decides memory and scheduling of one engine generation."""
+
+    name: str
+    description: str
+    framework: str
+    """tensorrt-llm, vllm, sglang, megatron: whose server config is written."""
+    year: int
+    parent: str | None = None
+    """Generation whose constants stand in where this one was not measured; written down before fitting."""
+    aliases: tuple[str, ...] = ()
+    """`backend` or `backend backend_version` of published tables."""
+    kv_memory_ratio: float = 0.9
+    """Share of the memory that is free after loading that becomes KV cache."""
+    kv_of_total: bool = False
+    """The share counts from the whole device (vLLM, SGLang) instead."""
+    kv_block_tokens: int = 32
+    """Tokens of one cache block: a sequence's last block is half empty on average."""
+    runtime_bytes: int = 0
+    """CUDA context, libraries, communicators, graphs: what a process holds beside weights, cache and activations."""
+    activation_live_buffers: float = 4.0
+    """Buffers of hidden size alive at once per token of an iteration, beside the widest layer's."""
+    keeps_window_only: bool = True
+    """Sliding-window layers cache and read the window only; False: they keep every token."""
+    chunked_prefill: bool = True
+    """Prompts are split over iterations by default."""
+    eager_iterations: str = "none"
+    """Iterations that the host launches operator by operator from Python: all, mixed (those with prompts), none."""
+    max_num_tokens: int = 8192
+    """Default tokens of one iteration."""
+    max_batch_size: int = 2048
+    """Default sequences of one iteration."""
+    offline_limits: str = ""
+    """How the published offline runs chose both: `trtllm-bench` (time_model.serving_benchmark); empty: the defaults."""
+    sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+
+def engine_names() -> list[str]:
+    """Canonical names, sorted."""
+    folder = resources.files("specs") / "catalogue" / "engines"
+    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+
+
+@cache
+def load_engine(name: str) -> EngineSpec:
+    """The engine with this name or alias. Raises UnknownNameError with the nearest names."""
+    wanted = " ".join(name.strip().lower().split())
+    for candidate in engine_names():
+        spec = _load(candidate)
+        if wanted == candidate or wanted in spec.aliases:
+            return spec
+    raise UnknownNameError("engine", name, engine_names(), "autoconfig engines lists them all")
+
+
+@cache
+def _load(name: str) -> EngineSpec:
+    text = (resources.files("specs") / "catalogue" / "engines" / f"{name}.json").read_text(encoding="utf-8")
+    data: dict[str, Any] = json.loads(text)
+    unknown = set(data) - {f.name for f in fields(EngineSpec)}
+    if unknown or data.get("name") != name:
+        raise CatalogueError(
+            f"engines/{name}.json: {'unknown keys ' + ', '.join(sorted(unknown)) if unknown else 'another name inside'}"
+        )
+    return EngineSpec(**{**data, "aliases": tuple(data.get("aliases", ()))})

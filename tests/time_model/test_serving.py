@@ -1,0 +1,203 @@
+"""Iterations of a serving engine: limits that must hold exactly, and closed form against event-level simulation."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from specs.engine import load_engine
+from specs.errors import InputError
+from specs.gpu_catalogue import gpu_ids, load_gpu
+from specs.model_catalogue import load_model
+from specs.serve_plan import EnginePlan
+from time_model import serving_ideal as ideal
+from time_model.serving_benchmark import data_set_of_lengths, offline_requests, trtllm_bench_limits
+from time_model.serving_calibration import NO_CALIBRATION, EngineConstants, ServingCalibration, shipped_calibration
+from time_model.serving_costs import (
+    ServingJob,
+    constant_vector,
+    iteration_features,
+    iteration_parts,
+    iteration_seconds,
+)
+from time_model.serving_layout import Pricer, steady_state
+from time_model.serving_simulation import IterationTable, Limits, Requests, sampled_lengths, simulate
+from time_model.serving_steady import Lengths, generation, tokens_per_step
+from time_model.serving_tables import serving_tables_of
+
+H100, H200 = load_gpu("h100"), load_gpu("h200")
+
+
+def job(name="llama3-8b", gpu=H100, engine="trtllm-1.2", constants=None, **plan):
+    plan = {"weights": "fp8", "kv": "fp8", **plan}
+    return ServingJob(
+        model=load_model(name),
+        gpu=gpu,
+        plan=EnginePlan(**plan),
+        engine=load_engine(engine),
+        constants=constants or shipped_calibration().constants(load_engine(engine), gpu),
+    )
+
+
+def test_every_table_is_at_most_the_roofline():
+    for gpu in ("a100-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-180gb", "l40s-48gb", "rtx-pro-6000-96gb"):
+        tables = serving_tables_of(load_gpu(gpu))
+        for group in (tables.gemm, tables.decode_attention, tables.context_attention, tables.experts, tables.latent_attention):
+            for name, table in group.items():
+                assert np.exp(table.logs).max() <= 0.9501, (gpu, name)
+                assert np.isfinite(table.logs).all()
+
+
+def test_every_gpu_has_tables_or_a_refusal_that_names_those_that_have():
+    for name in gpu_ids():
+        try:
+            serving_tables_of(load_gpu(name))
+        except InputError as error:
+            assert "h100-sxm-80gb" in str(error)
+
+
+def test_a_chip_with_more_bandwidth_reads_its_cache_faster():
+    """GH200 has no rows of its own: H100's shares on its own memory."""
+    gh200 = load_gpu("gh200-96gb")
+    assert serving_tables_of(gh200) is serving_tables_of(H100)
+    slow = iteration_parts(job(), 512.0, 4096.0, 0.0, 1.0)["decode attention"]
+    fast = iteration_parts(dataclasses.replace(job(), gpu=gh200), 512.0, 4096.0, 0.0, 1.0)["decode attention"]
+    calibrated = job().constants.factor
+    assert slow / fast == pytest.approx(gh200.hbm_bytes_per_s / H100.hbm_bytes_per_s)
+    assert calibrated > 0
+
+
+def test_no_iteration_beats_reading_the_weights_once():
+    one = job("llama3-70b", constants=EngineConstants())
+    least = 70e9 / H100.hbm_bytes_per_s
+    assert iteration_seconds(one, 1.0, 1000.0, 0.0, 1.0) > least
+    prefill = iteration_seconds(one, 0.0, 1.0, 8.0, 1024.0)
+    assert prefill > 2 * 68.5e9 * 8192 / H100.flops_per_s["fp8"]
+
+
+def test_features_times_constants_are_the_iteration_and_its_parts():
+    one = job("mixtral-8x7b", gpu=H200, tp=2)
+    for work in ((64.0, 1500.0, 0.0, 1.0), (64.0, 1500.0, 3.0, 700.0)):
+        whole = float(iteration_seconds(one, *work))
+        assert sum(float(s) for s in iteration_parts(one, *work).values()) == pytest.approx(whole)
+        assert whole >= float(iteration_features(one, *work) @ constant_vector(one.constants)) - 1e-12
+
+
+def test_the_floor_of_an_eager_engine_holds_where_no_graph_runs():
+    slow = EngineConstants(eager_layer_s=10e-3)
+    decode, mixed = (4.0, 100.0, 0.0, 1.0), (4.0, 100.0, 1.0, 50.0)
+    for engine, floors in (("trtllm-0.20", (0.32, 0.32)), ("trtllm-1.2", (0.0, 0.32)), ("trtllm-0.17", (0.0, 0.0))):
+        one = job(engine=engine, constants=slow)
+        for work, floor in zip((decode, mixed), floors, strict=True):
+            seconds = float(iteration_seconds(one, *work))
+            assert seconds == pytest.approx(floor) if floor else seconds < 0.1
+
+
+def test_more_work_takes_longer():
+    one = job("llama3-70b", gpu=H200, tp=4)
+    batches = np.array([1.0, 8.0, 64.0, 512.0, 2048.0])
+    assert (np.diff(iteration_seconds(one, batches, 2000.0, 0.0, 1.0)) > 0).all()
+    assert (np.diff(iteration_seconds(one, 64.0, np.array([100.0, 1000.0, 10000.0, 100000.0]), 0.0, 1.0)) > 0).all()
+    assert (np.diff(iteration_seconds(one, 64.0, 1000.0, np.array([0.0, 1.0, 2.0, 4.0]), 1000.0)) > 0).all()
+
+
+def test_gemm_roofline_by_hand():
+    assert ideal.gemm_seconds(1.0, 8192.0, 8192.0, "bf16", H100) == pytest.approx(
+        (2 * 8192**2 + 2 * 8192 + 2 * 8192) / H100.hbm_bytes_per_s
+    )
+    assert ideal.gemm_seconds(8192.0, 8192.0, 8192.0, "fp8", H100) == pytest.approx(2 * 8192**3 / H100.flops_per_s["fp8"])
+
+
+@pytest.mark.parametrize("bursts", [True, False])
+@pytest.mark.parametrize("running", [8.0, 200.0])
+def test_a_generation_prefills_every_prompt_and_decodes_every_token(bursts, running):
+    lengths = Lengths(isl=700.0, osl=300.0)
+    found = generation(job(), lengths, running, 8192.0, chunked=False, bursts=bursts)
+    assert float(found.mixed + found.alone) == pytest.approx(299.0)
+    assert running / 11 <= float(found.mixed) <= running
+    assert float(found.seconds(constant_vector(job().constants))) > 0
+
+
+@pytest.mark.parametrize(("running", "isl", "osl"), [(32, 1000.0, 500.0), (256, 1000.0, 500.0), (128, 200.0, 800.0)])
+def test_closed_form_agrees_with_the_simulation(running, isl, osl):
+    """A closed loop: throughput and time per token within 12 %: the simulation fills up and drains as well."""
+    one, lengths = job(), Lengths(isl=isl, osl=osl)
+    found = steady_state(Pricer(lengths=lengths).prices(one), lengths, float(running), 8192.0, 1, False, 0.0)
+    rng = np.random.default_rng(1)
+    count = 8 * running
+    spread = Requests(arrival_s=np.zeros(count), isl=np.full(count, isl), osl=sampled_lengths(osl, 0.3, 10 * osl, count, rng))
+    served = simulate(
+        IterationTable(one), spread, Limits(batch=running, tokens=8192, kv_tokens=1e9, chunked=False), users=running
+    )
+    last = np.arange(count) > count // 3
+    assert served.requests_per_s == pytest.approx(float(found.requests_per_s), rel=0.12)
+    assert np.nanmean(served.tpot_s[last]) == pytest.approx(float(found.tpot_s), rel=0.12)
+
+
+def test_the_simulation_serves_every_request_once_and_in_order():
+    one = job()
+    table = IterationTable(one)
+    rng = np.random.default_rng(3)
+    arrivals = np.cumsum(rng.exponential(0.05, 200))
+    requests = Requests(arrival_s=arrivals, isl=np.full(200, 300.0), osl=np.full(200, 40.0))
+    served = simulate(table, requests, Limits(batch=64, tokens=2048, kv_tokens=64 * 340.0))
+    assert np.isfinite(served.e2e_s).all() and (served.ttft_s > 0).all()
+    assert np.allclose(served.e2e_s, served.ttft_s + served.tpot_s * 39.0)
+    first = served.ttft_s + arrivals
+    assert (np.diff(first) >= -1e-9).all()
+    alone = float(iteration_seconds(one, 0.0, 1.0, 1.0, 300.0))
+    assert served.ttft_s.min() >= 0.9 * alone
+
+
+def test_memory_for_one_sequence_serves_one_at_a_time():
+    requests = Requests(arrival_s=np.zeros(5), isl=np.full(5, 100.0), osl=np.full(5, 20.0))
+    served = simulate(IterationTable(job()), requests, Limits(batch=64, tokens=2048, kv_tokens=120.0))
+    done = np.sort(served.e2e_s)
+    assert np.allclose(np.diff(done), done[0], rtol=1e-6)
+
+
+def test_memory_that_a_sequence_leaves_is_given_to_the_next():
+    one, count = IterationTable(job()), 12
+    requests = Requests(arrival_s=np.zeros(count), isl=np.full(count, 100.0), osl=np.full(count, 200.0))
+    pairs = simulate(one, requests, Limits(batch=64, tokens=2048, kv_tokens=600.0))
+    alone = simulate(one, requests, Limits(batch=64, tokens=2048, kv_tokens=300.0))
+    assert pairs.duration_s == pytest.approx(alone.duration_s / 2, rel=0.1)
+
+
+def test_chunks_carry_a_long_prompt_over_several_iterations():
+    requests = Requests(arrival_s=np.zeros(1), isl=np.array([8000.0]), osl=np.array([2.0]))
+    table = IterationTable(job())
+    whole = simulate(table, requests, Limits(batch=4, tokens=8192, kv_tokens=1e6, chunked=True))
+    parts = simulate(table, requests, Limits(batch=4, tokens=1000, kv_tokens=1e6, chunked=True))
+    assert parts.iterations >= whole.iterations + 7 and parts.ttft_s[0] > whole.ttft_s[0]
+
+
+def test_speculation_follows_leviathan():
+    assert tokens_per_step(0, 0.9) == 1.0
+    assert tokens_per_step(3, 1.0) == 4.0
+    assert tokens_per_step(2, 0.5) == pytest.approx(1 + 0.5 + 0.25)
+
+
+def test_limits_of_trtllm_bench_by_hand():
+    """Llama-3.1-8B fp8 on H100, 1000 in and out: 0.95 (85.0e9 - 8.03e9) / (65,536 x 2,000) = 557.8 requests -> 640; 2,048."""
+    one = job("llama3.1-8b")
+    assert trtllm_bench_limits(one.model, one.plan, H100, one.formats, 1000.0, 1000.0) == (640, 2048)
+    assert offline_requests(128, 128) == 30000 and offline_requests(7, 7) == 3000
+    assert data_set_of_lengths(202, 214).output_cv == 1.0 and data_set_of_lengths(203, 214).output_cv == 0.0
+
+
+def test_constants_come_from_the_nearest_generation_and_gpu():
+    found = ServingCalibration(
+        engines={"trtllm-0.17": {"host_s": 1e-3}},
+        gpus={
+            "trtllm-0.17": {"h100-sxm-80gb": {"all": 1.1}, "h200-sxm-141gb": {"all": 1.21}},
+            "trtllm-0.14": {"h100-sxm-80gb": {"all": 1.2, "experts": 2.0}},
+        },
+        parents={"h200-sxm-141gb": "h100-sxm-80gb", "gh200-96gb": "h100-sxm-80gb"},
+    )
+    old = load_engine("trtllm-0.14")
+    assert found.constants(old, H100).host_s == 1e-3
+    assert found.factor(old, "h200-sxm-141gb") == pytest.approx(1.2 * 1.21 / 1.1)
+    assert found.factor(old, "gh200-96gb") == 1.2
+    assert found.factor(load_engine("trtllm-0.17"), "h100-sxm-80gb", experts=True) == 1.0
+    assert NO_CALIBRATION.constants(old, H100).factor == 1.0

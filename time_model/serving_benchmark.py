@@ -1,0 +1,90 @@
+"""How published offline runs were set up: the engine's batch and token limits, and how many requests ran."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from specs.errors import InputError
+from specs.gpu import GpuSpec
+from specs.model import ModelSpec
+from specs.parameters import total_parameters
+from specs.serve_plan import EnginePlan
+from specs.serving_formats import KV_BYTES, ModuleFormats
+
+DEFAULTS = (2048, 8192)
+WHOLE_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
+"""Bytes per parameter as trtllm-bench counts them, 2 otherwise."""
+
+
+def trtllm_bench_limits(
+    model: ModelSpec, plan: EnginePlan, gpu: GpuSpec, formats: ModuleFormats, isl: float, osl: float
+) -> tuple[int, int]:
+    """(max_batch_size, max_num_tokens) that trtllm-bench chooses for a model, layout and lengths.
+
+    Requests r = 0.95 (memory - parameters) / (KV bytes of I + O tokens); batch b = min(r, 4096) / pp, tokens min(b (1 + I/O),
+    32768);
+    both rounded up to coarse steps, at least 64 and 2,048. A head is h/a wide with multi-latent attention (it knows no better).
+    Formats it does not know (mxfp4) get the engine's defaults. Source: NVIDIA/TensorRT-LLM tensorrt_llm/bench/build/tuning.py,
+    build.py (TUNED_QUANTS).
+    """
+    if any("mxfp4" in name for name in (formats.experts, plan.weights)):
+        return DEFAULTS
+    width = model.hidden_size // model.num_attention_heads if model.multi_latent_attention else model.kv_channels
+    ranks = plan.tp * plan.adp
+    free = gpu.memory_bytes * ranks * plan.pp - total_parameters(model) * WHOLE_BYTES.get(plan.weights, 2.0)
+    heads = max(ranks, model.num_query_groups)
+    each = 2.0 * model.num_layers * heads * width * KV_BYTES[plan.kv] * (isl + osl)
+    batch = min(max(0.95 * free / each, 1.0), 4096.0) / plan.pp
+    tokens = min(batch * (1.0 + isl / osl), 32768.0)
+    step = 32 if batch < 256 else 128 if batch < 1024 else 256
+    token_step = 256 if tokens < 4096 else 512 if tokens < 8192 else 1024
+    return max(64, step * int(np.ceil(batch / step))), max(2048, token_step * int(np.ceil(tokens / token_step)))
+
+
+@cache
+def _workloads() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(
+        (resources.files("time_model") / "data" / "serving_workloads.json").read_text(encoding="utf-8")
+    )
+    return data
+
+
+def offline_requests(isl: float, osl: float) -> int:
+    """Requests of a published offline run by its lengths (TensorRT-LLM performance overviews); 3,000 for others."""
+    table: dict[str, int] = _workloads()["offline_requests"]["by_lengths"]
+    return table.get(f"{isl:g}/{osl:g}", 3000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """Lengths of the requests of a run: means, coefficients of variation (0: all alike), and where they are cut."""
+
+    name: str = "fixed lengths"
+    isl: float
+    osl: float
+    input_cv: float = 0.0
+    output_cv: float = 0.0
+    most_input: float = 10_000_000.0
+    most_output: float = 10_000_000.0
+
+
+def data_set(name: str) -> DataSet:
+    """A data set of data/serving_workloads.json. Raises InputError naming what there is."""
+    known = _workloads()["data_sets"]
+    if name not in known:
+        raise InputError(f"no lengths are known for {name!r} (known: {', '.join(known)}); give isl and osl")
+    return DataSet(name=name, **{key: value for key, value in known[name].items() if key != "source"})
+
+
+def data_set_of_lengths(isl: float, osl: float) -> DataSet:
+    """The data set with these mean lengths, where they are a known one's; else fixed lengths."""
+    for name, known in _workloads()["data_sets"].items():
+        if (known["isl"], known["osl"]) == (isl, osl):
+            return data_set(name)
+    return DataSet(isl=isl, osl=osl)

@@ -1,0 +1,121 @@
+"""Closed form of continuous batching in its steady state: a generation of C sequences from admission to completion.
+
+With C sequences always running (closed loop, or a queue that never empties) every sequence takes one iteration per output
+token.
+While C sequences live once, C prompts of I tokens are prefilled, packed into the tokens that an iteration has left: `mixed`
+iterations carry prompts, the others decode alone. Times of both come from serving_costs; nothing is simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from specs.parameters import Number
+from time_model.serving_costs import ServingJob, floor_seconds, iteration_features
+
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """One request's tokens as the engine sees them."""
+
+    isl: float
+    osl: float
+    cached: float = 0.0
+    """Share of the input whose cache is there already (prefix caching)."""
+    tokens_per_step: float = 1.0
+    """Output tokens of one decode iteration: 1, more with speculation."""
+    drafted: float = 0.0
+    """Draft tokens checked in one decode iteration beside the one that is due."""
+
+    @property
+    def prompt(self) -> float:
+        """Input tokens to compute."""
+        return max(self.isl * (1.0 - self.cached), 1.0)
+
+    @property
+    def steps(self) -> float:
+        """Decode iterations of one sequence; its first output token comes out of the prefill."""
+        return max((self.osl - 1.0) / self.tokens_per_step, 0.0)
+
+    @property
+    def average(self) -> float:
+        """Tokens in the cache of a decoding sequence on average."""
+        return self.isl + self.osl / 2.0
+
+
+def tokens_per_step(drafted: int, acceptance: float) -> float:
+    """Expected output tokens of an iteration that checks n drafts, each accepted with probability a: (1 - a^(n+1)) / (1 - a).
+
+    Source: Leviathan et al. 2023 (arXiv:2211.17192), equation 1.
+    """
+    return drafted + 1.0 if acceptance >= 1.0 else (1.0 - acceptance ** (drafted + 1)) / (1.0 - acceptance)
+
+
+def prompts_per_iteration(lengths: Lengths, running: Number, tokens: Number, chunked: bool) -> Number:
+    """Prompts that fit an iteration beside the running sequences: whole ones (at least one), or any part with chunked prefill.
+
+    Decode takes at most three quarters of the budget, so that prefill never starves.
+    """
+    left = tokens - np.minimum(running * (1.0 + lengths.drafted), 0.75 * tokens)
+    share = left / lengths.prompt
+    return np.maximum(share, 1e-6) if chunked else np.maximum(np.floor(share), 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Iterations of one generation of sequences on one attention rank: `mixed` carry prompts, `alone` only decode."""
+
+    mixed: Vector
+    mixed_features: Vector
+    """[..., 7] of serving_costs.iteration_features."""
+    mixed_floor_s: Vector
+    alone: Vector
+    alone_features: Vector
+    alone_floor_s: Vector
+
+    def seconds(self, constants: Vector) -> Vector:
+        """Time of the generation under a constant_vector."""
+        with_prompts = np.maximum(self.mixed_features @ constants, self.mixed_floor_s)
+        return self.mixed * with_prompts + self.alone * self.alone_seconds(constants)
+
+    def alone_seconds(self, constants: Vector) -> Vector:
+        """Time of an iteration without prompts."""
+        return np.maximum(self.alone_features @ constants, self.alone_floor_s)
+
+    def mixed_seconds(self, constants: Vector) -> Vector:
+        """Time of an iteration with prompts."""
+        return np.maximum(self.mixed_features @ constants, self.mixed_floor_s)
+
+
+def generation(
+    job: ServingJob, lengths: Lengths, running: Number, tokens: Number, *, chunked: bool, bursts: bool
+) -> Generation:
+    """A generation of `running` sequences on one attention rank.
+
+    `bursts`: all sequences started at once and have one length (benchmarks): they stay in step, prompts come in full
+    iterations.
+    Otherwise completions are spread, C/S new prompts an iteration on average over S steps: 1 - e^(-C/S) of the iterations carry
+    one or more. Prefill needs `running / prompts_per_iteration` iterations at least; where that is more than S, all are mixed
+    and a generation lasts as long as its prefill.
+    """
+    c, steps = np.asarray(running, dtype=np.float64), max(lengths.steps, 1e-9)
+    most = prompts_per_iteration(lengths, c, tokens, chunked)
+    fewest = c / most
+    spread = np.maximum(fewest, steps * -np.expm1(-c / steps))
+    mixed = fewest if bursts else np.where(fewest > steps, fewest, spread)
+    prompts = np.minimum(c / np.maximum(mixed, 1e-12), most)
+    decoding = c * np.minimum(1.0, steps / np.maximum(mixed, 1e-12)) if lengths.steps > 0 else 0.0 * c
+    checked = 1.0 + lengths.drafted
+    return Generation(
+        mixed=mixed,
+        mixed_features=iteration_features(job, decoding * checked, lengths.average, prompts, lengths.prompt),
+        mixed_floor_s=floor_seconds(job, prompts),
+        alone=np.maximum(steps - mixed, 0.0) if lengths.steps > 0 else 0.0 * c,
+        alone_features=iteration_features(job, c * checked, lengths.average, 0.0, 1.0),
+        alone_floor_s=floor_seconds(job, 0.0 * c),
+    )
