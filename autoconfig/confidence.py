@@ -1,7 +1,8 @@
 """How sure a prediction is: a 90 % band around the step time by class, the chance to fit, and what both rest on.
 
-The bands are quantiles of measured / predicted on published runs whose source the constants had not seen; `data/bands.json`
-holds them by class and is written by `make calibration`. Measured runs are more often slower than faster: bands are asymmetric.
+The bands are prediction intervals of measured / predicted, from published runs whose source the constants had not seen, for a
+run of one more source (formula: validation_bands.band_from); `data/bands.json` holds them by class and is written by
+`make calibration`. Measured runs are more often slower than faster: bands are asymmetric.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ LONG_FROM_CP = 4
 FAMILIAR_SOURCES = 6
 """Software without a calibrated ancestor takes what other software of the GPU's architecture has in common; with fewer sources
 than these there is little of it."""
-LEAST_SOURCES = 3
-"""A class with fewer sources takes the pooled band."""
+LEAST_SOURCES = 5
+"""A class with fewer sources takes the pooled band: they say too little of how sources differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """5 % and 95 % quantile of measured over predicted step time, and what they were counted on."""
+    """5 % and 95 % bound of measured over predicted step time, and what they were counted on."""
 
     p5: float
     p95: float
@@ -88,9 +89,8 @@ def shipped_bands() -> Mapping[str, Band]:
 
 
 def band_of(level: str, bands: Mapping[str, Band]) -> Band:
-    """The band of a class, the pooled one where the class has too few sources."""
-    own = bands.get(level)
-    return own if own is not None and len(own.sources) >= LEAST_SOURCES else bands["pooled"]
+    """The band of a class, the pooled one where the class has none."""
+    return bands.get(level, bands["pooled"])
 
 
 def confidence_of(
