@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from autoconfig.confidence import CALIBRATED, CLASSES, LEAST_SOURCES, ONE_NODE, RELATED, SMALL, Band, band_of
+from autoconfig.confidence import CALIBRATED, CLASSES, LEAST_SOURCES, ONE_NODE, RELATED, RELIABLE_ROWS, SMALL, Band, band_of
 from autoconfig.validation_runs import Predicted, paper_of
 
 POOLED = "pooled"
@@ -23,9 +23,6 @@ FINE_TUNING = (" SFT", " LoRA")
 """NVIDIA's fine-tuning rows: packed sequences of unknown lengths, so that the question itself is not known."""
 UPPER = 0.95
 """Share of runs below the upper end of a band; as many lie above its lower end."""
-RELIABLE_ROWS = 2.0
-"""A source of n rows weighs n / (n + RELIABLE_ROWS): the best weight, 1 / (between + within / n), where runs of one source vary
-RELIABLE_ROWS times as much as sources do (measured, unweighted variances: 1.1 over all classes, 2.9 over large dense runs)."""
 LARGE_RUNS = (CALIBRATED, RELATED)
 EVERY_DENSE = (*LARGE_RUNS, ONE_NODE, SMALL)
 EVIDENCE = {CALIBRATED: LARGE_RUNS, RELATED: LARGE_RUNS, ONE_NODE: EVERY_DENSE, SMALL: EVERY_DENSE}

@@ -10,17 +10,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from autoconfig.confidence import Band, band_of, narrowed
+from autoconfig.fit import refine
 from autoconfig.headlines import FAR, headlines
 from autoconfig.measured import published_rows
-from autoconfig.observe import useful_for_calibration
+from autoconfig.observe import observe, useful_for_calibration
 from autoconfig.validate import Sections, Validation, validate
-from autoconfig.validation_bands import band_from, coverage, weighted_quantile
+from autoconfig.validation_bands import band_from, bands_of, coverage, of_training, weighted_quantile
 from autoconfig.validation_decisions import decisions
 from autoconfig.validation_html import page
 from autoconfig.validation_lines import lines_of
 from autoconfig.validation_memory import best_offset
 from autoconfig.validation_report import line_sheet
-from autoconfig.validation_runs import Constants, Predicted, predictions, published_runs
+from autoconfig.validation_runs import Constants, Predicted, paper_of, predictions, published_runs
+from time_model.calibration import NAMES
 
 NOT_REACHED = {"90 % bands: median half-width, sources equal"}
 """Lines that docs/accuracy.md says NO to: a third of the sources are mixtures of experts, which scatter three times as much."""
@@ -136,6 +139,41 @@ def test_bands_take_each_side_for_itself() -> None:
     slower = band_from([replace(p, step_seconds=p.step_seconds / 3) if p.log_ratio > 0.1 else p for p in runs])
     assert slower.p95 > 1.3 * even.p95
     assert math.log(slower.p5) > 2 * math.log(even.p5)
+
+
+def after_three_own_runs(rows: list[Predicted], bands: dict[str, Band], seed: int) -> list[tuple[bool, float]]:
+    """(inside, what three own runs change in the half-width) of the other rows of a source."""
+    seen = [observe(p.run) for p in rows]
+    pick = set(np.random.default_rng(seed).choice(len(rows), 3, replace=False).tolist())
+    base = Constants("source").of(rows[0].source, rows[0].run.case.setting.model.name)
+    mine = refine(base, [seen[i] for i in pick], "mine")
+    found = []
+    for i, (row, run) in enumerate(zip(rows, seen, strict=True)):
+        entry = mine.entry_of(run.architecture, run.generation, moe=run.moe)
+        if i in pick or entry is None or entry.own is None:
+            continue
+        error = run.log_ratio - np.dot(run.shares, [math.log(getattr(entry.factors, name)) for name in NAMES])
+        before = band_of(row.level, bands)
+        band = narrowed(before, entry.own)
+        found.append((band.p5 <= math.exp(error) <= band.p95, (band.p95 - band.p5 - before.p95 + before.p5) / 2))
+    return found
+
+
+def test_own_runs_narrow_bands_that_still_hold() -> None:
+    """Every source with ten rows or more plays a user's cluster, small models left out."""
+    every = [p for p in predictions("source") if of_training(p.source) and p.level != "small model"]
+    inside, change = [], []
+    for source in sorted({p.source for p in every}):
+        rows = [p for p in every if p.source == source][:200]
+        if len(rows) < 10:
+            continue
+        bands = bands_of([p for p in every if paper_of(p.source) != paper_of(source)])
+        found = [item for seed in range(5) for item in after_three_own_runs(rows, bands, seed)]
+        inside.append(np.mean([held for held, _ in found]))
+        change.append(np.median([less for _, less in found]))
+    print(f"{len(inside)} sources: {np.mean(inside):.1%} inside, half-width {np.mean(change):+.1%}")
+    assert np.mean(inside) >= 0.85
+    assert np.mean(change) <= -0.015
 
 
 def test_weighted_quantile_of_equal_weights_is_the_median() -> None:
