@@ -44,7 +44,8 @@ RELIABLE_ROWS = 2.0
 RELIABLE_ROWS times as much as sources do (measured, unweighted variances: 1.1 over all classes, 2.9 over large dense runs)."""
 OWN_SCATTER_ROWS = 3.0
 """What the published scatter within a source is worth beside a user's own, in runs: the variances of published sources with
-eight runs and more differ as chi-squared with this many degrees of freedom would make them."""
+eight runs and more differ as chi-squared with so many degrees of freedom would make them (2.7 by their logarithms, dense and
+moe apart)."""
 STANDARD_90 = 1.645
 """Half a 90 % interval of a normal law, in standard deviations."""
 
