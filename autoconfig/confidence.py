@@ -38,10 +38,10 @@ FAMILIAR_SOURCES = 6
 than these there is little of it."""
 LEAST_SOURCES = 5
 """A class with fewer sources takes the pooled band: they say too little of how sources differ."""
-
 RELIABLE_ROWS = 2.0
 """A source of n rows weighs n / (n + RELIABLE_ROWS): the best weight, 1 / (between + within / n), where runs of one source vary
-RELIABLE_ROWS times as much as sources do (measured, unweighted variances: 1.1 over all classes, 2.9 over large dense runs)."""
+RELIABLE_ROWS times as much as sources do (measured, unweighted variances: 1.1 over all classes, 2.9 over large dense runs, 13
+over all dense runs, where small models scatter most)."""
 OWN_SCATTER_ROWS = 3.0
 """What the published scatter within a source is worth beside a user's own, in runs: the variances of published sources with
 eight runs and more differ as chi-squared with so many degrees of freedom would make them (2.7 by their logarithms, dense and
