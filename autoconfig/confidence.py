@@ -1,20 +1,22 @@
 """How sure a prediction is: a 90 % band around the step time by class, the chance to fit, and what both rest on.
 
-The bands are quantiles of measured / predicted on published runs whose source the constants had not seen; `data/bands.json`
-holds them by class and is written by `make calibration`. Measured runs are more often slower than faster: bands are asymmetric.
+The bands are prediction intervals of measured / predicted, from published runs whose source the constants had not seen, for a
+run of one more source (formula: validation_bands.band_from); `data/bands.json` holds them by class and is written by
+`make calibration`. Measured runs are more often slower than faster: bands are asymmetric.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
 from autoconfig.rules import Setting
 from specs.parameters import total_parameters
-from time_model.calibration import POOL, Calibration
+from time_model.calibration import POOL, Calibration, OwnRuns
 
 CALIBRATED = "calibrated generation"
 RELATED = "related generation"
@@ -34,13 +36,23 @@ LONG_FROM_CP = 4
 FAMILIAR_SOURCES = 6
 """Software without a calibrated ancestor takes what other software of the GPU's architecture has in common; with fewer sources
 than these there is little of it."""
-LEAST_SOURCES = 3
-"""A class with fewer sources takes the pooled band."""
+LEAST_SOURCES = 5
+"""A class with fewer sources takes the pooled band: they say too little of how sources differ."""
+RELIABLE_ROWS = 2.0
+"""A source of n rows weighs n / (n + RELIABLE_ROWS): the best weight, 1 / (between + within / n), where runs of one source vary
+RELIABLE_ROWS times as much as sources do (measured, unweighted variances: 1.1 over all classes, 2.9 over large dense runs, 13
+over all dense runs, where small models scatter most)."""
+OWN_SCATTER_ROWS = 3.0
+"""What the published scatter within a source is worth beside a user's own, in runs: the variances of published sources with
+eight runs and more differ as chi-squared with so many degrees of freedom would make them (2.7 by their logarithms, dense and
+moe apart)."""
+STANDARD_90 = 1.645
+"""Half a 90 % interval of a normal law, in standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """5 % and 95 % quantile of measured over predicted step time, and what they were counted on."""
+    """5 % and 95 % bound of measured over predicted step time, and what they were counted on."""
 
     p5: float
     p95: float
@@ -88,9 +100,34 @@ def shipped_bands() -> Mapping[str, Band]:
 
 
 def band_of(level: str, bands: Mapping[str, Band]) -> Band:
-    """The band of a class, the pooled one where the class has too few sources."""
-    own = bands.get(level)
-    return own if own is not None and len(own.sources) >= LEAST_SOURCES else bands["pooled"]
+    """The band of a class, the pooled one where the class has none."""
+    return bands.get(level, bands["pooled"])
+
+
+def narrowed(band: Band, own: OwnRuns) -> Band:
+    """The band of a cluster whose own n runs made the constants. They are one source that is no longer new: of the variance
+    T = between + within, with within = r between and r = RELIABLE_ROWS, remains
+
+        (within' + between r / (n + r)) / T,   within' = (q within + f s^2) / (q + f),   q = OWN_SCATTER_ROWS,
+
+    the posterior variance of the source's offset and of its own scatter s with f degrees of freedom. The logarithms of both
+    ends, and with them the bias common to all sources, shrink by the root.
+    """
+    low, high = math.log(band.p5), math.log(band.p95)
+    total = ((high - low) / (2 * STANDARD_90)) ** 2
+    between = total / (1 + RELIABLE_ROWS)
+    prior, free = RELIABLE_ROWS * between, own.degrees_of_freedom
+    within = (OWN_SCATTER_ROWS * prior + free * own.log_sd**2) / (OWN_SCATTER_ROWS + free)
+    factor = math.sqrt((within + between * RELIABLE_ROWS / (own.runs + RELIABLE_ROWS)) / total)
+    return replace(band, p5=math.exp(low * factor), p95=math.exp(high * factor))
+
+
+def own_runs(setting: Setting, calibration: Calibration) -> OwnRuns | None:
+    """The user's runs of this very GPU architecture, software generation and kind of model; None where there are none."""
+    entry = calibration.entry_for(setting.cluster.gpu, setting.stack.generation, moe=setting.model.is_moe)
+    if entry is None or (entry.generation, entry.kind == "moe") != (setting.stack.generation, setting.model.is_moe):
+        return None
+    return entry.own
 
 
 def confidence_of(
@@ -99,6 +136,9 @@ def confidence_of(
     """Band of one prediction made under a calibration, for a plan with this context parallelism."""
     level = confidence_class(setting, calibration, cp)
     band = band_of(level, shipped_bands())
+    own = own_runs(setting, calibration)
+    if own is not None:
+        band = narrowed(band, own)
     return Confidence(
         step_seconds_p5=step_seconds * band.p5,
         step_seconds_p95=step_seconds * band.p95,

@@ -9,12 +9,12 @@ Errors are capped by Huber weights so that doubtful rows do not steer; every sou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from time_model.calibration import MOST, NAMES, POOL, Calibration, Entry, Factors, parents
+from time_model.calibration import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns, parents
 
 PRIOR_LOG_SD = {"step": 0.10, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}
 """Width of each factor's prior."""
@@ -79,8 +79,22 @@ def refine(base: Calibration, observations: Sequence[Observation], version: str)
     for key in sorted({(o.architecture, o.generation, "moe" if o.moe else "dense") for o in observations}):
         mine = [o for o in observations if (o.architecture, o.generation, "moe" if o.moe else "dense") == key]
         start = _start(base, mine[0])
-        entries[key] = _fit_one(mine, start, key, {**PRIOR_LOG_SD, "step": UNKNOWN_CLUSTER_LOG_SD})
+        width = {**PRIOR_LOG_SD, "step": UNKNOWN_CLUSTER_LOG_SD}
+        entry = _fit_one(mine, start, key, width)
+        entries[key] = replace(entry, own=_own_runs(mine, entry, width))
     return Calibration(version=version, entries=tuple(entries.values()))
+
+
+def _own_runs(rows: Sequence[Observation], entry: Entry, width: Mapping[str, float]) -> OwnRuns:
+    """How runs scatter around the entry made from them. Degrees of freedom: runs less the trace of the fit's hat matrix (prior
+    widths `width`, no capped errors)."""
+    design = np.array([row.shares for row in rows])
+    errors = np.array([row.log_ratio for row in rows]) - design @ np.log([getattr(entry.factors, name) for name in NAMES])
+    normal = design.T @ design / NOISE_LOG_SD[entry.kind] ** 2
+    precision = np.diag([1.0 / width[name] ** 2 for name in NAMES])
+    free = len(rows) - float(np.trace(np.linalg.solve(normal + precision, normal)))
+    log_sd = min(float(np.sqrt((errors**2).sum() / free)), float(np.log(MOST)))
+    return OwnRuns(runs=len(rows), log_sd=log_sd, degrees_of_freedom=free)
 
 
 def _start(base: Calibration, run: Observation) -> npt.NDArray[np.float64]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
-from autoconfig.confidence import CALIBRATED, CLASSES, MOE, ONE_NODE, RELATED, SMALL, UNFAMILIAR, Band, band_of
+from autoconfig.confidence import CALIBRATED, CLASSES, LEAST_SOURCES, ONE_NODE, RELATED, RELIABLE_ROWS, SMALL, Band, band_of
 from autoconfig.validation_runs import Predicted, paper_of
 
 POOLED = "pooled"
@@ -20,19 +21,13 @@ NOT_FOR_BANDS = {
 """Sources of something else than a training step that a plan is made for. Their coverage is printed beside."""
 FINE_TUNING = (" SFT", " LoRA")
 """NVIDIA's fine-tuning rows: packed sequences of unknown lengths, so that the question itself is not known."""
-QUANTILES = (0.05, 0.95)
-RELIABLE_ROWS = 2.0
-"""A source of n rows weighs n / (n + RELIABLE_ROWS): one row says little of how its source scatters."""
+UPPER = 0.95
+"""Share of runs below the upper end of a band; as many lie above its lower end."""
 LARGE_RUNS = (CALIBRATED, RELATED)
 EVERY_DENSE = (*LARGE_RUNS, ONE_NODE, SMALL)
 EVIDENCE = {CALIBRATED: LARGE_RUNS, RELATED: LARGE_RUNS, ONE_NODE: EVERY_DENSE, SMALL: EVERY_DENSE}
 """Class -> classes whose runs make its band; a class that is not named stands alone. The two classes of large runs scatter
 alike; small and short runs borrow from them, because one paper holds nearly all of their rows."""
-FEW_SOURCES = (MOE, UNFAMILIAR)
-"""Classes whose sources differ more than their rows: their band must also hold a source that nobody has seen. With K sources
-the next one lies beyond all of them with probability 1 / (K + 1): half of that goes to each end (Lee, Barber and Willett 2023,
-arXiv:2306.06342, hierarchical conformal prediction). The pooled band, which stands in where a class has no sources of its own,
-is made the same way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,26 +60,44 @@ def of_training(source: str) -> bool:
     return source not in NOT_FOR_BANDS and not any(task in source for task in FINE_TUNING)
 
 
-def band_from(predicted: Sequence[Predicted], few_sources: bool = False) -> Band:
-    """Quantiles of measured over predicted; sources weigh by RELIABLE_ROWS. `few_sources`: all the same, with room for one that
-    is unseen."""
-    sources = sorted({p.source for p in predicted})
-    count = {source: sum(p.source == source for p in predicted) for source in sources}
-    logs = [p.log_ratio for p in predicted]
-    weights = [1.0 / (count[p.source] + (0.0 if few_sources else RELIABLE_ROWS)) for p in predicted]
-    beyond = 0.5 / (len(sources) + 1) if few_sources else 0.0
-    shares = [min(max((q - beyond) / (1 - 2 * beyond), 0.0), 1.0) for q in QUANTILES]
-    low, high = (float(np.exp(weighted_quantile(logs, weights, share))) for share in shares)
-    return Band(p5=low, p95=high, rows=len(predicted), sources=tuple(sources))
+def band_from(predicted: Sequence[Predicted]) -> Band:
+    """Where a run of a source that nobody has seen lies: the prediction interval of a random-effects model (Higgins, Thompson
+    and Spiegelhalter 2009, J. R. Stat. Soc. A 172, section 2.2) of x = log(measured / predicted), with a scatter for each side:
+
+        ln p5, ln p95 = m -+ t sqrt(v + 2 e),   v = 2 sum w (x - m)^2 over the runs on that side,
+        e = K / (K - 1) sum over sources W^2 (mean of the source - their mean)^2
+
+    w: weight of a run, RELIABLE_ROWS, sum 1; m: weighted median; W: weight of a source; e: variance of the middle, counted by
+    source, because runs of one source err together. v falls short of a new run's scatter by e (the middle was fitted), and the
+    middle itself is unsure by e. t: quantile UPPER of Student's distribution with K - 1 degrees of freedom, K = 1 / sum W^2
+    sources in effect. One source has no scatter between sources: its own quantiles.
+    """
+    names = sorted({p.source for p in predicted})
+    member = np.array([names.index(p.source) for p in predicted])
+    x = np.array([p.log_ratio for p in predicted])
+    w = 1.0 / (np.bincount(member)[member] + RELIABLE_ROWS)
+    w /= w.sum()
+    if len(names) == 1:
+        low, high = (weighted_quantile(x, w, share) for share in (1 - UPPER, UPPER))
+    else:
+        source = np.bincount(member, w)
+        effective = 1.0 / float((source**2).sum())
+        middle = weighted_quantile(x, w, 0.5)
+        means = np.bincount(member, w * x) / source
+        unsure = effective / (effective - 1) * float((source**2 * (means - np.average(means, weights=source)) ** 2).sum())
+        t = float(stdtrit(effective - 1, UPPER))
+        below, above = (2 * float((w * side**2).sum()) for side in (np.minimum(x - middle, 0), np.maximum(x - middle, 0)))
+        low, high = middle - t * np.sqrt(below + 2 * unsure), middle + t * np.sqrt(above + 2 * unsure)
+    return Band(p5=float(np.exp(low)), p95=float(np.exp(high)), rows=len(predicted), sources=tuple(names))
 
 
 def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
-    """A band per class that has evidence, and the pooled one."""
-    found = {POOLED: band_from(predicted, few_sources=True)}
+    """A band per class that has LEAST_SOURCES sources of evidence, and the pooled one."""
+    found = {POOLED: band_from(predicted)}
     for level in CLASSES:
         rows = [p for p in predicted if p.level in EVIDENCE.get(level, (level,))]
-        if rows:
-            found[level] = band_from(rows, few_sources=level in FEW_SOURCES)
+        if len({p.source for p in rows}) >= LEAST_SOURCES:
+            found[level] = band_from(rows)
     return found
 
 

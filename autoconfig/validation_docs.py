@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from autoconfig.confidence import CLASSES
+from autoconfig.confidence import CLASSES, LEAST_SOURCES
 from autoconfig.files import write_atomically
 from autoconfig.validate import EVERYTHING, Sections, Validation, validate
 from autoconfig.validation_report import (
@@ -80,12 +80,14 @@ def docs(by_source: Validation, by_model: Validation) -> str:
 def _classes() -> str:
     return (
         f"Shipped calibration: {shipped().version}. Confidence classes: {', '.join(CLASSES)}.\n\n"
-        "Bands are quantiles of measured over predicted on the runs of other sources. A source of n rows weighs n / (n + 2).\n"
-        "Large runs of calibrated and related software share a band; small models and runs of one node borrow theirs from all\n"
-        "dense runs, because one paper holds nearly all of their rows. Mixtures of experts and unfamiliar software, where\n"
-        "sources differ more than rows, leave room for a source that lies beyond all others (hierarchical conformal\n"
-        "prediction). A class with fewer than three sources takes the pooled band. A line marked NO was asked for and is not\n"
-        "reached.\n"
+        "Bands are 90 % prediction intervals for a run of one more source, from the runs of other sources: a random-effects\n"
+        "model of log(measured / predicted) with the scatter between and within sources, Student's quantile for the number of\n"
+        "sources, and each side its own scatter (formula: `autoconfig/validation_bands.py`, `band_from`). A source of n rows\n"
+        "weighs n / (n + 2). Large runs of calibrated and related software share a band; small models and runs of one node\n"
+        "borrow theirs from all dense runs, because one paper holds nearly all of their rows. A class with fewer than\n"
+        f"{LEAST_SOURCES} sources takes the pooled band. With a calibration from your own runs (`autoconfig calibrate`) your\n"
+        "cluster is no new source: the band shrinks with their number and takes on their scatter\n"
+        "(`autoconfig/confidence.py`, `narrowed`). A line marked NO was asked for and is not reached.\n"
     )
 
 

@@ -118,7 +118,7 @@ def coverage_sheet(found: Validation) -> Sheet:
         )
     left = "; ".join(f"{source} ({why})" for source, why in NOT_FOR_BANDS.items())
     return Sheet(
-        title="90 % bands: quantiles from the other sources only",
+        title="90 % bands: from the other sources only",
         columns=(
             "class",
             "rows",

@@ -8,8 +8,9 @@ factors 1). The files are written by `autoconfig calibrate`; the one that ships 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -45,6 +46,17 @@ NAMES = tuple(f.name for f in fields(Factors))
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnRuns:
+    """The runs of one cluster's own that an entry was refined on, and how they scatter around it."""
+
+    runs: int
+    log_sd: float
+    """Scatter of log(measured / predicted) around the refined entry."""
+    degrees_of_freedom: float
+    """Runs less the effective number of factors that they determined."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """What was fitted for one (architecture, generation)."""
 
@@ -60,6 +72,8 @@ class Entry:
     rows: tuple[str, ...] = ()
     """Ids of the measured runs behind it."""
     sources: tuple[str, ...] = ()
+    own: OwnRuns | None = None
+    """None: published runs, of clusters that are not the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +170,20 @@ def _entry(item: dict[str, Any], name: str) -> Entry:
         determined=tuple(item.get("determined", ())),
         rows=tuple(item.get("rows", ())),
         sources=tuple(item.get("sources", ())),
+        own=_own(item["own"], name) if "own" in item else None,
     )
+
+
+def _own(item: dict[str, Any], name: str) -> OwnRuns:
+    found = OwnRuns(
+        runs=int(item["runs"]), log_sd=float(item["log_sd"]), degrees_of_freedom=float(item["degrees_of_freedom"])
+    )
+    if not (found.runs >= 1 and 0 <= found.log_sd <= math.log(MOST) and 0 <= found.degrees_of_freedom <= found.runs):
+        raise InputError(
+            f"{name}: own runs {item}: use runs of at least 1, log_sd from 0 to {math.log(MOST):.2f}, degrees_of_freedom "
+            "from 0 to runs"
+        )
+    return found
 
 
 def to_json(calibration: Calibration) -> dict[str, Any]:
@@ -174,6 +201,7 @@ def to_json(calibration: Calibration) -> dict[str, Any]:
                 "determined": list(e.determined),
                 "sources": list(e.sources),
                 "rows": list(e.rows),
+                **({} if e.own is None else {"own": asdict(e.own)}),
             }
             for e in calibration.entries
         ],

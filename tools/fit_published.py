@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CALIBRATION = ROOT / "time_model" / "data" / "calibration.json"
 BANDS = ROOT / "autoconfig" / "data" / "bands.json"
 ABOUT = (
-    "5 % and 95 % quantiles of measured over predicted step time, every source with equal weight, on published runs whose "
-    "source the constants had not seen (autoconfig/validation_bands.py). Written by tools/fit_published.py."
+    "5 % and 95 % bounds of measured over predicted step time for a run of a new source, from published runs whose source the "
+    "constants had not seen (autoconfig/validation_bands.py, band_from). Written by tools/fit_published.py."
 )
 
 

@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +13,12 @@ import pytest
 
 from autoconfig.calibrate import calibrate_file, published_calibration, write_calibration
 from autoconfig.calibration_file import calibrated, named_calibration, read_calibration
-from autoconfig.confidence import CLASSES, band_of, confidence_class, shipped_bands
+from autoconfig.confidence import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
 from autoconfig.measured import published_rows, read_case
 from autoconfig.observe import predicted_seconds
 from autoconfig.question import Request, understand
-from time_model.calibration import DOCUMENTED_DEFAULTS, NAMES, Calibration, shipped
+from specs.errors import InputError
+from time_model.calibration import DOCUMENTED_DEFAULTS, NAMES, Calibration, parse, shipped, to_json
 
 SLOWER = 1.2
 ROWS = [row for row in published_rows() if row["source"] == "Narayanan2021-Table1"]
@@ -69,11 +71,50 @@ def test_undetermined_factors_stay_and_are_named(tmp_path: Path) -> None:
     assert "moe" in kept
     assert entry.factors.moe == 1.0
     setting = calibrated(read_case(ROWS[3]).setting, found)
-    from autoconfig.confidence import confidence_of
-
     text = confidence_of(setting, 1.0, 1.0, found).calibrated_on
     assert found.version in text and "not determined" in text
     assert all(name in text for name in kept if name != "moe")
+
+
+def width(found: Calibration) -> float:
+    confidence = confidence_of(read_case(ROWS[4]).setting, 1.0, 1.0, found)
+    return math.log(confidence.step_seconds_p95 / confidence.step_seconds_p5)
+
+
+def test_own_runs_narrow_the_band_as_far_as_they_agree(tmp_path: Path) -> None:
+    steady = as_measured(ROWS)
+    three, _ = calibrate_file(write(tmp_path / "a.csv", steady[:3]))
+    eight, _ = calibrate_file(write(tmp_path / "b.csv", steady[:8]))
+    wild = [
+        row | {"metric_step_s": str(float(row["metric_step_s"]) * math.exp(0.3 * (-1) ** n))} for n, row in enumerate(steady)
+    ]
+    loose, _ = calibrate_file(write(tmp_path / "c.csv", wild[:8]))
+    assert width(eight) < 0.85 * width(three) < 0.85 * width(shipped())
+    assert width(loose) > 1.2 * width(shipped())
+    assert width(read_calibration_of(eight, tmp_path)) == pytest.approx(width(eight))
+    assert all(entry.own is None for entry in shipped().entries)
+
+
+def test_own_runs_say_nothing_of_other_software(tmp_path: Path) -> None:
+    mine, _ = calibrate_file(write(tmp_path / "runs.csv", as_measured(ROWS)[:8]))
+    setting = read_case(ROWS[4]).setting
+    child = replace(setting, stack=replace(setting.stack, generation="gpt-neox"))
+    assert own_runs(setting, mine) is not None
+    assert mine.entry_for(child.cluster.gpu, "gpt-neox") is not None
+    assert own_runs(child, mine) is None
+    assert own_runs(understand(Request(model="mixtral-8x7b", gpus=64, gpu="a100-80gb")).setting, mine) is None
+
+
+@pytest.mark.parametrize("own", [
+    {"runs": 0, "log_sd": 0.1, "degrees_of_freedom": 0}, {"runs": 3, "log_sd": -1, "degrees_of_freedom": 2},
+    {"runs": 3, "log_sd": 0.1, "degrees_of_freedom": 9}, {"runs": 3, "log_sd": math.nan, "degrees_of_freedom": 2},
+    {"runs": 3}, [],
+])  # fmt: skip
+def test_absurd_own_runs_are_refused(own: object) -> None:
+    data = to_json(shipped())
+    data["entries"][0]["own"] = own
+    with pytest.raises(InputError, match=r"own|malformed"):
+        parse(data, "mine.json")
 
 
 def test_versions_name_the_runs(tmp_path: Path) -> None:

@@ -10,22 +10,23 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from autoconfig.confidence import Band, band_of, narrowed
+from autoconfig.fit import refine
 from autoconfig.headlines import FAR, headlines
 from autoconfig.measured import published_rows
-from autoconfig.observe import useful_for_calibration
+from autoconfig.observe import observe, useful_for_calibration
 from autoconfig.validate import Sections, Validation, validate
-from autoconfig.validation_bands import band_from, coverage, weighted_quantile
+from autoconfig.validation_bands import band_from, bands_of, coverage, of_training, weighted_quantile
 from autoconfig.validation_decisions import decisions
 from autoconfig.validation_html import page
 from autoconfig.validation_lines import lines_of
 from autoconfig.validation_memory import best_offset
 from autoconfig.validation_report import line_sheet
-from autoconfig.validation_runs import Constants, predictions, published_runs
+from autoconfig.validation_runs import Constants, Predicted, paper_of, predictions, published_runs
+from time_model.calibration import NAMES
 
-POOLED_LINE = "90 % bands: pooled, inside"
-NOT_REACHED = {POOLED_LINE}
-"""Lines that docs/accuracy.md says NO to: better constants left sources of one row outside of bands made for worse ones."""
-"""Lines of data/accuracy_bars.json that are not reached; docs/accuracy.md shows the figures."""
+NOT_REACHED = {"90 % bands: median half-width, sources equal"}
+"""Lines that docs/accuracy.md says NO to: a third of the sources are mixtures of experts, which scatter three times as much."""
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +73,16 @@ def test_bands_hold_about_nine_of_ten_left_out_runs(by_source: Validation) -> No
         print(f"{line.level}: {line.rows} rows of {line.sources} sources, {line.inside:.1%} inside, +-{line.half_width:.1%}")
         if line.rows >= 100 and line.level != "pooled":
             assert 0.80 <= line.inside <= 0.97, line.level
-    assert 0.80 <= by_source.coverage[0].inside <= 0.95
+    assert 0.85 <= by_source.coverage[0].inside <= 0.95
     assert by_source.coverage[0].half_width <= 0.14
 
 
 def test_lines_beside_step_times_say_yes_or_no(by_source: Validation) -> None:
     found = lines_of(by_source.coverage, (), by_source.memory, by_source.verdicts, ())
     lines = {line.name: line for line in found}
-    assert lines[POOLED_LINE].holds == (lines[POOLED_LINE].name not in NOT_REACHED)
+    for line in found:
+        if line.name.startswith("90 % bands"):
+            assert line.holds == (line.name not in NOT_REACHED), line
     assert lines["Aleph Alpha 13B, cross-validated: out of memory, right"].holds
     assert lines["SimuMax peak memory, worst run"].holds
     assert not replace(lines["90 % bands: pooled, inside"], reached=0.96).holds
@@ -102,14 +105,75 @@ def test_bands_know_other_sources_only() -> None:
     assert coverage(far)[0].inside == 0.0, "each source would hold 90 % of itself"
 
 
-def test_bands_of_few_sources_hold_the_next_source() -> None:
-    runs = [p for p in predictions("source") if p.level == "mixture of experts"]
-    ratios = [math.exp(p.log_ratio) for p in runs]
-    plain, wide = band_from(runs), band_from(runs, few_sources=True)
-    assert wide.p5 < plain.p5 < plain.p95 < wide.p95
-    assert min(ratios) <= wide.p5 and wide.p95 <= max(ratios)
-    one = [p for p in runs if p.source == runs[0].source]
-    assert band_from(one, few_sources=True).p5 == pytest.approx(min(math.exp(p.log_ratio) for p in one))
+def scattered(between: float, within: float, sources: int, rows: int, seed: int) -> list[Predicted]:
+    """Made-up runs of `sources` tables: normal scatter of both kinds."""
+    draw = np.random.default_rng(seed)
+    run = published_runs().runs[0]
+    found = []
+    for number, offset in enumerate(draw.normal(0.0, between, sources)):
+        case = replace(run.case, source=f"table {number}")
+        found += [
+            Predicted(run=replace(run, case=case, measured_s=math.exp(offset + error)), step_seconds=1.0, level="one node")
+            for error in draw.normal(0.0, within, rows)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("between", "within", "sources", "rows"), [
+    (0.1, 0.1, 6, 5), (0.1, 0.02, 12, 8), (0.02, 0.1, 12, 8), (0.1, 0.1, 30, 1),
+])  # fmt: skip
+def test_bands_hold_nine_of_ten_runs_of_a_new_source(between: float, within: float, sources: int, rows: int) -> None:
+    """Normal scatter, where the formula is exact for sources of one run and gives a little more for few sources of many."""
+    share = []
+    for seed in range(300):
+        runs = scattered(between, within, sources + 1, rows, seed)
+        band = band_from(runs[:-rows])
+        share += [band.p5 <= math.exp(p.log_ratio) <= band.p95 for p in runs[-rows:]]
+    print(f"between {between}, within {within}, {sources} sources: {np.mean(share):.1%}")
+    assert 0.87 <= np.mean(share) <= 0.95
+
+
+def test_bands_take_each_side_for_itself() -> None:
+    runs = scattered(0.05, 0.05, 20, 5, 1)
+    even = band_from(runs)
+    slower = band_from([replace(p, step_seconds=p.step_seconds / 3) if p.log_ratio > 0.1 else p for p in runs])
+    assert slower.p95 > 1.3 * even.p95
+    assert math.log(slower.p5) > 2 * math.log(even.p5)
+
+
+def after_three_own_runs(rows: list[Predicted], bands: dict[str, Band], seed: int) -> list[tuple[bool, float]]:
+    """(inside, what three own runs change in the half-width) of the other rows of a source."""
+    seen = [observe(p.run) for p in rows]
+    pick = set(np.random.default_rng(seed).choice(len(rows), 3, replace=False).tolist())
+    base = Constants("source").of(rows[0].source, rows[0].run.case.setting.model.name)
+    mine = refine(base, [seen[i] for i in pick], "mine")
+    found = []
+    for i, (row, run) in enumerate(zip(rows, seen, strict=True)):
+        entry = mine.entry_of(run.architecture, run.generation, moe=run.moe)
+        if i in pick or entry is None or entry.own is None:
+            continue
+        error = run.log_ratio - np.dot(run.shares, [math.log(getattr(entry.factors, name)) for name in NAMES])
+        before = band_of(row.level, bands)
+        band = narrowed(before, entry.own)
+        found.append((band.p5 <= math.exp(error) <= band.p95, (band.p95 - band.p5 - before.p95 + before.p5) / 2))
+    return found
+
+
+def test_own_runs_narrow_bands_that_still_hold() -> None:
+    """Every source with ten rows or more plays a user's cluster, small models left out."""
+    every = [p for p in predictions("source") if of_training(p.source) and p.level != "small model"]
+    inside, change = [], []
+    for source in sorted({p.source for p in every}):
+        rows = [p for p in every if p.source == source][:200]
+        if len(rows) < 10:
+            continue
+        bands = bands_of([p for p in every if paper_of(p.source) != paper_of(source)])
+        found = [item for seed in range(5) for item in after_three_own_runs(rows, bands, seed)]
+        inside.append(np.mean([held for held, _ in found]))
+        change.append(np.median([less for _, less in found]))
+    print(f"{len(inside)} sources: {np.mean(inside):.1%} inside, half-width {np.mean(change):+.1%}")
+    assert np.mean(inside) >= 0.85
+    assert np.mean(change) <= -0.015
 
 
 def test_weighted_quantile_of_equal_weights_is_the_median() -> None:
