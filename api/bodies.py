@@ -13,6 +13,7 @@ from api.problems import unknown_field
 from autoconfig.cli import explain_command, search_command
 from autoconfig.cli_megatron import check_command
 from autoconfig.cli_scaling import scaling_command
+from autoconfig.export.write import FORMATS
 
 MOST_TEXTS = 64
 MOST_ROWS = 1_000
@@ -21,7 +22,7 @@ _Inline = dict[str, Any]
 
 MODEL_HELP = "Catalogue name (`GET /v1/models`), a size such as `13b`, or the object of a Hugging Face config.json."
 CLUSTER_HELP = "Other hardware, as an object: the keys of docs/examples/cluster.json."
-FILES = ("output", "export", "force", "as_json", "plot", "apply_to", "profile", "study", "budget", "resume", "quiet")
+FILES = ("output", "export", "report", "force", "as_json", "plot", "apply_to", "profile", "study", "budget", "resume", "quiet")
 """Options of the command line that name files or the terminal."""
 
 
@@ -68,11 +69,20 @@ def _field(option: click.Option) -> tuple[Any, Any]:
 
 PlansBody = create_model("PlansBody", __base__=_Body, **_fields(search_command))
 _explain_fields = _fields(explain_command, ("binds",))
+_plan = (_Text, Field(description="A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"]))
 ExplainBody = create_model(
     "ExplainBody",
     __base__=_Body,
-    plan=(_Text, Field(description="A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"])),
+    plan=_plan,
     binds=(bool, Field(default=False, description="Also what more memory, bandwidth, compute or batch would buy.")),
+    **_explain_fields,
+)
+TimelineBody = create_model("TimelineBody", __base__=_Body, plan=_plan, **_explain_fields)
+ExportBody = create_model(
+    "ExportBody",
+    __base__=_Body,
+    plan=_plan,
+    format=(Literal[FORMATS], Field(default=FORMATS[0], description="megatron: launch scripts and plan.json; plan: plan.json.")),
     **_explain_fields,
 )
 ScalingBody = create_model(

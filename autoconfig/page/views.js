@@ -1,0 +1,235 @@
+// The views that the page of the service and a report share: the answer, its plans, a chosen plan, a comparison.
+
+import { memoryChart, timeChart, timeOrder } from "./charts.js";
+import { copyButton, download, h, replace, table } from "./dom.js";
+import { count, gib, large, percent, planWords, plainSeconds, seconds } from "./format.js";
+import { paretoPlot } from "./plots.js";
+import { timelineChart } from "./timeline.js";
+
+/** What was asked, in a line, and everything that was assumed. */
+export function summary(answer) {
+  const { model, cluster, workload, numerics, funnel } = answer;
+  const text = [`${model.name}, ${large(model.parameters)} parameters`, `${count(cluster.num_gpus)} × ${cluster.gpu}`,
+    `sequence ${count(workload.seq_length)}`, `batch ${count(workload.global_batch_size)}`, numerics.precision, answer.software];
+  return h("div", { class: "summary" },
+    h("p", null, text.map((words, index) => [index ? " · " : "", index ? words : h("strong", null, words)])),
+    h("p", { class: "quiet" }, `${count(funnel.legal)} legal layouts, ${count(funnel.fit)} fit, ${count(funnel.priced)} plans ` +
+      `priced; by formula, calibration ${answer.calibration}`),
+    answer.assumed.length ? h("details", { class: "quiet" }, h("summary", null, `${answer.assumed.length} assumptions`),
+      h("ul", null, answer.assumed.map((line) => h("li", null, line)))) : null);
+}
+
+/** A plan's short form, breaking between its keys. */
+function planText(short) {
+  return h("code", { class: "plan" }, planWords(short).map((word, index) => [index ? [",", h("wbr")] : null, word]));
+}
+
+export class Workbench {
+  /** `source(short)` gives {detail, timeline, files, problem} of a plan; `changed()` is told when the choice changes. */
+  constructor(source, changed) {
+    this.source = source;
+    this.changed = changed;
+    this.answer = null;
+    this.plan = null;
+    this.compared = null;
+    this.turn = 0;
+    this.head = h("div", { class: "answer" });
+    this.detail = h("section", { class: "detail", "aria-label": "Chosen plan", "aria-live": "off" });
+    this.element = h("div", { class: "workbench" }, this.head, this.detail);
+  }
+
+  /** Shows an answer. A plan that was chosen before and is not in it stays chosen: it is explained under the new question. */
+  show(answer, plan, compared) {
+    this.answer = answer;
+    const first = answer.plans[0] || answer.nearest_miss;
+    this.plan = plan || (first ? first.short : null);
+    this.compared = compared || null;
+    const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.focus : null;
+    replace(this.head, summary(answer), answer.plans.length ? this.ranked() : nothingFits(answer));
+    if (focused) this.head.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
+    return this.explain();
+  }
+
+  choose(short) {
+    if (short === this.plan) return;
+    if (short === this.compared) this.compared = null;
+    this.plan = short;
+    this.mark();
+    this.changed();
+    this.explain();
+  }
+
+  compare(short) {
+    this.compared = this.compared === short || short === this.plan ? null : short;
+    this.mark();
+    this.changed();
+    this.explain();
+  }
+
+  /** Brings marks of the chosen plan up to date where they are, so that the focus stays. */
+  mark() {
+    for (const element of this.head.querySelectorAll("[data-short]")) {
+      const chosen = element.dataset.short === this.plan;
+      element.classList.toggle("chosen", chosen);
+      if (element.matches("g")) element[chosen ? "setAttribute" : "removeAttribute"]("aria-current", "true");
+      const radio = element.querySelector("input[type=radio]");
+      if (radio) radio.checked = chosen;
+      const versus = element.querySelector("button");
+      if (versus) {
+        versus.setAttribute("aria-pressed", String(element.dataset.short === this.compared));
+        versus.disabled = chosen;
+      }
+    }
+  }
+
+  ranked() {
+    const { plans } = this.answer;
+    const extra = [["days", "days_to_train"], ["cost", "cost"]].filter(([, key]) => plans.some((plan) => plan[key] !== null));
+    const heads = ["", "#", "plan", "step, s", "5–95 %", "tokens/s/GPU", "MFU", "memory, GiB", "fits", ...extra.map(([name]) => name),
+      "compare"];
+    const sizes = new Map();
+    for (const plan of plans) sizes.set(plan.tie_group, (sizes.get(plan.tie_group) || 0) + 1);
+    const rows = plans.map((plan, index) => this.row(plan, index, sizes, extra));
+    const ties = sizes.get(1) || 0;
+    return h("div", { class: "columns" },
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked plans" },
+        h("table", { class: "plans" },
+          h("caption", null, `${count(plans.length)} best layouts`, ties > 1 ? h("span", { class: "quiet" },
+            `; “=” marks plans too close for the model to tell apart`) : null),
+          h("thead", null, h("tr", null, heads.map((name) => name ? h("th", { scope: "col" }, name)
+            : h("td", null, h("span", { class: "unseen" }, "chosen"))))),
+          h("tbody", null, rows))),
+      paretoPlot(this.answer, () => this.plan, (short) => this.choose(short)));
+  }
+
+  row(plan, index, sizes, extra) {
+    const { peak_gib: peak, limit_gib: limit, device_gib: device } = plan.memory;
+    const tied = sizes.get(plan.tie_group) > 1;
+    const before = this.answer.plans[index - 1];
+    const level = h("i", { class: "level" });
+    level.style.width = `${(100 * peak) / device}%`;
+    const chosen = plan.short === this.plan;
+    const radio = h("input", { type: "radio", name: "plan", value: plan.short, checked: chosen, "aria-label": `Choose ${plan.short}`,
+      "data-focus": `row-${index}`, onchange: () => this.choose(plan.short) });
+    const versus = h("button", { type: "button", class: "small", "aria-pressed": String(plan.short === this.compared),
+      "aria-label": `Compare with ${plan.short}`, disabled: chosen, onclick: (event) => {
+        event.stopPropagation();
+        this.compare(plan.short);
+      } }, "vs");
+    const { step_seconds_p5: low, step_seconds_p95: high, fit_probability: fit } = plan.confidence;
+    return h("tr", { class: `${chosen ? "chosen" : ""}${before && before.tie_group !== plan.tie_group ? " group" : ""}`,
+      "data-short": plan.short, title: plan.why, onclick: () => this.choose(plan.short) },
+    h("td", null, radio), h("td", null, `${plan.rank}${tied ? "\u2009=" : ""}`),
+    h("th", { scope: "row" }, planText(plan.short)),
+    h("td", null, plainSeconds(plan.step_seconds)), h("td", { class: "quiet" }, `${plainSeconds(low)}–${plainSeconds(high)}`),
+    h("td", null, count(plan.tokens_per_second_per_gpu)), h("td", null, percent(plan.mfu, 1)),
+    h("td", { class: "memory", title: `${gib(peak)} of ${gib(limit)} GiB` }, h("span", { class: "gauge" }, level), gib(peak)),
+    h("td", { class: fit < 0.5 ? "bad" : fit < 0.95 ? "warn" : "good" }, percent(fit)),
+    extra.map(([, key]) => h("td", null, plan[key] === null ? "" : plan[key] < 10 ? plan[key].toFixed(2) : count(plan[key]))),
+    h("td", null, versus));
+  }
+
+  /** Asks for everything about the chosen plan, and the one beside it, and shows it when the last asked has come. */
+  async explain() {
+    const turn = ++this.turn;
+    const wanted = [this.plan, this.compared].filter(Boolean);
+    if (!wanted.length) {
+      replace(this.detail);
+      return;
+    }
+    this.detail.setAttribute("aria-busy", "true");
+    const found = await Promise.all(wanted.map((short) => this.source(short).catch((problem) => ({ problem, short }))));
+    if (turn !== this.turn) return;
+    this.detail.removeAttribute("aria-busy");
+    const known = found.filter((one) => one.detail && one.detail.legal);
+    const scales = known.length ? { ...timeOrder(known.map((one) => one.detail)),
+      memory: Math.max(...known.map((one) => one.detail.memory.peak_gib)) } : null;
+    replace(this.detail,
+      known.length === 2 ? comparison(known.map((one) => one.detail)) : null,
+      h("div", { class: `details-of plans-${found.length}` }, found.map((one, index) => onePlan(one, wanted[index], scales, this))));
+  }
+}
+
+function nothingFits(answer) {
+  const miss = answer.nearest_miss;
+  return h("div", { class: "note" },
+    h("p", null, h("strong", null, "Nothing fits in memory. "), miss ? `The nearest plan lacks ${gib(miss.shortfall_gib)} GiB.` : ""),
+    miss && miss.try.length ? [h("p", null, "What would do:"), h("ul", null, miss.try.map((line) => h("li", null, line)))] : null);
+}
+
+function onePlan(one, short, scales, bench) {
+  const known = bench.answer.plans.find((plan) => plan.short === short);
+  const head = h("header", null, h("h2", null, planText(short)), copyButton("Copy plan", short));
+  if (!one.detail) return h("article", null, head, h("p", { class: "note bad" }, one.problem ? one.problem.message : "no answer"));
+  const { detail } = one;
+  if (!detail.legal) {
+    return h("article", null, head, h("div", { class: "note" },
+      h("p", null, "This plan is not legal here:"),
+      h("ul", null, detail.rejected_by.map((rule) => h("li", null, `${rule.rule}: ${rule.text}`))),
+      detail.nearest_legal ? h("p", null, "The nearest legal plan: ", h("button", { type: "button",
+        onclick: () => bench.choose(detail.nearest_legal) }, detail.nearest_legal)) : null));
+  }
+  return h("article", null, head, facts(detail),
+    known ? h("p", { class: "quiet" }, known.why) : null,
+    h("div", { class: "columns even" }, memoryChart(detail, scales.memory), timeChart(detail, scales.order, scales.most)),
+    one.timeline ? timelineChart(one.timeline, detail) : null,
+    config(one));
+}
+
+function facts(detail) {
+  const { confidence, memory } = detail;
+  const rows = [
+    ["step", `${seconds(detail.step_seconds)} (${plainSeconds(confidence.step_seconds_p5)}–${plainSeconds(confidence.step_seconds_p95)})`],
+    ["tokens/s/GPU", count(detail.tokens_per_second_per_gpu)],
+    ["TFLOPS/GPU", count(detail.model_tflops_per_gpu)],
+    [`MFU, ${detail.flops_convention}`, percent(detail.mfu, 1)],
+    ["peak memory", `${gib(memory.peak_gib)} of ${gib(memory.limit_gib)} GiB`],
+    ["fits", percent(confidence.fit_probability)],
+    ["days", detail.days_to_train === null ? null : detail.days_to_train.toFixed(1)],
+    ["cost", detail.cost === null ? null : count(detail.cost)],
+    ["origin", detail.origin],
+  ].filter(([, value]) => value !== null);
+  return h("dl", { class: "facts", title: `${confidence.level}: ${confidence.calibrated_on}` },
+    rows.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+}
+
+/** The exported files of a plan: look, copy, download. */
+function config(one) {
+  const names = Object.keys(one.files || {});
+  if (!names.length) {
+    return h("div", { class: "config" }, h("h3", null, "Config"),
+      h("p", { class: "quiet" }, one.fileProblem || "No config is exported for this plan."));
+  }
+  const text = h("pre", { tabindex: 0, "aria-label": "Exported file" });
+  const pick = h("select", { "aria-label": "Exported file" }, names.map((name) => h("option", { value: name }, name)));
+  const show = () => { text.textContent = one.files[pick.value]; };
+  pick.addEventListener("change", show);
+  pick.value = names.find((name) => name.includes("torchrun")) || names[0];
+  show();
+  return h("div", { class: "config" },
+    h("header", null, h("h3", null, "Config"), pick,
+      h("button", { type: "button", onclick: () => download(pick.value, one.files[pick.value]) }, "Download"),
+      copyButton("Copy", () => one.files[pick.value])),
+    h("details", null, h("summary", null, "Show the file"), text));
+}
+
+function comparison(details) {
+  const [a, b] = details;
+  const row = (name, key, text, suffix) => {
+    const [left, right] = [key(a), key(b)];
+    const change = left ? right / left - 1 : 0;
+    return [name, text(left) + suffix, text(right) + suffix, `${change >= 0 ? "+" : "−"}${percent(Math.abs(change), 1)}`];
+  };
+  const keys = [...new Set(details.flatMap((detail) => Object.keys(detail.plan)))]
+    .filter((key) => JSON.stringify(a.plan[key]) !== JSON.stringify(b.plan[key]));
+  const said = (value) => value === null || value === "" || (Array.isArray(value) && !value.length) ? "–" : String(value);
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Comparison" },
+    table("Two plans compared", ["", "chosen", "compared", "difference"], [
+      row("step, s", (d) => d.step_seconds, plainSeconds, ""),
+      row("tokens/s/GPU", (d) => d.tokens_per_second_per_gpu, count, ""),
+      row("MFU", (d) => d.mfu, (value) => percent(value, 1), ""),
+      row("peak memory", (d) => d.memory.peak_gib, gib, " GiB"),
+      row("chance to fit", (d) => d.confidence.fit_probability, (value) => percent(value), ""),
+      ...keys.map((key) => [h("code", null, key), said(a.plan[key]), said(b.plan[key]), ""]),
+    ], { class: "figures compared" }));
+}
