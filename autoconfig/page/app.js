@@ -86,12 +86,14 @@ function succeed() {
   byId("problem").hidden = true;
   byId("key-form").hidden = true;
   byId("view-plans").classList.remove("stale");
+  byId("state").textContent = "";
 }
 
-/** Shows what is wrong: beside its field, or above the answer. The answer before stays, dimmed. */
+/** Shows what is wrong: beside its field, or above the answer. The answer before stays, without colours. */
 function fail(problem) {
   busy(false);
   byId("view-plans").classList.add("stale");
+  if (bench.answer) byId("state").textContent = "shown below: the answer to the question before";
   if (problem.status === 401) {
     byId("key-form").hidden = false;
     byId("key").focus();

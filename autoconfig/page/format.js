@@ -16,7 +16,7 @@ export function seconds(value) {
 }
 
 /** As `seconds` without the unit, for columns of seconds. */
-export const plainSeconds = (value) => grouped(value, value < 10 ? 3 : value < 100 ? 2 : 1);
+export const plainSeconds = (value) => grouped(value, value < 100 ? 3 : 1);
 
 /** 174.6 B, 1.2 M. */
 export function large(value) {

@@ -38,8 +38,11 @@ function frame(width, height, x, y, points, extra) {
     s("text", { class: "title", x: (EDGE.left + right) / 2, y: height - 6, "text-anchor": "middle" }, x.title),
     s("text", { class: "title", x: 4, y: 10 }, y.title),
     extra(px, py, { right, bottom }),
-    points.map((point, index) => mark(point, index, points, px, py)));
+    onTop(points.map((point, index) => mark(point, index, points, px, py))));
 }
+
+/** The chosen point is drawn last, over the others. */
+const onTop = (elements) => elements.sort((a, b) => a.classList.contains("chosen") - b.classList.contains("chosen"));
 
 /** A point as a button; one tab stop for the plot, arrow keys go from point to point. */
 function mark(point, index, points, px, py) {
@@ -97,7 +100,7 @@ export function paretoPlot(answer, chosen, choose) {
     const points = pointsNow();
     const [low, high] = span(points.map((point) => point.x).concat(limit), 0.05);
     const [fast, slow] = span(points.map((point) => point.y), 0.1);
-    return frame(width, 250, { low, high, title: "peak memory, GiB" }, { low: fast, high: slow, title: "seconds a step" }, points,
+    return frame(width, 330, { low, high, title: "peak memory, GiB" }, { low: fast, high: slow, title: "seconds a step" }, points,
       (px, py, { bottom }) => {
         const line = answer.pareto.map((plan) => `${px(plan.memory.peak_gib)},${py(plan.step_seconds)}`).join(" ");
         return [s("line", { class: "limit", x1: px(limit), x2: px(limit), y1: EDGE.top, y2: bottom }),

@@ -7,6 +7,8 @@ import { legend } from "./charts.js";
 const ROW = 22;
 const BAR = 18;
 const LABEL = 54;
+/** Pixels from which chunks of layers are told apart by their shade. */
+const LEAST_SHADED = 4;
 const ZOOMS = [1, 2, 4, 8, 16];
 const AFTER = ["gradient_reduction_seconds", "parameter_gather_seconds", "embedding_gradient_seconds", "optimizer_seconds"];
 
@@ -72,7 +74,7 @@ function row(work, stage, x, last, known) {
     const from = x(piece.start);
     const to = Math.max(from + 0.3, x(piece.end) - (x(piece.end) - from > 3 ? 0.6 : 0));
     const waits = (BAR * piece.waits) / (piece.end - piece.start || 1);
-    const name = piece.chunk % 2 ? `${way}-odd` : way;
+    const name = piece.chunk % 2 && to - from >= LEAST_SHADED ? `${way}-odd` : way;
     paths[name] = `${paths[name] || ""}M${from.toFixed(2)} ${y}H${to.toFixed(2)}V${y + BAR}H${from.toFixed(2)}Z`;
     paths.wait = `${paths.wait || ""}M${from.toFixed(2)} ${(y + BAR - waits).toFixed(2)}H${to.toFixed(2)}V${y + BAR}` +
       `H${from.toFixed(2)}Z`;

@@ -2,7 +2,7 @@
 
 import { memoryChart, timeChart, timeOrder } from "./charts.js";
 import { copyButton, download, h, replace, table } from "./dom.js";
-import { count, gib, large, percent, planWords, plainSeconds, seconds } from "./format.js";
+import { count, gib, large, partName, percent, planWords, plainSeconds, seconds } from "./format.js";
 import { paretoPlot } from "./plots.js";
 import { timelineChart } from "./timeline.js";
 
@@ -18,6 +18,21 @@ export function summary(answer) {
     answer.assumed.length ? h("details", { class: "quiet" }, h("summary", null, `${answer.assumed.length} assumptions`),
       h("ul", null, answer.assumed.map((line) => h("li", null, line)))) : null);
 }
+
+/** Columns of a plan: head, Megatron's name, and the value that, where all plans have it, leaves the column out. */
+const COLUMNS = [
+  ["TP", "tensor_model_parallel_size"], ["PP", "pipeline_model_parallel_size"],
+  ["VPP", "virtual_pipeline_model_parallel_size", 1], ["CP", "context_parallel_size", 1],
+  ["EP", "expert_model_parallel_size", 1], ["ETP", "expert_tensor_parallel_size", 1], ["DP", "data_parallel_size"],
+  ["MBS", "micro_batch_size"], ["SP", "sequence_parallel"], ["first", "decoder_first_pipeline_num_layers", null],
+  ["last", "decoder_last_pipeline_num_layers", null], ["dist. opt.", "use_distributed_optimizer", true], ["FSDP", "fsdp", 0],
+  ["offload", "optimizer_offload_fraction", 0],
+];
+
+const cell = (value) => value === true ? "on" : value === false ? "off" : value === null ? "–" : String(value);
+
+/** Sentences of an answer with its parts under their plain names. */
+const readable = (text) => text.replace(/\b[a-z0-9_]+_seconds\b/g, partName);
 
 /** A plan's short form, breaking between its keys. */
 function planText(short) {
@@ -85,26 +100,25 @@ export class Workbench {
   ranked() {
     const { plans } = this.answer;
     const extra = [["days", "days_to_train"], ["cost", "cost"]].filter(([, key]) => plans.some((plan) => plan[key] !== null));
-    const heads = ["", "#", "plan", "step, s", "5–95 %", "tokens/s/GPU", "MFU", "memory, GiB", "fits", ...extra.map(([name]) => name),
-      "compare"];
-    const sizes = new Map();
-    for (const plan of plans) sizes.set(plan.tie_group, (sizes.get(plan.tie_group) || 0) + 1);
-    const rows = plans.map((plan, index) => this.row(plan, index, sizes, extra));
-    const ties = sizes.get(1) || 0;
+    const keys = COLUMNS.filter(([, key, usual]) => usual === undefined || plans.some((plan) => plan.plan[key] !== usual));
+    const first = plans.filter((plan) => plan.tie_group === 1).length;
+    const tied = first === plans.length || first < 2 ? "" : `; a line parts plans that the model can tell apart`;
     return h("div", { class: "columns" },
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked plans" },
         h("table", { class: "plans" },
-          h("caption", null, `${count(plans.length)} best layouts`, ties > 1 ? h("span", { class: "quiet" },
-            `; “=” marks plans too close for the model to tell apart`) : null),
-          h("thead", null, h("tr", null, heads.map((name) => name ? h("th", { scope: "col" }, name)
-            : h("td", null, h("span", { class: "unseen" }, "chosen"))))),
-          h("tbody", null, rows))),
+          h("caption", null, `${count(plans.length)} best layouts`, h("span", { class: "quiet" },
+            first === plans.length && first > 1 ? "; too close for the model to tell apart" : tied)),
+          h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),
+            keys.map(([name, key]) => h("th", { scope: "col", title: key }, name)),
+            h("th", { scope: "col", class: "words" }, "recompute"),
+            ["step, s", "MFU", "memory, GiB", "fits", ...extra.map(([name]) => name), "compare"].map((name) =>
+              h("th", { scope: "col" }, name)))),
+          h("tbody", null, plans.map((plan, index) => this.row(plan, index, keys, extra))))),
       paretoPlot(this.answer, () => this.plan, (short) => this.choose(short)));
   }
 
-  row(plan, index, sizes, extra) {
+  row(plan, index, keys, extra) {
     const { peak_gib: peak, limit_gib: limit, device_gib: device } = plan.memory;
-    const tied = sizes.get(plan.tie_group) > 1;
     const before = this.answer.plans[index - 1];
     const level = h("i", { class: "level" });
     level.style.width = `${(100 * peak) / device}%`;
@@ -118,11 +132,12 @@ export class Workbench {
       } }, "vs");
     const { step_seconds_p5: low, step_seconds_p95: high, fit_probability: fit } = plan.confidence;
     return h("tr", { class: `${chosen ? "chosen" : ""}${before && before.tie_group !== plan.tie_group ? " group" : ""}`,
-      "data-short": plan.short, title: plan.why, onclick: () => this.choose(plan.short) },
-    h("td", null, radio), h("td", null, `${plan.rank}${tied ? "\u2009=" : ""}`),
-    h("th", { scope: "row" }, planText(plan.short)),
-    h("td", null, plainSeconds(plan.step_seconds)), h("td", { class: "quiet" }, `${plainSeconds(low)}–${plainSeconds(high)}`),
-    h("td", null, count(plan.tokens_per_second_per_gpu)), h("td", null, percent(plan.mfu, 1)),
+      "data-short": plan.short, title: `${plan.short}\n${readable(plan.why)}`, onclick: () => this.choose(plan.short) },
+    h("td", null, radio), h("th", { scope: "row" }, plan.rank),
+    keys.map(([, key]) => h("td", null, cell(plan.plan[key]))),
+    h("td", { class: "words recompute" }, plan.short.match(/recompute=([^,]*)/)[1].split(/(?<=[:+])/).map((word) => [word, h("wbr")])),
+    h("td", { title: `5 to 95 %: ${plainSeconds(low)} to ${plainSeconds(high)}` }, plainSeconds(plan.step_seconds)),
+    h("td", null, percent(plan.mfu, 1)),
     h("td", { class: "memory", title: `${gib(peak)} of ${gib(limit)} GiB` }, h("span", { class: "gauge" }, level), gib(peak)),
     h("td", { class: fit < 0.5 ? "bad" : fit < 0.95 ? "warn" : "good" }, percent(fit)),
     extra.map(([, key]) => h("td", null, plan[key] === null ? "" : plan[key] < 10 ? plan[key].toFixed(2) : count(plan[key]))),
@@ -170,7 +185,7 @@ function onePlan(one, short, scales, bench) {
         onclick: () => bench.choose(detail.nearest_legal) }, detail.nearest_legal)) : null));
   }
   return h("article", null, head, facts(detail),
-    known ? h("p", { class: "quiet" }, known.why) : null,
+    known ? h("p", { class: "quiet" }, readable(known.why)) : null,
     h("div", { class: "columns even" }, memoryChart(detail, scales.memory), timeChart(detail, scales.order, scales.most)),
     one.timeline ? timelineChart(one.timeline, detail) : null,
     config(one));
@@ -204,7 +219,7 @@ function config(one) {
   const pick = h("select", { "aria-label": "Exported file" }, names.map((name) => h("option", { value: name }, name)));
   const show = () => { text.textContent = one.files[pick.value]; };
   pick.addEventListener("change", show);
-  pick.value = names.find((name) => name.includes("torchrun")) || names[0];
+  pick.value = names.find((name) => name.endsWith(".sh")) || names[0];
   show();
   return h("div", { class: "config" },
     h("header", null, h("h3", null, "Config"), pick,
