@@ -31,6 +31,7 @@ demo: $(RUNTIME)
 	$(BIN)/autoconfig search --model 175b --gpus 1024
 
 test: lint
+	tools/install_browser.sh $(BIN)/python
 	$(BIN)/python -m pytest -n 2
 
 lint: $(DEV)

@@ -146,14 +146,14 @@ def _value(column: str, text: str) -> str | float | bool | None:
     return text == "1" if column == "pred_fits" else float(text)
 
 
-def script(body: dict[str, Any]) -> bytes:
-    """The export of one plan: file name -> text. `form` is `megatron` or `plan`."""
+def exported(body: dict[str, Any]) -> bytes:
+    """`POST /v1/export`: the files of one plan, name -> text. `format` is `megatron` or `plan`."""
     _needs_gpu(body)
     explanation = explain(request_from(body), body["plan"], binds=False)
     included, setting = explanation.included, explanation.question.setting
     if included.report is None:
         raise not_legal(explanation)
-    return _dumps({"files": export_texts(setting, included.plan, included.report, body.get("format") or body.get("form", "megatron"))})
+    return _dumps({"files": export_texts(setting, included.plan, included.report, body["format"])})
 
 
 ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
@@ -163,8 +163,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "check": checked,
     "predict": predicted,
     "timeline": timelined,
-    "export": script,
-    "script": script,
+    "export": exported,
 }
 
 

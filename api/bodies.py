@@ -78,11 +78,15 @@ ExplainBody = create_model(
     **_explain_fields,
 )
 TimelineBody = create_model("TimelineBody", __base__=_Body, plan=_plan, **_explain_fields)
+_format: Any = (
+    Literal[FORMATS],
+    Field(default=FORMATS[0], description="megatron: launch scripts and plan.json; plan: plan.json."),
+)
 ExportBody = create_model(
     "ExportBody",
     __base__=_Body,
     plan=_plan,
-    format=(Literal[FORMATS], Field(default=FORMATS[0], description="megatron: launch scripts and plan.json; plan: plan.json.")),
+    format=_format,
     **_explain_fields,
 )
 ScalingBody = create_model(

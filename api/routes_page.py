@@ -68,10 +68,11 @@ def router() -> APIRouter:
     missing = {404: problem_responses({404: "The page has no such file."})[404]}
     page = {200: {"description": "The page.", "content": {"text/html": {"schema": {"type": "string"}}}}, **held}
     file = {200: {"description": "The file.", "content": texts}, **held, **missing}
-    for path, endpoint, responses, extra in (
+    operations: tuple[tuple[str, Endpoint, dict[int | str, dict[str, Any]], dict[str, Any]], ...] = (
         ("/", index, page, {}),
         ("/page/{name}", page_file, file, {"parameters": [name]}),
-    ):
+    )
+    for path, endpoint, responses, extra in operations:
         found.add_api_route(
             path,
             _timed(endpoint),

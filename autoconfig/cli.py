@@ -101,7 +101,14 @@ def cli() -> None:
 @_json_option
 @click.pass_context
 def search_command(
-    ctx: click.Context, /, as_json: bool, output: str | None, export: str | None, report: str | None, force: bool, **options: Any
+    ctx: click.Context,
+    /,
+    as_json: bool,
+    output: str | None,
+    export: str | None,
+    report: str | None,
+    force: bool,
+    **options: Any,
 ) -> None:
     """Rank the plans that fit, fastest first.
 
@@ -216,7 +223,10 @@ def software_command(as_json: bool) -> None:
     _show_rows("software", software_rows(), as_json)
 
 
-SEARCH_ONLY = ("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by", "--output", "--report", "--export")
+SEARCH_ONLY = (
+    *("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by"),
+    *("--output", "--report", "--export"),
+)
 
 
 def _explain_command(arguments: list[str], gpus: int) -> str:

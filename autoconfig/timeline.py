@@ -1,8 +1,8 @@
 """The step of one plan as a pipeline timeline: when each stage works on which micro-batch, forwards and backwards.
 
-Each rank runs Megatron-LM's order of work (megatron-core, pipeline_parallel/schedules.py: 1F1B, and its interleaved form), and each
-piece of work starts when the rank is free and what it needs has arrived. Durations are those that `explain` sums up: the operators
-of the stage's layers, embedding and head on the ends. Data parallelism and the optimizer are not drawn.
+Each rank runs Megatron-LM's order of work (megatron-core, pipeline_parallel/schedules.py: 1F1B, and its interleaved form), and
+each piece of work starts when the rank is free and what it needs has arrived. Durations are those that `explain` sums up: the
+operators of the stage's layers, embedding and head on the ends. Data parallelism and the optimizer are not drawn.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def chunk_seconds(setting: Setting, plan: TrainPlan, operators: Sequence[Operato
 
 
 def _layer_kinds(kinds: list[bool], layers: Sequence[int], stage: int, chunk: int, vpp: int) -> dict[str, float]:
-    """Layers of each kind in one chunk. Megatron deals chunks out in rounds: chunk c of stage s comes after chunk c - 1 of all."""
+    """Layers of each kind in one chunk. Megatron deals in rounds: chunk c of a stage comes after chunk c - 1 of all."""
     per_chunk = [count // vpp for count in layers]
     start = chunk * sum(per_chunk) + sum(per_chunk[:stage])
     own = kinds[start : start + per_chunk[stage]]
@@ -119,9 +119,7 @@ def simulate(seconds: Sequence[Sequence[tuple[float, float]]], microbatches: int
     return found
 
 
-def _needed(
-    forward: bool, stage: int, chunk: int, microbatch: int, pp: int, vpp: int
-) -> tuple[bool, int, int, int] | None:
+def _needed(forward: bool, stage: int, chunk: int, microbatch: int, pp: int, vpp: int) -> tuple[bool, int, int, int] | None:
     """The work that must have ended: the same micro-batch one chunk earlier, or later on its way back."""
     if forward:
         if stage > 0:

@@ -96,4 +96,4 @@ export function marks(low, high, wanted) {
 }
 
 /** A mark's text: no more digits than marks differ in. */
-export const markText = (value) => value >= 1e4 ? large(value) : String(Number(value.toPrecision(4)));
+export const markText = (value) => value >= 1e4 ? large(value).replace(".0 ", " ") : String(Number(value.toPrecision(4)));

@@ -125,7 +125,7 @@ export function scalingPlot(answer, choose) {
     kind: `series-${types.indexOf(point.gpu) % 4}`,
     shape: types.indexOf(point.gpu),
     label: `${count(point.num_gpus)} ${point.gpu}: ${count(point.tokens_per_second)} tokens a second`,
-    lines: [`${count(point.num_gpus)} × ${point.gpu}`, `${count(point.tokens_per_second)} tokens/s, ` +
+    lines: [`${count(point.num_gpus)} x ${point.gpu}`, `${count(point.tokens_per_second)} tokens/s, ` +
       `efficiency ${percent(point.efficiency)}`, `${plainSeconds(point.best.step_seconds)} s a step`, point.best.short],
     choose: () => choose(point),
   }));

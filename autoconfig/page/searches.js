@@ -40,7 +40,7 @@ export class Searches {
     const { question } = search;
     const model = typeof question.model === "string" ? question.model : "config.json";
     return h("tr", null, h("th", { scope: "row" }, new Date(search.created).toLocaleString("sv")), h("td", null, model),
-      h("td", null, `${question.gpus} × ${question.gpu}`), h("td", null, search.state),
+      h("td", null, `${question.gpus} x ${question.gpu}`), h("td", null, search.state),
       h("td", null,
         search.state === "done" ? h("button", { type: "button", onclick: () => this.result(search) }, "Open") : null,
         OPEN.includes(search.state) ? [h("button", { type: "button", onclick: () => this.follow(search) }, "Follow"), " ",
@@ -107,7 +107,9 @@ export class Searches {
   }
 }
 
+/** An event in words; of a state its name alone. */
 function eventText(data) {
+  if (Object.keys(data).length === 1 && data.state) return data.state;
   const { text, ...rest } = data;
   const more = Object.entries(rest).map(([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : value}`);
   return [text, ...more].filter(Boolean).join(", ");

@@ -30,7 +30,7 @@ export function timelineChart(timeline, detail) {
   const some = drawn < timeline.num_microbatches;
   const box = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pipeline timeline" });
   const zoom = h("select", { "aria-label": "Zoom of the timeline",
-    onchange: () => replace(box, draw(Number(zoom.value))) }, ZOOMS.map((size) => h("option", { value: size }, `×${size}`)));
+    onchange: () => replace(box, draw(Number(zoom.value))) }, ZOOMS.map((size) => h("option", { value: size }, `x${size}`)));
   const draw = (size) => responsive((width) => drawing(stages, last, after, width, timeline), { class: `chart zoom-${size}` });
   replace(box, draw(1));
   const text = `${some ? `First ${count(drawn)} of ${count(timeline.num_microbatches)}` : count(drawn)} micro-batches of a ` +

@@ -9,7 +9,7 @@ import { timelineChart } from "./timeline.js";
 /** What was asked, in a line, and everything that was assumed. */
 export function summary(answer) {
   const { model, cluster, workload, numerics, funnel } = answer;
-  const text = [`${model.name}, ${large(model.parameters)} parameters`, `${count(cluster.num_gpus)} × ${cluster.gpu}`,
+  const text = [`${model.name}, ${large(model.parameters)} parameters`, `${count(cluster.num_gpus)} x ${cluster.gpu}`,
     `sequence ${count(workload.seq_length)}`, `batch ${count(workload.global_batch_size)}`, numerics.precision, answer.software];
   return h("div", { class: "summary" },
     h("p", null, text.map((words, index) => [index ? " · " : "", index ? words : h("strong", null, words)])),
@@ -230,21 +230,20 @@ function config(one) {
 
 function comparison(details) {
   const [a, b] = details;
-  const row = (name, key, text, suffix) => {
-    const [left, right] = [key(a), key(b)];
-    const change = left ? right / left - 1 : 0;
-    return [name, text(left) + suffix, text(right) + suffix, `${change >= 0 ? "+" : "−"}${percent(Math.abs(change), 1)}`];
-  };
+  const signed = (value, text) => `${value >= 0 ? "+" : "−"}${text(Math.abs(value))}`;
+  const ratio = (name, key, text) => [name, text(key(a)), text(key(b)), signed(key(b) / key(a) - 1, (value) => percent(value, 1))];
+  const share = (name, key, digits) => [name, percent(key(a), digits), percent(key(b), digits),
+    signed(key(b) - key(a), (value) => `${(100 * value).toFixed(digits)} points`)];
   const keys = [...new Set(details.flatMap((detail) => Object.keys(detail.plan)))]
     .filter((key) => JSON.stringify(a.plan[key]) !== JSON.stringify(b.plan[key]));
   const said = (value) => value === null || value === "" || (Array.isArray(value) && !value.length) ? "–" : String(value);
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Comparison" },
     table("Two plans compared", ["", "chosen", "compared", "difference"], [
-      row("step, s", (d) => d.step_seconds, plainSeconds, ""),
-      row("tokens/s/GPU", (d) => d.tokens_per_second_per_gpu, count, ""),
-      row("MFU", (d) => d.mfu, (value) => percent(value, 1), ""),
-      row("peak memory", (d) => d.memory.peak_gib, gib, " GiB"),
-      row("chance to fit", (d) => d.confidence.fit_probability, (value) => percent(value), ""),
+      ratio("step, s", (detail) => detail.step_seconds, plainSeconds),
+      ratio("tokens/s/GPU", (detail) => detail.tokens_per_second_per_gpu, count),
+      share("MFU", (detail) => detail.mfu, 1),
+      ratio("peak memory, GiB", (detail) => detail.memory.peak_gib, gib),
+      share("chance to fit", (detail) => detail.confidence.fit_probability, 0),
       ...keys.map((key) => [h("code", null, key), said(a.plan[key]), said(b.plan[key]), ""]),
     ], { class: "figures compared" }));
 }
