@@ -16,6 +16,8 @@ from api.problems import problem
 from api.routes_answers import problem_responses
 from autoconfig.page_files import INDEX, media_type, page_text, served_names
 
+Responses = dict[int | str, dict[str, Any]]
+
 
 @cache
 def _file(name: str) -> Rendered:
@@ -64,11 +66,11 @@ def router() -> APIRouter:
     found = APIRouter(tags=["page"])
     name = {"name": "name", "in": "path", "required": True, "schema": {"enum": served_names()}}
     texts = {kind: {"schema": {"type": "string"}} for kind in ("text/css", "text/javascript")}
-    held: dict[int | str, dict[str, Any]] = {304: {"description": "As the caller has it (If-None-Match)."}}
-    missing = {404: problem_responses({404: "The page has no such file."})[404]}
-    page = {200: {"description": "The page.", "content": {"text/html": {"schema": {"type": "string"}}}}, **held}
-    file = {200: {"description": "The file.", "content": texts}, **held, **missing}
-    operations: tuple[tuple[str, Endpoint, dict[int | str, dict[str, Any]], dict[str, Any]], ...] = (
+    held: Responses = {304: {"description": "As the caller has it (If-None-Match)."}}
+    missing: Responses = {404: problem_responses({404: "The page has no such file."})[404]}
+    page: Responses = {200: {"description": "The page.", "content": {"text/html": {"schema": {"type": "string"}}}}, **held}
+    file: Responses = {200: {"description": "The file.", "content": texts}, **held, **missing}
+    operations: tuple[tuple[str, Endpoint, Responses, dict[str, Any]], ...] = (
         ("/", index, page, {}),
         ("/page/{name}", page_file, file, {"parameters": [name]}),
     )
