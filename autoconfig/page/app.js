@@ -16,9 +16,10 @@ const kept = new Map();
 let asking = null;
 let scaling = null;
 let pause = 0;
+let pending = {};
 
 const bench = new Workbench(source, writeHash);
-const searches = new Searches(searchBody, openResult, fail);
+const searches = new Searches(readQuestion, openResult, tell);
 const scalingBox = h("div");
 
 /** Everything about one plan under the present question, each part asked for once. */
@@ -36,7 +37,7 @@ async function source(short) {
     kept.set(key, whole);
     whole.catch((problem) => {
       kept.delete(key);
-      if (problem.status === 401) fail(problem);
+      if (problem.status === 401) tell(problem);
     });
     if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
   }
@@ -45,6 +46,7 @@ async function source(short) {
 
 async function ask(choices = {}) {
   clearTimeout(pause);
+  pending = choices;
   if (asking) asking.abort();
   const turn = new AbortController();
   asking = turn;
@@ -94,6 +96,10 @@ function fail(problem) {
   busy(false);
   byId("view-plans").classList.add("stale");
   if (bench.answer) byId("state").textContent = "shown below: the answer to the question before";
+  tell(problem);
+}
+
+function tell(problem) {
   if (problem.status === 401) {
     byId("key-form").hidden = false;
     byId("key").focus();
@@ -128,6 +134,7 @@ function showView(view, act = true) {
     byId(`view-${name}`).hidden = name !== view;
   }
   if (!act) return;
+  byId("problem").hidden = true;
   writeHash();
   if (view === "scaling") askScaling();
   if (view === "searches") searches.refresh();
@@ -166,15 +173,11 @@ async function askScaling() {
   } catch (problem) {
     if (problem.name !== "AbortError") {
       replace(scalingBox, h("p", { class: "note bad", role: "alert" }, problem.message));
-      if (problem.status === 401) fail(problem);
+      if (problem.status === 401) tell(problem);
     }
   } finally {
     if (scaling === turn) byId("state").textContent = "";
   }
-}
-
-function searchBody() {
-  return readQuestion();
 }
 
 function openResult(search, answer) {
@@ -207,7 +210,7 @@ async function fillLists() {
     fill("gpu-types", gpus.map((gpu) => gpu.id));
     fill("stacks", software.map((stack) => stack.name));
   } catch (problem) {
-    if (problem.status === 401) fail(problem);
+    if (problem.status === 401) tell(problem);
   }
 }
 
@@ -238,7 +241,7 @@ function start() {
     event.preventDefault();
     setKey(byId("key").value.trim());
     fillLists();
-    ask(readHash());
+    ask(pending);
     if (state.view === "searches") searches.refresh();
   });
   for (const view of VIEWS) byId(`tab-${view}`).addEventListener("click", () => showView(view));
