@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-COLOURS = 128
+COLOURS = 255
 IMAGES = Path(__file__).parent / "images"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUESTION = "model=175b&gpus=1024&gpu=h100-sxm-80gb&top=12"
