@@ -48,7 +48,7 @@ def one_file(title: str, data: dict[str, Any]) -> str:
 
 def in_script(data: dict[str, Any]) -> str:
     """JSON that no text in it can end or open a script with."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e")
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 @cache
