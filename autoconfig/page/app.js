@@ -1,13 +1,14 @@
 // The page of the service: the form asks, the answer is shown, the link holds both.
 
 import { byId, copyButton, h, replace } from "./dom.js";
-import { clearProblems, fromHash, ofPlan, ofScaling, readQuestion, setField, showProblem, toHash } from "./question.js";
+import { clearProblems, fillForm, fromHash, ofPlan, ofScaling, readQuestion, setField, showProblem, toHash } from "./question.js";
 import { scalingView } from "./scaling.js";
 import { Searches } from "./searches.js";
 import { all, post, setKey } from "./service.js";
 import { Workbench } from "./views.js";
 
 const PAUSE = 300;
+const ASKING = "asking…";
 const VIEWS = ["plans", "scaling", "searches"];
 const MOST_KEPT = 40;
 
@@ -80,7 +81,7 @@ function askSoon() {
 
 function busy(on) {
   byId("results").setAttribute("aria-busy", String(on));
-  byId("state").textContent = on ? "asking…" : "";
+  if (on || byId("state").textContent === ASKING) byId("state").textContent = on ? ASKING : "";
 }
 
 function succeed() {
@@ -161,7 +162,7 @@ async function askScaling() {
   const counts = state.counts || `${Math.max(1, Math.floor(gpus / 4))}:${gpus * 4}`;
   const body = ofScaling(state.question, { gpus: counts, gpu: state.types || state.question.gpu,
     ...(state.days ? { days: Number(state.days) } : {}) });
-  byId("state").textContent = "asking…";
+  byId("state").textContent = ASKING;
   try {
     const answer = await post("/v1/scaling", body, { signal: turn.signal });
     succeed();
@@ -180,25 +181,17 @@ async function askScaling() {
   }
 }
 
+/** Shows what a search found, under its own question: the form takes what it has fields for, the rest is named. */
 function openResult(search, answer) {
-  state.question = Object.fromEntries(Object.entries(search.question).filter(([, value]) => value !== null));
-  for (const element of byId("question").elements) {
-    if (!element.name || element.name === "config") continue;
-    const value = state.question[element.name];
-    if (element.name === "model" && typeof value === "object") {
-      element.value = "";
-      byId("question").elements.config.value = JSON.stringify(value);
-    } else if (element.name === "model") {
-      element.value = value;
-      byId("question").elements.config.value = "";
-    } else {
-      element.value = value === undefined ? element.dataset.usual || "" : Array.isArray(value) ? value.join(" ") : value;
-    }
-  }
+  const question = Object.fromEntries(Object.entries(search.question).filter(([, value]) => value !== null));
+  if (question.gpus_at_most !== undefined) question.gpus = answer.cluster.num_gpus;
+  const more = fillForm(question);
   succeed();
+  state.question = question;
   showView("plans", false);
   bench.show(answer);
   writeHash();
+  byId("state").textContent = more ? `asked besides, and not in the link: ${more}` : "";
   byId("results").focus();
 }
 

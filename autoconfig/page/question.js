@@ -2,13 +2,15 @@
 
 import { byId, h, replace } from "./dom.js";
 
-/** Fields of a question that every endpoint takes; a search has those of SEARCH besides, scaling those of LIMITS. */
+/** Fields of a question that every endpoint takes; a search has those of SEARCH besides, scaling those of LIMITS of them. */
 const BASE = ["model", "gpus", "gpu", "gpus_per_node", "software", "precision", "seq_length", "global_batch_size", "memory_margin",
   "tokens", "price"];
 const LIMITS = ["fix", "max", "exclude"];
 const SEARCH = [...LIMITS, "sort_by", "top"];
 const KINDS = { gpus: "number", gpus_per_node: "number", seq_length: "number", global_batch_size: "number", memory_margin: "number",
   price: "number", top: "number", fix: "list", max: "list", exclude: "list" };
+/** Fields that a search made elsewhere may have besides. */
+const ELSEWHERE = ["include", "gpus_at_most"];
 /** What the link holds beside the question. */
 const CHOICES = ["plan", "compare", "view", "counts", "types", "days"];
 
@@ -50,11 +52,25 @@ export function readQuestion() {
   return found;
 }
 
-const picked = (question, names) =>
-  Object.fromEntries(Object.entries(question).filter(([name]) => names.includes(name)));
+const without = (question, names) =>
+  Object.fromEntries(Object.entries(question).filter(([name]) => !names.includes(name)));
 
-export const ofPlan = (question, plan) => ({ ...picked(question, BASE), plan });
-export const ofScaling = (question, more) => ({ ...picked(question, [...BASE, ...LIMITS]), ...more });
+export const ofPlan = (question, plan) => ({ ...without(question, [...SEARCH, ...ELSEWHERE]), plan });
+export const ofScaling = (question, more) => ({ ...without(question, ["sort_by", "top", ...ELSEWHERE]), ...more });
+
+/** Fills the form with a question asked elsewhere; gives the fields that the form does not have, as text. */
+export function fillForm(question) {
+  for (const name of [...BASE, ...SEARCH, "config"]) {
+    const value = question[name];
+    const inline = typeof question.model === "object";
+    if (name === "config") control(name).value = inline ? JSON.stringify(question.model) : "";
+    else if (name === "model" && inline) control(name).value = "";
+    else control(name).value = value === undefined ? control(name).dataset.usual || "" : Array.isArray(value) ? value.join(" ") : value;
+  }
+  return Object.entries(without(question, [...BASE, ...SEARCH]))
+    .filter(([, value]) => !(Array.isArray(value) && !value.length))
+    .map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
+}
 
 /** The link's part after #. Commas, colons and equal signs stay readable. */
 export function toHash(choices) {

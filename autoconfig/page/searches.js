@@ -40,7 +40,7 @@ export class Searches {
     const { question } = search;
     const model = typeof question.model === "string" ? question.model : "config.json";
     return h("tr", null, h("th", { scope: "row" }, new Date(search.created).toLocaleString("sv")), h("td", null, model),
-      h("td", null, `${question.gpus} x ${question.gpu}`), h("td", null, search.state),
+      h("td", null, `${question.gpus ?? question.gpus_at_most} x ${question.gpu ?? "own cluster"}`), h("td", null, search.state),
       h("td", null,
         search.state === "done" ? h("button", { type: "button", onclick: () => this.result(search) }, "Open") : null,
         OPEN.includes(search.state) ? [h("button", { type: "button", onclick: () => this.follow(search) }, "Follow"), " ",

@@ -34,7 +34,9 @@ export function timelineChart(timeline, detail) {
   const draw = (size) => responsive((width) => drawing(stages, last, after, width, timeline), { class: `chart zoom-${size}` });
   replace(box, draw(1));
   const text = `${some ? `First ${count(drawn)} of ${count(timeline.num_microbatches)}` : count(drawn)} micro-batches of a ` +
-    `data-parallel rank; the stages idle ${percent(timeline.bubble_share, 1)} of what is drawn`;
+    `data-parallel rank; the stages idle ${percent(timeline.bubble_share, 1)} of what is drawn` +
+    (some ? `, the bubble is ${percent((detail.time.breakdown_seconds.pipeline_bubble_seconds || 0) / detail.step_seconds, 1)} ` +
+      "of the whole step" : "");
   return h("figure", { class: "wide" },
     h("figcaption", null, h("span", null, "Pipeline timeline. ", h("span", { class: "quiet" }, text)), zoom),
     box,

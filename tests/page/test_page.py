@@ -150,6 +150,26 @@ def test_a_search_is_followed_to_its_end(asked, pages):
     assert shorts(page) == [plan["short"] for plan in ask(asked, "plans", **QUESTION)["plans"]]
 
 
+def test_a_search_of_another_client_is_shown_under_its_own_question(asked, pages):
+    """Fields that the form does not have stay in what is asked about the plans, and are named."""
+    with asked.client() as client:
+        body = {**QUESTION, "gpus": None, "gpus_at_most": 16, "num_layers": 16, "fix": ["tp=2"]}
+        client.post("/v1/searches", json=body)
+    page = pages(link(asked.url, view="searches"))
+    row = page.locator(".searches tbody tr", has_text="16 x")
+    while not row.get_by_role("button", name="Open").count():
+        page.get_by_role("tab", name="Plans").click()
+        page.get_by_role("tab", name="Searches").click()
+        row.get_by_role("button").first.wait_for()
+    row.get_by_role("button", name="Open").click()
+    settled(page)
+    expect(page.locator("#state")).to_contain_text("num_layers 16")
+    first = httpx.post(f"{asked.url}/v1/plans", json=body, timeout=60).json()["plans"][0]
+    assert shorts(page)[0] == chosen(page) == first["short"]
+    assert f"{first['step_seconds']:.3f} s" in page.locator("dl.facts").inner_text()
+    assert page.get_by_label("Only plans with").input_value() == "tp=2"
+
+
 def test_a_problem_stands_beside_its_field_with_the_nearest_value(asked, pages):
     page = pages(link(asked.url, gpu="h1000-sxm-80gb"), refused=(422,))
     page.get_by_role("button", name="use h100-sxm-80gb").click()
