@@ -31,6 +31,7 @@ export const planWords = (short) => short.split(",");
 
 const NAMES = {
   gemm: "GEMM",
+  grouped_gemm: "grouped GEMM",
   tp_communication: "TP communication",
   cp_communication: "CP communication",
   expert_all_to_all: "expert all-to-all",
