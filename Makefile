@@ -35,6 +35,7 @@ demo: $(RUNTIME)
 	$(BIN)/autoconfig search --model 175b --gpus 1024
 
 test: lint services
+	tools/install_browser.sh $(BIN)/python
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # Slurm and PostgreSQL for the tests of profiling: Debian's packages as root; elsewhere it names what is missing.
@@ -53,6 +54,7 @@ judge: $(JUDGE)
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/service_load.py
 
 tables: $(DEV)
 	$(BIN)/python -m tools.distil_operator_tables

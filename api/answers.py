@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from api.problems import of_error
-from autoconfig.answer_json import explain_json, search_json
+from autoconfig.answer_json import explain_json, not_legal, search_json, timeline_json
 from autoconfig.check import check
 from autoconfig.check_input import CheckRequest, read_check
 from autoconfig.check_report import check_json
@@ -34,7 +34,7 @@ Answer = tuple[int, bytes]
 
 
 def answer(kind: str, body: dict[str, Any]) -> Answer:
-    """The answer of one endpoint (`plans`, `explain`, `scaling`, `check`, `predict`, `script`) to one checked body."""
+    """The answer of one endpoint (a key of ANSWERS) to one checked body."""
     try:
         return 200, ANSWERS[kind](body)
     except AutoconfigError as error:
@@ -80,6 +80,12 @@ def explained(body: dict[str, Any]) -> bytes:
     """`POST /v1/explain`: as `autoconfig explain --json`."""
     _needs_gpu(body)
     return _dumps(explain_json(explain(request_from(body), body["plan"], binds=body["binds"])))
+
+
+def timelined(body: dict[str, Any]) -> bytes:
+    """`POST /v1/timeline`: the pipeline timeline of one plan."""
+    _needs_gpu(body)
+    return _dumps(timeline_json(explain(request_from(body), body["plan"], binds=False)))
 
 
 def scaling(body: dict[str, Any]) -> bytes:
@@ -140,16 +146,14 @@ def _value(column: str, text: str) -> str | float | bool | None:
     return text == "1" if column == "pred_fits" else float(text)
 
 
-def script(body: dict[str, Any]) -> bytes:
-    """The export of one plan: file name -> text. `form` is `megatron` or `plan`."""
+def exported(body: dict[str, Any]) -> bytes:
+    """`POST /v1/export`: the files of one plan, name -> text. `format` is `megatron` or `plan`."""
     _needs_gpu(body)
     explanation = explain(request_from(body), body["plan"], binds=False)
     included, setting = explanation.included, explanation.question.setting
     if included.report is None:
-        rules = "; ".join(f"{v.rule} {v.text}" for v in included.violations)
-        near = f"; the nearest legal plan is {explanation.nearest_legal}" if explanation.nearest_legal else ""
-        raise InputError(f"{included.plan} is not legal: {rules}{near}")
-    return _dumps({"files": export_texts(setting, included.plan, included.report, body.get("form", "megatron"))})
+        raise not_legal(explanation)
+    return _dumps({"files": export_texts(setting, included.plan, included.report, body["format"])})
 
 
 ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
@@ -158,7 +162,8 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "scaling": scaling,
     "check": checked,
     "predict": predicted,
-    "script": script,
+    "timeline": timelined,
+    "export": exported,
 }
 
 

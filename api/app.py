@@ -16,7 +16,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Match
 
-from api import routes_answers, routes_catalogue, routes_searches
+from api import routes_answers, routes_catalogue, routes_page, routes_searches
 from api.access import RateLimit
 from api.compute import Compute
 from api.context import JSON, Service, guarded
@@ -75,6 +75,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.include_router(routes_answers.router())
     app.include_router(routes_searches.router())
     app.include_router(routes_catalogue.router())
+    app.include_router(routes_page.router())
     _add_document(app, settings)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(Exception, _bug)

@@ -13,6 +13,7 @@ from api.problems import unknown_field
 from autoconfig.cli import explain_command, search_command
 from autoconfig.cli_megatron import check_command
 from autoconfig.cli_scaling import scaling_command
+from autoconfig.export.write import FORMATS
 
 MOST_TEXTS = 64
 MOST_ROWS = 1_000
@@ -25,7 +26,8 @@ NOT_ASKED_HERE = frozenset(
     {
         *("output", "export", "force", "as_json", "plot", "apply_to", "quiet", "gpu_table", "report", "even_if_too_large"),
         *("profile", "study", "resume", "budget", "storage", "folder", "device", "device_memory", "runner", "slurm"),
-        *("partition", "account", "jobs", "job_timeout", "steps", "warmup_steps", "objective", "seed", "python", "save_calibration"),
+        *("partition", "account", "jobs", "job_timeout", "steps", "warmup_steps", "objective", "seed", "python"),
+        "save_calibration",
     }
 )
 """Options of the command line that name files, programs, the terminal, or how this machine measures."""
@@ -74,11 +76,24 @@ def _field(option: click.Option) -> tuple[Any, Any]:
 
 PlansBody = create_model("PlansBody", __base__=_Body, **_fields(search_command))
 _explain_fields = _fields(explain_command, ("binds",))
+_plan = (_Text, Field(description="A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"]))
 ExplainBody = create_model(
     "ExplainBody",
     __base__=_Body,
-    plan=(_Text, Field(description="A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"])),
+    plan=_plan,
     binds=(bool, Field(default=False, description="Also what more memory, bandwidth, compute or batch would buy.")),
+    **_explain_fields,
+)
+TimelineBody = create_model("TimelineBody", __base__=_Body, plan=_plan, **_explain_fields)
+_format: Any = (
+    Literal[FORMATS],
+    Field(default=FORMATS[0], description="megatron: launch scripts and plan.json; plan: plan.json."),
+)
+ExportBody = create_model(
+    "ExportBody",
+    __base__=_Body,
+    plan=_plan,
+    format=_format,
     **_explain_fields,
 )
 ScalingBody = create_model(

@@ -25,6 +25,20 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
         {**PLANS_EXAMPLE, "plan": "tp=8,pp=8,mbs=1,sp=1"},
     ),
     (
+        "timeline",
+        bodies.TimelineBody,
+        "Timeline",
+        "The step of one plan as a pipeline timeline: what every stage works on, and when.",
+        {**PLANS_EXAMPLE, "plan": "tp=8,pp=8,mbs=1,sp=1"},
+    ),
+    (
+        "export",
+        bodies.ExportBody,
+        "Scripts",
+        "Launch scripts and plan.json of one plan, as `autoconfig export` writes them.",
+        {**PLANS_EXAMPLE, "plan": "tp=8,pp=8,mbs=1,sp=1"},
+    ),
+    (
         "scaling",
         bodies.ScalingBody,
         "Scaling",

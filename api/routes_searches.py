@@ -111,10 +111,10 @@ async def export(request: HttpRequest) -> Response:
     plan = request.query_params.get("plan") or (answer["plans"][0]["short"] if answer["plans"] else None)
     if plan is None:
         return problem(409, "nothing fits, so there is nothing to export; GET .../plans says what would")
-    body = {**found.body, "plan": plan[:500], "form": form}
-    key = AnswerCache.key("script", json.dumps(body, sort_keys=True).encode())
+    body = {**found.body, "plan": plan[:500], "format": form}
+    key = AnswerCache.key("export", json.dumps(body, sort_keys=True).encode())
     held = service.compute.cache.get(key)
-    return respond(request, held or await service.compute.answer("script", body, key))
+    return respond(request, held or await service.compute.answer("export", body, key))
 
 
 async def events(request: HttpRequest) -> Response:

@@ -57,13 +57,16 @@ PREDICTIONS: dict[str, Any] = {
 def components() -> dict[str, Any]:
     """Every component schema by name."""
     found: dict[str, Any] = {"Problem": PROBLEM, "Predictions": PREDICTIONS}
-    for name in ("search", "explain", "scaling", "check"):
+    for name in ("search", "explain", "timeline", "scaling", "check"):
         found |= _answer(name)
     funnel = found["SearchFunnel"]
     for key in ("seconds", "seconds_by_phase"):  # left out, so that the same question gives the same bytes
         del funnel["properties"][key]
         funnel["required"].remove(key)
-    for kind in (bodies.PlansBody, bodies.ExplainBody, bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody):
+    for kind in (
+        *(bodies.PlansBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody),
+        *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody),
+    ):
         found[kind.__name__] = body_schema(kind)
     return found
 

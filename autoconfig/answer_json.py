@@ -11,7 +11,9 @@ from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.question import Question
 from autoconfig.search import Funnel
 from autoconfig.service import Explanation, IncludedPlan, SearchAnswer
+from autoconfig.timeline import timeline
 from memory_model.overhead import allocator_bytes, cuda_context_bytes
+from specs.errors import InputError
 from specs.parameters import total_parameters
 from specs.plan import TrainPlan
 from specs.units import GIB
@@ -20,7 +22,7 @@ SCHEMA_VERSION = 1
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The published JSON Schema of an answer: `search` or `explain`."""
+    """The published JSON Schema of an answer: `search`, `explain`, `timeline`, ..."""
     text = (resources.files("autoconfig") / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
@@ -196,3 +198,40 @@ def explain_json(explanation: Explanation) -> dict[str, Any]:
         for gain in explanation.gains
     ]
     return body
+
+
+def timeline_json(explanation: Explanation) -> dict[str, Any]:
+    """The pipeline timeline of an explained plan. Raises InputError where the plan is not legal."""
+    included, setting = explanation.included, explanation.question.setting
+    if included.report is None:
+        raise not_legal(explanation)
+    drawn = timeline(setting, included.plan, explanation.operators)
+    stages = []
+    for stage, (seconds, waiting) in enumerate(zip(drawn.seconds, drawn.communication, strict=True)):
+        chunks = [
+            {
+                "forward_seconds": forward,
+                "backward_seconds": backward,
+                "forward_communication_seconds": forward_waiting,
+                "backward_communication_seconds": backward_waiting,
+            }
+            for (forward, backward), (forward_waiting, backward_waiting) in zip(seconds, waiting, strict=True)
+        ]
+        work = [[int(w.forward), w.chunk, w.microbatch, round(w.start, 7)] for w in drawn.work if w.stage == stage]
+        stages.append({"stage": stage, "chunks": chunks, "work": work})
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "calibration": explanation.question.calibration.version,
+        "short": str(included.plan),
+        "num_microbatches": drawn.num_microbatches,
+        "shown_microbatches": drawn.shown_microbatches,
+        "bubble_share": drawn.bubble_share,
+        "stages": stages,
+    }
+
+
+def not_legal(explanation: Explanation) -> InputError:
+    """Why a plan is not legal, and the nearest that is."""
+    rules = "; ".join(f"{violation.rule} {violation.text}" for violation in explanation.included.violations)
+    near = f"; the nearest legal plan is {explanation.nearest_legal}" if explanation.nearest_legal else ""
+    return InputError(f"{explanation.included.plan} is not legal: {rules}{near}")

@@ -107,7 +107,14 @@ def cli() -> None:
 @_json_option
 @click.pass_context
 def search_command(
-    ctx: click.Context, /, as_json: bool, output: str | None, export: str | None, force: bool, **options: Any
+    ctx: click.Context,
+    /,
+    as_json: bool,
+    output: str | None,
+    export: str | None,
+    report: str | None,
+    force: bool,
+    **options: Any,
 ) -> None:
     """Rank the plans that fit, fastest first; with --profile measure the most promising ones.
 
@@ -120,16 +127,22 @@ def search_command(
         return
     from autoconfig.export.service import check_export_folder, export_plan
     from autoconfig.files import check_table_path, write_table
+    from autoconfig.html_report import check_report_path, write_report
     from autoconfig.service import search
 
     if output is not None:
         check_table_path(Path(output))
+    if report is not None:
+        check_report_path(Path(report))
     if export is not None:
         check_export_folder(export, force=force)
     answer = search(request_of(options), _progress(options))
     if output is not None:
         write_table(answer.ranking, Path(output))
         click.echo(f"{len(answer.ranking.row):,} plans written to {output}", err=True)
+    if report is not None:
+        write_report(answer, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]), _terminal_progress)
+        click.echo(f"report written to {report}", err=True)
     if as_json:
         from autoconfig.answer_json import search_json
 
@@ -240,7 +253,10 @@ def engines_command(as_json: bool) -> None:
     show_rows("engines", engine_rows(), as_json)
 
 
-SEARCH_ONLY = ("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by", "--output", "--export")
+SEARCH_ONLY = (
+    *("--top", "--include", "--fix", "--max", "--exclude", "--gpus-at-most", "--sort-by"),
+    *("--output", "--report", "--export"),
+)
 
 
 def _explain_command(arguments: list[str], gpus: int) -> str:
@@ -300,9 +316,12 @@ def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
 
 def _progress(options: dict[str, Any]) -> Any:
     """Say on a terminal which cluster size is being tried; silent otherwise."""
-    if options.get("gpus_at_most") is None or not sys.stderr.isatty():
-        return None
-    return lambda text: click.echo(f"\rtrying {text} ...   ", nl=False, err=True)
+    return None if options.get("gpus_at_most") is None else _terminal_progress
+
+
+def _terminal_progress(text: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\rtrying {text} ...   ", nl=False, err=True)
 
 
 cli_megatron.register(cli)

@@ -112,6 +112,7 @@ def search_options(command: Command) -> Command:
         click.option("--gpus-at-most", type=int, help="The best plan on this many GPUs or fewer."),
         click.option("--sort-by", type=click.Choice(SORTS), default="step", show_default=True, help="Order of the table."),
         click.option("--output", metavar="FILE", help="Write the whole ranked table to FILE.parquet or FILE.csv."),
+        click.option("--report", metavar="FILE", help="Write the plans with their charts as one page to FILE.html."),
         click.option("--export", metavar="DIR", help="Write launch scripts and plan.json of the first plan into DIR."),
         click.option("--force", is_flag=True, help="With --export: replace files that autoconfig did not write."),
     )

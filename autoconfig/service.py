@@ -119,7 +119,7 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
         remedies=tuple(remedies(question)) if miss is not None else (),
         gpus_tried=tried,
         pareto=tuple(report(p) for p in pareto_positions(ranking)),
-        included=tuple(_include(text, question, ranking, money) for text in request.include),
+        included=tuple(include(_read_plan(text, question), question, ranking, money) for text in request.include),
     )
 
 
@@ -140,14 +140,19 @@ class Explanation:
 def explain(request: Request, plan_text: str, *, binds: bool = True) -> Explanation:
     """One plan in full. Raises InputError when the plan's text cannot be read. `binds` re-ranks the space a few times."""
     question = understand(request)
-    money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
-    included, s = _include(plan_text, question, None, money), question.setting
+    return explain_plan(question, _read_plan(plan_text, question), binds=binds)
+
+
+def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) -> Explanation:
+    """One plan in full, of a question that is understood."""
+    request, s = question.request, question.setting
+    included = include(plan, question, None, Money(tokens=request.tokens, price_per_gpu_hour=request.price))
     if included.report is None:
-        return Explanation(question=question, included=included, nearest_legal=nearest_legal(s, included.plan))
+        return Explanation(question=question, included=included, nearest_legal=nearest_legal(s, plan))
     operators = explain_operators(
-        model=s.model, cluster=s.cluster, numerics=s.numerics, stack=s.stack, workload=s.workload, plan=included.plan
+        model=s.model, cluster=s.cluster, numerics=s.numerics, stack=s.stack, workload=s.workload, plan=plan
     )
-    gains = what_binds(s, included.plan, request.memory_margin) if binds else []
+    gains = what_binds(s, plan, request.memory_margin) if binds else []
     return Explanation(question=question, included=included, operators=tuple(operators), gains=tuple(gains))
 
 
@@ -183,10 +188,9 @@ def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
     return by_peak[np.sort(first)]
 
 
-def _include(text: str, question: Question, ranking: Ranking | None, money: Money) -> IncludedPlan:
+def _read_plan(text: str, question: Question) -> TrainPlan:
     setting = question.setting
-    plan = parse_plan(text, setting.cluster.num_gpus, dist_opt=setting.stack.supports_distributed_optimizer)
-    return include(plan, question, ranking, money)
+    return parse_plan(text, setting.cluster.num_gpus, dist_opt=setting.stack.supports_distributed_optimizer)
 
 
 def include(

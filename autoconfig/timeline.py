@@ -17,6 +17,8 @@ from time_model.explain import OperatorRow
 
 MOST_MICROBATCHES = 16
 """Micro-batches drawn at most, rounded up to two rounds of the pipeline; the rest of the step repeats the middle."""
+COMMUNICATION = ("tp_communication_seconds", "cp_communication_seconds", "expert_all_to_all_seconds")
+"""Formulas of the operators inside a layer that wait for other ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,10 @@ class Timeline:
     """What is drawn."""
 
     work: tuple[Work, ...]
+    seconds: tuple[tuple[tuple[float, float], ...], ...]
+    """[stage][chunk]: (forward, backward) seconds of one micro-batch."""
+    communication: tuple[tuple[tuple[float, float], ...], ...]
+    """As `seconds`: what of it is communication inside the layers."""
     num_microbatches: int
     shown_microbatches: int
     bubble_share: float
@@ -46,11 +52,18 @@ def timeline(setting: Setting, plan: TrainPlan, operators: Sequence[OperatorRow]
     """The timeline of a legal plan from its operators (`time_model.explain.explain_operators`)."""
     total = setting.workload.global_batch_size // (plan.mbs * plan.dp)
     shown = min(total, max(2 * plan.pp, MOST_MICROBATCHES // plan.pp * plan.pp))
-    work = simulate(chunk_seconds(setting, plan, operators), shown, plan.pp, plan.vpp)
+    seconds = chunk_seconds(setting, plan, operators)
+    waiting = chunk_seconds(setting, plan, [row for row in operators if row.formula in COMMUNICATION])
+    work = simulate(seconds, shown, plan.pp, plan.vpp)
     last = max(piece.end for piece in work)
     busy = sum(piece.end - piece.start for piece in work)
     return Timeline(
-        work=tuple(work), num_microbatches=total, shown_microbatches=shown, bubble_share=1.0 - busy / (plan.pp * last)
+        work=tuple(work),
+        seconds=tuple(tuple(chunks) for chunks in seconds),
+        communication=tuple(tuple(chunks) for chunks in waiting),
+        num_microbatches=total,
+        shown_microbatches=shown,
+        bubble_share=1.0 - busy / (plan.pp * last),
     )
 
 
@@ -106,9 +119,7 @@ def simulate(seconds: Sequence[Sequence[tuple[float, float]]], microbatches: int
     return found
 
 
-def _needed(
-    forward: bool, stage: int, chunk: int, microbatch: int, pp: int, vpp: int
-) -> tuple[bool, int, int, int] | None:
+def _needed(forward: bool, stage: int, chunk: int, microbatch: int, pp: int, vpp: int) -> tuple[bool, int, int, int] | None:
     """The work that must have ended: the same micro-batch one chunk earlier, or later on its way back."""
     if forward:
         if stage > 0:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
+from autoconfig.page_files import media_type, page_text, served_names
+from autoconfig.question import Request
+from autoconfig.service import explain
+from autoconfig.timeline import timeline
 from tests.api.conftest import autoconfig
 
 QUESTION = {"model": "175b", "gpus": 64, "gpu": "h100-sxm-80gb", "fix": ["tp=8"], "top": 3}
 OPTIONS = ["--model", "175b", "--gpus", "64", "--gpu", "h100-sxm-80gb"]
+POLICY = "content-security-policy"
 TINY = {
     "model_type": "llama",
     "num_hidden_layers": 4,
@@ -52,16 +58,65 @@ def test_the_same_question_gives_the_same_bytes(http, services):
     [
         ("explain", {**QUESTION, "plan": "tp=8,pp=8,mbs=1,sp=1"}, "explain"),
         ("explain", {**QUESTION, "plan": "tp=3,pp=8,mbs=1"}, "explain"),
+        ("timeline", {**QUESTION, "plan": "tp=8,pp=8,vpp=2,mbs=1,sp=1"}, "timeline"),
         ("scaling", {"model": "1.7b", "gpus": "8:32", "gpu": ["a100-80gb"], "tokens": "300B", "keep": ["pp"]}, "scaling"),
         ("scaling", {"model": "1.7b", "gpus": [8, 16], "gpu": "a100-80gb,h100", "tokens": 3e11, "days": 30.0}, "scaling"),
         ("check", {"text": SCRIPT, "gpus": 8, "gpu": "a100-80gb"}, "check"),
     ],
 )
 def test_answers_follow_the_published_schemas(http, path, body, name):
-    body = {key: value for key, value in body.items() if path != "explain" or key not in ("fix", "top")}
+    body = {key: value for key, value in body.items() if path not in ("explain", "timeline") or key not in ("fix", "top")}
     answer = http.post(f"/v1/{path}", json=body)
     assert answer.status_code == 200, answer.text
     Draft202012Validator(schema(name)).validate(answer.json())
+
+
+def test_the_timeline_is_that_of_the_application(http):
+    """Every micro-batch goes through every chunk once each way, and communication is a part of what it is in."""
+    plan = "tp=8,pp=8,vpp=2,mbs=1,sp=1"
+    body = {key: value for key, value in QUESTION.items() if key not in ("fix", "top")}
+    found = http.post("/v1/timeline", json={**body, "plan": plan}).json()
+    explanation = explain(Request(**body), plan, binds=False)
+    setting, operators = explanation.question.setting, explanation.operators
+    drawn = timeline(setting, explanation.included.plan, operators)
+    assert found["bubble_share"] == drawn.bubble_share and found["short"] == str(explanation.included.plan)
+    for stage in found["stages"]:
+        assert len({tuple(piece[:3]) for piece in stage["work"]}) == 2 * 2 * found["shown_microbatches"] == len(stage["work"])
+        for chunk in stage["chunks"]:
+            assert 0 < chunk["forward_communication_seconds"] < chunk["forward_seconds"] < chunk["backward_seconds"]
+    first = found["stages"][3]["chunks"][0]
+    per_layer = sum(
+        row.forward_seconds for row in operators if row.formula == "tp_communication_seconds" and row.layer != "head"
+    )
+    embedding = sum(row.forward_seconds for row in operators if row.layer == "embedding" and "communication" in row.operator)
+    layers = setting.model.num_layers // 16
+    factor = setting.stack.time.step_factor
+    assert first["forward_communication_seconds"] == pytest.approx(factor * layers * (per_layer - embedding))
+    refused = http.post("/v1/timeline", json={**body, "plan": "tp=8,pp=7"})
+    assert refused.status_code == 422 and "nearest legal" in refused.json()["detail"]
+
+
+def test_an_export_is_that_of_the_command_line(http, tmp_path):
+    body = {key: value for key, value in QUESTION.items() if key not in ("fix", "top")}
+    plan = "tp=8,pp=8,mbs=1,sp=1"
+    assert autoconfig("export", *OPTIONS, "--output", str(tmp_path / "x"), plan).returncode == 0
+    files = http.post("/v1/export", json={**body, "plan": plan}).json()["files"]
+    assert files == {path.name: path.read_text() for path in (tmp_path / "x").iterdir()}
+    assert set(http.post("/v1/export", json={**body, "plan": plan, "format": "plan"}).json()["files"]) == {"plan.json"}
+    assert http.post("/v1/export", json={**body, "plan": plan, "format": "deepspeed"}).status_code == 400
+
+
+def test_the_page_is_served_whole_and_nothing_else_is(http):
+    index = http.get("/")
+    assert index.headers["content-type"].startswith("text/html") and "default-src 'none'" in index.headers[POLICY]
+    assert http.get("/", headers={"If-None-Match": index.headers["etag"]}).status_code == 304
+    for name in served_names():
+        file = http.get(f"/page/{name}")
+        assert file.text == page_text(name) and file.headers["content-type"].startswith(media_type(name))
+        for imported in re.findall(r'from "\./([a-z]+\.js)"', file.text):
+            assert imported in served_names()
+    for name in ("../../pyproject.toml", "%2e%2e%2fcli.py", "report.js", "index.html", "nothing.js"):
+        assert http.get(f"/page/{name}").status_code == 404, name
 
 
 def test_inline_model_and_cluster(http):

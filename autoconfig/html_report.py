@@ -1,0 +1,86 @@
+"""`search --report`: the views of the web page over one answer, as one self-contained HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autoconfig.answer_json import explain_json, search_json, timeline_json
+from autoconfig.export.write import export_texts
+from autoconfig.files import check_output_path, write_atomically
+from autoconfig.page_files import one_file
+from autoconfig.scaling import ScalingRequest, scale
+from autoconfig.scaling_report import scaling_json
+from autoconfig.service import SearchAnswer, explain_plan
+from specs.errors import AutoconfigError, InputError
+from specs.plan import TrainPlan
+
+SUFFIXES = (".html",)
+AROUND = (0.25, 0.5, 1, 2, 4)
+"""GPU counts of the scaling view over those of the question."""
+
+Progress = Callable[[str], None] | None
+
+
+def check_report_path(path: Path) -> None:
+    """Fail before the search, not after it. Raises FileError."""
+    check_output_path(path, SUFFIXES)
+
+
+def write_report(answer: SearchAnswer, path: Path, command: str, progress: Progress = None) -> None:
+    """Write the report of an answer. Raises FileError."""
+    text = one_file(_title(answer), report_data(answer, command, progress))
+
+    def write(file: Path) -> None:
+        file.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
+
+
+def report_data(answer: SearchAnswer, command: str, progress: Progress = None) -> dict[str, Any]:
+    """What the file holds: the answer, details of every plan in it, the same job on fewer and more GPUs."""
+    reports = [ranked.report for ranked in answer.plans] + list(answer.pareto)
+    if answer.nearest_miss is not None:
+        reports.append(answer.nearest_miss)
+    plans = {str(report.plan): report.plan for report in reports}
+    if progress is not None:
+        progress(f"{len(plans)} plans")
+    return {
+        "search": search_json(answer),
+        "plans": {short: _details(answer, plan) for short, plan in plans.items()},
+        "scaling": _scaling(answer, progress),
+        "command": command,
+    }
+
+
+def _title(answer: SearchAnswer) -> str:
+    cluster = answer.question.setting.cluster
+    return f"{answer.question.setting.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}"
+
+
+def _details(answer: SearchAnswer, plan: TrainPlan) -> dict[str, Any]:
+    """As the page asks for them of the service: `explain` without its operators, the timeline, the exported files."""
+    explanation = explain_plan(answer.question, plan)
+    detail = explain_json(explanation)
+    del detail["operators"]
+    found: dict[str, Any] = {"detail": detail, "timeline": timeline_json(explanation)}
+    try:
+        found["files"] = export_texts(answer.question.setting, plan, explanation.included.report, "megatron")
+    except AutoconfigError as error:
+        found["fileProblem"] = str(error)
+    return found
+
+
+def _scaling(answer: SearchAnswer, progress: Progress) -> dict[str, Any] | None:
+    """The same question on fewer and more GPUs; None where it cannot be asked so."""
+    setting = answer.question.setting
+    gpus, node = setting.cluster.num_gpus, setting.cluster.gpus_per_node
+    wanted = {int(gpus * factor) for factor in AROUND}
+    counts = tuple(sorted(n for n in wanted if n >= 1 and (n <= node or n % node == 0)))
+    base = replace(answer.question.request, gpus=None, gpus_at_most=None, include=())
+    try:
+        return scaling_json(scale(ScalingRequest(base=base, gpu_counts=counts), progress))
+    except InputError:
+        return None

@@ -1,0 +1,100 @@
+// Numbers and names as a person reads them. Sizes are GiB, times seconds.
+
+const grouped = (value, digits) =>
+  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+
+export const count = (value) => grouped(value, 0);
+export const gib = (value) => grouped(value, 1);
+export const percent = (value, digits = 0) => `${grouped(100 * value, digits)} %`;
+
+/** Seconds with three significant digits. */
+export function seconds(value) {
+  if (value === 0) return "0 s";
+  if (value < 1e-3) return `${grouped(value * 1e6, value < 1e-4 ? 1 : 0)} µs`;
+  if (value < 1) return `${grouped(value * 1e3, value < 0.1 ? 1 : 0)} ms`;
+  return `${plainSeconds(value)} s`;
+}
+
+/** As `seconds` without the unit, for columns of seconds. */
+export const plainSeconds = (value) => grouped(value, value < 100 ? 3 : 1);
+
+/** 174.6 B, 1.2 M. */
+export function large(value) {
+  for (const [size, name] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]]) {
+    if (value >= size) return `${grouped(value / size, 1)} ${name}`;
+  }
+  return grouped(value, 0);
+}
+
+/** "tp=8,pp=4" as words that may break over lines. */
+export const planWords = (short) => short.split(",");
+
+const NAMES = {
+  gemm: "GEMM",
+  grouped_gemm: "grouped GEMM",
+  tp_communication: "TP communication",
+  cp_communication: "CP communication",
+  expert_all_to_all: "expert all-to-all",
+  fsdp: "FSDP gathers",
+  p2p: "pipeline sends",
+  nccl: "NCCL buffers",
+  cuda_context: "CUDA context",
+  allocator: "allocator",
+  mlp_inside: "inside the MLP",
+  mlp_backward: "MLP backward",
+  optimizer: "optimizer",
+  host_floor: "waiting for the host",
+  straggler: "stragglers",
+};
+
+/** `pipeline_bubble_seconds` as "pipeline bubble". */
+export function partName(key) {
+  const plain = key.replace(/_(seconds|bytes)$/, "");
+  return NAMES[plain] || plain.replaceAll("_", " ");
+}
+
+/** Kinds of time, in the order and colours of the charts. */
+export function timeKind(key) {
+  if (key === "pipeline_bubble_seconds" || key === "straggler_seconds" || key === "host_floor_seconds") return "idle";
+  if (key === "optimizer_seconds") return "optimizer";
+  if (/communication|gradient_reduction|parameter_gather|p2p|embedding_gradient|all_to_all|fsdp|offload/.test(key)) {
+    return "communication";
+  }
+  return "compute";
+}
+
+/** Kinds of memory, from the bottom of a bar to its top. */
+export const MEMORY_KINDS = ["weights", "gradients", "optimizer", "activations", "temporary"];
+const TEMPORARY = new Set([
+  "loss", "output_layer_backward", "mlp_backward", "attention_backward", "optimizer_step_bytes", "workspace_bytes",
+  "dummy_weight_gradients", "fsdp_unit_bytes",
+]);
+
+export function memoryKind(key) {
+  if (key === "weight_bytes") return "weights";
+  if (key === "gradient_bytes") return "gradients";
+  if (key === "optimizer_bytes") return "optimizer";
+  return TEMPORARY.has(key) ? "temporary" : "activations";
+}
+
+/** GiB by kind from a breakdown. */
+export function byKind(breakdown) {
+  const found = Object.fromEntries(MEMORY_KINDS.map((kind) => [kind, 0]));
+  for (const [key, value] of Object.entries(breakdown)) found[memoryKind(key)] += value;
+  return found;
+}
+
+/** Round marks from 0 or `low` to `high`, about `wanted` of them. */
+export function marks(low, high, wanted) {
+  const raw = (high - low) / Math.max(1, wanted);
+  const power = 10 ** Math.floor(Math.log10(raw || 1));
+  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= raw) || power;
+  const found = [];
+  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-9; value += step) {
+    found.push(Number(value.toPrecision(12)));
+  }
+  return found;
+}
+
+/** A mark's text: no more digits than marks differ in. */
+export const markText = (value) => value >= 1e4 ? large(value).replace(".0 ", " ") : String(Number(value.toPrecision(4)));

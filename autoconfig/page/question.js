@@ -1,0 +1,138 @@
+// The form, the question that it asks, and the link that holds it.
+
+import { byId, h, replace } from "./dom.js";
+
+/** Fields of a question that every endpoint takes; a search has those of SEARCH besides, scaling those of LIMITS of them. */
+const BASE = ["model", "gpus", "gpu", "gpus_per_node", "software", "precision", "seq_length", "global_batch_size", "memory_margin",
+  "tokens", "price"];
+const LIMITS = ["fix", "max", "exclude"];
+const SEARCH = [...LIMITS, "sort_by", "top"];
+const KINDS = { gpus: "number", gpus_per_node: "number", seq_length: "number", global_batch_size: "number", memory_margin: "number",
+  price: "number", top: "number", fix: "list", max: "list", exclude: "list" };
+/** Fields that a search made elsewhere may have besides. */
+const ELSEWHERE = ["include", "gpus_at_most"];
+/** What the link holds beside the question. */
+const CHOICES = ["plan", "compare", "view", "counts", "types", "days"];
+
+export class FieldError extends Error {
+  constructor(field, text) {
+    super(text);
+    this.field = field;
+    this.nearest = null;
+  }
+}
+
+const control = (name) => byId("question").elements.namedItem(name);
+
+/** The question in the form, under the names of the API. Raises FieldError where a text is not what its field needs. */
+export function readQuestion() {
+  const found = {};
+  for (const name of [...BASE, ...SEARCH]) {
+    const text = control(name).value.trim();
+    if (!text) continue;
+    if (KINDS[name] === "number") {
+      if (!Number.isFinite(Number(text))) throw new FieldError(name, `“${text}” is no number`);
+      found[name] = Number(text);
+    } else {
+      found[name] = KINDS[name] === "list" ? text.split(/\s+/) : text;
+    }
+  }
+  const pasted = control("config").value.trim();
+  if (pasted) {
+    try {
+      found.model = JSON.parse(pasted);
+    } catch (error) {
+      throw new FieldError("config", `this is no JSON: ${error.message}`);
+    }
+  }
+  for (const [name, text] of [["model", "name a model, or paste its config.json"], ["gpus", "say how many GPUs"],
+    ["gpu", "say which GPU type"]]) {
+    if (found[name] === undefined) throw new FieldError(name, text);
+  }
+  return found;
+}
+
+const without = (question, names) =>
+  Object.fromEntries(Object.entries(question).filter(([name]) => !names.includes(name)));
+
+export const ofPlan = (question, plan) => ({ ...without(question, [...SEARCH, ...ELSEWHERE]), plan });
+export const ofScaling = (question, more) => ({ ...without(question, ["sort_by", "top", ...ELSEWHERE]), ...more });
+
+/** Fills the form with a question asked elsewhere; gives the fields that the form does not have, as text. */
+export function fillForm(question) {
+  for (const name of [...BASE, ...SEARCH, "config"]) {
+    const value = question[name];
+    const inline = typeof question.model === "object";
+    if (name === "config") control(name).value = inline ? JSON.stringify(question.model) : "";
+    else if (name === "model" && inline) control(name).value = "";
+    else control(name).value = value === undefined ? control(name).dataset.usual || "" : Array.isArray(value) ? value.join(" ") : value;
+  }
+  return Object.entries(without(question, [...BASE, ...SEARCH]))
+    .filter(([, value]) => !(Array.isArray(value) && !value.length))
+    .map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
+}
+
+/** The link's part after #. Commas, colons and equal signs stay readable. */
+export function toHash(choices) {
+  const pairs = [];
+  for (const name of [...BASE, ...SEARCH, "config"]) {
+    let text = control(name).value.trim();
+    const usual = control(name).dataset.usual || "";
+    if (name === "config" && text) {
+      try {
+        text = JSON.stringify(JSON.parse(text));
+      } catch {
+        continue;
+      }
+    }
+    if (text && text !== usual) pairs.push([name, text]);
+  }
+  for (const name of CHOICES) if (choices[name]) pairs.push([name, choices[name]]);
+  const encoded = (text) => encodeURIComponent(text).replace(/%(3D|2C|3A|2F)/g, (code) => decodeURIComponent(code));
+  return pairs.map(([name, text]) => `${name}=${encoded(text)}`).join("&");
+}
+
+/** Fills the form from a link's part after #; gives the choices in it. Fields that it does not name take their usual values. */
+export function fromHash(hash) {
+  const given = new URLSearchParams(hash.replace(/^#/, "").replaceAll("+", "%2B"));
+  if (given.size) {
+    for (const name of [...BASE, ...SEARCH, "config"]) {
+      control(name).value = given.get(name) ?? (control(name).dataset.usual || "");
+    }
+    if ([...SEARCH, "gpus_per_node", "software", "memory_margin", "price", "tokens"].some((name) => given.get(name))) {
+      byId("more").open = true;
+    }
+    byId("paste").open = Boolean(given.get("config"));
+  }
+  return Object.fromEntries(CHOICES.map((name) => [name, given.get(name) || null]));
+}
+
+/** Sets a field, as if it was typed. */
+export function setField(name, value) {
+  const element = control(name);
+  element.value = value;
+  element.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+/** Shows a problem beside the field that it names, with the nearest valid value to take; false where no field is to blame. */
+export function showProblem(problem) {
+  clearProblems();
+  const name = problem.field === "model" && control("config").value.trim() ? "config" : problem.field;
+  const element = name && control(name);
+  const place = element && byId(`problem-${name}`);
+  if (!place) return false;
+  replace(place, problem.message, problem.nearest ? h("button", { type: "button", class: "small",
+    onclick: () => { setField(name, problem.nearest); element.focus(); } }, `use ${problem.nearest}`) : null);
+  element.setAttribute("aria-invalid", "true");
+  element.setAttribute("aria-describedby", place.id);
+  for (let around = element.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
+  return true;
+}
+
+export function clearProblems() {
+  for (const place of document.querySelectorAll(".problem")) place.replaceChildren();
+  for (const element of byId("question").elements) {
+    element.removeAttribute("aria-invalid");
+    element.removeAttribute("aria-describedby");
+  }
+}

@@ -1,0 +1,33 @@
+// A report: the views of the page over the answers that the file holds.
+
+import { byId, h } from "./dom.js";
+import { scalingView } from "./scaling.js";
+import { Workbench } from "./views.js";
+
+const data = JSON.parse(byId("data").textContent);
+
+async function source(short) {
+  const found = data.plans[short];
+  if (!found) throw new Error(`this report holds no details of ${short}`);
+  return found;
+}
+
+function chosen() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  return [given.get("plan"), given.get("compare")].map((short) => (data.plans[short] ? short : null));
+}
+
+function link() {
+  const pairs = [["plan", bench.plan], ["compare", bench.compared]].filter(([, short]) => short);
+  history.replaceState(null, "", `#${pairs.map(([name, short]) => `${name}=${short}`).join("&")}`);
+}
+
+const bench = new Workbench(source, link);
+byId("results").append(bench.element);
+bench.show(data.search, ...chosen());
+if (data.scaling) {
+  byId("results").append(h("section", { "aria-label": "Scaling" }, h("h2", null, "More or fewer GPUs"),
+    scalingView(data.scaling, () => {})));
+}
+if (data.command) byId("results").append(h("p", { class: "quiet" }, "Made by ", h("code", null, data.command)));
+window.addEventListener("hashchange", () => bench.show(data.search, ...chosen()));

@@ -1,0 +1,249 @@
+// The views that the page of the service and a report share: the answer, its plans, a chosen plan, a comparison.
+
+import { memoryChart, timeChart, timeOrder } from "./charts.js";
+import { copyButton, download, h, replace, table } from "./dom.js";
+import { count, gib, large, partName, percent, planWords, plainSeconds, seconds } from "./format.js";
+import { paretoPlot } from "./plots.js";
+import { timelineChart } from "./timeline.js";
+
+/** What was asked, in a line, and everything that was assumed. */
+export function summary(answer) {
+  const { model, cluster, workload, numerics, funnel } = answer;
+  const text = [`${model.name}, ${large(model.parameters)} parameters`, `${count(cluster.num_gpus)} x ${cluster.gpu}`,
+    `sequence ${count(workload.seq_length)}`, `batch ${count(workload.global_batch_size)}`, numerics.precision, answer.software];
+  return h("div", { class: "summary" },
+    h("p", null, text.map((words, index) => [index ? " · " : "", index ? words : h("strong", null, words)])),
+    h("p", { class: "quiet" }, `${count(funnel.legal)} legal layouts, ${count(funnel.fit)} fit, ${count(funnel.priced)} plans ` +
+      `priced; by formula, calibration ${answer.calibration}`),
+    answer.assumed.length ? h("details", { class: "quiet" }, h("summary", null, `${answer.assumed.length} assumptions`),
+      h("ul", null, answer.assumed.map((line) => h("li", null, line)))) : null);
+}
+
+/** Columns of a plan: head, Megatron's name, and the value that, where all plans have it, leaves the column out. */
+const COLUMNS = [
+  ["TP", "tensor_model_parallel_size"], ["PP", "pipeline_model_parallel_size"],
+  ["VPP", "virtual_pipeline_model_parallel_size", 1], ["CP", "context_parallel_size", 1],
+  ["EP", "expert_model_parallel_size", 1], ["ETP", "expert_tensor_parallel_size", 1], ["DP", "data_parallel_size"],
+  ["MBS", "micro_batch_size"], ["SP", "sequence_parallel"], ["first", "decoder_first_pipeline_num_layers", null],
+  ["last", "decoder_last_pipeline_num_layers", null], ["dist. opt.", "use_distributed_optimizer", true], ["FSDP", "fsdp", 0],
+  ["offload", "optimizer_offload_fraction", 0],
+];
+
+const cell = (value) => value === true ? "on" : value === false ? "off" : value === null ? "–" : String(value);
+
+/** Sentences of an answer with its parts under their plain names. */
+const readable = (text) => text.replace(/\b[a-z0-9_]+_seconds\b/g, partName);
+
+/** A plan's short form, breaking between its keys. */
+function planText(short) {
+  return h("code", { class: "plan" }, planWords(short).map((word, index) => [index ? [",", h("wbr")] : null, word]));
+}
+
+export class Workbench {
+  /** `source(short)` gives {detail, timeline, files, problem} of a plan; `changed()` is told when the choice changes. */
+  constructor(source, changed) {
+    this.source = source;
+    this.changed = changed;
+    this.answer = null;
+    this.plan = null;
+    this.compared = null;
+    this.turn = 0;
+    this.head = h("div", { class: "answer" });
+    this.detail = h("section", { class: "detail", "aria-label": "Chosen plan", "aria-live": "off" });
+    this.element = h("div", { class: "workbench" }, this.head, this.detail);
+  }
+
+  /** Shows an answer. A plan that was chosen before and is not in it stays chosen: it is explained under the new question. */
+  show(answer, plan, compared) {
+    this.answer = answer;
+    const first = answer.plans[0] || answer.nearest_miss;
+    this.plan = plan || (first ? first.short : null);
+    this.compared = compared || null;
+    const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.focus : null;
+    replace(this.head, summary(answer), answer.plans.length ? this.ranked() : nothingFits(answer));
+    if (focused) this.head.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
+    return this.explain();
+  }
+
+  choose(short) {
+    if (short === this.plan) return;
+    if (short === this.compared) this.compared = null;
+    this.plan = short;
+    this.mark();
+    this.changed();
+    this.explain();
+  }
+
+  compare(short) {
+    this.compared = this.compared === short || short === this.plan ? null : short;
+    this.mark();
+    this.changed();
+    this.explain();
+  }
+
+  /** Brings marks of the chosen plan up to date where they are, so that the focus stays. */
+  mark() {
+    for (const element of this.head.querySelectorAll("[data-short]")) {
+      const chosen = element.dataset.short === this.plan;
+      element.classList.toggle("chosen", chosen);
+      if (element.matches("g")) element[chosen ? "setAttribute" : "removeAttribute"]("aria-current", "true");
+      const radio = element.querySelector("input[type=radio]");
+      if (radio) radio.checked = chosen;
+      const versus = element.querySelector("button");
+      if (versus) {
+        versus.setAttribute("aria-pressed", String(element.dataset.short === this.compared));
+        versus.disabled = chosen;
+      }
+    }
+  }
+
+  ranked() {
+    const { plans } = this.answer;
+    const extra = [["days", "days_to_train"], ["cost", "cost"]].filter(([, key]) => plans.some((plan) => plan[key] !== null));
+    const keys = COLUMNS.filter(([, key, usual]) => usual === undefined || plans.some((plan) => plan.plan[key] !== usual));
+    const first = plans.filter((plan) => plan.tie_group === 1).length;
+    const tied = first === plans.length || first < 2 ? "" : `; a line parts plans that the model can tell apart`;
+    return h("div", { class: "columns" },
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked plans" },
+        h("table", { class: "plans" },
+          h("caption", null, `${count(plans.length)} best layouts`, h("span", { class: "quiet" },
+            first === plans.length && first > 1 ? "; too close for the model to tell apart" : tied)),
+          h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),
+            keys.map(([name, key]) => h("th", { scope: "col", title: key }, name)),
+            h("th", { scope: "col", class: "words" }, "recompute"),
+            ["step, s", "MFU", "memory, GiB", "fits", ...extra.map(([name]) => name), "compare"].map((name) =>
+              h("th", { scope: "col" }, name)))),
+          h("tbody", null, plans.map((plan, index) => this.row(plan, index, keys, extra))))),
+      paretoPlot(this.answer, () => this.plan, (short) => this.choose(short)));
+  }
+
+  row(plan, index, keys, extra) {
+    const { peak_gib: peak, limit_gib: limit, device_gib: device } = plan.memory;
+    const before = this.answer.plans[index - 1];
+    const level = h("i", { class: "level" });
+    level.style.width = `${(100 * peak) / device}%`;
+    const chosen = plan.short === this.plan;
+    const radio = h("input", { type: "radio", name: "plan", value: plan.short, checked: chosen, "aria-label": `Choose ${plan.short}`,
+      "data-focus": `row-${index}`, onchange: () => this.choose(plan.short) });
+    const versus = h("button", { type: "button", class: "small", "aria-pressed": String(plan.short === this.compared),
+      "aria-label": `Compare with ${plan.short}`, disabled: chosen, onclick: (event) => {
+        event.stopPropagation();
+        this.compare(plan.short);
+      } }, "vs");
+    const { step_seconds_p5: low, step_seconds_p95: high, fit_probability: fit } = plan.confidence;
+    return h("tr", { class: `${chosen ? "chosen" : ""}${before && before.tie_group !== plan.tie_group ? " group" : ""}`,
+      "data-short": plan.short, title: `${plan.short}\n${readable(plan.why)}`, onclick: () => this.choose(plan.short) },
+    h("td", null, radio), h("th", { scope: "row" }, plan.rank),
+    keys.map(([, key]) => h("td", null, cell(plan.plan[key]))),
+    h("td", { class: "words recompute" }, plan.short.match(/recompute=([^,]*)/)[1].split(/(?<=[:+])/).map((word) => [word, h("wbr")])),
+    h("td", { title: `5 to 95 %: ${plainSeconds(low)} to ${plainSeconds(high)}` }, plainSeconds(plan.step_seconds)),
+    h("td", null, percent(plan.mfu, 1)),
+    h("td", { class: "memory", title: `${gib(peak)} of ${gib(limit)} GiB` }, h("span", { class: "gauge" }, level), gib(peak)),
+    h("td", { class: fit < 0.5 ? "bad" : fit < 0.95 ? "warn" : "good" }, percent(fit)),
+    extra.map(([, key]) => h("td", null, plan[key] === null ? "" : plan[key] < 10 ? plan[key].toFixed(2) : count(plan[key]))),
+    h("td", null, versus));
+  }
+
+  /** Asks for everything about the chosen plan, and the one beside it, and shows it when the last asked has come. */
+  async explain() {
+    const turn = ++this.turn;
+    const wanted = [this.plan, this.compared].filter(Boolean);
+    if (!wanted.length) {
+      replace(this.detail);
+      return;
+    }
+    this.detail.setAttribute("aria-busy", "true");
+    const found = await Promise.all(wanted.map((short) => this.source(short).catch((problem) => ({ problem, short }))));
+    if (turn !== this.turn) return;
+    this.detail.removeAttribute("aria-busy");
+    const known = found.filter((one) => one.detail && one.detail.legal);
+    const scales = known.length ? { ...timeOrder(known.map((one) => one.detail)),
+      memory: Math.max(...known.map((one) => one.detail.memory.peak_gib)) } : null;
+    replace(this.detail,
+      known.length === 2 ? comparison(known.map((one) => one.detail)) : null,
+      h("div", { class: `details-of plans-${found.length}` }, found.map((one, index) => onePlan(one, wanted[index], scales, this))));
+  }
+}
+
+function nothingFits(answer) {
+  const miss = answer.nearest_miss;
+  return h("div", { class: "note" },
+    h("p", null, h("strong", null, "Nothing fits in memory. "), miss ? `The nearest plan lacks ${gib(miss.shortfall_gib)} GiB.` : ""),
+    miss && miss.try.length ? [h("p", null, "What would do:"), h("ul", null, miss.try.map((line) => h("li", null, line)))] : null);
+}
+
+function onePlan(one, short, scales, bench) {
+  const known = bench.answer.plans.find((plan) => plan.short === short);
+  const head = h("header", null, h("h2", null, planText(short)), copyButton("Copy plan", short));
+  if (!one.detail) return h("article", null, head, h("p", { class: "note bad" }, one.problem ? one.problem.message : "no answer"));
+  const { detail } = one;
+  if (!detail.legal) {
+    return h("article", null, head, h("div", { class: "note" },
+      h("p", null, "This plan is not legal here:"),
+      h("ul", null, detail.rejected_by.map((rule) => h("li", null, `${rule.rule}: ${rule.text}`))),
+      detail.nearest_legal ? h("p", null, "The nearest legal plan: ", h("button", { type: "button",
+        onclick: () => bench.choose(detail.nearest_legal) }, detail.nearest_legal)) : null));
+  }
+  return h("article", null, head, facts(detail),
+    known ? h("p", { class: "quiet" }, readable(known.why)) : null,
+    h("div", { class: "columns even" }, memoryChart(detail, scales.memory), timeChart(detail, scales.order, scales.most)),
+    one.timeline ? timelineChart(one.timeline, detail) : null,
+    config(one));
+}
+
+function facts(detail) {
+  const { confidence, memory } = detail;
+  const rows = [
+    ["step", `${seconds(detail.step_seconds)} (${plainSeconds(confidence.step_seconds_p5)}–${plainSeconds(confidence.step_seconds_p95)})`],
+    ["tokens/s/GPU", count(detail.tokens_per_second_per_gpu)],
+    ["TFLOPS/GPU", count(detail.model_tflops_per_gpu)],
+    [`MFU, ${detail.flops_convention}`, percent(detail.mfu, 1)],
+    ["peak memory", `${gib(memory.peak_gib)} of ${gib(memory.limit_gib)} GiB`],
+    ["fits", percent(confidence.fit_probability)],
+    ["days", detail.days_to_train === null ? null : detail.days_to_train.toFixed(1)],
+    ["cost", detail.cost === null ? null : count(detail.cost)],
+    ["origin", detail.origin],
+  ].filter(([, value]) => value !== null);
+  return h("dl", { class: "facts", title: `${confidence.level}: ${confidence.calibrated_on}` },
+    rows.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+}
+
+/** The exported files of a plan: look, copy, download. */
+function config(one) {
+  const names = Object.keys(one.files || {});
+  if (!names.length) {
+    return h("div", { class: "config" }, h("h3", null, "Config"),
+      h("p", { class: "quiet" }, one.fileProblem || "No config is exported for this plan."));
+  }
+  const text = h("pre", { tabindex: 0, "aria-label": "Exported file" });
+  const pick = h("select", { "aria-label": "Exported file" }, names.map((name) => h("option", { value: name }, name)));
+  const show = () => { text.textContent = one.files[pick.value]; };
+  pick.addEventListener("change", show);
+  pick.value = names.find((name) => name.endsWith(".sh")) || names[0];
+  show();
+  return h("div", { class: "config" },
+    h("header", null, h("h3", null, "Config"), pick,
+      h("button", { type: "button", onclick: () => download(pick.value, one.files[pick.value]) }, "Download"),
+      copyButton("Copy", () => one.files[pick.value])),
+    h("details", null, h("summary", null, "Show the file"), text));
+}
+
+function comparison(details) {
+  const [a, b] = details;
+  const signed = (value, text) => `${value >= 0 ? "+" : "−"}${text(Math.abs(value))}`;
+  const ratio = (name, key, text) => [name, text(key(a)), text(key(b)), signed(key(b) / key(a) - 1, (value) => percent(value, 1))];
+  const share = (name, key, digits) => [name, percent(key(a), digits), percent(key(b), digits),
+    signed(key(b) - key(a), (value) => `${(100 * value).toFixed(digits)} points`)];
+  const keys = [...new Set(details.flatMap((detail) => Object.keys(detail.plan)))]
+    .filter((key) => JSON.stringify(a.plan[key]) !== JSON.stringify(b.plan[key]));
+  const said = (value) => value === null || value === "" || (Array.isArray(value) && !value.length) ? "–" : String(value);
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Comparison" },
+    table("Two plans compared", ["", "chosen", "compared", "difference"], [
+      ratio("step, s", (detail) => detail.step_seconds, plainSeconds),
+      ratio("tokens/s/GPU", (detail) => detail.tokens_per_second_per_gpu, count),
+      share("MFU", (detail) => detail.mfu, 1),
+      ratio("peak memory, GiB", (detail) => detail.memory.peak_gib, gib),
+      share("chance to fit", (detail) => detail.confidence.fit_probability, 0),
+      ...keys.map((key) => [h("code", null, key), said(a.plan[key]), said(b.plan[key]), ""]),
+    ], { class: "figures compared" }));
+}
