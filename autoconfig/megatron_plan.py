@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoconfig.argument_list import Arguments
+from autoconfig.megatron_batch import read_batch
 from autoconfig.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
 from specs.errors import InputError
 from specs.model import ModelSpec
@@ -37,15 +38,7 @@ def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[str])
     cp = a.count("--context-parallel-size", "--ds-sequence-parallel-size") or 1
     dp = max(1, num_gpus // (tp * pp * cp))
     split, vpp, first, last = _stages(a, model, pp, assumed)
-    mbs = a.count("--micro-batch-size", "--batch-size")
-    if mbs is None:
-        raise InputError("--micro-batch-size is not in the file; add it")
-    batch = a.count("--global-batch-size")
-    if batch is None:
-        batch = mbs * dp
-        assumed.append(f"global batch {batch} = micro-batch x data parallelism, Megatron's default (--global-batch-size)")
-    if a.has("--rampup-batch-size"):
-        assumed.append("the batch is ramped up: checked at its full size")
+    mbs, batch = read_batch(a, dp, assumed)
     dist_opt, fsdp = _sharding(a, assumed)
     plan = TrainPlan(
         tp=tp,
