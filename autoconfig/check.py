@@ -39,6 +39,9 @@ OLDER = {
     "megatron-deepspeed-2023": (),
 }
 """Stacks whose arguments know no uneven stages and no recompute modules, and which of the newer plan keys they know."""
+OF_TORCH_FSDP2 = ("NV100", "NV092", "NV094")
+"""Rules of FSDP2 without a distributed optimizer: Megatron-FSDP runs with one, and with expert parallelism."""
+NO_OTHER_PLAN = "the file trains with Megatron-FSDP, which plans cannot say: nothing is proposed and nothing edited"
 SHARDS_OPTIMIZER = "megatron-lm-2022"
 """The one of them that knows --use-distributed-optimizer."""
 SPLIT_RULES = {
@@ -98,7 +101,13 @@ def check(source: CheckInput) -> CheckAnswer:
     question = source.question
     setting, plan, margin = question.setting, source.plan, question.request.memory_margin
     broken = tuple(plan_violations(setting, plan, source.split))
+    if source.megatron_fsdp:
+        broken = tuple(violation for violation in broken if violation.rule not in OF_TORCH_FSDP2)
     report = None if broken else report_plan(setting, plan, None, margin, question.calibration)
+    if source.megatron_fsdp:
+        return CheckAnswer(
+            source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
+        )
     nearest = nearest_legal(setting, plan, even_only=setting.stack.name in OLDER) if broken else None
     ranking = rank_plans(setting, _wish(setting, plan), margin)
     better = better_plan(ranking, plan, report)
@@ -202,6 +211,8 @@ def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str
 
 def target_plan(answer: CheckAnswer) -> TrainPlan:
     """The plan that `--apply-to` writes: the better one, else the nearest legal one. Raises InputError where there is none."""
+    if answer.source.megatron_fsdp:
+        raise InputError(f"--apply-to: {NO_OTHER_PLAN}")
     if answer.better is not None:
         return answer.better.plan
     if answer.nearest is not None:

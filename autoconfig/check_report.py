@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.answer_json import SCHEMA_VERSION, plan_json, report_json, setting_json
-from autoconfig.check import CheckAnswer, FlagChange
+from autoconfig.check import NO_OTHER_PLAN, CheckAnswer, FlagChange
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.report import seconds_text, show_question, show_remedies
 from autoconfig.verdict import RESOLUTION
@@ -86,6 +86,8 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
     console.print("[bold red]Not legal:[/bold red]")
     for violation in answer.violations:
         console.print(f"  {violation.rule}: {escape(violation.text)}")
+    if answer.source.megatron_fsdp:
+        return
     if answer.nearest is None:
         console.print("No plan is legal for this model, number of GPUs and global batch; change one of them.")
         return
@@ -116,6 +118,9 @@ def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> N
 
 def _show_better(console: Console, answer: CheckAnswer) -> None:
     better = answer.better
+    if answer.source.megatron_fsdp:
+        console.print(f"No other plan: {NO_OTHER_PLAN}. Drop --use-megatron-fsdp to see the plans without it.")
+        return
     if better is None:
         if answer.plans_ranked == 0:
             console.print("No plan fits. What was tried instead:")

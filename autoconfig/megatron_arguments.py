@@ -48,6 +48,7 @@ class ArgumentsRead:
     plan: TrainPlan
     split: PipelineSplit | None
     """Where the file places the layers itself (a layout or the account-for flags)."""
+    megatron_fsdp: bool
     unknown: tuple[str, ...]
     ignored: tuple[str, ...]
     assumed: tuple[str, ...]
@@ -87,6 +88,7 @@ def read_arguments(
         workload=workload,
         plan=found.plan,
         split=found.split,
+        megatron_fsdp=found.megatron_fsdp,
         unknown=(*arguments.unknown, *arguments.depends()),
         ignored=arguments.not_used(),
         assumed=tuple(assumed),

@@ -251,3 +251,22 @@ def test_a_launch_with_few_arguments_is_named():
     text = "#!/bin/bash\ntorchrun --nproc_per_node 8 train.py --lr 1e-4 --config x.yaml\n"
     with pytest.raises(InputError, match=r"line 2 starts train\.py with 1 argument of Megatron-LM \(--lr\), and at least 3"):
         checked(text)
+
+
+def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_path):
+    """The judge takes it with expert parallelism and the distributed optimizer; nothing is proposed that would edit it."""
+    text = script(
+        "--micro-batch-size 1 --global-batch-size 64 --num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 "
+        "--use-distributed-optimizer --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    )
+    answer, asked = checked(text)
+    assert not answer.violations and answer.report is not None and answer.source.plan.fsdp == 3 and answer.source.plan.ep == 8
+    assert answer.better is None and answer.nearest is None and not answer.changes
+    with pytest.raises(InputError, match="Megatron-FSDP"):
+        improved_text(answer, asked)
+    (tmp_path / "run.sh").write_text(text)
+    shown = " ".join(autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "h100").stdout.split())
+    assert "legality as Megatron has it, priced as torch FSDP2 of ZeRO stage 3" in shown
+    assert "No other plan" in shown and "fits" in shown.lower() and "--use-torch-fsdp2" not in shown
+    torch, _ = checked(text.replace("--use-megatron-fsdp", "--use-torch-fsdp2"))
+    assert [violation.rule for violation in torch.violations] == ["NV100"]
