@@ -270,3 +270,34 @@ def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_p
     assert "No other plan" in shown and "fits" in shown.lower() and "--use-torch-fsdp2" not in shown
     torch, _ = checked(text.replace("--use-megatron-fsdp", "--use-torch-fsdp2"))
     assert [violation.rule for violation in torch.violations] == ["NV100"]
+
+
+NEWER = "--attention-backend auto --micro-batch-size 1 --global-batch-size 64"
+"""Today's Megatron-LM with none of the overlaps."""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", "tp=2,sp=1,pp=2,mbs=1"),  # sharding the optimizer makes --overlap-param-gather possible: it stays off
+        ("--use-distributed-optimizer", "tp=2,sp=1,pp=2,mbs=1"),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", "tp=1,pp=2,mbs=1"),  # --tp-comm-overlap is possible no more
+        ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1,recompute=selective:layernorm"),
+        ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1"),
+    ],
+)
+def test_scripts_without_overlap_arguments_are_edited(old, new):
+    answer, asked = checked(script(f"{old} {NEWER}"))
+    assert answer.source.question.setting.stack.name == "transformer-engine"
+    plan = parse_plan(new, 8)
+    text = edited_text(answer.source, plan, None, asked)
+    assert read_check(text, asked).plan == plan and "--overlap-" not in text and "--recompute-activations" not in text
+    assert ("--recompute-granularity selective" in text) == ("recompute" in new)
+
+
+def test_the_public_script_without_overlap_arguments_is_improved():
+    text = (SCRIPTS / "megatron_2025_gpt3_175b.sh").read_text()
+    asked = CheckRequest(gpu="a100-80gb", gpus=1024)
+    answer = check(read_check(text, asked))
+    assert answer.better is not None and answer.better.plan.dist_opt
+    assert read_check(improved_text(answer, asked), asked).plan == answer.better.plan
