@@ -131,7 +131,8 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
     console.print(
         f"[bold]Better[/bold] among {answer.plans_ranked:,} plans that fit: [bold]{escape(str(better.plan))}[/bold]: step "
         f"{seconds_text(better.step_seconds)}, {better.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, peak "
-        f"{better.peak_bytes / GIB:.1f} of {better.limit_bytes / GIB:.1f} GiB"
+        f"{better.peak_bytes / GIB:.1f} of {better.limit_bytes / GIB:.1f} GiB, chance to fit "
+        f"{better.confidence.fit_probability:.0%}"
     )
     if answer.speedup is not None and answer.report is not None:
         console.print(_what_it_buys(answer.report, better, answer.speedup))

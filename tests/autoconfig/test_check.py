@@ -301,3 +301,22 @@ def test_the_public_script_without_overlap_arguments_is_improved():
     answer = check(read_check(text, asked))
     assert answer.better is not None and answer.better.plan.dist_opt
     assert read_check(improved_text(answer, asked), asked).plan == answer.better.plan
+
+
+def test_gpus_that_cannot_hold_the_plan_are_said(autoconfig, tmp_path):
+    text = script("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 64")
+    text = text.replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes ${NUM_NODES:-1}")
+    answer, _ = checked(text)
+    assert "needs a multiple of 32 GPUs, and the file's are 8: say --gpus 32 or --set NUM_NODES=4" in answer.violations[0].text
+    assert not checked(text, settings={"NUM_NODES": "4"})[0].violations
+    assert not checked(text, gpus=64)[0].violations
+    fixed = text.replace("torchrun", "NUM_NODES=1\ntorchrun")
+    assert "--set" not in checked(fixed)[0].violations[0].text  # the file's own value counts
+    assert "--set" not in checked(text.replace("${NUM_NODES:-1}", "1"))[0].violations[0].text
+
+
+def test_the_chance_to_fit_stands_beside_the_better_plan(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(script(LEGAL))
+    shown = " ".join(autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb").stdout.split())
+    better = shown.split("Better among")[1]
+    assert "chance to fit" in better.split("argument")[0]

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -265,3 +266,17 @@ def test_check_reads_both_scripts_back(write):
     plan = parse_plan("tp=2,pp=4,vpp=4,mbs=1,sp=1,recompute=selective:layernorm", 64)
     found = read_check(write(setting, plan, None), CheckRequest(gpu="h100-sxm-80gb"))
     assert found.question.setting.cluster.num_gpus == 64 and found.plan == plan and found.notes == ()
+
+
+def test_search_export_says_the_chance_to_fit_and_how_to_export_the_safe_choice(autoconfig, tmp_path, monkeypatch):
+    folder = str(tmp_path / "x")
+    words_ = ["search", "--model", "175b", "--gpus", "64", "--gpu", "a100-80gb", "--top", "1", "--export", folder, "--force"]
+    monkeypatch.setattr("sys.argv", ["autoconfig", *words_])
+    said = autoconfig.run(*words_).stdout.splitlines()
+    first = next(line for line in said if line.startswith("chance to fit "))
+    safe = next(line for line in said if line.startswith("safe choice, chance to fit "))
+    assert int(first.split("%")[0].split()[-1]) < 95 <= int(safe.split("%")[0].split()[-1])
+    command = shlex.split(safe.split(": ", 1)[1])
+    assert command[:2] == ["autoconfig", "export"] and "--force" not in command and "--top" not in command
+    assert autoconfig.run(*command[1:]).exit_code == 0
+    assert command[-1] in (tmp_path / "x" / "train.sh").read_text()
