@@ -51,12 +51,15 @@ def torchrun_script(setting: Setting, plan: TrainPlan, report: PlanReport | None
     """A script that starts this node's processes with torchrun; on several nodes it runs once on each."""
     cluster = setting.cluster
     per_node = min(cluster.gpus_per_node, cluster.num_gpus)
+    last = cluster.num_nodes - 1
+    rank = f"${{NODE_RANK:?set it to the number of this node, 0 to {last}}}" if last else "${NODE_RANK:-0}"
+    address = "${MASTER_ADDR:?set it to the host name of node 0}" if last else "${MASTER_ADDR:-localhost}"
     launch = [
         "torchrun",
         f'--nproc-per-node "{per_node}"',
         f'--nnodes "{cluster.num_nodes}"',
-        '--node-rank "${NODE_RANK:-0}"',
-        '--master-addr "${MASTER_ADDR:-localhost}"',
+        f'--node-rank "{rank}"',
+        f'--master-addr "{address}"',
         '--master-port "${MASTER_PORT:-29500}"',
         '"$MEGATRON_PATH/pretrain_gpt.py" "${ARGUMENTS[@]}"',
     ]

@@ -280,3 +280,25 @@ def test_search_export_says_the_chance_to_fit_and_how_to_export_the_safe_choice(
     assert command[:2] == ["autoconfig", "export"] and "--force" not in command and "--top" not in command
     assert autoconfig.run(*command[1:]).exit_code == 0
     assert command[-1] in (tmp_path / "x" / "train.sh").read_text()
+
+
+@pytest.mark.parametrize("gpus", [8, 16])
+def test_a_script_of_several_nodes_does_not_start_without_its_node_rank(tmp_path, gpus):
+    """Every node would think that it is the first of its own job."""
+    setting = understand(Request(model="llama3-8b", gpus=gpus, gpu="h100")).setting
+    (tmp_path / "train.sh").write_text(torchrun_script(setting, parse_plan("tp=8,pp=1,mbs=1,sp=1", gpus), None))
+    stand_in = tmp_path / "torchrun"
+    stand_in.write_text('#!/bin/sh\necho "$@"\n')
+    stand_in.chmod(0o755)
+
+    def start(**variables):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+        return subprocess.run(["bash", str(tmp_path / "train.sh")], capture_output=True, text=True, env=environment, timeout=60)
+
+    started = start(NODE_RANK="1", MASTER_ADDR="host0")
+    assert started.returncode == 0 and "--node-rank 1 --master-addr host0" in started.stdout
+    if gpus == 8:
+        assert "--node-rank 0 --master-addr localhost" in start().stdout
+    else:
+        assert start().returncode and "the number of this node, 0 to 1" in start().stderr
+        assert start(NODE_RANK="1").returncode and "host name of node 0" in start(NODE_RANK="1").stderr
