@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.export.argument import GROUPS, Argument
 from autoconfig.export.arguments import MOCK_STEPS, train_arguments
-from autoconfig.export.model_arguments import unsaid_scaling
+from autoconfig.export.model_arguments import not_written, unsaid_scaling
 from autoconfig.export.run_arguments import environment
 from autoconfig.rules import Setting
 from specs.plan import TrainPlan
@@ -165,6 +165,9 @@ def _variables(setting: Setting) -> list[str]:
         lines.append('ROTARY_BASE="${ROTARY_BASE:-10000}"  # Megatron\'s default: set your model\'s rope_theta')
     if reason := unsaid_scaling(setting.model):
         lines.append(f"# NOT WRITTEN, Megatron-LM has no argument for it: scaling of rotary positions, {remark(reason)}")
+    if missing := not_written(setting.model):
+        lines.append("# NOT WRITTEN, set them as your model's config.json has them (they change results, not time or memory):")
+        lines += [f"#   {name}" for name in missing]
     if _fuses_rope(setting):
         probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
         lines += [

@@ -302,3 +302,21 @@ def test_a_script_of_several_nodes_does_not_start_without_its_node_rank(tmp_path
     else:
         assert start().returncode and "the number of this node, 0 to 1" in start().stderr
         assert start(NODE_RANK="1").returncode and "host name of node 0" in start(NODE_RANK="1").stderr
+
+
+def test_the_clamped_activation_of_gpt_oss_is_written_and_read_back():
+    setting = understand(Request(model="gpt-oss-120b", gpus=64, gpu="h100")).setting
+    plan = parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)
+    listed = flags(mock_arguments(setting, plan))
+    assert "--swiglu" not in listed and "--quick-geglu" in listed
+    assert listed["--glu-linear-offset"] == ("1.0",) and listed["--activation-func-clamp-value"] == ("7.0",)
+    found = read_check(torchrun_script(setting, plan, None), CheckRequest(gpu="h100"))
+    assert found.question.setting.model.activation == "swiglu" and found.plan == plan
+
+
+@pytest.mark.parametrize(("model", "router"), [("deepseek-v3", True), ("llama3-8b", False)])
+def test_what_is_not_written_is_said(model, router):
+    setting = understand(Request(model=model, gpus=1024, gpu="h100")).setting
+    text = torchrun_script(setting, parse_plan("tp=1,pp=1,mbs=1", 1024), None)
+    assert "# NOT WRITTEN" in text and "#   --norm-epsilon" in text
+    assert ("#   --moe-router-topk-scaling-factor" in text) == router
