@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,10 @@ OLDER = {
     "megatron-deepspeed-2023": (),
 }
 """Stacks whose arguments know no uneven stages and no recompute modules, and which of the newer plan keys they know."""
+OF_TORCH_FSDP2 = ("NV100", "NV092", "NV094")
+"""Rules of FSDP2 without a distributed optimizer: Megatron-FSDP runs with one, and with expert parallelism."""
+NO_OTHER_PLAN = "the file trains with Megatron-FSDP, which plans cannot say: nothing is proposed and nothing edited"
+_NODES_VARIABLE = re.compile(r"--(?:nnodes|num[-_]nodes|nodes)[=\s]+\"?\$\{?([A-Za-z_]\w*)")
 SHARDS_OPTIMIZER = "megatron-lm-2022"
 """The one of them that knows --use-distributed-optimizer."""
 SPLIT_RULES = {
@@ -98,7 +104,14 @@ def check(source: CheckInput) -> CheckAnswer:
     question = source.question
     setting, plan, margin = question.setting, source.plan, question.request.memory_margin
     broken = tuple(plan_violations(setting, plan, source.split))
+    if source.megatron_fsdp:
+        broken = tuple(violation for violation in broken if violation.rule not in OF_TORCH_FSDP2)
+    broken = tuple(_with_gpus_wanted(violation, source) for violation in broken)
     report = None if broken else report_plan(setting, plan, None, margin, question.calibration)
+    if source.megatron_fsdp:
+        return CheckAnswer(
+            source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
+        )
     nearest = nearest_legal(setting, plan, even_only=setting.stack.name in OLDER) if broken else None
     ranking = rank_plans(setting, _wish(setting, plan), margin)
     better = better_plan(ranking, plan, report)
@@ -124,6 +137,23 @@ def plan_violations(setting: Setting, plan: TrainPlan, split: PipelineSplit | No
         return found
     own = [Violation(rule=rule, text=SPLIT_RULES.get(rule, RULE_TEXT.get(rule, ""))) for rule in split.broken]
     return [violation for violation in found if violation.rule not in OWN_RULES] + own
+
+
+def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
+    """Where the GPUs cannot hold the plan: how many can, and how to say so."""
+    if violation.rule != "AC005":
+        return violation
+    plan, cluster = source.plan, source.question.setting.cluster
+    unit = math.lcm(plan.tp * plan.cp * plan.pp, plan.ep * plan.etp * plan.pp)
+    if cluster.num_gpus % unit == 0:
+        return violation
+    enough = -(-cluster.num_gpus // unit) * unit
+    hint = f"; this plan needs a multiple of {unit:,} GPUs, and the file's are {cluster.num_gpus:,}: say --gpus {enough}"
+    nodes = _NODES_VARIABLE.search(source.text)
+    set_by_file = nodes and re.search(rf"^\s*(?:export\s+)?{nodes[1]}=[\"']?[0-9]", source.text, re.MULTILINE)
+    if nodes and not set_by_file and enough % cluster.gpus_per_node == 0:
+        hint += f" or --set {nodes[1]}={enough // cluster.gpus_per_node}"
+    return replace(violation, text=violation.text + hint)
 
 
 def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None) -> TrainPlan | None:
@@ -202,6 +232,8 @@ def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str
 
 def target_plan(answer: CheckAnswer) -> TrainPlan:
     """The plan that `--apply-to` writes: the better one, else the nearest legal one. Raises InputError where there is none."""
+    if answer.source.megatron_fsdp:
+        raise InputError(f"--apply-to: {NO_OTHER_PLAN}")
     if answer.better is not None:
         return answer.better.plan
     if answer.nearest is not None:

@@ -60,6 +60,8 @@ class CheckInput:
     notes: tuple[str, ...]
     text: str
     script: Script | None
+    megatron_fsdp: bool = False
+    """Sharded by Megatron-FSDP: no rule of torch FSDP2 holds, and no other plan can be written into it."""
 
 
 def read_text(path: Path, wanted: str = WANTED) -> str:
@@ -139,6 +141,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         notes=script.notes,
         text=text,
         script=script,
+        megatron_fsdp=read.megatron_fsdp,
     )
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.answer_json import SCHEMA_VERSION, plan_json, report_json, setting_json
-from autoconfig.check import CheckAnswer, FlagChange
+from autoconfig.check import NO_OTHER_PLAN, CheckAnswer, FlagChange
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.report import seconds_text, show_question, show_remedies
 from autoconfig.verdict import RESOLUTION
@@ -86,6 +86,8 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
     console.print("[bold red]Not legal:[/bold red]")
     for violation in answer.violations:
         console.print(f"  {violation.rule}: {escape(violation.text)}")
+    if answer.source.megatron_fsdp:
+        return
     if answer.nearest is None:
         console.print("No plan is legal for this model, number of GPUs and global batch; change one of them.")
         return
@@ -116,6 +118,9 @@ def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> N
 
 def _show_better(console: Console, answer: CheckAnswer) -> None:
     better = answer.better
+    if answer.source.megatron_fsdp:
+        console.print(f"No other plan: {NO_OTHER_PLAN}. Drop --use-megatron-fsdp to see the plans without it.")
+        return
     if better is None:
         if answer.plans_ranked == 0:
             console.print("No plan fits. What was tried instead:")
@@ -126,7 +131,8 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
     console.print(
         f"[bold]Better[/bold] among {answer.plans_ranked:,} plans that fit: [bold]{escape(str(better.plan))}[/bold]: step "
         f"{seconds_text(better.step_seconds)}, {better.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, peak "
-        f"{better.peak_bytes / GIB:.1f} of {better.limit_bytes / GIB:.1f} GiB"
+        f"{better.peak_bytes / GIB:.1f} of {better.limit_bytes / GIB:.1f} GiB, chance to fit "
+        f"{better.confidence.fit_probability:.0%}"
     )
     if answer.speedup is not None and answer.report is not None:
         console.print(_what_it_buys(answer.report, better, answer.speedup))

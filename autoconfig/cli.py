@@ -22,6 +22,7 @@ from specs.errors import AutoconfigError, InputError
 
 if TYPE_CHECKING:
     from autoconfig.export.service import Export
+    from autoconfig.service import SearchAnswer
 
 EXIT_BAD_INPUT = 2
 EXIT_NOTHING_FITS = 3
@@ -156,6 +157,7 @@ def search_command(
     if export is not None:
         first = answer.plans[0].report
         _show_export(export_plan(answer.question.setting, first.plan, first, export, force=force), err=as_json)
+        _show_chance(answer, export, err=as_json)
 
 
 @cli.command("export")
@@ -259,15 +261,34 @@ SEARCH_ONLY = (
 )
 
 
+def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
+    """The chance to fit of what was exported, and the command that exports the safe choice in its place."""
+    first, safe = answer.plans[0].report, answer.safe
+    click.echo(f"chance to fit {first.confidence.fit_probability:.0%}: {first.plan}", err=err)
+    if safe is None or safe.confidence.fit_probability <= first.confidence.fit_probability or safe.plan == first.plan:
+        return
+    command = _same_question("export", sys.argv[1:], answer.question.setting.cluster.num_gpus)
+    longer = safe.step_seconds / first.step_seconds - 1
+    click.echo(
+        f"safe choice, chance to fit {safe.confidence.fit_probability:.0%}, step {longer:+.1%}: "
+        f"{command} --output {shlex.quote(folder)} {safe.plan}",
+        err=err,
+    )
+
+
 def _explain_command(arguments: list[str], gpus: int) -> str:
-    """The `explain` command for the same question: the search's own options are left out."""
-    kept, skip = ["autoconfig", "explain"], False
+    return _same_question("explain", arguments, gpus)
+
+
+def _same_question(command: str, arguments: list[str], gpus: int) -> str:
+    """Another command on the same question: the search's own options are left out."""
+    kept, skip = ["autoconfig", command], False
     for argument in arguments:
         if skip:
             skip = False
         elif argument in SEARCH_ONLY:
             skip = True
-        elif argument != "search" and argument.split("=")[0] not in SEARCH_ONLY:
+        elif argument not in ("search", "--force", "--json") and argument.split("=")[0] not in SEARCH_ONLY:
             kept.append(argument)
     if not any(argument.split("=")[0] in ("--gpus", "--cluster") for argument in kept):
         kept += ["--gpus", str(gpus)]

@@ -17,6 +17,7 @@ from autoconfig.megatron_software import read_software, software_name
 from autoconfig.pipeline_split import PipelineSplit
 from autoconfig.rules import Setting
 from specs.cluster import ClusterSpec
+from specs.errors import UnsupportedError
 from specs.model import ModelSpec
 from specs.model_catalogue import resolve_model
 from specs.numerics import Numerics, Workload
@@ -25,6 +26,18 @@ from specs.software import SoftwareStack
 from specs.software_catalogue import load_stack
 
 _READ_ELSEWHERE = ("--world-size", "--local-rank", "--rank", "--deepspeed-config", "--nnodes", "--nproc-per-node")
+
+_NOT_TRAINING = {
+    "--out-seq-length": "text generation",
+    "--sample-input-file": "text generation",
+    "--text-generate-input-file": "text generation",
+    "--text-generate-output-file": "text generation",
+    "--model-provider": "inference",
+    "--task": "an evaluation task",
+    "--task-list": "an evaluation task",
+    "--language-model-type": "a multimodal model",
+}
+"""Arguments of programs that train no language model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +61,7 @@ class ArgumentsRead:
     plan: TrainPlan
     split: PipelineSplit | None
     """Where the file places the layers itself (a layout or the account-for flags)."""
+    megatron_fsdp: bool
     unknown: tuple[str, ...]
     ignored: tuple[str, ...]
     assumed: tuple[str, ...]
@@ -64,6 +78,9 @@ def read_arguments(
     """Model, numerics, software, workload and plan of an argument list on a cluster. Raises InputError."""
     overrides = overrides or Overrides()
     arguments = split_arguments(argv, unread, choices)
+    for name, kind in _NOT_TRAINING.items():
+        if arguments.has(name):
+            raise UnsupportedError(f"{name}: this is {kind}; only the training of decoder-only transformers can be checked")
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
     model = _model(arguments, overrides, assumed)
     seq = overrides.seq_length or read_seq_length(arguments)
@@ -87,6 +104,7 @@ def read_arguments(
         workload=workload,
         plan=found.plan,
         split=found.split,
+        megatron_fsdp=found.megatron_fsdp,
         unknown=(*arguments.unknown, *arguments.depends()),
         ignored=arguments.not_used(),
         assumed=tuple(assumed),

@@ -73,11 +73,12 @@ def _needed(a: Arguments, *names: str) -> int:
 
 def _activation(a: Arguments) -> tuple[str, bool]:
     chosen: list[tuple[str, bool]] = []
+    clamped = a.has("--activation-func-clamp-value", "--glu-linear-offset")  # gpt-oss: ModelSpec calls it swiglu
     for name, meaning in (
         ("--swiglu", ("swiglu", True)),
         ("--squared-relu", ("squared-relu", False)),
         ("--geglu", ("geglu", True)),
-        ("--quick-geglu", ("geglu", True)),
+        ("--quick-geglu", ("swiglu" if clamped else "geglu", True)),
     ):
         if a.has(name):
             chosen.append(meaning)

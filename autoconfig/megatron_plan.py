@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoconfig.argument_list import Arguments
+from autoconfig.megatron_batch import read_batch
 from autoconfig.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
 from specs.errors import InputError
 from specs.model import ModelSpec
@@ -14,6 +15,7 @@ from specs.recompute import NONE, Recompute
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 LAYERS_PER_CHUNK = "--num-layers-per-virtual-pipeline-stage"
 CHUNKS_PER_RANK = "--num-virtual-stages-per-pipeline-rank"
+MEGATRON_FSDP = ("--use-megatron-fsdp", "--use-custom-fsdp")
 LAYOUT = "--pipeline-model-parallel-layout"
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 FOR_EMBEDDING, FOR_LOSS = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
@@ -26,6 +28,8 @@ class PlanRead:
     plan: TrainPlan
     global_batch_size: int
     split: PipelineSplit | None
+    megatron_fsdp: bool = False
+    """Sharded by Megatron-FSDP, which plans have no word of their own for: read as fsdp of the same stage."""
 
 
 def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[str]) -> PlanRead:
@@ -37,15 +41,7 @@ def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[str])
     cp = a.count("--context-parallel-size", "--ds-sequence-parallel-size") or 1
     dp = max(1, num_gpus // (tp * pp * cp))
     split, vpp, first, last = _stages(a, model, pp, assumed)
-    mbs = a.count("--micro-batch-size", "--batch-size")
-    if mbs is None:
-        raise InputError("--micro-batch-size is not in the file; add it")
-    batch = a.count("--global-batch-size")
-    if batch is None:
-        batch = mbs * dp
-        assumed.append(f"global batch {batch} = micro-batch x data parallelism, Megatron's default (--global-batch-size)")
-    if a.has("--rampup-batch-size"):
-        assumed.append("the batch is ramped up: checked at its full size")
+    mbs, batch = read_batch(a, dp, assumed)
     dist_opt, fsdp = _sharding(a, assumed)
     plan = TrainPlan(
         tp=tp,
@@ -64,7 +60,7 @@ def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[str])
         fsdp=fsdp,
         offload=_offload(a),
     )
-    return PlanRead(plan=plan, global_batch_size=batch, split=split)
+    return PlanRead(plan=plan, global_batch_size=batch, split=split, megatron_fsdp=a.has(*MEGATRON_FSDP))
 
 
 def _stages(
@@ -160,11 +156,12 @@ def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
     dist_opt = a.has("--use-distributed-optimizer")
     if a.has("--use-torch-fsdp2"):
         return False, 2 if a.has("--torch-fsdp2-no-reshard-after-forward") else 3
-    if a.has("--use-megatron-fsdp", "--use-custom-fsdp"):
+    if a.has(*MEGATRON_FSDP):
         strategy = a.text("--data-parallel-sharding-strategy") or "no_shard"
         if strategy not in _SHARDING:
             raise InputError(f"--data-parallel-sharding-strategy {strategy[:40]!r}: use one of {', '.join(_SHARDING)}")
         stage = _SHARDING[strategy]
+        assumed.append(f"read as Megatron-FSDP, {strategy}: legality as Megatron has it, priced as {_priced_as(stage)}")
         return (False, stage) if stage > 1 else (stage == 1 or dist_opt, 0)
     if a.has("--deepspeed"):
         zero = a.whole("--zero-stage")
@@ -175,6 +172,10 @@ def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
             raise InputError(f"--zero-stage {zero}: use 0 to 3")
         return (False, zero) if zero > 1 else (zero == 1, 0)
     return dist_opt, 0
+
+
+def _priced_as(stage: int) -> str:
+    return f"torch FSDP2 of ZeRO stage {stage}" if stage > 1 else "plain data parallelism, its optimizer sharded where asked"
 
 
 def _offload(a: Arguments) -> float:

@@ -70,7 +70,8 @@ def _overlap(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str]
     """The overlaps that are on, in the words of a row of runs.
 
     An argument that is missing switches its overlap off where the plan could have it. Where it could not (tensor-parallel
-    overlap at tp 1), its absence says nothing of other plans: the stack's default stays.
+    overlap at tp 1), its absence says nothing of other plans: the stack's default stays. Weights are gathered beside the
+    forward only where gradients are reduced beside the backward (Megatron's arguments.py asserts it).
     """
     possible = {argument.flag for argument in overlap_arguments(setting, plan)}
     words = ["given"]
@@ -80,6 +81,8 @@ def _overlap(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str]
             words.append(flag.removeprefix("--"))
         if a.has(flag) and usual and flag not in possible:
             assumed.append(f"{flag} buys nothing here: priced without it")
+    if "overlap-grad-reduce" not in words and "overlap-param-gather" in words:
+        words.remove("overlap-param-gather")
     return "+".join(words)
 
 

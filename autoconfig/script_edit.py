@@ -9,17 +9,20 @@ changes are listed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.argument_list import Arguments, Given, split_arguments
-from autoconfig.check import CheckAnswer, FlagChange, changes_from, missing_environment, plan_flags, target_plan
+from autoconfig.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target_plan
 from autoconfig.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.evaluate import PlanReport
 from autoconfig.export.plan_json import plan_text
 from autoconfig.export.refresh import is_ours, refreshed
+from autoconfig.export.run_arguments import overlap_arguments
 from autoconfig.files import write_atomically
 from autoconfig.megatron_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
+from autoconfig.rules import Setting
 from autoconfig.shell_values import Value, text_of
 from specs.errors import FileError, InputError
 from specs.plan import TrainPlan
@@ -92,11 +95,19 @@ def edited_text(source: CheckInput, plan: TrainPlan, report: PlanReport | None, 
     found = again.question.setting
     if again.plan != plan or found.workload != setting.workload:
         raise _refusal(f"with the changes the file reads as {again.plan}, not as {plan}", changes)
-    if found.model != setting.model or found.cluster != setting.cluster or found.stack != setting.stack:
+    if found.model != setting.model or found.cluster != setting.cluster or not _same_software(found, setting, plan):
         raise _refusal("with the changes the file reads as another model, cluster or software", changes)
     if _others(again, changes) != _others(source, changes):
         raise _refusal("the changes touch arguments that are not the plan's", changes)
     return text
+
+
+def _same_software(found: Setting, asked: Setting, plan: TrainPlan) -> bool:
+    """The same stack, but for overlaps that `plan` cannot have and of which its arguments therefore say nothing."""
+    a, b = found.stack, asked.stack
+    overlaps = {name: getattr(b.time, name) for name in ("overlap_grad_reduce", "overlap_param_gather", "tp_overlap_share")}
+    written = overlap_arguments(found, plan) == overlap_arguments(asked, plan)
+    return written and replace(a, time=replace(a.time, **overlaps)) == b
 
 
 def _others(source: CheckInput, changes: Iterable[FlagChange]) -> set[str]:
@@ -126,7 +137,7 @@ def change_text(change: FlagChange) -> str:
     return f"{change.flag} {old} -> {new}"
 
 
-def _edited(source: CheckInput, changes: Sequence[FlagChange], wanted: Container[str]) -> str:
+def _edited(source: CheckInput, changes: Sequence[FlagChange], wanted: Flags) -> str:
     script = source.script
     assert script is not None
     arguments = split_arguments(script.words(), script.unread(), script.choices())
@@ -142,8 +153,8 @@ class _Editor:
         self.removed: set[tuple[int, int]] = set()
         self.added: list[str] = []
 
-    def text(self, wanted: Container[str]) -> str:
-        """The edited text; of the arguments of stages and recomputation only the `wanted` stay where one of them changes."""
+    def text(self, wanted: Flags) -> str:
+        """The edited text; of stages and recomputation exactly the `wanted` arguments are left where one of them changes."""
         for change in self.changes:
             self._change(change)
         for family in (STAGES, RECOMPUTE):
@@ -151,6 +162,7 @@ class _Editor:
                 for flag in family:
                     if flag not in wanted and flag in self.given:
                         self._remove(self.given[flag])
+                self._add_missing(family, wanted)
         if self.added:
             self._insert()
         self.edits |= {(start, end, "") for start, end in self._whole_lines()}
@@ -162,6 +174,13 @@ class _Editor:
         for start, end, replacement in reversed(edits):
             text = text[:start] + replacement + text[end:]
         return text
+
+    def _add_missing(self, family: Sequence[str], wanted: Flags) -> None:
+        """What an older or shorter spelling said, and says no more (--recompute-activations)."""
+        changed = {change.flag for change in self.changes}
+        for flag, values in wanted.items():
+            if flag in family and flag not in self.given and flag not in changed:
+                self.added.append(" ".join([flag, *values]))
 
     def _change(self, change: FlagChange) -> None:
         names = (change.flag, *SPELLINGS.get(change.flag, ()))

@@ -15,6 +15,9 @@ _NOT_LAUNCHERS = re.compile(
     "echo|printf|cat|tee|grep|sed|awk|rm|mv|cp|mkdir|cd|ls|chmod|touch|tar|wget|curl|git|pip3?|export|set"
 )
 _REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|mamba|hybrid|biencoder|retriever)(?=[_./]|$)")
+_NOT_TRAINING = re.compile(
+    r"(?:^|[_/])(text_generation|generate|generation|inference|eval|evaluate|evaluation|zeroshot|tasks|multimodal|llava)(?=[_./]|$)"
+)
 _TASKS = frozenset({"--ntasks", "-n", "-np", "--np"})
 _NODES = frozenset({"--nodes", "-N", "--nnodes", "--num-nodes"})
 _PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--gpus-per-node", "--gpus-on-node"})
@@ -60,7 +63,15 @@ def launch_of(fields: Sequence[Value], line: int) -> Launch | None:
     arguments = tuple(fields[program + 1 :])
     if sum(name in known_arguments() for name in names[program + 1 :]) < LEAST_ARGUMENTS:
         return None
-    if match := _REFUSED.search(texts[program].lower()):
+    path = texts[program].lower()
+    name = path.rsplit("/", 1)[-1]
+    whole = name if name.startswith("pretrain_") else path  # what folder a pretrain_gpt.py lies in says nothing
+    if match := _NOT_TRAINING.search(whole):
+        raise UnsupportedError(
+            f"line {line} starts {texts[program][:80]}: this is no pre-training of a language model ({match[1]}); only the "
+            "training of decoder-only transformers (pretrain_gpt.py and the like) can be checked"
+        )
+    if match := _REFUSED.search(path):
         raise UnsupportedError(
             f"line {line} starts {texts[program][:80]}: {match[1]} models cannot be checked; only the training of decoder-only "
             "transformers (pretrain_gpt.py and the like) can"

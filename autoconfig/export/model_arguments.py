@@ -117,7 +117,11 @@ def unsaid_scaling(model: ModelSpec) -> str:
 
 def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
     out.add("normalization", model.normalization)
-    if model.activation == "swiglu":
+    if clamped_activation(model):
+        out.add("quick-geglu", why="gpt-oss: x * sigmoid(1.702 x), clamped, times the other half plus one")
+        out.add("glu-linear-offset", "1.0")
+        out.add("activation-func-clamp-value", "7.0")
+    elif model.activation == "swiglu":
         out.add("swiglu")
     elif model.activation == "squared-relu":
         out.add("squared-relu")
@@ -127,6 +131,21 @@ def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
         out.add("disable-bias-linear")
         if model.add_qkv_bias:
             out.add("add-qkv-bias")
+
+
+def clamped_activation(model: ModelSpec) -> bool:
+    """gpt-oss, known by sinks and biased experts: its SwiGLU is clamped at 7 with alpha 1.702 (openai/gpt-oss,
+    gpt_oss/torch/model.py, swiglu), which costs what any SwiGLU costs; ModelSpec calls it swiglu."""
+    return model.activation == "swiglu" and model.attention_sinks and model.moe_expert_bias
+
+
+def not_written(model: ModelSpec) -> list[str]:
+    """Arguments whose values a ModelSpec does not hold, and that this model may need: they change no time and no memory."""
+    found = ["--norm-epsilon (Megatron's default is 1e-5)"] if model.normalization == "RMSNorm" else []
+    if model.moe_router_enable_expert_bias:
+        router = ("topk-scaling-factor", "num-groups", "group-topk", "bias-update-rate")
+        found += [f"--moe-router-{name}" for name in router]
+    return found
 
 
 def pattern_text(pattern: tuple[int, ...]) -> str:

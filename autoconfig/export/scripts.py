@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.export.argument import GROUPS, Argument
 from autoconfig.export.arguments import MOCK_STEPS, train_arguments
-from autoconfig.export.model_arguments import unsaid_scaling
+from autoconfig.export.model_arguments import not_written, unsaid_scaling
 from autoconfig.export.run_arguments import environment
 from autoconfig.rules import Setting
 from specs.plan import TrainPlan
@@ -51,12 +51,15 @@ def torchrun_script(setting: Setting, plan: TrainPlan, report: PlanReport | None
     """A script that starts this node's processes with torchrun; on several nodes it runs once on each."""
     cluster = setting.cluster
     per_node = min(cluster.gpus_per_node, cluster.num_gpus)
+    last = cluster.num_nodes - 1
+    rank = f"${{NODE_RANK:?set it to the number of this node, 0 to {last}}}" if last else "${NODE_RANK:-0}"
+    address = "${MASTER_ADDR:?set it to the host name of node 0}" if last else "${MASTER_ADDR:-localhost}"
     launch = [
         "torchrun",
         f'--nproc-per-node "{per_node}"',
         f'--nnodes "{cluster.num_nodes}"',
-        '--node-rank "${NODE_RANK:-0}"',
-        '--master-addr "${MASTER_ADDR:-localhost}"',
+        f'--node-rank "{rank}"',
+        f'--master-addr "{address}"',
         '--master-port "${MASTER_PORT:-29500}"',
         '"$MEGATRON_PATH/pretrain_gpt.py" "${ARGUMENTS[@]}"',
     ]
@@ -162,6 +165,9 @@ def _variables(setting: Setting) -> list[str]:
         lines.append('ROTARY_BASE="${ROTARY_BASE:-10000}"  # Megatron\'s default: set your model\'s rope_theta')
     if reason := unsaid_scaling(setting.model):
         lines.append(f"# NOT WRITTEN, Megatron-LM has no argument for it: scaling of rotary positions, {remark(reason)}")
+    if missing := not_written(setting.model):
+        lines.append("# NOT WRITTEN, set them as your model's config.json has them (they change results, not time or memory):")
+        lines += [f"#   {name}" for name in missing]
     if _fuses_rope(setting):
         probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
         lines += [

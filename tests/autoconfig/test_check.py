@@ -251,3 +251,72 @@ def test_a_launch_with_few_arguments_is_named():
     text = "#!/bin/bash\ntorchrun --nproc_per_node 8 train.py --lr 1e-4 --config x.yaml\n"
     with pytest.raises(InputError, match=r"line 2 starts train\.py with 1 argument of Megatron-LM \(--lr\), and at least 3"):
         checked(text)
+
+
+def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_path):
+    """The judge takes it with expert parallelism and the distributed optimizer; nothing is proposed that would edit it."""
+    text = script(
+        "--micro-batch-size 1 --global-batch-size 64 --num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 "
+        "--use-distributed-optimizer --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    )
+    answer, asked = checked(text)
+    assert not answer.violations and answer.report is not None and answer.source.plan.fsdp == 3 and answer.source.plan.ep == 8
+    assert answer.better is None and answer.nearest is None and not answer.changes
+    with pytest.raises(InputError, match="Megatron-FSDP"):
+        improved_text(answer, asked)
+    (tmp_path / "run.sh").write_text(text)
+    shown = " ".join(autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "h100").stdout.split())
+    assert "legality as Megatron has it, priced as torch FSDP2 of ZeRO stage 3" in shown
+    assert "No other plan" in shown and "fits" in shown.lower() and "--use-torch-fsdp2" not in shown
+    torch, _ = checked(text.replace("--use-megatron-fsdp", "--use-torch-fsdp2"))
+    assert [violation.rule for violation in torch.violations] == ["NV100"]
+
+
+NEWER = "--attention-backend auto --micro-batch-size 1 --global-batch-size 64"
+"""Today's Megatron-LM with none of the overlaps."""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", "tp=2,sp=1,pp=2,mbs=1"),  # sharding the optimizer makes --overlap-param-gather possible: it stays off
+        ("--use-distributed-optimizer", "tp=2,sp=1,pp=2,mbs=1"),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", "tp=1,pp=2,mbs=1"),  # --tp-comm-overlap is possible no more
+        ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1,recompute=selective:layernorm"),
+        ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1"),
+    ],
+)
+def test_scripts_without_overlap_arguments_are_edited(old, new):
+    answer, asked = checked(script(f"{old} {NEWER}"))
+    assert answer.source.question.setting.stack.name == "transformer-engine"
+    plan = parse_plan(new, 8)
+    text = edited_text(answer.source, plan, None, asked)
+    assert read_check(text, asked).plan == plan and "--overlap-" not in text and "--recompute-activations" not in text
+    assert ("--recompute-granularity selective" in text) == ("recompute" in new)
+
+
+def test_the_public_script_without_overlap_arguments_is_improved():
+    text = (SCRIPTS / "megatron_2025_gpt3_175b.sh").read_text()
+    asked = CheckRequest(gpu="a100-80gb", gpus=1024)
+    answer = check(read_check(text, asked))
+    assert answer.better is not None and answer.better.plan.dist_opt
+    assert read_check(improved_text(answer, asked), asked).plan == answer.better.plan
+
+
+def test_gpus_that_cannot_hold_the_plan_are_said(autoconfig, tmp_path):
+    text = script("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 64")
+    text = text.replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes ${NUM_NODES:-1}")
+    answer, _ = checked(text)
+    assert "needs a multiple of 32 GPUs, and the file's are 8: say --gpus 32 or --set NUM_NODES=4" in answer.violations[0].text
+    assert not checked(text, settings={"NUM_NODES": "4"})[0].violations
+    assert not checked(text, gpus=64)[0].violations
+    fixed = text.replace("torchrun", "NUM_NODES=1\ntorchrun")
+    assert "--set" not in checked(fixed)[0].violations[0].text  # the file's own value counts
+    assert "--set" not in checked(text.replace("${NUM_NODES:-1}", "1"))[0].violations[0].text
+
+
+def test_the_chance_to_fit_stands_beside_the_better_plan(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(script(LEGAL))
+    shown = " ".join(autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb").stdout.split())
+    better = shown.split("Better among")[1]
+    assert "chance to fit" in better.split("argument")[0]

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -265,3 +266,57 @@ def test_check_reads_both_scripts_back(write):
     plan = parse_plan("tp=2,pp=4,vpp=4,mbs=1,sp=1,recompute=selective:layernorm", 64)
     found = read_check(write(setting, plan, None), CheckRequest(gpu="h100-sxm-80gb"))
     assert found.question.setting.cluster.num_gpus == 64 and found.plan == plan and found.notes == ()
+
+
+def test_search_export_says_the_chance_to_fit_and_how_to_export_the_safe_choice(autoconfig, tmp_path, monkeypatch):
+    folder = str(tmp_path / "x")
+    words_ = ["search", "--model", "175b", "--gpus", "64", "--gpu", "a100-80gb", "--top", "1", "--export", folder, "--force"]
+    monkeypatch.setattr("sys.argv", ["autoconfig", *words_])
+    said = autoconfig.run(*words_).stdout.splitlines()
+    first = next(line for line in said if line.startswith("chance to fit "))
+    safe = next(line for line in said if line.startswith("safe choice, chance to fit "))
+    assert int(first.split("%")[0].split()[-1]) < 95 <= int(safe.split("%")[0].split()[-1])
+    command = shlex.split(safe.split(": ", 1)[1])
+    assert command[:2] == ["autoconfig", "export"] and "--force" not in command and "--top" not in command
+    assert autoconfig.run(*command[1:]).exit_code == 0
+    assert command[-1] in (tmp_path / "x" / "train.sh").read_text()
+
+
+@pytest.mark.parametrize("gpus", [8, 16])
+def test_a_script_of_several_nodes_does_not_start_without_its_node_rank(tmp_path, gpus):
+    """Every node would think that it is the first of its own job."""
+    setting = understand(Request(model="llama3-8b", gpus=gpus, gpu="h100")).setting
+    (tmp_path / "train.sh").write_text(torchrun_script(setting, parse_plan("tp=8,pp=1,mbs=1,sp=1", gpus), None))
+    stand_in = tmp_path / "torchrun"
+    stand_in.write_text('#!/bin/sh\necho "$@"\n')
+    stand_in.chmod(0o755)
+
+    def start(**variables):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+        return subprocess.run(["bash", str(tmp_path / "train.sh")], capture_output=True, text=True, env=environment, timeout=60)
+
+    started = start(NODE_RANK="1", MASTER_ADDR="host0")
+    assert started.returncode == 0 and "--node-rank 1 --master-addr host0" in started.stdout
+    if gpus == 8:
+        assert "--node-rank 0 --master-addr localhost" in start().stdout
+    else:
+        assert start().returncode and "the number of this node, 0 to 1" in start().stderr
+        assert start(NODE_RANK="1").returncode and "host name of node 0" in start(NODE_RANK="1").stderr
+
+
+def test_the_clamped_activation_of_gpt_oss_is_written_and_read_back():
+    setting = understand(Request(model="gpt-oss-120b", gpus=64, gpu="h100")).setting
+    plan = parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)
+    listed = flags(mock_arguments(setting, plan))
+    assert "--swiglu" not in listed and "--quick-geglu" in listed
+    assert listed["--glu-linear-offset"] == ("1.0",) and listed["--activation-func-clamp-value"] == ("7.0",)
+    found = read_check(torchrun_script(setting, plan, None), CheckRequest(gpu="h100"))
+    assert found.question.setting.model.activation == "swiglu" and found.plan == plan
+
+
+@pytest.mark.parametrize(("model", "router"), [("deepseek-v3", True), ("llama3-8b", False)])
+def test_what_is_not_written_is_said(model, router):
+    setting = understand(Request(model=model, gpus=1024, gpu="h100")).setting
+    text = torchrun_script(setting, parse_plan("tp=1,pp=1,mbs=1", 1024), None)
+    assert "# NOT WRITTEN" in text and "#   --norm-epsilon" in text
+    assert ("#   --moe-router-topk-scaling-factor" in text) == router

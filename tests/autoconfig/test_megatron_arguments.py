@@ -216,3 +216,26 @@ def test_layouts():
     assert split_of_layout("E|tt|tt|L", 4, 4, 0).ends(4) == (None, None)
     assert split_of_layout("E|tt|ttt|L", 4, 5, 0).ends(5) == (1, 2)
     assert read_pattern("([0]*3+[1]*58)", "--x") == [0] * 3 + [1] * 58
+
+
+SCHEDULED = SMALL + "--micro-batch-size 1 --bf16 "
+
+
+@pytest.mark.parametrize("words", [["0:16 2.4B:320 12B:1536"], ["0:16", "2.4B:320", "12B:1536"], ['"0:16', '12B:1.536K"']])
+def test_the_batch_of_a_schedule_is_its_last(words):
+    argv = [*SCHEDULED.split(), "--step-batch-size-schedule", *words]
+    cluster = cluster_of(load_gpu("a100-80gb"), 8)
+    found = read_arguments(argv, cluster)
+    assert found.workload.global_batch_size == 1536 and not found.unknown
+    with pytest.raises(InputError, match="given together"):
+        read_arguments([*argv, "--global-batch-size", "1536"], cluster)
+
+
+@pytest.mark.parametrize("text", ["16", "0:0", "1B:16", "0:16 0:32", "0:x", "0:1..2"])
+def test_a_schedule_that_megatron_refuses_is_refused(text):
+    with pytest.raises(InputError, match="--step-batch-size-schedule"):
+        read_arguments([*SCHEDULED.split(), "--step-batch-size-schedule", text], cluster_of(load_gpu("a100-80gb"), 8))
+
+
+def test_a_ramp_up_is_said_to_be_ignored_by_todays_megatron():
+    assert "0.19 ignores it" in " ".join(read("--rampup-batch-size 8 8 1000").assumed)

@@ -357,3 +357,27 @@ def test_files_that_are_no_text_are_refused(tmp_path):
     ):
         with pytest.raises(FileError, match=says):
             read_text(path)
+
+
+@pytest.mark.parametrize(
+    ("program", "argument", "says"),
+    [
+        ("tools/run_text_generation_server.py", "", "no pre-training"),
+        ("examples/inference/gpt/gpt_static_inference.py", "", "no pre-training"),
+        ("tasks/main.py", "", "no pre-training"),
+        ("examples/multimodal/train.py", "", "no pre-training"),
+        ("run.py", "--out-seq-length 128", "text generation"),
+        ("run.py", "--sample-input-file in.txt", "text generation"),
+        ("run.py", "--task LAMBADA", "evaluation"),
+        ("train.py", "--language-model-type mistral_7b", "multimodal"),
+        ("run.py", "--model-provider gpt", "inference"),
+    ],
+)
+def test_generation_evaluation_and_multimodal_programs_are_refused(program, argument, says):
+    with pytest.raises(UnsupportedError, match=says):
+        read(launch(arguments=argument).replace("pretrain_gpt.py", program))
+
+
+def test_the_folder_of_a_training_program_does_not_refuse_it():
+    found = read(launch().replace("pretrain_gpt.py", "/data/eval/inference/pretrain_gpt.py"))
+    assert found.question.setting.model.num_layers == 4

@@ -38,12 +38,14 @@ class Launch:
 
 
 def launch_of(script: Path, **variables: str) -> Launch:
-    """Run one of our scripts against stand-ins. `variables` are those that a user may set."""
+    """Run one of our scripts against stand-ins, as node 0. `variables` are those that a user may set."""
+    node = {} if script.suffix == ".sbatch" else {"NODE_RANK": "0", "MASTER_ADDR": "node0"}
     with tempfile.TemporaryDirectory() as folder:
         for name in LAUNCHERS:
             _program(Path(folder, name), STAND_IN.format(python=sys.executable))
         _program(Path(folder, "srun"), SRUN)
-        environment = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "node[0-3]", **variables}
+        slurm = {"SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "node[0-3]"}
+        environment = {"PATH": f"{folder}:/usr/bin:/bin", **slurm, **node, **variables}
         done = subprocess.run(
             ["bash", str(script.resolve())],
             capture_output=True,
