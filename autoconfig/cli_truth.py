@@ -27,6 +27,7 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
     from autoconfig.predict import predict_file
 
     check_output_path(output, (".csv",))
+    _check_not_the_input(table, output)
     predictions = predict_file(table, output, named_calibration(calibration), _progress())
     _done()
     done = sum(p.step_seconds is not None for p in predictions)
@@ -36,6 +37,12 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
 def _reasons(rows: int) -> str:
     """Where to look for rows without a prediction."""
     return f"; the column pred_note says why the other {rows:,} are empty" if rows else ""
+
+
+def _check_not_the_input(table: Path, output: Path) -> None:
+    """Raises InputError where writing the output would replace the table that was measured."""
+    if output.exists() and table.exists() and output.samefile(table):
+        raise InputError(f"--output {output} is the table itself; name another file")
 
 
 @click.command("calibrate")

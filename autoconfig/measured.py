@@ -133,7 +133,7 @@ def _setting(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, ba
     if not cell(row, "seq") and seq:
         assumed.append(f"seq {seq}")
     convention = cell(row, "flops_convention")
-    if convention and convention not in CONVENTIONS:
+    if convention and convention.strip().lower() not in CONVENTIONS:
         assumed.append(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})")
     workload = Workload(seq_length=seq, global_batch_size=batch)
     return Setting(

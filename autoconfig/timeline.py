@@ -2,7 +2,8 @@
 
 Each rank runs Megatron-LM's order of work (megatron-core, pipeline_parallel/schedules.py: 1F1B, and its interleaved form), and
 each piece of work starts when the rank is free and what it needs has arrived. Durations are those that `explain` sums up: the
-operators of the stage's layers, embedding and head on the ends. Data parallelism and the optimizer are not drawn.
+operators of the stage's layers, embedding and head on the ends. Data parallelism, the optimizer and
+waits for the host are not drawn.
 """
 
 from __future__ import annotations

@@ -218,7 +218,6 @@ def _collectives(options: argparse.Namespace, results: Results, ranks: int, budg
     limits = ("--budget", f"{budget:.3f}s", "--threads", options.threads)
     torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
     command = [str(word) for word in (*torchrun, "-m", "kernels.benchmark", "--collectives", *files, *limits)]
-    say(f"collectives over {ranks} ranks")
     paths = [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         **os.environ,
@@ -227,8 +226,11 @@ def _collectives(options: argparse.Namespace, results: Results, ranks: int, budg
         "OMP_NUM_THREADS": str(options.threads),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
+            say(f"collectives over {ranks} ranks")
             _, errors = process.communicate(timeout=budget + GRACE_S)
         except BaseException as error:
             _end(process)
@@ -245,12 +247,13 @@ def _collectives(options: argparse.Namespace, results: Results, ranks: int, budg
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """SIGTERM, which torchrun hands to its ranks; SIGKILL where that does not help."""
-    process.send_signal(signal.SIGTERM)
+    """SIGTERM to torchrun and its ranks, a session of their own; then SIGKILL to whatever of it is left."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=20)
-        return
-    process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _rank(torch: Any, options: argparse.Namespace, results: Results, started: float) -> int:

@@ -114,7 +114,8 @@ def test_ctrl_c_twice_cancels(place):
     again = search(place, "--resume", "s", "--budget", "1trial", "--quiet")
     assert again.returncode == 0, again.stderr
     first, second = trials_of(place, "s")
-    assert second.user_attrs["outcome"] == "measured" and second.user_attrs["plan"] == first.user_attrs["plan"]
+    assert second.user_attrs["outcome"] in ("measured", "out_of_memory"), "run to its end this time"
+    assert second.user_attrs["plan"] == first.user_attrs["plan"]
 
 
 def test_two_searches_in_one_folder(place):
