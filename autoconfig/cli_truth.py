@@ -28,10 +28,12 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
 
     check_output_path(output, (".csv",))
     _check_not_the_input(table, output)
-    predictions = predict_file(table, output, named_calibration(calibration), _progress())
+    constants = named_calibration(calibration)
+    predictions = predict_file(table, output, constants, _progress())
     _done()
     done = sum(p.step_seconds is not None for p in predictions)
-    click.echo(f"{done:,} of {len(predictions):,} rows predicted, written to {output}" + _reasons(len(predictions) - done))
+    said = f"{done:,} of {len(predictions):,} rows predicted with calibration {constants.version}, written to {output}"
+    click.echo(said + _reasons(len(predictions) - done))
 
 
 def _reasons(rows: int) -> str:

@@ -40,6 +40,22 @@ def test_one_line_per_row_in_order_with_all_columns(autoconfig: SimpleNamespace,
         assert row["pred_confidence"]
 
 
+def test_the_table_itself_is_never_written_over(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    source = write(tmp_path / "in.csv", SAMPLE[:1])
+    before = source.read_bytes()
+    refused = autoconfig.run("predict", str(source), "--output", str(source))
+    assert refused.exit_code == 2 and "name another file" in refused.stderr and source.read_bytes() == before
+    said = autoconfig.run("predict", str(source), "--output", str(tmp_path / "out.csv"))
+    assert "with calibration published-" in said.output
+
+
+@pytest.mark.parametrize(("word", "same_as"), [("Causal", "causal"), ("hfu", "causal"), ("FULL", "full")])
+def test_words_for_flops_conventions(word: str, same_as: str) -> None:
+    row = next(row for row in SAMPLE if row["full_plan"] == "1")
+    found, wanted = (predict_rows([{**row, "flops_convention": name}])[0] for name in (word, same_as))
+    assert found.mfu == wanted.mfu is not None
+
+
 def test_measured_cells_notes_and_status_change_nothing() -> None:
     changed = [
         {k: ("7.77" if never_read(k) and k not in ("id", "status") else "oom" if k == "status" else v) for k, v in row.items()}
