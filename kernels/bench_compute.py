@@ -67,7 +67,9 @@ class Compute:
             progress(group, number, len(everything))
             try:
                 self.results.add(group, key, measure())
-            except (RuntimeError, NotImplementedError) as error:  # torch: not on this device, or too little memory
+            except (RuntimeError, NotImplementedError) as error:
+                # torch says so where a kernel is not there for this device or its memory is too small: the point is named in the
+                # file's `skipped` and on the screen, a lost device is raised again, the other points are still worth having
                 self._cannot(group, key, error)
             self._free()
         self.results.missing = []
@@ -159,6 +161,7 @@ class Compute:
                     )
                     found[self.clock.time(calls[0]).seconds] = kernel
                 except (RuntimeError, NotImplementedError) as error:
+                    # a kernel that this device lacks is named in `skipped`; where none runs, the error below says so
                     self.results.skip(f"{kernel.name}, {precision}: {str(error).splitlines()[0][:120]}")
             self.kernels[precision] = found[min(found)] if found else None
         chosen = self.kernels[precision]

@@ -163,19 +163,20 @@ def test_the_benchmark_is_started_as_a_process_with_these_options(
     assert seen == [("--budget", "90s", "--fresh")]
 
 
-@pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
+# Both environments are tested: a plain one has no torch (the message), that of `make test` has it (the real run below).
+@pytest.mark.skipif(HAS_TORCH, reason="the message where torch is missing needs an environment without it")
 def test_without_torch_the_benchmark_says_so(autoconfig: SimpleNamespace, table: Path) -> None:
     done = autoconfig.process("calibrate", "--gpu", "local")
     assert done.returncode == 2 and b"torch cannot be imported" in done.stderr and b"Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@pytest.mark.skipif(not HAS_TORCH, reason="a real benchmark needs torch; make test installs it")
 def test_one_command_and_gpu_local_works(autoconfig: SimpleNamespace, table: Path) -> None:
     """For real, on this machine's CPU."""
     import torch
 
     if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+        pytest.skip("this asks for the CPU's table: where there is a GPU, `--gpu local` measures that instead")
     done = autoconfig.process("calibrate", "--gpu", "local")
     assert done.returncode == 0 and b"autoconfig search" in done.stdout, done.stderr
     body = autoconfig.json("search", *QUESTION, "--gpu", "local")

@@ -249,7 +249,7 @@ def test_bad_input(arguments: tuple[str, ...], said: str) -> None:
     import torch
 
     if "cuda" in arguments and torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+        pytest.skip("this is the message of a machine without a GPU")
     code, errors = run(*arguments)
     assert code == 2 and said in errors
 
