@@ -68,8 +68,8 @@ class Compute:
             try:
                 self.results.add(group, key, measure())
             except (RuntimeError, NotImplementedError) as error:
-                # torch says so where a kernel is not there for this device or its memory is too small: the point is named in the
-                # file's `skipped` and on the screen, a lost device is raised again, the other points are still worth having
+                # torch says so where a kernel is not there for this device or its memory is too small: the point is named in
+                # the file's `skipped` and on the screen, a lost device is raised again, the other points are worth having
                 self._cannot(group, key, error)
             self._free()
         self.results.missing = []
