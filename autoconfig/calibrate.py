@@ -13,7 +13,7 @@ from autoconfig.fit import fit, refine
 from autoconfig.measured import measured_step_seconds, read_case
 from autoconfig.observe import Run, all_published_rows, observe, timed_runs, useful_for_calibration
 from autoconfig.predict import read_table
-from autoconfig.row_cells import Row, cell
+from autoconfig.row_cells import NO, Row, cell
 from specs.errors import AutoconfigError, InputError
 from time_model.calibration import MOST, NAMES, Calibration, shipped
 
@@ -54,7 +54,7 @@ def usable_runs(source: Path) -> tuple[list[Run], list[str]]:
 
 def _usable(row: Row) -> Run | str:
     """The run, or why it is not used."""
-    if cell(row, "full_plan") == "0":
+    if cell(row, "full_plan").lower() in NO:
         return "the plan is not whole"
     if cell(row, "status") == "oom":
         return "it ran out of memory"
