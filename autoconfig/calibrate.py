@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autoconfig.calibration_file import read_calibration, write_calibration
 from autoconfig.fit import fit, refine
-from autoconfig.measured import measured_step_seconds, read_case
+from autoconfig.measured import contradiction, measured_step_seconds, read_case
 from autoconfig.observe import Run, all_published_rows, observe, timed_runs, useful_for_calibration
 from autoconfig.predict import read_table
 from autoconfig.row_cells import NO, Row, cell
@@ -65,6 +65,8 @@ def _usable(row: Row) -> Run | str:
         return str(error)
     if not measured:
         return "no measured time"
+    if said := contradiction(row, case):
+        return f"it contradicts itself: {said}"
     run = Run(row=row, case=case, measured_s=measured)
     ratio = math.exp(observe(run).log_ratio)
     if not 1 / MOST <= ratio <= MOST:

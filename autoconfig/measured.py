@@ -32,6 +32,8 @@ from specs.software import SoftwareStack
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
 _SELECTIVE = re.compile(r"selective\(\[?([a-z_ ]*)\]?\)")
+AGREEING = 0.10
+"""Step time and tokens/s of a row may differ by this share: they are rounded, or means over different steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,24 @@ def measured_step_seconds(row: Row, setting: Setting) -> float | None:
     if (mfu := number(row, "metric_mfu")) is not None and mfu > 0:
         return flops / (mfu * setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision))
     return None
+
+
+def contradiction(row: Row, case: Case) -> str:
+    """What a measured row says twice and differently, with both numbers: its GPUs, or its step time and its tokens/s; empty
+    where it agrees with itself."""
+    if {"AC005", "NV001"} & set(case.broken):
+        return next(remark for remark in case.assumed if remark.endswith(f"the row says {cell(row, 'gpus')})"))
+    step, rate = number(row, "metric_step_s"), number(row, "metric_tokens_per_s_per_gpu")
+    if not step or not rate or min(step, rate) <= 0:
+        return ""
+    tokens, gpus = case.setting.workload.tokens_per_step, case.setting.cluster.num_gpus
+    follows = tokens / step / gpus
+    if 1 / (1 + AGREEING) <= follows / rate <= 1 + AGREEING:
+        return ""
+    return (
+        f"metric_step_s {step:g} of {tokens:,} tokens on {gpus:,} GPUs is {follows:.4g} tokens/s/GPU, but "
+        f"metric_tokens_per_s_per_gpu is {rate:g}"
+    )
 
 
 def read_recompute(text: str) -> Recompute:

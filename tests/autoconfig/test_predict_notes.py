@@ -62,6 +62,11 @@ def test_rules_over_a_table_are_those_of_each_plan() -> None:
     assert len({rule for broken in alone for rule in broken}) >= 5
 
 
+def test_stages_that_do_not_divide_break_one_rule() -> None:
+    setting = read_case(GOOD).setting
+    assert broken_rules(setting, [parse_plan("tp=4,pp=8,vpp=2,dp=2,mbs=1,sp=1,first=3", 64)]) == [["NV024"]]
+
+
 def test_published_uneven_stages_are_no_broken_rule() -> None:
     """94 layers over 8 x 2 chunks: embedding and loss count as layers (account_for_..._in_pipeline_split)."""
     row = {**GOOD, "model": "qwen3-235b-a22b", "gpu": "B200", "gpus": "64", "tp": "1", "sp": "0", "pp": "8", "vpp": "2"}
