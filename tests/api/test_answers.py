@@ -15,6 +15,8 @@ from autoconfig.service import explain
 from autoconfig.timeline import timeline
 from tests.api.conftest import autoconfig
 
+pytestmark = pytest.mark.xdist_group("api")
+
 QUESTION = {"model": "175b", "gpus": 64, "gpu": "h100-sxm-80gb", "fix": ["tp=8"], "top": 3}
 OPTIONS = ["--model", "175b", "--gpus", "64", "--gpu", "h100-sxm-80gb"]
 POLICY = "content-security-policy"

@@ -12,6 +12,8 @@ from jsonschema import Draft202012Validator
 
 from tests.api.conftest import ROOT, Running, environment
 
+pytestmark = pytest.mark.xdist_group("api")
+
 FEW, MANY = 30, 500
 """Examples per operation: about 300 requests in `make test`, above 5,000 in `make soak`."""
 

@@ -16,6 +16,8 @@ import pytest
 
 from tests.api.conftest import ROOT, Running, environment, start
 
+pytestmark = pytest.mark.xdist_group("api")
+
 QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "top": 3}
 SLOW = {"model": "deepseek-v3", "gpus": 1024, "gpu": "h100-sxm-80gb", "top": 3}
 """Some seconds of work."""

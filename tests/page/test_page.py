@@ -13,6 +13,8 @@ from playwright.sync_api import expect
 from tests.api.conftest import autoconfig
 from tests.page.looks import QUESTION, chosen, link, rows, serious, settled, shorts, too_wide
 
+pytestmark = pytest.mark.xdist_group("page")
+
 
 def ask(service, path, **body):
     answer = httpx.post(f"{service.url}/v1/{path}", json=body, timeout=60)
