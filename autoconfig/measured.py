@@ -26,7 +26,7 @@ from specs.gpu_catalogue import load_gpu
 from specs.model import ModelSpec
 from specs.numerics import Workload
 from specs.plan import TrainPlan
-from specs.recompute import NONE, Recompute
+from specs.recompute import NONE, OP, Recompute
 from specs.software import SoftwareStack
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
@@ -89,7 +89,7 @@ def read_partial(row: Row) -> PartialCase:
     if (parallel := flag(row, "sp")) is not None:
         fixed["sp"] = frozenset({parallel})
     if cell(row, "recompute"):
-        fixed["recompute"] = frozenset({read_recompute(cell(row, "recompute"))})
+        fixed["recompute"] = frozenset({read_recompute(cell(row, "recompute"), stack)})
     if cell(row, "fsdp") or cell(row, "optimizer_shard"):
         stage, dist_opt = _sharding(row, stack, assumed)
         fixed["fsdp"] = frozenset({stage if stage > 1 else 0})
@@ -114,11 +114,14 @@ def measured_step_seconds(row: Row, setting: Setting) -> float | None:
     return None
 
 
-def read_recompute(text: str) -> Recompute:
-    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b])."""
+def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
+    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b]); `selective` alone
+    is what the stack means by it."""
     text = text.strip()
     if text in ("", "none"):
         return NONE
+    if text == "selective" and stack.recomputes_by_operator:
+        return Recompute("selective", (OP,))
     if text in ("full", "selective"):
         return Recompute.parse(text)
     if match := _FULL_RECOMPUTE.fullmatch(text):
@@ -173,7 +176,7 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) 
         ep=degree(row, "ep"),
         etp=degree(row, "etp"),
         sp=bool(flag(row, "sp")) and tp > 1,
-        recompute=read_recompute(cell(row, "recompute")),
+        recompute=read_recompute(cell(row, "recompute"), stack),
         first=first,
         last=last,
         dist_opt=dist_opt,

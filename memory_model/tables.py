@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_model import activations, moments, separate_gradients, state
+from memory_model.by_operator import kept_by_operator
 from memory_model.in_flight import chunk_counts, chunks_in_flight
 from memory_model.overhead import workspace_bytes
 from memory_model.recomputation import MLP_PARTS, kept_under_selective
@@ -172,7 +173,12 @@ def _kind_table(
         name: np.asarray(size) + zeros
         for name, size in activations.layer_activations(model, moe, numerics, memory, shape, gpu).items()
     }
-    kept = [kept_under_selective(parts, r.modules, memory) for r in recomputes]
+    kept = [
+        kept_by_operator(model, moe, numerics, shape, parts)
+        if r.by_operator
+        else kept_under_selective(parts, r.modules, memory)
+        for r in recomputes
+    ]
     backward = _mlp_backward(model, moe, numerics, memory, shape, parts)
 
     def mlp(sizes: dict[str, Floats]) -> Floats:

@@ -105,6 +105,8 @@ class SoftwareStack:
     """Megatron's torch FSDP2 needs an output layer of its own (NV100)."""
     supports_distributed_optimizer: bool = True
     supports_selective_recompute: bool = True
+    recomputes_by_operator: bool = False
+    """Selective recomputation is `selective:op` (specs.recompute.OP) and nothing else."""
     supports_context_parallel: bool = True
     supports_sequence_parallel: bool = True
     memory: StackMemory

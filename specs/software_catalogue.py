@@ -19,6 +19,7 @@ SUPPORT_FLAGS = {
     "supports_fsdp_with_tied_embeddings": False,
     "supports_distributed_optimizer": True,
     "supports_selective_recompute": True,
+    "recomputes_by_operator": False,
     "supports_context_parallel": True,
     "supports_sequence_parallel": True,
 }
