@@ -105,6 +105,8 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
         except NothingFitsError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(EXIT_NOTHING_FITS)
+        if not options["quiet"]:
+            click.echo(f"Assumed: {'; '.join(session.assumed)}", err=True)
         control = Control()
         with contextlib.closing(session), errors_of(how.url):
             runner = make_runner(session)

@@ -94,10 +94,13 @@ class LocalRunner:
 def _start_watcher(folder: JobFolder, lock: FileLock) -> int:
     """Process id of a watcher in a session of its own; it inherits the lock. It may outlive this process."""
     arguments = [sys.executable, "-P", "-m", "profiler.supervise", str(folder.path), str(lock.descriptor)]
-    nothing = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1, 2)]
+    streams = [
+        *((os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1)),
+        (os.POSIX_SPAWN_OPEN, 2, str(folder.log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+    ]
     environment = {**os.environ, "PYTHONPATH": _python_path()}
     try:
-        return os.posix_spawn(sys.executable, arguments, environment, file_actions=nothing, setsid=True)
+        return os.posix_spawn(sys.executable, arguments, environment, file_actions=streams, setsid=True)
     except OSError as error:
         raise RunnerError(f"{sys.executable} cannot be started: {error.strerror or error}") from error
 

@@ -243,6 +243,11 @@ class Worker:
             self.listener.say(f"trial {one.trial.number}: {outcome.message}; started again")
             self.runner.submit(one.folder, one.stage.limit_s(self.job_limit_s))
             return
+        if outcome.kind is Kind.LOST and not self.control.cancel:  # else it would be proposed again, without end
+            end = " | ".join(one.folder.last_lines(2)) or "is empty"
+            outcome = Outcome(
+                kind=Kind.FAILED, message=f"lost {attempts} times, {outcome.message}; log {one.folder.log_file} ends: {end}"
+            )
         self.running.remove(one)
         self.job_seconds.append(self.clock() - one.since)
         if outcome.hopeless:
