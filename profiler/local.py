@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from profiler.errors import RunnerError
@@ -54,6 +54,11 @@ class LocalRunner:
             write_json(folder.launch_file, launch)
             os.set_inheritable(lock.descriptor, True)
             self._watchers[folder.path] = _start_watcher(folder, lock)
+
+    def submit_together(self, jobs: Sequence[tuple[JobFolder, float]]) -> None:
+        """One by one."""
+        for folder, limit_s in jobs:
+            self.submit(folder, limit_s)
 
     def poll(self, folder: JobFolder) -> Life:
         """Running while the folder's lock is held."""

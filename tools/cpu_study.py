@@ -166,8 +166,8 @@ def lines_of(session: Session, found: Found, result: Comparison) -> list[str]:
         "| trial | plan | predicted | measured | rank among all measured once |",
         "|---|---|---|---|---|",
         *(
-            f"| {line.trial} | `{line.plan}` | {line.predicted_s:.3f} s | {line.measured_s:.3f} s | {order.index(line.plan) + 1} |"
-            for line in trials
+            f"| {one.trial} | `{one.plan}` | {one.predicted_s:.3f} s | {one.measured_s:.3f} s | {order.index(one.plan) + 1} |"
+            for one in trials
         ),
         "",
         "| contender | median of its further jobs | |",

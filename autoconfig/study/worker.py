@@ -100,6 +100,8 @@ class Worker:
     poll_s: float = 0.2
     clock: Callable[[], float] = time.monotonic
     running: list[Running] = field(default_factory=list)
+    waiting: list[tuple[JobFolder, float]] = field(default_factory=list)
+    """Jobs to be submitted together: (folder, time limit)."""
     ended_here: int = 0
     job_seconds: list[float] = field(default_factory=list)
     """Wall seconds of the jobs that ended in this process."""
@@ -116,6 +118,7 @@ class Worker:
                 reason = self._reason_to_stop()
                 while reason is None and len(self.running) < self.slots:
                     reason = self._start()
+                self._submit()
                 if not self.running:
                     return reason or "nothing is left to measure"
                 if self.control.cancel or reason == _BUDGET:
@@ -123,6 +126,7 @@ class Worker:
                     return "cancelled" if self.control.cancel else _BUDGET
                 for one in list(self.running):
                     self._look(one)
+                self._submit()
                 self.listener.tick(self)
                 if self.running:
                     time.sleep(self.poll_s)
@@ -227,9 +231,15 @@ class Worker:
         if life not in (Life.RUNNING, Life.WAITING) and (found is None or found.kind not in FINAL):
             left = self.seconds_left()
             limit = stage.limit_s(self.job_limit_s if left is None else min(self.job_limit_s, max(left, 1.0)))
-            self.runner.submit(folder, limit)
+            self.waiting.append((folder, limit))
         self.running.append(Running(trial=trial, row=row, stages=planned, stage=stage, folder=folder, since=self.clock()))
         self.listener.started(self._frozen(trial), stage, again)
+
+    def _submit(self) -> None:
+        """What was planned since, in one request."""
+        waiting, self.waiting = self.waiting, []
+        if waiting:
+            self.runner.submit_together(waiting)
 
     def _look(self, one: Running) -> None:
         """Whether a job ended, and what follows."""
@@ -312,6 +322,7 @@ class Worker:
             planned = self._stages(trial, row)
             stage = next((s for s in planned if s.name == frozen.user_attrs.get(names.STAGE)), planned[0])
             self._launch(trial, row, planned, stage, again=True)
+        self._submit()
 
     def _cancel_all(self, why: str) -> None:
         for one in self.running:
