@@ -26,7 +26,8 @@ EXIT_NOTHING_FITS = 3
 EXIT_INTERRUPTED = 130
 NAMES = (
     "profile", "study", "resume", "budget", "storage", "folder", "device", "device_memory", "runner", "slurm", "partition",
-    "account", "jobs", "job_timeout", "steps", "warmup_steps", "objective", "seed", "python", "quiet", "save_calibration",
+    "account", "jobs", "job_timeout", "gpus_here", "steps", "warmup_steps", "objective", "seed", "python", "quiet",
+    "save_calibration",
 )  # fmt: skip
 """Options of a profiling search, as the command gets them."""
 
@@ -55,6 +56,10 @@ def study_options(command: Command) -> Command:
         click.option("--partition", help="Slurm partition."),
         click.option("--account", help="Slurm account."),
         click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Jobs at once."),
+        click.option(
+            "--gpus-here", type=click.IntRange(1), metavar="N",
+            help="GPUs that jobs can have; below --gpus, ranks of each plan are emulated on one.  [default: --gpus]",
+        ),
         click.option("--job-timeout", default="1h", show_default=True, metavar="TIME", help="A job's most time."),
         click.option("--steps", type=int, default=5, show_default=True, help="Timed steps of a job."),
         click.option("--warmup-steps", type=int, default=2, show_default=True, help="Steps before them."),
@@ -184,6 +189,7 @@ def _how(options: dict[str, Any]) -> Options:
         python=options["python"],
         slots=options["jobs"],
         job_limit_s=limit,
+        gpus_here=options["gpus_here"],
         slurm=SlurmOptions(partition=options["partition"], account=options["account"], extra=tuple(options["slurm"])),
     )
 

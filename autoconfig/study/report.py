@@ -85,7 +85,8 @@ def study_found(session: Session) -> Found:
     lines = [_line(trial, session) for trial in trials if trial.user_attrs.get(names.OUTCOME) != names.DUPLICATE]
     measured = sorted((line for line in lines if line.measured_s is not None), key=lambda line: (line.measured_s, line.trial))
     others = [line for line in lines if line.measured_s is None]
-    results = names.results_of(trials, session.candidates)
+    full = any(trial.user_attrs.get(names.OUTCOME) == names.MEASURED for trial in trials)
+    results = names.results_of(trials, session.candidates, emulated=not full)
     belief = believe(session.candidates, results, scatter=shipped_scatter())
     best_plan = None if belief.best is None else str(session.candidates.plans[belief.best])
     order = np.argsort(belief.step_seconds, kind="stable")
@@ -96,7 +97,7 @@ def study_found(session: Session) -> Found:
     noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
     return Found(
         name=session.name,
-        best=next((line for line in measured if line.plan == best_plan), None),
+        best=next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None),
         lines=(*measured, *others),
         prior_best=str(session.candidates.plans[0]),
         unmeasured=tuple(
@@ -156,7 +157,7 @@ def learned_calibration(session: Session) -> Calibration | None:
     observations = []
     for trial in session.study.get_trials(deepcopy=False):
         row, seconds = names.row_of(trial, session.candidates), trial.user_attrs.get(names.STEP_SECONDS)
-        if row is None or seconds is None:
+        if row is None or seconds is None or trial.user_attrs.get(names.OUTCOME) == names.EMULATED:
             continue
         alone = build([(plain, session.candidates.plans[row])])
         observations.append(

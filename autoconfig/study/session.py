@@ -50,6 +50,8 @@ class Options:
     python: str
     slots: int = 1
     job_limit_s: float = 3600.0
+    gpus_here: int | None = None
+    """GPUs that a job can have; None: all that the question is about."""
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
 
     @property
@@ -73,13 +75,20 @@ class Session:
     assumed: tuple[str, ...]
     """What the question left open, in words."""
 
+    @property
+    def emulated(self) -> bool:
+        """Full jobs do not fit here: ranks are emulated, one at a time, on one device."""
+        here = self.options.gpus_here
+        return here is not None and here < self.setting.cluster.num_gpus
+
     def close(self) -> None:
         """Give back the storage's connections."""
         close(self.storage)
 
     def worker(self, runner: Runner, listener: Listener, budget: Budget, **more: Any) -> Worker:
         """A worker of this process."""
-        sampler = PlanSampler(self.candidates, self.settings.seed, headroom=self.settings.objective == "headroom")
+        headroom = self.settings.objective == "headroom"
+        sampler = PlanSampler(self.candidates, self.settings.seed, headroom=headroom, emulated=self.emulated)
         self.study.sampler = sampler
         return Worker(
             study=self.study,
@@ -171,7 +180,8 @@ def make_runner(session: Session) -> Runner:
     options, device = session.options, session.settings.device
     threads = 1 if device == "cpu" else None
     if options.runner == "slurm":
-        gpus, per_node = session.setting.cluster.num_gpus, session.setting.cluster.gpus_per_node
+        gpus = 1 if session.emulated else session.setting.cluster.num_gpus
+        per_node = session.setting.cluster.gpus_per_node
         nodes = max(1, gpus // per_node)
         slurm = replace(options.slurm, nodes=nodes, gpus_per_node=min(gpus, per_node) if device == "cuda" else 0)
         return SlurmRunner(torchrun(options.python, nodes), slurm, environment(threads))
