@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import scipy.stats
+
 from autoconfig.study.jobs import full_job
 from autoconfig.study.report import Found, study_found
 from autoconfig.study.session import Options, Session, lock_folder, make_runner, open_session
@@ -56,16 +58,13 @@ class Comparison:
     """Standard deviation of log step seconds between jobs of one plan."""
     behind: float
     """Logarithm of the winner's step over the best one's."""
-
-    @property
-    def standard_error(self) -> float:
-        """Of `behind`."""
-        return self.noise * math.sqrt(2 / min(len(values) for values in self.again.values()))
+    band: float
+    """95 % of `behind` where both are as fast: Student's t times the standard error of the difference of two means."""
 
     @property
     def within_noise(self) -> bool:
-        """The winner is not slower than the best by more than two standard errors."""
-        return self.behind <= 2 * self.standard_error
+        """Nothing says that the winner is slower than the best."""
+        return self.behind <= self.band
 
 
 def compare(once: Mapping[str, float], again: Mapping[str, Sequence[float]], winner: str) -> Comparison:
@@ -74,10 +73,17 @@ def compare(once: Mapping[str, float], again: Mapping[str, Sequence[float]], win
     best = min(means, key=lambda plan: means[plan])
     squares = [(math.log(value) - means[plan]) ** 2 for plan, values in again.items() for value in values]
     free = len(squares) - len(again)
+    noise = math.sqrt(sum(squares) / free)
+    error = noise * math.sqrt(1 / len(again[winner]) + 1 / len(again[best]))
     return Comparison(
-        once=dict(once), again=dict(again), winner=winner, best=best, noise=math.sqrt(sum(squares) / free),
+        once=dict(once),
+        again=dict(again),
+        winner=winner,
+        best=best,
+        noise=noise,
         behind=means[winner] - means[best],
-    )  # fmt: skip
+        band=float(scipy.stats.t.ppf(0.975, free)) * error,
+    )
 
 
 class Bench:
@@ -136,7 +142,9 @@ def search_command(model: Path, budget: str, folder: Path, question: Sequence[st
     return [sys.executable, "-m", "autoconfig", "search", *asked, "--folder", str(folder), *question]
 
 
-def compared(folder: Path, deadline: float, rounds: int = ROUNDS) -> tuple[Session, Found, Comparison]:
+def compared(
+    folder: Path, deadline: float, contenders: int = CONTENDERS, rounds: int = ROUNDS
+) -> tuple[Session, Found, Comparison]:
     """The exhaustive measurement beside the finished study of the folder."""
     with lock_folder(folder):
         session = open_session(STUDY, None, Options(folder=folder, python=sys.executable), resume=True)
@@ -148,8 +156,8 @@ def compared(folder: Path, deadline: float, rounds: int = ROUNDS) -> tuple[Sessi
             )
         once = bench.once()
         order = sorted(once, key=lambda plan: once[plan])
-        contenders = list(dict.fromkeys([*order[:CONTENDERS], found.best.plan]))
-        return session, found, compare(once, bench.again(contenders, rounds), found.best.plan)
+        chosen = list(dict.fromkeys([*order[:contenders], found.best.plan]))
+        return session, found, compare(once, bench.again(chosen, rounds), found.best.plan)
 
 
 def lines_of(session: Session, found: Found, result: Comparison) -> list[str]:
@@ -178,7 +186,7 @@ def lines_of(session: Session, found: Found, result: Comparison) -> list[str]:
         ),
         "",
         f"Noise: jobs of one plan scatter by {result.noise:.1%} (standard deviation). The study's winner is "
-        f"{math.expm1(result.behind):.1%} behind the best of all, give or take {result.standard_error:.1%}: {verdict}.",
+        f"{math.expm1(result.behind):.1%} behind the best of all; up to {math.expm1(result.band):.1%} is noise: {verdict}.",
     ]
 
 

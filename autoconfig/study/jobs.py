@@ -23,7 +23,7 @@ SHORT_STEPS = 2
 LIMIT_TIMES = 5.0
 """A job's time limit: so many times what is expected, and LEAST_LIMIT_S at least."""
 LEAST_LIMIT_S = 120.0
-SHORT, FULL, EMULATED = "short", "full", "emulated"
+SHORT, FULL, EMULATED = "short job", "full", "emulated"
 
 
 @dataclass(frozen=True, kw_only=True)

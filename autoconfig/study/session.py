@@ -194,7 +194,8 @@ def check_python(python: str) -> None:
     try:
         done = subprocess.run([python, "-c", HAS_TORCH], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RunnerError(f"{python} cannot be started: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise RunnerError(f"--python {python} cannot be started: {reason}") from error
     if done.returncode:
         raise RunnerError(
             f"{python} has no torch with megatron-core: pip install 'megatron-autoconfig[train]', or name another with --python"

@@ -104,5 +104,7 @@ def _run_benchmark(path: Path, command: tuple[str, ...]) -> subprocess.Completed
             [*command, "--budget", BENCHMARK_S], env=variables, capture_output=True, text=True, check=False, errors="replace",
             preexec_fn=die_with_parent(),
         )  # fmt: skip
+    except OSError as error:
+        raise InputError(f"--python {command[0]} cannot be started: {error.strerror or error}") from error
     finally:
         end_marked(path, 0.0)
