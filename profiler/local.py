@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from profiler.errors import RunnerError
@@ -55,6 +55,11 @@ class LocalRunner:
             os.set_inheritable(lock.descriptor, True)
             self._watchers[folder.path] = _start_watcher(folder, lock)
 
+    def submit_together(self, jobs: Sequence[tuple[JobFolder, float]]) -> None:
+        """One by one."""
+        for folder, limit_s in jobs:
+            self.submit(folder, limit_s)
+
     def poll(self, folder: JobFolder) -> Life:
         """Running while the folder's lock is held."""
         self._reap()
@@ -94,10 +99,13 @@ class LocalRunner:
 def _start_watcher(folder: JobFolder, lock: FileLock) -> int:
     """Process id of a watcher in a session of its own; it inherits the lock. It may outlive this process."""
     arguments = [sys.executable, "-P", "-m", "profiler.supervise", str(folder.path), str(lock.descriptor)]
-    nothing = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1, 2)]
+    streams = [
+        *((os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1)),
+        (os.POSIX_SPAWN_OPEN, 2, str(folder.log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+    ]
     environment = {**os.environ, "PYTHONPATH": _python_path()}
     try:
-        return os.posix_spawn(sys.executable, arguments, environment, file_actions=nothing, setsid=True)
+        return os.posix_spawn(sys.executable, arguments, environment, file_actions=streams, setsid=True)
     except OSError as error:
         raise RunnerError(f"{sys.executable} cannot be started: {error.strerror or error}") from error
 
