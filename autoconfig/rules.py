@@ -330,7 +330,7 @@ PLAN_RULES: tuple[PlanRule, ...] = (
         reason="what a software stack has is ours to know",
     ),
     PlanRule(
-        id="AC011",
+        id="AC012",
         text="selective recomputation is by modules (selective:core_attn) in Megatron and most stacks, by operator "
         "(selective:op) in torchtitan",
         enforced_in="nowhere",
@@ -366,7 +366,7 @@ def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
         return "AC004"
     alone = not recompute.by_operator or len(modules) == 1
     if modules and not (alone and recompute.by_operator == setting.stack.recomputes_by_operator):
-        return "AC010" if not setting.stack.supports_selective_recompute else "AC011"
+        return "AC010" if not setting.stack.supports_selective_recompute else "AC012"
     if model.mtp_num_layers and recompute.method == "uniform" and recompute.num_layers > 1:
         return "NV121"
     return "AC010" if modules and not setting.stack.supports_selective_recompute else None
