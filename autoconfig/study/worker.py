@@ -262,6 +262,7 @@ class Worker:
             self.runner.submit(one.folder, one.stage.limit_s(self.job_limit_s))
             return
         if outcome.kind is Kind.LOST and not self.control.cancel:  # else it would be proposed again, without end
+            self.runner.cancel(one.folder)
             end = " | ".join(one.folder.last_lines(2)) or "is empty"
             outcome = Outcome(
                 kind=Kind.FAILED, message=f"lost {attempts} times, {outcome.message}; log {one.folder.log_file} ends: {end}"
