@@ -205,6 +205,7 @@ def test_a_relative_folder(place):
         ((*PROFILE, "--export", "there"), "--export is not for --profile"),
         ((*PROFILE, "--python", "/no/such/python"), "--python /no/such/python cannot be started: No such file"),
         ((*PROFILE, "--device", "cpu"), "leave --gpu and --cluster out"),
+        ((*PROFILE, "--jobs", "2"), "use --runner slurm"),
         (("--resume", "a", "--study", "b"), "name two studies"),
     ],
 )
