@@ -56,7 +56,7 @@ def study_options(command: Command) -> Command:
         click.option("--slurm", multiple=True, metavar="OPTION", help="A further #SBATCH option, like --qos=low."),
         click.option("--partition", help="Slurm partition."),
         click.option("--account", help="Slurm account."),
-        click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Jobs at once."),
+        click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Slurm jobs at once."),
         click.option(
             "--gpus-here", type=click.IntRange(1), metavar="N",
             help="GPUs that jobs can have; below --gpus, ranks of each plan are emulated on one.  [default: --gpus]",
@@ -108,6 +108,8 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
     given = _settings(options) if model_given else None
     how = _how(options)
     if how.runner == "local":
+        if how.slots > 1:
+            raise InputError(f"--jobs {how.slots}: jobs at once on one machine would slow each other down; use --runner slurm")
         check_python(how.python)
     with lock_folder(how.folder):
         if given is not None and given.device == "cpu" and not options["quiet"]:

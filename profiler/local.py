@@ -40,6 +40,7 @@ class LocalRunner:
             if lock is None:
                 return
             stack.enter_context(lock)
+            end_marked(folder.path, 0.0)  # what a watcher that was killed may have left
             attempt = int(read_json(folder.launch_file).get("attempt", 0)) + 1
             for stale in (folder.end_file, folder.life_file):
                 stale.unlink(missing_ok=True)

@@ -164,7 +164,7 @@ def lines_of(session: Session, found: Found, result: Comparison) -> list[str]:
     """The comparison as Markdown."""
     order = sorted(result.once, key=lambda plan: result.once[plan])
     trials = sorted((line for line in found.lines if line.measured_s is not None), key=lambda line: line.trial)
-    times = {plan: statistics.median(values) for plan, values in result.again.items()}
+    times = {plan: statistics.geometric_mean(values) for plan, values in result.again.items()}
     verdict = "within the noise" if result.within_noise else "NOT within the noise"
     return [
         f"{len(trials)} jobs of the study, all {len(session.candidates)} candidates once ({len(result.once)} ran), then "
@@ -178,7 +178,7 @@ def lines_of(session: Session, found: Found, result: Comparison) -> list[str]:
             for one in trials
         ),
         "",
-        "| contender | median of its further jobs | |",
+        "| contender | geometric mean of its further jobs | |",
         "|---|---|---|",
         *(
             f"| `{plan}` | {times[plan]:.3f} s | {_role(plan, result)} |"

@@ -29,6 +29,7 @@ from profiler.outcome import FINAL, Kind, Outcome, outcome_of
 from profiler.progress import timed_steps
 from profiler.runner import Life, Runner
 from specs.errors import InputError
+from specs.exit_code import ExitCode
 
 MOST_ATTEMPTS = 3
 """How often a job that was lost is started again."""
@@ -262,6 +263,7 @@ class Worker:
             self.runner.submit(one.folder, one.stage.limit_s(self.job_limit_s))
             return
         if outcome.kind is Kind.LOST and not self.control.cancel:  # else it would be proposed again, without end
+            self.runner.cancel(one.folder)
             end = " | ".join(one.folder.last_lines(2)) or "is empty"
             outcome = Outcome(
                 kind=Kind.FAILED, message=f"lost {attempts} times, {outcome.message}; log {one.folder.log_file} ends: {end}"
@@ -270,7 +272,10 @@ class Worker:
         self.job_seconds.append(self.clock() - one.since)
         if outcome.hopeless:
             self._tell(one.trial, self._verdict(outcome, one))
-            raise JobsFailError(f"no job can be measured here: {outcome.message}")
+            hint = (
+                "; fewer GPUs than the plan's: --gpus-here N emulates ranks" if outcome.exit_code == ExitCode.NO_DEVICE else ""
+            )
+            raise JobsFailError(f"no job can be measured here: {outcome.message}{hint}")
         if outcome.kind is Kind.MEASURED and one.stage is not one.stages[-1]:
             self._after_stage(one, outcome)
             return
