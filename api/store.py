@@ -53,6 +53,7 @@ WORKERS = sa.Table(
     METADATA,
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("beat", sa.Integer, nullable=False),
+    sa.Column("version", sa.String(64)),
 )
 BUSY_SECONDS = 30
 
@@ -73,11 +74,31 @@ def engine_of(url: str) -> sa.Engine:
         sa.event.listen(engine, "connect", _write_ahead)
     try:
         METADATA.create_all(engine)
+        _add_new_columns(engine)
         DBOS.migrate(dbos_url(url))
     except sa.exc.SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0][:200]
         raise InputError(f"database {parsed.render_as_string()} cannot be used: {reason}") from None
     return engine
+
+
+def _add_new_columns(engine: sa.Engine) -> None:
+    """A database of an older version gets the columns that came later; they may be empty, so the older version goes on with it.
+
+    Processes that start together may add the same column: whoever comes second finds it there.
+    """
+    for table in METADATA.sorted_tables:
+        there = {column["name"] for column in sa.inspect(engine).get_columns(table.name)}
+        for column in table.columns:
+            if column.name in there:
+                continue
+            kind = column.type.compile(engine.dialect)
+            try:
+                with engine.begin() as connection:
+                    connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+            except sa.exc.DBAPIError:
+                if column.name not in {one["name"] for one in sa.inspect(engine).get_columns(table.name)}:
+                    raise
 
 
 def dbos_url(url: str) -> str:

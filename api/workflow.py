@@ -47,6 +47,8 @@ class WorkerProcess:
     concurrency: int = 2
     id: str = field(default_factory=lambda: f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid.uuid4().hex[:12]}")
     stop: threading.Event = field(default_factory=threading.Event)
+    _broken: threading.Event = field(default_factory=threading.Event)
+    """The database failed a step: it is neither ended nor failed, so the process goes and the next worker begins it again."""
     _active: set[str] = field(default_factory=set)
     _count: threading.Lock = field(default_factory=threading.Lock)
 
@@ -72,6 +74,8 @@ class WorkerProcess:
         watcher = _Watcher(self.engine, self.id)
         try:
             while not self.stop.wait(BEAT_SECONDS):
+                if self._broken.is_set():
+                    break
                 if not self._beat():
                     LOG.error("another worker took this one for dead; it ends")
                     break
@@ -101,13 +105,21 @@ class WorkerProcess:
         with self._count:
             self._active.add(identity)
         try:
-            return self._answer_once(identity)
+            ended = self._answer_once(identity)
+        except sa.exc.SQLAlchemyError:
+            LOG.exception("the database failed; this worker ends and search %s is begun again", identity)
+            self._broken.set()
+            ended = None
         finally:
             with self._count:
                 self._active.discard(identity)
+        while ended is None:  # the process is about to go
+            threading.Event().wait()
+        return ended
 
-    def _answer_once(self, identity: str) -> str:
-        """Idempotent: a search that is over stays as it is; one that was begun is begun again."""
+    def _answer_once(self, identity: str) -> str | None:
+        """Idempotent: a search that is over stays as it is; one that was begun is begun again. None: neither ended nor failed,
+        the next worker begins it again."""
         if not searches.begin(self.engine, identity):
             return "over"
         found = searches.get(self.engine, identity)
@@ -122,17 +134,19 @@ class WorkerProcess:
 
         try:
             status, body = self.answering(identity, found.body, progress, cancelled)
+        except sa.exc.SQLAlchemyError:
+            raise
         except Exception:
             LOG.exception("search %s", identity)
             status, body = 500, problem_bytes(500, "a bug of ours; the worker's log has it")
         if self.stop.is_set() and status != 200:
-            threading.Event().wait()  # neither ended nor failed: the process is about to go, the next worker begins again
+            return None
         ended = searches.end(self.engine, identity, **({"result": body} if status == 200 else {"problem": body}))
         return "ended" if ended else "over"
 
     def _first_beat(self) -> None:
         with self.engine.begin() as connection:
-            connection.execute(WORKERS.insert().values(id=self.id, beat=0))
+            connection.execute(WORKERS.insert().values(id=self.id, beat=0, version=WORKFLOW_VERSION))
 
     def _beat(self) -> bool:
         """False where the row is gone: this worker was taken for dead."""
@@ -141,9 +155,12 @@ class WorkerProcess:
         return done.rowcount == 1
 
     def _take_over(self, dead: str) -> None:
-        """Give the dead worker's searches back to the queue; doing it twice changes nothing (DBOS, reenqueue_for_recovery)."""
+        """Give the dead worker's searches back to the queue; doing it twice changes nothing (DBOS, reenqueue_for_recovery).
+        The dead is forgotten only when nothing is left of it: DBOS logs what it cannot recover, and goes on."""
         LOG.warning("worker %s is dead; its searches are taken up", dead)
         DBOS._recover_pending_workflows([dead])
+        if DBOS.list_workflows(executor_id=dead, status="PENDING", app_version=WORKFLOW_VERSION, limit=1):
+            return
         with self.engine.begin() as connection:
             connection.execute(WORKERS.delete().where(WORKERS.c.id == dead))
 
@@ -158,7 +175,8 @@ LEFT = -1
 
 
 class _Watcher:
-    """Sees by its own clock whose beats stand still, so that no clocks need agree."""
+    """Sees by its own clock whose beats stand still, so that no clocks need agree. Workers of another workflow version are left
+    to their own: what they had begun cannot be gone on with here."""
 
     def __init__(self, engine: sa.Engine, own: str) -> None:
         self._engine, self._own = engine, own
@@ -167,7 +185,8 @@ class _Watcher:
     def dead(self) -> list[str]:
         """Workers that are gone."""
         with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(WORKERS.c.id, WORKERS.c.beat).where(WORKERS.c.id != self._own)).tuples().all()
+            query = sa.select(WORKERS.c.id, WORKERS.c.beat).where(WORKERS.c.id != self._own)
+            rows = connection.execute(query.where(WORKERS.c.version == WORKFLOW_VERSION)).tuples().all()
         moment, found = time.monotonic(), []
         self._seen = {identity: self._seen[identity] for identity, _ in rows if identity in self._seen}
         for identity, beat in rows:
