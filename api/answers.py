@@ -82,6 +82,13 @@ def explained(body: dict[str, Any]) -> bytes:
     return _dumps(explain_json(explain(request_from(body), body["plan"], binds=body["binds"])))
 
 
+def profile_request(body: dict[str, Any]) -> Request:
+    """The question of a search that measures. Raises InputError."""
+    if body.get("device") != "cpu":
+        _needs_gpu(body)
+    return request_from(body)
+
+
 def timelined(body: dict[str, Any]) -> bytes:
     """`POST /v1/timeline`: the pipeline timeline of one plan."""
     _needs_gpu(body)

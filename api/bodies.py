@@ -33,15 +33,23 @@ NOT_ASKED_HERE = frozenset(
 """Options of the command line that name files, programs, the terminal, or how this machine measures."""
 
 
+PROFILE_FIELDS = (
+    *("profile", "budget", "device", "device_memory", "job_timeout"),
+    *("steps", "warmup_steps", "objective", "seed"),
+)
+"""Options of a profiling search that a caller may choose; folders, runners and programs are the worker's."""
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def _fields(command: click.Command, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+def _fields(command: click.Command, leave_out: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> dict[str, Any]:
     """Pydantic fields of a command's options."""
+    hidden = NOT_ASKED_HERE - {*also} | {*leave_out}
     fields: dict[str, Any] = {}
     for option in command.params:
-        if not isinstance(option, click.Option) or option.name in {*NOT_ASKED_HERE, *leave_out} or option.hidden:
+        if not isinstance(option, click.Option) or option.name in hidden or option.hidden:
             continue
         name = max((text for text in option.opts if text.startswith("--")), key=len)[2:].replace("-", "_")
         if name == "model":
@@ -75,6 +83,12 @@ def _field(option: click.Option) -> tuple[Any, Any]:
 
 
 PlansBody = create_model("PlansBody", __base__=_Body, **_fields(search_command))
+SearchBody = create_model(
+    "SearchBody",
+    __base__=_Body,
+    **_fields(search_command, ("profile",), PROFILE_FIELDS[1:]),
+    profile=(bool, Field(default=False, description="Measure the most promising plans with short jobs of a worker.")),
+)
 _explain_fields = _fields(explain_command, ("binds",))
 _plan = (_Text, Field(description="A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"]))
 ExplainBody = create_model(
@@ -159,6 +173,12 @@ def read_body(raw: bytes, kind: type[BaseModel]) -> dict[str, Any]:
     except ValidationError as error:
         raise _body_error(error, kind) from None
     return checked.model_dump()
+
+
+def read_search(raw: bytes) -> dict[str, Any]:
+    """The body of a search; what says how to measure only where it measures. Raises BodyError."""
+    found = read_body(raw, SearchBody)
+    return found if found["profile"] else {key: value for key, value in found.items() if key not in PROFILE_FIELDS}
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -21,6 +21,8 @@ from dbos import DBOSClient
 from api.store import EVENTS, SEARCHES, now
 
 QUEUE = "autoconfig-searches"
+PROFILE_QUEUE = "autoconfig-profiles"
+"""Searches that measure: only workers that can run jobs listen to it."""
 WORKFLOW = "run_search"
 WORKFLOW_VERSION = "autoconfig-searches-1"
 """Which workers may take a search up: raised only where the steps of the workflow change, so that an upgrade between a kill
@@ -40,6 +42,7 @@ class Search:
 
     id: str
     number: int
+    owner: str
     body: dict[str, Any]
     state: str
     created: datetime
@@ -86,7 +89,12 @@ def submit(
             _add_event(connection, identity, "state", {"state": "queued"})
             client.enqueue_in_transaction(
                 connection,
-                {"workflow_name": WORKFLOW, "queue_name": QUEUE, "workflow_id": identity, "app_version": WORKFLOW_VERSION},
+                {
+                    "workflow_name": WORKFLOW,
+                    "queue_name": PROFILE_QUEUE if body.get("profile") else QUEUE,
+                    "workflow_id": identity,
+                    "app_version": WORKFLOW_VERSION,
+                },
                 identity,
             )
     except sa.exc.IntegrityError:  # the same key at the same moment
@@ -202,6 +210,7 @@ def _search(row: Any) -> Search:
     return Search(
         id=row.id,
         number=row.number,
+        owner=row.owner,
         body=json.loads(row.body),
         state=row.state,
         created=_utc(row.created),
@@ -209,6 +218,11 @@ def _search(row: Any) -> Search:
         ended=_utc(row.ended),
         problem=None if row.problem is None else json.loads(row.problem),
     )
+
+
+def seconds_since(moment: datetime) -> float:
+    """Seconds of the clock since then."""
+    return (now() - moment).total_seconds()
 
 
 def _utc(moment: datetime | None) -> Any:

@@ -15,6 +15,7 @@ import click
 from specs.errors import InputError
 
 if TYPE_CHECKING:
+    from autoconfig.question import Request
     from autoconfig.study.session import Options, Session
     from autoconfig.study.settings import StudySettings
     from autoconfig.study.worker import Control
@@ -36,6 +37,24 @@ _folder = click.option(
 _storage = click.option("--storage", metavar="URL", help="postgresql://... for many workers.  [default: SQLite in --folder]")
 
 
+def runner_options(command: Command) -> Command:
+    """How jobs run: shared by a profiling search and a worker that profiles."""
+    own = (
+        click.option(
+            "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
+            help="Jobs as processes of this machine, or through sbatch.",
+        ),
+        click.option("--slurm", multiple=True, metavar="OPTION", help="A further #SBATCH option, like --qos=low."),
+        click.option("--partition", help="Slurm partition."),
+        click.option("--account", help="Slurm account."),
+        click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Jobs at once."),
+        click.option("--python", default=sys.executable, help="Interpreter with torch and megatron-core.  [default: this one]"),
+    )  # fmt: skip
+    for option in reversed(own):
+        command = option(command)
+    return command
+
+
 def study_options(command: Command) -> Command:
     """What only a profiling search has."""
     own = (
@@ -47,14 +66,6 @@ def study_options(command: Command) -> Command:
         _folder,
         click.option("--device", type=click.Choice(("cuda", "cpu")), help="Where jobs run.  [default: cuda]"),
         click.option("--device-memory", metavar="SIZE", help="Limit of each rank, like 2GiB.  [CPU: half of all, shared out]"),
-        click.option(
-            "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
-            help="Jobs as processes of this machine, or through sbatch.",
-        ),
-        click.option("--slurm", multiple=True, metavar="OPTION", help="A further #SBATCH option, like --qos=low."),
-        click.option("--partition", help="Slurm partition."),
-        click.option("--account", help="Slurm account."),
-        click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Jobs at once."),
         click.option("--job-timeout", default="1h", show_default=True, metavar="TIME", help="A job's most time."),
         click.option("--steps", type=int, default=5, show_default=True, help="Timed steps of a job."),
         click.option("--warmup-steps", type=int, default=2, show_default=True, help="Steps before them."),
@@ -63,10 +74,10 @@ def study_options(command: Command) -> Command:
             help="headroom: step time against free memory; cost: tokens per money, with --price.",
         ),
         click.option("--seed", type=int, default=0, show_default=True, help="Of the study."),
-        click.option("--python", default=sys.executable, help="Interpreter with torch and megatron-core.  [default: this one]"),
         click.option("--quiet", is_flag=True, help="No progress."),
         click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json)."),
     )  # fmt: skip
+    command = runner_options(command)
     for option in reversed(own):
         command = option(command)
     return command
@@ -83,6 +94,7 @@ def wants_profile(options: dict[str, Any]) -> bool:
 
 def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, model_given: bool) -> None:
     """The whole command."""
+    from autoconfig.cli_options import request_of
     from autoconfig.study.screen import screen, show_found
     from autoconfig.study.session import NothingFitsError, lock_folder, make_runner, open_session
     from autoconfig.study.settings import parse_budget
@@ -95,8 +107,10 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
         from autoconfig.files import check_output_path
 
         check_output_path(Path(options["save_calibration"]), (".json",))
-    given = _settings(options) if model_given else None
-    how = _how(options)
+    given = settings_of_options(request_of(options), options) if model_given else None
+    how = options_of_runner(
+        options["folder"], options, storage_url=options["storage"], job_limit_s=job_limit_s(options)
+    )
     with lock_folder(how.folder):
         if given is not None and given.device == "cpu" and not options["quiet"]:
             click.echo("measuring this CPU's operators, where the study has none yet ...", err=True)
@@ -149,40 +163,44 @@ def _name(options: dict[str, Any], model_given: bool) -> tuple[str, bool]:
     return options["study"], False
 
 
-def _settings(options: dict[str, Any]) -> StudySettings:
-    from autoconfig.cli_options import request_of
+def settings_of_options(request: Request, options: dict[str, Any]) -> StudySettings:
+    """What is measured. `options` may leave out all but what was given. Raises InputError."""
     from autoconfig.study.settings import StudySettings, parse_size
 
-    if options["gpus_at_most"] is not None:
+    if options.get("gpus_at_most") is not None:
         raise InputError("--profile measures on one number of GPUs: say --gpus N in place of --gpus-at-most")
-    memory = options["device_memory"]
+    memory = options.get("device_memory")
+    kept = {name: options[name] for name in ("seed", "steps", "warmup_steps", "objective") if name in options}
     return StudySettings(
-        request=request_of(options),
-        device=options["device"] or "cuda",
+        request=request,
+        device=options.get("device") or "cuda",
         device_memory_bytes=None if memory is None else parse_size(memory),
-        seed=options["seed"],
-        steps=options["steps"],
-        warmup_steps=options["warmup_steps"],
-        objective=options["objective"],
+        **kept,
     )
 
 
-def _how(options: dict[str, Any]) -> Options:
-    from autoconfig.study.session import Options
+def job_limit_s(options: dict[str, Any]) -> float:
+    """Seconds of --job-timeout. Raises InputError."""
     from autoconfig.study.settings import parse_budget
-    from profiler.slurm import SlurmOptions
 
     limit = parse_budget(options["job_timeout"]).seconds
     if limit is None:
         raise InputError(f"--job-timeout {options['job_timeout']}: give a time like 10m")
+    return limit
+
+
+def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Options:
+    """Where jobs run, from `runner_options`."""
+    from autoconfig.study.session import Options
+    from profiler.slurm import SlurmOptions
+
     return Options(
-        folder=options["folder"],
-        storage_url=options["storage"],
+        folder=folder,
         runner=options["runner"],
         python=options["python"],
         slots=options["jobs"],
-        job_limit_s=limit,
         slurm=SlurmOptions(partition=options["partition"], account=options["account"], extra=tuple(options["slurm"])),
+        **more,
     )
 
 

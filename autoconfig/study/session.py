@@ -81,8 +81,8 @@ class Session:
         """Give back the storage's connections."""
         close(self.storage)
 
-    def worker(self, runner: Runner, listener: Listener, budget: Budget, **more: Any) -> Worker:
-        """A worker of this process."""
+    def worker(self, runner: Runner, listener: Listener, budget: Budget, *, owner: str | None = None, **more: Any) -> Worker:
+        """A worker of this process. Its trials belong to `owner`, else to this machine's folder."""
         sampler = PlanSampler(self.candidates, self.settings.seed, headroom=self.settings.objective == "headroom")
         self.study.sampler = sampler
         return Worker(
@@ -93,7 +93,7 @@ class Session:
             sampler=sampler,
             runner=runner,
             jobs_folder=self.options.folder / JOBS,
-            owner=owner_of(self.options.folder),
+            owner=owner or owner_of(self.options.folder),
             listener=listener,
             budget=budget,
             slots=self.options.slots,

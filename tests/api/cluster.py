@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,3 +118,17 @@ def run_with_kills(database: str, kills: int, per_kill: int, seed: int) -> None:
             assert {search["id"] for search in page} == set(accepted)
     finally:
         cluster.stop()
+
+
+def copied(folder: Path, **replaced: tuple[str, str]) -> Path:
+    """The packages as another version has them: `api` is a copy, in whose modules a text is replaced by another."""
+    folder.mkdir()
+    for name in ("autoconfig", "specs", "memory_model", "time_model", "profiler"):
+        (folder / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "api", folder / "api", ignore=shutil.ignore_patterns("__pycache__"))
+    for module, (before, after) in replaced.items():
+        file = folder / "api" / f"{module}.py"
+        text = file.read_text()
+        assert before in text, before
+        file.write_text(text.replace(before, after))
+    return folder
