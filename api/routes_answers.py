@@ -15,6 +15,27 @@ from api.problems import MEDIA_TYPE, problem
 from api.schemas import REF
 
 PLANS_EXAMPLE = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
+CHECK_EXAMPLE = {
+    "text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
+    "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
+    "gpus": 8,
+    "gpu": "h100-sxm-80gb",
+}
+RUN_EXAMPLE: dict[str, object] = {
+    "id": "a",
+    "layers": 32,
+    "hidden": 4096,
+    "heads": 32,
+    "seq": 4096,
+    "gpu": "h100-sxm-80gb",
+    "gpus": 8,
+    "tp": 1,
+    "pp": 1,
+    "mbs": 1,
+    "gbs": 64,
+    "precision": "bf16",
+    "recompute": "none",
+}
 QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] = (
     ("plans", bodies.PlansBody, "Search", "The best plans by formula, as `autoconfig search --json`.", PLANS_EXAMPLE),
     (
@@ -50,37 +71,14 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
         bodies.CheckBody,
         "Check",
         "A Megatron-LM script, argument list or plan.json, as `autoconfig check --json`. It is read, never run.",
-        {
-            "text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
-            "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
-            "gpus": 8,
-            "gpu": "h100-sxm-80gb",
-        },
+        CHECK_EXAMPLE,
     ),
     (
         "predict",
         bodies.PredictBody,
         "Predictions",
         "A table of runs, as `autoconfig predict`.",
-        {
-            "rows": [
-                {
-                    "id": "a",
-                    "layers": 32,
-                    "hidden": 4096,
-                    "heads": 32,
-                    "seq": 4096,
-                    "gpu": "h100-sxm-80gb",
-                    "gpus": 8,
-                    "tp": 1,
-                    "pp": 1,
-                    "mbs": 1,
-                    "gbs": 64,
-                    "precision": "bf16",
-                    "recompute": "none",
-                }
-            ]
-        },
+        {"rows": [RUN_EXAMPLE]},
     ),
 )
 _PROBLEMS = {
