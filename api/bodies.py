@@ -17,6 +17,7 @@ from autoconfig.export.write import FORMATS
 
 MOST_TEXTS = 64
 MOST_ROWS = 1_000
+MOST_ID = 200
 _Text = Annotated[str, Field(max_length=2_000)]
 _Inline = dict[str, Any]
 
@@ -150,6 +151,28 @@ class PredictBody(_Body):
     )
 
 
+class _Run(_Body):
+    """A measured run: the columns of training_measurements.csv."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, str | int | float | bool | None]
+
+    id: str = Field(
+        description="Names the run among those of the key.", min_length=1, max_length=MOST_ID, pattern="^[ -~]+$"
+    )
+
+
+class MeasurementsBody(_Body):
+    """Measured runs."""
+
+    rows: list[_Run] = Field(
+        description="Runs, with the columns of training_measurements.csv and a metric: metric_step_s, "
+        "metric_tokens_per_s_per_gpu, metric_tflops_per_gpu (with flops_convention) or metric_mfu.",
+        min_length=1,
+        max_length=MOST_ROWS,
+    )
+
+
 class BodyError(Exception):
     """A body that is not what the endpoint's schema says. Questions that follow it and cannot be answered are 422 instead."""
 
@@ -192,6 +215,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_TAGS = frozenset({"str", "int", "float", "bool"})
+"""What pydantic says of a union's member in the path of an error, beside such as `list[int]`."""
+
+
 def _body_error(error: ValidationError, kind: type[BaseModel]) -> BodyError:
     first = error.errors(include_url=False, include_context=True, include_input=False)[0]
     path = [str(part) for part in first["loc"]]
@@ -200,5 +227,5 @@ def _body_error(error: ValidationError, kind: type[BaseModel]) -> BodyError:
         more = unknown_field(field, list(kind.model_fields))
         return BodyError(400, f"unknown field {field[:80]!r}", **more)
     allowed = first.get("ctx", {}).get("expected")
-    where = ".".join(part for part in path if part in kind.model_fields or part.isdigit()) or field
+    where = ".".join(part for part in path if part not in _TAGS and part.replace("_", "").isalnum()) or field
     return BodyError(400, f"{where}: {first['msg']}", field=field[:80], allowed=str(allowed) if allowed else None)

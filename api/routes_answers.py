@@ -10,7 +10,7 @@ from starlette.responses import Response
 from api import bodies
 from api.bodies import BodyError, read_body
 from api.compute import AnswerCache
-from api.context import JSON, Endpoint, guarded, respond, service_of
+from api.context import JSON, Endpoint, guarded, is_json, own_calibration, respond, service_of
 from api.problems import MEDIA_TYPE, problem
 from api.schemas import REF
 
@@ -98,19 +98,14 @@ def problem_responses(texts: dict[int, str]) -> dict[int | str, dict[str, object
     return {status: {"description": text, "content": content} for status, text in (texts | ACCESS_PROBLEMS).items()}
 
 
-def is_json(request: HttpRequest) -> bool:
-    """No content type counts as JSON."""
-    kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
-    return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
-
-
 def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
     async def ask(request: HttpRequest) -> Response:
         service = service_of(request)
         if not is_json(request):
             return problem(415, "send the question as application/json")
         raw = await request.body()
-        key = AnswerCache.key(kind, raw)
+        own = await own_calibration(request)
+        key = AnswerCache.key(kind, raw, own.version if own else "")
         found = service.compute.cache.get(key)
         if found is not None:
             service.metrics.cached.inc()
@@ -119,7 +114,7 @@ def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
             checked = read_body(raw, body)
         except BodyError as error:
             return problem(error.status, error.detail, **error.more)
-        return respond(request, await service.compute.answer(kind, checked, key))
+        return respond(request, await service.compute.answer(kind, checked, key, own.text if own else None))
 
     ask.__name__ = kind
     return ask

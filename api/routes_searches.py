@@ -17,10 +17,10 @@ from starlette.responses import Response, StreamingResponse
 from api import searches
 from api.bodies import BodyError, read_search
 from api.compute import AnswerCache, render
-from api.context import JSON, guarded, respond, service_of
+from api.context import JSON, guarded, is_json, own_calibration, respond, service_of
 from api.pages import PAGE_PARAMETERS, PageError, bounds_of
 from api.problems import problem
-from api.routes_answers import PLANS_EXAMPLE, is_json, problem_responses
+from api.routes_answers import PLANS_EXAMPLE, problem_responses
 from api.schemas import REF
 from autoconfig.export.write import FORMATS
 
@@ -112,9 +112,10 @@ async def export(request: HttpRequest) -> Response:
     if plan is None:
         return problem(409, "no plan fits, or none was measured, so there is nothing to export; GET .../plans says more")
     body = {**found.body, "plan": plan[:500], "format": form}
-    key = AnswerCache.key("export", json.dumps(body, sort_keys=True).encode())
+    own = await own_calibration(request)
+    key = AnswerCache.key("export", json.dumps(body, sort_keys=True).encode(), own.version if own else "")
     held = service.compute.cache.get(key)
-    return respond(request, held or await service.compute.answer("export", body, key))
+    return respond(request, held or await service.compute.answer("export", body, key, own.text if own else None))
 
 
 async def events(request: HttpRequest) -> Response:

@@ -65,7 +65,7 @@ def components() -> dict[str, Any]:
         funnel["required"].remove(key)
     for kind in (
         *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody),
-        *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody),
+        *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody, bodies.MeasurementsBody),
     ):
         found[kind.__name__] = body_schema(kind)
     return found

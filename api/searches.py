@@ -12,13 +12,13 @@ import hashlib
 import json
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from dbos import DBOSClient
 
-from api.store import EVENTS, SEARCHES, now
+from api.store import EVENTS, SEARCHES, now, utc
 
 QUEUE = "autoconfig-searches"
 PROFILE_QUEUE = "autoconfig-profiles"
@@ -213,9 +213,9 @@ def _search(row: Any) -> Search:
         owner=row.owner,
         body=json.loads(row.body),
         state=row.state,
-        created=_utc(row.created),
-        started=_utc(row.started),
-        ended=_utc(row.ended),
+        created=utc(row.created),
+        started=utc(row.started),
+        ended=utc(row.ended),
         problem=None if row.problem is None else json.loads(row.problem),
     )
 
@@ -223,9 +223,3 @@ def _search(row: Any) -> Search:
 def seconds_since(moment: datetime) -> float:
     """Seconds of the clock since then."""
     return (now() - moment).total_seconds()
-
-
-def _utc(moment: datetime | None) -> Any:
-    """SQLite forgets the zone, which is UTC."""
-
-    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=UTC)

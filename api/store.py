@@ -1,4 +1,4 @@
-"""The service's own tables: keys, searches and their events, workers. SQLite or PostgreSQL by URL, through SQLAlchemy Core.
+"""The service's own tables: keys, searches, events, workers, measurements. SQLite or PostgreSQL, through SQLAlchemy Core.
 
 The tables of the workflow engine (DBOS) are in the same database, so that a search is stored and queued in one transaction.
 """
@@ -6,6 +6,7 @@ The tables of the workflow engine (DBOS) are in the same database, so that a sea
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 from dbos import DBOS
@@ -54,6 +55,24 @@ WORKERS = sa.Table(
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("beat", sa.Integer, nullable=False),
     sa.Column("version", sa.String(64)),
+)
+MEASUREMENTS = sa.Table(
+    "autoconfig_measurements",
+    METADATA,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("owner", sa.String(32), nullable=False),
+    sa.Column("run", sa.String(200), nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("created", sa.DateTime(timezone=True), nullable=False),
+    sa.UniqueConstraint("owner", "run"),
+)
+CALIBRATIONS = sa.Table(
+    "autoconfig_calibrations",
+    METADATA,
+    sa.Column("owner", sa.String(32), primary_key=True),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("fitted", sa.Integer, nullable=False),
+    sa.Column("body", sa.Text),
 )
 BUSY_SECONDS = 30
 
@@ -118,3 +137,8 @@ def _write_ahead(connection: object, _: object) -> None:
 def now() -> datetime:
     """This moment, with its zone."""
     return datetime.now(UTC)
+
+
+def utc(moment: datetime | None) -> Any:
+    """A stored moment with its zone: SQLite forgets it, and it is UTC."""
+    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=UTC)

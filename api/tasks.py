@@ -17,10 +17,11 @@ class Task:
     """A search that a worker has taken up."""
 
     id: str
-    owner: str
     body: dict[str, Any]
     started: datetime
     """When the first worker took it up."""
+    calibration: Callable[[], str | None]
+    """The one of the caller's own measurements, as JSON."""
     say: Callable[[str, dict[str, Any]], None]
     """(kind, data) of an event."""
     cancelled: Callable[[], bool]

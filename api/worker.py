@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import threading
 from functools import partial
 
 from api.answers import answer
@@ -20,20 +21,22 @@ EXIT_TAKEN_FOR_DEAD = 1
 def run(database: str, concurrency: int, profiling: Options | None = None) -> None:
     """Work until SIGTERM or Ctrl-C; what has not ended is left to the next worker. `profiling`: how it runs jobs.
     Raises InputError."""
+    stop = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
     worker = WorkerProcess(
+        stop=stop,
         engine=engine_of(database),
         database=database,
         answering=partial(answer_search, profiling=profiling),
         concurrency=concurrency,
         profiles=profiling is not None,
     )
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: worker.stop.set())
     try:
         worker.run()
     finally:
         logging.shutdown()
-        os._exit(0 if worker.stop.is_set() else EXIT_TAKEN_FOR_DEAD)
+        os._exit(0 if stop.is_set() else EXIT_TAKEN_FOR_DEAD)
 
 
 def answer_search(task: Task, profiling: Options | None = None) -> tuple[int, bytes]:
@@ -44,7 +47,7 @@ def answer_search(task: Task, profiling: Options | None = None) -> tuple[int, by
         assert profiling is not None, "the queue of profiling searches is listened to by workers that profile"
         return measure(task, profiling)
     task.say("progress", {"text": "ranking plans by formula"})
-    status, text = answer("plans", task.body)
+    status, text = answer("plans", task.body, task.calibration())
     if status == 200:
         found = json.loads(text)
         best = found["plans"][0]["short"] if found["plans"] else None

@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOS
 
-from api import searches
+from api import measurements, searches
 from api.problems import problem_bytes
 from api.searches import PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
 from api.store import WORKERS, dbos_url
@@ -148,10 +148,14 @@ class WorkerProcess:
             now = searches.get(self.engine, found.id)
             return now is None or now.state not in searches.OPEN
 
+        def calibration() -> str | None:
+            own = measurements.current(self.engine, found.owner)
+            return None if own is None else own.text
+
         assert found.started is not None
         return Task(
             id=found.id,
-            owner=found.owner,
+            calibration=calibration,
             body=found.body,
             started=found.started,
             say=say,
