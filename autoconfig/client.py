@@ -180,6 +180,11 @@ class Client:
         """The answer of any search that is done; one that measured says what was measured."""
         return self._ask("GET", f"/v1/searches/{urllib.parse.quote(identity, safe='')}/plans")
 
+    def search_export(self, identity: str, plan: str | None = None) -> dict[str, str]:
+        """Launch scripts and plan.json of a search that is done: of its best plan, or of `plan`."""
+        query = "" if plan is None else "?" + urllib.parse.urlencode({"plan": plan})
+        return dict(self._ask("GET", f"/v1/searches/{urllib.parse.quote(identity, safe='')}/export{query}")["files"])
+
     def measurements(self, rows: Sequence[Mapping[str, Any]]) -> Accepted:
         """Bring measured runs back: from now on they calibrate the answers to this key. The same `id` again replaces a run."""
         found = self._ask("POST", "/v1/measurements", {"rows": [dict(row) for row in rows]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from api.bodies import ExportBody, PlansBody
+from api.routes_answers import CHECK_EXAMPLE
 from autoconfig.client import CHOOSING, Client, ServiceError
 from tests.api.conftest import autoconfig
 
@@ -34,7 +35,7 @@ def test_what_chooses_a_plan_is_what_an_export_does_not_ask():
 
 def test_other_questions(client):
     assert client.scaling(model="1.7b", gpus=[8, 16], gpu="a100-80gb")["points"]
-    assert client.check("--num-layers 24", gpus=8, gpu="a100-80gb")["legal"] is not None
+    assert client.check(**CHECK_EXAMPLE)["legal"]
 
 
 def test_a_submission_is_safe_to_repeat(client):
