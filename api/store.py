@@ -5,6 +5,8 @@ The tables of the workflow engine (DBOS) are in the same database, so that a sea
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -99,6 +101,17 @@ def engine_of(url: str) -> sa.Engine:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0][:200]
         raise InputError(f"database {parsed.render_as_string()} cannot be used: {reason}") from None
     return engine
+
+
+def _give_subseconds(connection: Any, _: object) -> None:
+    """DBOS takes the time from SQLite as `unixepoch('subsec')` on Python 3.12 and later, which SQLite has from 3.42 on
+    (https://sqlite.org/changes.html) and older ones answer with NULL: there the function is ours."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.create_function("unixepoch", 1, lambda _: time.time())
+
+
+if sqlite3.sqlite_version_info < (3, 42):
+    sa.event.listen(sa.Engine, "connect", _give_subseconds)  # DBOS makes engines of its own
 
 
 def _add_new_columns(engine: sa.Engine) -> None:
