@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
+from api.store import WORKERS, engine_of
 from tests.api.cluster import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
 
@@ -93,6 +95,20 @@ def test_lists_by_state_and_page(with_worker):
     assert with_worker.get("/v1/searches", params={"state": "failed"}).status_code == 200
     assert with_worker.get("/v1/searches", params={"state": "lost"}).status_code == 422
     assert with_worker.get("/v1/searches/none").status_code == 404
+
+
+def test_a_database_of_an_older_version_gets_the_columns_that_came_later(tmp_path):
+    url = f"sqlite:///{tmp_path}/old.db"
+    old = sa.create_engine(url)
+    with old.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE autoconfig_workers (id VARCHAR(64) PRIMARY KEY, beat INTEGER NOT NULL)"))
+        connection.execute(sa.text("INSERT INTO autoconfig_workers VALUES ('a', 3)"))
+    old.dispose()
+    for _ in range(2):
+        engine = engine_of(url)
+        with engine.connect() as connection:
+            assert connection.execute(sa.select(WORKERS)).all() == [("a", 3, None)]
+        engine.dispose()
 
 
 def test_one_kill_on_sqlite(tmp_path):
