@@ -64,8 +64,8 @@ def components() -> dict[str, Any]:
         del funnel["properties"][key]
         funnel["required"].remove(key)
     for kind in (
-        *(bodies.PlansBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody),
-        *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody),
+        *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody),
+        *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody, bodies.MeasurementsBody),
     ):
         found[kind.__name__] = body_schema(kind)
     return found

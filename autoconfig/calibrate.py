@@ -33,7 +33,12 @@ def calibrate_file(source: Path, base: Calibration | None = None) -> tuple[Calib
             f"{source}: none of its rows ({len(left_out):,}) has a whole plan and a measured time (metric_step_s, "
             f"metric_tokens_per_s_per_gpu, metric_tflops_per_gpu or metric_mfu): {reasons or 'it is empty'}"
         )
-    return refine(base or shipped(), [observe(run) for run in runs], _version("runs", runs)), len(runs)
+    return calibrate_runs(runs, base), len(runs)
+
+
+def calibrate_runs(runs: Sequence[Run], base: Calibration | None = None) -> Calibration:
+    """`base`, else the shipped calibration, refined with a cluster's own runs; its version names them."""
+    return refine(base or shipped(), [observe(run) for run in runs], _version("runs", runs))
 
 
 MOST_REASONS = 5
@@ -44,7 +49,7 @@ def usable_runs(source: Path) -> tuple[list[Run], list[str]]:
     """Rows that can calibrate, and a line with the reason for each of the others."""
     runs, left_out = [], []
     for number, row in enumerate(read_table(source), 1):
-        found = _usable(row)
+        found = usable(row)
         if isinstance(found, Run):
             runs.append(found)
         else:
@@ -52,7 +57,7 @@ def usable_runs(source: Path) -> tuple[list[Run], list[str]]:
     return runs, left_out
 
 
-def _usable(row: Row) -> Run | str:
+def usable(row: Row) -> Run | str:
     """The run, or why it is not used."""
     if cell(row, "full_plan") == "0":
         return "the plan is not whole"

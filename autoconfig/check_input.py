@@ -22,7 +22,7 @@ from autoconfig.shell_values import Value, Variables, fields_of, plain_value
 from autoconfig.space import Wish
 from specs.errors import FileError, InputError
 from specs.plan import TrainPlan
-from time_model.calibration import shipped
+from time_model.calibration import Calibration, shipped
 
 MOST_BYTES = 1_000_000
 WANTED = "a launch script, an argument list or a plan.json"
@@ -42,6 +42,8 @@ class CheckRequest:
     seq_length: int | None = None
     global_batch_size: int | None = None
     memory_margin: float = 0.0
+    own_calibration: Calibration | None = None
+    """In place of the shipped one."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}."""
 
@@ -121,6 +123,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         cluster=request.cluster,
         gpus_per_node=request.gpus_per_node,
         memory_margin=_margin(request),
+        own_calibration=request.own_calibration,
     )
     cluster = read_cluster(asked, assumed)
     read = read_arguments(script.words(), cluster, overrides, script.unread(), script.choices())
@@ -146,7 +149,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
 
 
 def _question(setting: Setting, assumed: tuple[str, ...], asked: Request) -> Question:
-    calibration = shipped()
+    calibration = asked.own_calibration or shipped()
     setting = calibrated(setting, calibration)
     return Question(setting=setting, wish=Wish(), assumed=assumed, request=asked, calibration=calibration)
 
@@ -173,7 +176,11 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     if named:
         raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
     asked = Request(
-        model=setting.model.name, gpus=setting.cluster.num_gpus, software=setting.stack.name, memory_margin=_margin(request)
+        model=setting.model.name,
+        gpus=setting.cluster.num_gpus,
+        software=setting.stack.name,
+        memory_margin=_margin(request),
+        own_calibration=request.own_calibration,
     )
     question = _question(setting, (), asked)
     return CheckInput(

@@ -16,6 +16,7 @@ import click
 from specs.errors import InputError
 
 if TYPE_CHECKING:
+    from autoconfig.question import Request
     from autoconfig.study.session import Options, Session
     from autoconfig.study.settings import StudySettings
     from autoconfig.study.worker import Control
@@ -38,17 +39,9 @@ _folder = click.option(
 _storage = click.option("--storage", metavar="URL", help="postgresql://... for many workers.  [default: SQLite in --folder]")
 
 
-def study_options(command: Command) -> Command:
-    """What only a profiling search has."""
+def runner_options(command: Command) -> Command:
+    """How jobs run: shared by a profiling search and a worker that profiles."""
     own = (
-        click.option("--profile", is_flag=True, help="Measure the most promising plans with short jobs; needs --study."),
-        click.option("--study", metavar="NAME", help="With --profile: name of the study; one that is there goes on."),
-        click.option("--resume", metavar="NAME", help="Go on with a study; its question is stored."),
-        click.option("--budget", help=f"Like 30m, 2h, 16gpu-hours, 20trials.  [default: {DEFAULT_BUDGET}]"),
-        _storage,
-        _folder,
-        click.option("--device", type=click.Choice(("cuda", "cpu")), help="Where jobs run.  [default: cuda]"),
-        click.option("--device-memory", metavar="SIZE", help="Limit of each rank, like 2GiB.  [CPU: half of all, shared out]"),
         click.option(
             "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
             help="Jobs as processes of this machine, or through sbatch.",
@@ -61,6 +54,24 @@ def study_options(command: Command) -> Command:
             "--gpus-here", type=click.IntRange(1), metavar="N",
             help="GPUs that jobs can have; below --gpus, ranks of each plan are emulated on one.  [default: --gpus]",
         ),
+        click.option("--python", default=sys.executable, help="Interpreter with torch and megatron-core.  [default: this one]"),
+    )  # fmt: skip
+    for option in reversed(own):
+        command = option(command)
+    return command
+
+
+def study_options(command: Command) -> Command:
+    """What only a profiling search has."""
+    own = (
+        click.option("--profile", is_flag=True, help="Measure the most promising plans with short jobs; needs --study."),
+        click.option("--study", metavar="NAME", help="With --profile: name of the study; one that is there goes on."),
+        click.option("--resume", metavar="NAME", help="Go on with a study; its question is stored."),
+        click.option("--budget", help=f"Like 30m, 2h, 16gpu-hours, 20trials.  [default: {DEFAULT_BUDGET}]"),
+        _storage,
+        _folder,
+        click.option("--device", type=click.Choice(("cuda", "cpu")), help="Where jobs run.  [default: cuda]"),
+        click.option("--device-memory", metavar="SIZE", help="Limit of each rank, like 2GiB.  [CPU: half of all, shared out]"),
         click.option("--job-timeout", default="1h", show_default=True, metavar="TIME", help="A job's most time."),
         click.option("--steps", type=int, default=5, show_default=True, help="Timed steps of a job."),
         click.option("--warmup-steps", type=int, default=2, show_default=True, help="Steps before them."),
@@ -69,10 +80,10 @@ def study_options(command: Command) -> Command:
             help="headroom: step time against free memory; cost: tokens per money, with --price.",
         ),
         click.option("--seed", type=int, default=0, show_default=True, help="Of the study."),
-        click.option("--python", default=sys.executable, help="Interpreter with torch and megatron-core.  [default: this one]"),
         click.option("--quiet", is_flag=True, help="No progress."),
         click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json)."),
     )  # fmt: skip
+    command = runner_options(command)
     for option in reversed(own):
         command = option(command)
     return command
@@ -93,6 +104,7 @@ def wants_profile(options: dict[str, Any]) -> bool:
 
 def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, model_given: bool) -> None:
     """The whole command."""
+    from autoconfig.cli_options import request_of
     from autoconfig.study.screen import screen, show_found
     from autoconfig.study.session import NothingFitsError, check_python, lock_folder, make_runner, open_session
     from autoconfig.study.settings import parse_budget
@@ -105,11 +117,11 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
         from autoconfig.files import check_output_path
 
         check_output_path(Path(options["save_calibration"]), (".json",))
-    given = _settings(options) if model_given else None
-    how = _how(options)
+    given = settings_of_options(request_of(options), options) if model_given else None
+    how = options_of_runner(
+        options["folder"], options, storage_url=options["storage"], job_limit_s=job_limit_s(options)
+    )
     if how.runner == "local":
-        if how.slots > 1:
-            raise InputError(f"--jobs {how.slots}: jobs at once on one machine would slow each other down; use --runner slurm")
         check_python(how.python)
     with lock_folder(how.folder):
         if given is not None and given.device == "cpu" and not options["quiet"]:
@@ -165,43 +177,49 @@ def _name(options: dict[str, Any], model_given: bool) -> tuple[str, bool]:
     return options["study"], False
 
 
-def _settings(options: dict[str, Any]) -> StudySettings:
-    from autoconfig.cli_options import request_of
+def settings_of_options(request: Request, options: dict[str, Any]) -> StudySettings:
+    """What is measured. `options` may leave out all but what was given. Raises InputError."""
     from autoconfig.study.settings import StudySettings, parse_size
 
-    if options["gpus_at_most"] is not None:
+    if options.get("gpus_at_most") is not None:
         raise InputError("--profile measures on one number of GPUs: say --gpus N in place of --gpus-at-most")
-    if options["objective"] == "cost" and not options["price"]:
+    if options.get("objective") == "cost" and not options.get("price"):
         raise InputError("--objective cost: say --price too, money per GPU and hour")
-    memory = options["device_memory"]
+    memory = options.get("device_memory")
+    kept = {name: options[name] for name in ("seed", "steps", "warmup_steps", "objective") if name in options}
     return StudySettings(
-        request=request_of(options),
-        device=options["device"] or "cuda",
+        request=request,
+        device=options.get("device") or "cuda",
         device_memory_bytes=None if memory is None else parse_size(memory),
-        seed=options["seed"],
-        steps=options["steps"],
-        warmup_steps=options["warmup_steps"],
-        objective=options["objective"],
+        **kept,
     )
 
 
-def _how(options: dict[str, Any]) -> Options:
-    from autoconfig.study.session import Options
+def job_limit_s(options: dict[str, Any]) -> float:
+    """Seconds of --job-timeout. Raises InputError."""
     from autoconfig.study.settings import parse_budget
-    from profiler.slurm import SlurmOptions
 
     limit = parse_budget(options["job_timeout"]).seconds
     if limit is None:
         raise InputError(f"--job-timeout {options['job_timeout']}: give a time like 10m")
+    return limit
+
+
+def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Options:
+    """Where jobs run, from `runner_options`. Raises InputError."""
+    from autoconfig.study.session import Options
+    from profiler.slurm import SlurmOptions
+
+    if options["runner"] == "local" and options["jobs"] > 1:
+        raise InputError(f"--jobs {options['jobs']}: jobs at once on one machine slow each other down; use --runner slurm")
     return Options(
-        folder=options["folder"],
-        storage_url=options["storage"],
+        folder=folder,
         runner=options["runner"],
         python=options["python"],
         slots=options["jobs"],
-        job_limit_s=limit,
         gpus_here=options["gpus_here"],
         slurm=SlurmOptions(partition=options["partition"], account=options["account"], extra=tuple(options["slurm"])),
+        **more,
     )
 
 

@@ -85,8 +85,8 @@ class Session:
         """Give back the storage's connections."""
         close(self.storage)
 
-    def worker(self, runner: Runner, listener: Listener, budget: Budget, **more: Any) -> Worker:
-        """A worker of this process."""
+    def worker(self, runner: Runner, listener: Listener, budget: Budget, *, owner: str | None = None, **more: Any) -> Worker:
+        """A worker of this process. Its trials belong to `owner`, else to this machine's folder."""
         headroom = self.settings.objective == "headroom"
         sampler = PlanSampler(self.candidates, self.settings.seed, headroom=headroom, emulated=self.emulated)
         self.study.sampler = sampler
@@ -98,7 +98,7 @@ class Session:
             sampler=sampler,
             runner=runner,
             jobs_folder=self.options.folder / JOBS,
-            owner=owner_of(self.options.folder),
+            owner=owner or owner_of(self.options.folder),
             listener=listener,
             budget=budget,
             slots=self.options.slots,

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "profiler"))  # its helpers: tests are no packages
 PATIENCE = 60.0
 
 
