@@ -16,6 +16,7 @@ from specs.model_catalogue import load_model
 from specs.numerics import Numerics, Workload
 from specs.plan import parse_plan
 
+pytestmark = pytest.mark.xdist_group("torchrun")
 ROOT = Path(__file__).parents[2]
 TINY = {
     "num_layers": 4,
