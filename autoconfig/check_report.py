@@ -44,6 +44,7 @@ def check_json(answer: CheckAnswer) -> dict[str, Any]:
         "better": None
         if better is None
         else {**report_json(better, question), "changes": _changes(answer.changes), "speedup": answer.speedup},
+        "missing_overlap": [{"flag": one.flag, "saved_seconds": one.saved_seconds} for one in answer.missing],
         "environment": list(answer.environment),
         "plans_ranked": answer.plans_ranked,
     }
@@ -76,6 +77,8 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     _show_legality(console, answer)
     if answer.report is not None:
         _show_report(console, answer, answer.report)
+    for one in answer.missing:
+        console.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.")
     _show_better(console, answer)
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.argument_list import Arguments, Given, split_arguments
-from autoconfig.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target_plan
+from autoconfig.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target
 from autoconfig.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.evaluate import PlanReport
 from autoconfig.export.plan_json import plan_text
@@ -75,17 +75,21 @@ def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path, *, force: b
 
 def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     """The file's text with the better plan in it. Raises InputError listing the changes where it cannot be edited."""
-    source, plan = answer.source, target_plan(answer)
+    source = answer.source
+    plan, setting = target(answer)
     report = answer.better if answer.better and answer.better.plan == plan else None
     if source.kind == "plan":
-        return plan_text(source.question.setting, plan, report)
-    return edited_text(source, plan, report, request)
+        return plan_text(setting, plan, report)
+    return edited_text(source, plan, report, request, setting)
 
 
-def edited_text(source: CheckInput, plan: TrainPlan, report: PlanReport | None, request: CheckRequest) -> str:
-    """A script's or argument list's text with `plan` in it, read again before it is returned. Raises InputError."""
-    setting = source.question.setting
-    changes = changes_from(source, plan)
+def edited_text(
+    source: CheckInput, plan: TrainPlan, report: PlanReport | None, request: CheckRequest, wanted: Setting | None = None
+) -> str:
+    """A script's or argument list's text with `plan` in it, in the `wanted` setting (default: the file's own overlaps), read
+    again before it is returned. Raises InputError."""
+    setting = wanted or source.question.setting
+    changes = changes_from(source, plan, setting)
     text = _edited(source, changes, plan_flags(setting, plan))
     if is_ours(text):
         text = refreshed(text, setting, plan, report)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.export.argument import GROUPS, Argument
 from autoconfig.export.arguments import MOCK_STEPS, train_arguments
-from autoconfig.export.model_arguments import not_written, unsaid_scaling
+from autoconfig.export.model_arguments import unsaid_scaling
+from autoconfig.export.router_arguments import not_written
 from autoconfig.export.run_arguments import environment
 from autoconfig.rules import Setting
 from specs.plan import TrainPlan
@@ -145,6 +146,12 @@ def story(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> list[
         ]  # fmt: skip
         if not report.fits:
             lines.append("WARNING: this plan is predicted not to fit; it was asked for by name.")
+    if plan.fsdp and numerics.fp8_param_gather:
+        other = f"; {setting.stack.name}'s own FSDP, which is priced, keeps it"
+        lines.append(
+            "fp8_param_gather: not written, Megatron-LM switches it off under torch FSDP2 and gathers weights in bf16"
+            + (f"{other}." if setting.stack.supports_fp8_param_gather_with_fsdp else ".")
+        )
     if not setting.stack.generation.startswith(("megatron", "nemo")) and setting.stack.name != "transformer-engine":
         lines.append(f"The prediction is for {setting.stack.name}; Megatron-LM behaves otherwise.")
     return lines
