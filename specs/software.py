@@ -107,6 +107,8 @@ class SoftwareStack:
     """Its FSDP keeps and gathers weights in fp8: Megatron-FSDP does, torch FSDP2 does not (`specs/fp8_gather.py`)."""
     supports_distributed_optimizer: bool = True
     supports_selective_recompute: bool = True
+    supports_mlp_recompute_with_biases: bool = True
+    """megatron-core's local layers: not (rule AC011)."""
     supports_context_parallel: bool = True
     supports_sequence_parallel: bool = True
     memory: StackMemory

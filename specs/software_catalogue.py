@@ -20,6 +20,7 @@ SUPPORT_FLAGS = {
     "supports_fp8_param_gather_with_fsdp": False,
     "supports_distributed_optimizer": True,
     "supports_selective_recompute": True,
+    "supports_mlp_recompute_with_biases": True,
     "supports_context_parallel": True,
     "supports_sequence_parallel": True,
 }
