@@ -109,7 +109,7 @@ def _script(
     arguments = train_arguments(setting, plan)
     lines = ["#!/usr/bin/env bash", *directives, f"{MARK}: {remark(setting.model.name)}, {plan}", "#"]
     lines += [f"# {remark(line)}".rstrip() for line in [*story(setting, plan, report), "", *use]]
-    lines += ["set -eu", "", *_variables(setting), *_environment(environment(setting, plan))]
+    lines += ["set -eu", "", *_variables(setting, starts_elsewhere=bool(directives)), *_environment(environment(setting, plan))]
     for group in GROUPS:
         chosen = [argument for argument in arguments if argument.group == group]
         if chosen:
@@ -157,7 +157,8 @@ def story(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> list[
     return lines
 
 
-def _variables(setting: Setting) -> list[str]:
+def _variables(setting: Setting, *, starts_elsewhere: bool) -> list[str]:
+    """`starts_elsewhere`: on the batch host, which may have other software than the nodes where the job runs."""
     lines = [
         "# --- Yours to set, here or in the environment ---",
         'MEGATRON_PATH="${MEGATRON_PATH:-./Megatron-LM}"  # a checkout of Megatron-LM (core_v0.19.x)',
@@ -176,11 +177,10 @@ def _variables(setting: Setting) -> list[str]:
         lines.append("# NOT WRITTEN, set them as your model's config.json has them (they change results, not time or memory):")
         lines += [f"#   {name}" for name in missing]
     if _fuses_rope(setting):
+        lines.append("# yes: the fused RoPE kernel, which is Transformer Engine's; no: where the job finds none")
         probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
-        lines += [
-            "# yes: the fused RoPE kernel, which is Transformer Engine's; the default is yes where it is installed",
-            f'ROPE_FUSION="${{ROPE_FUSION:-$(python3 -c "{probe}" 2>/dev/null || true)}}"',
-        ]
+        asked = f'$(python3 -c "{probe}" 2>/dev/null || true)'
+        lines.append(f'ROPE_FUSION="${{ROPE_FUSION:-{"yes" if starts_elsewhere else asked}}}"')
     return [*lines, ""]
 
 

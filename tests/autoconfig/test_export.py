@@ -348,3 +348,12 @@ def test_what_is_not_written_is_said(model, router):
     text = torchrun_script(setting, parse_plan("tp=1,pp=1,mbs=1", 1024), None)
     assert "# NOT WRITTEN" in text and ("#   --norm-epsilon" in text) == (not router)
     assert ("#   --moe-router-topk-scaling-factor" in text) == router
+
+
+def test_the_batch_host_is_not_asked_what_the_nodes_have_installed(setting_of):
+    """`train.sbatch` runs its head on the batch host: whether RoPE is fused is a variable there, not a question."""
+    setting, plan = setting_of("odd"), parse_plan("tp=1,pp=1,mbs=1", 8)
+    batch, here = sbatch_script(setting, plan, None), torchrun_script(setting, plan, None)
+    assert 'ROPE_FUSION="${ROPE_FUSION:-yes}"' in batch and "find_spec" not in batch and "find_spec" in here
+    head = batch[: batch.index("exec srun")]
+    assert "python" not in "".join(line for line in head.splitlines() if not line.startswith("#")), "nothing is run on the host"

@@ -98,7 +98,8 @@ def test_rope_is_fused_only_where_transformer_engine_is(tmp_path):
     for script in (TORCHRUN_SCRIPT, SBATCH_SCRIPT):
         assert "--no-rope-fusion" not in launch_of(tmp_path / script, ROPE_FUSION="yes").arguments
         assert "--no-rope-fusion" in launch_of(tmp_path / script, ROPE_FUSION="no").arguments
-        assert "--no-rope-fusion" in launch_of(tmp_path / script).arguments, "no Transformer Engine beside the stand-ins"
+    assert "--no-rope-fusion" in launch_of(tmp_path / TORCHRUN_SCRIPT).arguments, "no Transformer Engine beside the stand-ins"
+    assert "--no-rope-fusion" not in launch_of(tmp_path / SBATCH_SCRIPT).arguments, "the batch host is not asked"
 
 
 @pytest.mark.parametrize("name", ["llama-fp8", "deepseek-uneven", "llama-fsdp"])
