@@ -80,6 +80,10 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     for one in answer.missing:
         console.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.")
     _show_better(console, answer)
+    if source.unknown:
+        count = len(source.unknown)
+        noun = "argument (above) is" if count == 1 else "arguments (above) are"
+        console.print(f"[yellow]{count} unknown {noun} not taken into account.[/yellow]")
 
 
 def _show_legality(console: Console, answer: CheckAnswer) -> None:

@@ -148,6 +148,17 @@ def _edited(source: CheckInput, changes: Sequence[FlagChange], wanted: Flags) ->
     return _Editor(source.text, script.argv, arguments, changes).text(wanted)
 
 
+def _merged(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans with nothing but blanks between them as one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if found and not text[found[-1][1] : start].strip(" \t"):
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found
+
+
 class _Editor:
     """Collects the edits of one file."""
 
@@ -254,10 +265,17 @@ class _Editor:
             if empty and after < len(text) and not any(first <= place <= after for place in touched):
                 yield first, text.find("\n", after) + 1
                 continue
-            for start, end in spans:
-                while text[first:start].strip() and text[start - 1] in " \t":
-                    start -= 1
-                yield start, end
+            yield from (self._with_blanks(first, start, end) for start, end in _merged(text, spans))
+
+    def _with_blanks(self, first: int, start: int, end: int) -> tuple[int, int]:
+        """What is cut of a line that begins at `first`, with the blanks on one side: the words around stay one apart."""
+        text = self.before
+        before = text[first:start]
+        if before.strip() and text[start - 1] in " \t":
+            return first + len(before.rstrip(" \t")), end
+        while text[end : end + 1] in (" ", "\t") and text[end:].lstrip(" \t")[:1] not in ("\\", "#", "\n", ""):
+            end += 1
+        return start, end
 
     def _quoted_span(self, position: int, name: str) -> tuple[int, int]:
         """A whole word with the quotes around it."""

@@ -213,6 +213,32 @@ def test_removed_arguments_leave_nothing_behind():
     assert "--tensor-model-parallel-size '1' --micro-batch-size 1" in text and "tp-comm" not in text
 
 
+@pytest.mark.parametrize(
+    ("old", "left"),
+    [
+        ("    --sequence-parallel --tensor-model-parallel-size 2 \\\n", "\n    --tensor-model-parallel-size 1 \\\n"),
+        ('A="--sequence-parallel --tensor-model-parallel-size 2"\n', 'A="--tensor-model-parallel-size 1"\n'),
+        ('A="--tensor-model-parallel-size 2 --sequence-parallel"\n', 'A="--tensor-model-parallel-size 1"\n'),
+        ("A=(--sequence-parallel --recompute-granularity selective --tensor-model-parallel-size 2)\n",
+         "A=(--tensor-model-parallel-size 1)\n"),
+    ],
+)  # fmt: skip
+def test_what_is_removed_leaves_no_doubled_blanks(old, left):
+    launch = old if old.startswith("    ") else "    ${A[@]} \\\n"
+    before = "" if launch == old else old
+    start = f"#!/bin/bash\n{MODEL}{before}torchrun --nproc_per_node 8 pretrain_gpt.py ${{MODEL[@]}} \\\n{launch}"
+    answer, asked = checked(f"{start}    {BATCH} --micro-batch-size 1\n")
+    assert left in edited_text(answer.source, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0", 8), None, asked)
+
+
+def test_unknown_arguments_stand_in_the_closing_line(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(script(f"{LEGAL} --my-flag 3 --seqlength 4"))
+    lines = autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb").stdout.strip().splitlines()
+    assert lines[-1].startswith("2 unknown arguments (above) are not taken into account")
+    text = " ".join(lines)
+    assert "--seqlength 4 (did you mean --seq-length?)" in text and "my-flag 3 (did" not in text
+
+
 def test_lists_of_values_grow_and_shrink_word_by_word():
     recompute = "--recompute-granularity selective --recompute-modules 'core_attn'"
     old = f"{BATCH} --tensor-model-parallel-size 1 {recompute} --micro-batch-size 1"
