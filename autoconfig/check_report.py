@@ -79,6 +79,8 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
         _show_report(console, answer, answer.report)
     for one in answer.missing:
         console.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.")
+    if answer.missing and answer.better is None:
+        console.print("[dim]--apply-to FILE writes what is not given.[/dim]")
     _show_better(console, answer)
     if source.unknown:
         count = len(source.unknown)

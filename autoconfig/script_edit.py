@@ -16,7 +16,7 @@ from pathlib import Path
 from autoconfig.argument_list import Arguments, Given, split_arguments
 from autoconfig.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target
 from autoconfig.check_input import CheckInput, CheckRequest, read_check
-from autoconfig.evaluate import PlanReport
+from autoconfig.evaluate import PlanReport, report_plan
 from autoconfig.export.plan_json import plan_text
 from autoconfig.export.refresh import is_ours, refreshed
 from autoconfig.export.run_arguments import overlap_arguments
@@ -77,7 +77,8 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     """The file's text with the better plan in it. Raises InputError listing the changes where it cannot be edited."""
     source = answer.source
     plan, setting = target(answer)
-    report = answer.better if answer.better and answer.better.plan == plan else None
+    question = source.question
+    report = report_plan(setting, plan, None, question.request.memory_margin, question.calibration)
     if source.kind == "plan":
         return plan_text(setting, plan, report)
     return edited_text(source, plan, report, request, setting)

@@ -125,8 +125,9 @@ def _script(
 def story(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> list[str]:
     """What was chosen, for what, and what is expected of it."""
     cluster, numerics, workload = setting.cluster, setting.numerics, setting.workload
+    nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes} nodes"
     lines = [
-        f"{setting.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id} ({cluster.num_nodes} nodes); {numerics.precision}, "
+        f"{setting.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id} ({nodes}); {numerics.precision}, "
         f"sequence {workload.seq_length:,}, global batch {workload.global_batch_size:,}; for megatron-core 0.19.",
         f"Plan: {plan}",
     ]

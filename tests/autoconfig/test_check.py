@@ -1,5 +1,6 @@
 """`autoconfig check`: the verdict on a file, the nearest legal plan, the better plan, and the file with it."""
 
+import dataclasses
 import difflib
 import json
 import os
@@ -11,10 +12,13 @@ from jsonschema import Draft202012Validator
 from autoconfig.answer_json import schema
 from autoconfig.check import check, flag_changes, plan_flags
 from autoconfig.check_input import CheckRequest, read_check
-from autoconfig.evaluate import violations
+from autoconfig.evaluate import report_plan, violations
 from autoconfig.export.plan_json import plan_text
+from autoconfig.export.scripts import torchrun_script
 from autoconfig.nearest_plan import changed_keys, nearest_legal
+from autoconfig.question import understand
 from autoconfig.script_edit import edited_text, improved_text
+from autoconfig.search import rank_plans
 from specs.errors import InputError
 from specs.plan import parse_plan
 
@@ -422,6 +426,21 @@ def test_missing_overlaps_are_named_priced_and_written(autoconfig, tmp_path):
     assert done.exit_code == 0 and OVERLAPS in " ".join((tmp_path / "new.sh").read_text().split())
     again = autoconfig.json("check", str(tmp_path / "new.sh"), "--gpu", "h100")
     assert again["missing_overlap"] == [] and again["better"] is None
+
+
+def test_a_script_of_ours_gets_the_missing_overlap_back_with_its_prediction(request_of):
+    question = understand(request_of("odd", gpu="h100"))
+    setting = question.setting
+    plan = rank_plans(setting).plan(0)
+    whole = torchrun_script(setting, plan, report_plan(setting, plan, None, 0.0, question.calibration))
+    without = "".join(line for line in whole.splitlines(keepends=True) if not line.strip().startswith("--overlap"))
+    asked = CheckRequest(gpu="h100")
+    answer = check(read_check(without, asked))
+    assert [one.flag for one in answer.missing] == OVERLAPS.split() and answer.better.plan == plan
+    assert {change.flag for change in answer.changes} == set(OVERLAPS.split())
+    for better in (answer, dataclasses.replace(answer, better=None)):  # the plan itself is the target where no other is better
+        again = improved_text(better, asked).splitlines()
+        assert set(whole.splitlines()) <= set(again)
 
 
 def test_overlaps_that_are_not_legal_or_of_another_year_are_not_missed():

@@ -357,3 +357,21 @@ def test_the_batch_host_is_not_asked_what_the_nodes_have_installed(setting_of):
     assert 'ROPE_FUSION="${ROPE_FUSION:-yes}"' in batch and "find_spec" not in batch and "find_spec" in here
     head = batch[: batch.index("exec srun")]
     assert "python" not in "".join(line for line in head.splitlines() if not line.startswith("#")), "nothing is run on the host"
+
+
+GATHERED = {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True}
+
+
+@pytest.mark.parametrize(("software", "keeps"), [("transformer-engine", False), ("nemo-25.11", True)])
+def test_fp8_param_gather_is_not_written_where_megatron_switches_it_off(setting_of, software, keeps):
+    """Torch FSDP2, which scripts start, gathers in bf16; Megatron-FSDP, which NeMo's stacks are priced with, in fp8."""
+    setting = setting_of("odd", gpu="h100", software=software, numerics=GATHERED)
+    without = setting_of("odd", gpu="h100", software=software, numerics={**GATHERED, "fp8_param_gather": False})
+    sharded, whole = parse_plan("tp=1,pp=1,mbs=1,dist_opt=0,fsdp=3", 8), parse_plan("tp=1,pp=1,mbs=1", 8)
+    assert "--fp8-param-gather" not in flags(mock_arguments(setting, sharded))
+    assert "--fp8-param-gather" in flags(mock_arguments(setting, whole))
+    text = torchrun_script(setting, sharded, None)
+    assert "# fp8_param_gather: not written" in text and (f"{software}'s own FSDP" in text) == keeps
+    for plan, same in ((sharded, not keeps), (whole, False)):
+        one, two = report_plan(setting, plan), report_plan(without, plan)
+        assert (one.peak_bytes == two.peak_bytes and one.step_seconds == two.step_seconds) == same
