@@ -11,8 +11,10 @@ from pathlib import Path
 
 from autoconfig.argument_list import name_hint
 from autoconfig.calibration_file import calibrated
+from autoconfig.evaluate import Violation
 from autoconfig.export.plan_json import KIND, read_plan_text
 from autoconfig.megatron_arguments import Overrides, read_arguments
+from autoconfig.megatron_fsdp import connections_violation
 from autoconfig.pipeline_split import PipelineSplit
 from autoconfig.question import Question, Request, read_cluster
 from autoconfig.rules import Setting
@@ -64,6 +66,8 @@ class CheckInput:
     script: Script | None
     megatron_fsdp: bool = False
     """Sharded by Megatron-FSDP: no rule of torch FSDP2 holds, and no other plan can be written into it."""
+    fsdp_broken: tuple[Violation, ...] = ()
+    """Rules of Megatron-FSDP that it breaks."""
 
 
 def read_text(path: Path, wanted: str = WANTED) -> str:
@@ -145,6 +149,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         text=text,
         script=script,
         megatron_fsdp=read.megatron_fsdp,
+        fsdp_broken=(*read.fsdp_broken, *(connections_violation(script.connections) if read.megatron_fsdp else ())),
     )
 
 

@@ -17,6 +17,7 @@ from memory_model.overhead import workspace_bytes
 from memory_model.recomputation import MLP_PARTS, kept_under_selective
 from memory_model.shapes import Shape
 from specs.cluster import ClusterSpec
+from specs.fp8_gather import gathers_fp8
 from specs.gpu import GpuSpec
 from specs.layouts import Layouts, StageTable, stage_table
 from specs.model import ModelSpec
@@ -225,7 +226,7 @@ def stage_terms(
     chunks = chunks_in_flight(pp, vpp, stages.index, m)
     in_flight = _layers_in_flight(layouts, stages, chunks)
     groups = _parameter_groups(model, numerics, layouts, stages)
-    parts = _state_parts(model, cluster, numerics, memory, layouts, groups)
+    parts = _state_parts(model, cluster, numerics, dataclasses.replace(stack, memory=memory), layouts, groups)
     embedding = moments.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
     vocab = padded_vocab_size(model, layouts.tp)
@@ -335,7 +336,7 @@ def _state_parts(
     model: ModelSpec,
     cluster: ClusterSpec,
     numerics: Numerics,
-    memory: StackMemory,
+    stack: SoftwareStack,
     layouts: Layouts,
     groups: list[state.ParameterGroup],
 ) -> dict[str, Floats]:
@@ -347,12 +348,13 @@ def _state_parts(
         layer = layer_parameters(model, moe, layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None])
         shapes += layer.gemm_shapes if not shapes else layer.gemm_shapes[len(attention_gemms(model, 1)) :]
         largest = np.maximum(largest, layer.dense + layer.experts)
-    dummies = moments.dummy_weight_gradients(memory, shapes)
+    dummies = moments.dummy_weight_gradients(stack.memory, shapes)
+    fp8 = gathers_fp8(numerics, stack, fsdp)
     return {
-        "weight_bytes": sum((state.weight_bytes(g, numerics, cluster.gpu, fsdp) for g in groups), zeros),
+        "weight_bytes": sum((state.weight_bytes(g, numerics, cluster.gpu, fsdp, fp8) for g in groups), zeros),
         "gradient_bytes": sum((state.gradient_bytes(g, numerics, fsdp) for g in groups), zeros),
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,
-        "workspace_bytes": workspace_bytes(memory) + zeros,
+        "workspace_bytes": workspace_bytes(stack.memory) + zeros,
         "fsdp_unit_bytes": state.fsdp_unit_bytes(largest, numerics, fsdp) + zeros,
     }
