@@ -188,6 +188,7 @@ def explain_json(explanation: Explanation) -> dict[str, Any]:
     ]
     body["nearest_legal"] = None if explanation.nearest_legal is None else str(explanation.nearest_legal)
     body["operators"] = [asdict(row) for row in explanation.operators]
+    body["what_binds_note"] = explanation.gains_note
     body["what_binds"] = [
         {
             "change": gain.change,

@@ -6,9 +6,10 @@ among plans with the same cp, ep and etp, so that the answer stays quick.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from autoconfig.evaluate import PlanReport
 from autoconfig.rules import Setting
 from autoconfig.search import Ranking, rank_plans
 from autoconfig.space import Wish
@@ -93,6 +94,17 @@ def what_binds(setting: Setting, plan: TrainPlan, margin: float = 0.0) -> list[G
             )
         )
     return gains
+
+
+def memory_binds(report: PlanReport, gains: Sequence[Gain]) -> str:
+    """What to say where a plan does not fit: how much it lacks, and what the gains mean then; empty where it fits."""
+    if report.fits:
+        return ""
+    short = (report.peak_bytes - report.limit_bytes) / GIB
+    said = f"Memory binds: this plan needs {short:.1f} GiB more per GPU than may be allocated"
+    if not gains:
+        return said + ", and no plan of this question fits, so nothing else would buy anything"
+    return said + "; its gains below are those of a plan that does not run, the best plan's are of one that fits"
 
 
 def _ratio(changed: Ranking, today: Ranking) -> float | None:

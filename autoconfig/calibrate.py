@@ -10,10 +10,10 @@ from pathlib import Path
 
 from autoconfig.calibration_file import read_calibration, write_calibration
 from autoconfig.fit import fit, refine
-from autoconfig.measured import measured_step_seconds, read_case
+from autoconfig.measured import contradiction, measured_step_seconds, read_case
 from autoconfig.observe import Run, all_published_rows, observe, timed_runs, useful_for_calibration
 from autoconfig.predict import read_table
-from autoconfig.row_cells import Row, cell
+from autoconfig.row_cells import NO, Row, cell
 from specs.errors import AutoconfigError, InputError
 from time_model.calibration import MOST, NAMES, Calibration, shipped
 
@@ -59,7 +59,7 @@ def usable_runs(source: Path) -> tuple[list[Run], list[str]]:
 
 def usable(row: Row) -> Run | str:
     """The run, or why it is not used."""
-    if cell(row, "full_plan") == "0":
+    if cell(row, "full_plan").lower() in NO:
         return "the plan is not whole"
     if cell(row, "status") == "oom":
         return "it ran out of memory"
@@ -70,6 +70,8 @@ def usable(row: Row) -> Run | str:
         return str(error)
     if not measured:
         return "no measured time"
+    if said := contradiction(row, case):
+        return f"it contradicts itself: {said}"
     run = Run(row=row, case=case, measured_s=measured)
     ratio = math.exp(observe(run).log_ratio)
     if not 1 / MOST <= ratio <= MOST:

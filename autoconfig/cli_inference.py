@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from autoconfig.cli_messages import clear_progress, progress, say_predicted
 from specs.errors import InputError
 
 EXIT_NOTHING_FITS = 3
@@ -84,8 +84,8 @@ def search_inference(
     from autoconfig.serving.question import ServeRequest
     from autoconfig.serving.service import answer
 
-    found = answer(ServeRequest(**options), None if as_json else _progress())
-    _done()
+    found = answer(ServeRequest(**options), None if as_json else progress())
+    clear_progress()
     if as_json:
         from autoconfig.serving.answer_json import serve_json
 
@@ -112,15 +112,18 @@ def predict_inference(inference: bool, table: Path, output: Path) -> None:
     """Predict every serving run of a CSV table: throughput, TTFT, TPOT, latency, whether it fits, maximum concurrency.
 
     TABLE has the columns of autoconfig/data/published/inference_measurements.csv; measured columns and notes are never read.
+    Exit code 2 where no row could be predicted.
     """
     from autoconfig.files import check_output_path
+    from autoconfig.run_tables import check_not_the_input
     from autoconfig.serving.predict import predict_file
 
     check_output_path(output, (".csv",))
-    predictions = predict_file(table, output, _progress())
-    _done()
-    failed = sum(p.note.startswith("not predicted") for p in predictions)
-    click.echo(f"{len(predictions):,} rows predicted to {output}, {failed:,} of them only with a reason why not")
+    check_not_the_input(table, output)
+    predictions, calibration, warning = predict_file(table, output, progress())
+    clear_progress()
+    reasons = [p.note if p.failed else None for p in predictions]
+    say_predicted(output, calibration, reasons, warning)
 
 
 @click.command("validate")
@@ -131,8 +134,8 @@ def validate_inference_command(inference: bool, seen: bool, as_json: bool) -> No
     """Predict the published serving runs with constants that have not seen their source; print the errors and the bars."""
     from autoconfig.serving.validate import validate_inference, validation_json
 
-    found = validate_inference(held_out=not seen, progress=_progress())
-    _done()
+    found = validate_inference(held_out=not seen, progress=progress())
+    clear_progress()
     if as_json:
         click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
     else:
@@ -140,19 +143,6 @@ def validate_inference_command(inference: bool, seen: bool, as_json: bool) -> No
         from autoconfig.serving.validation_report import show_validation
 
         show_validation(console(), found)
-
-
-def _progress() -> Any:
-    """Says on a terminal what is being worked on; silent otherwise."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda text: click.echo(f"\r{text[:76]:<78}", nl=False, err=True)
-
-
-def _done() -> None:
-    """Clears the line of the progress."""
-    if sys.stderr.isatty():
-        click.echo("\r" + " " * 79 + "\r", nl=False, err=True)
 
 
 COMMANDS = {"search": search_inference, "predict": predict_inference, "validate": validate_inference_command}

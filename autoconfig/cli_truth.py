@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
+from autoconfig.cli_messages import clear_progress, progress, say_predicted
 from autoconfig.cli_options import calibration_option
 from specs.errors import InputError
 
@@ -21,30 +20,21 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
     """Predict every run of a CSV table: step time with its band, throughput, memory, chance to fit.
 
     TABLE has the columns of autoconfig/data/published/training_measurements.csv; measured columns and notes are never read.
+    The column pred_note says what was assumed, which rules a plan breaks, and why a row has no prediction. Exit code 2 where no
+    row could be predicted.
     """
     from autoconfig.calibration_file import named_calibration
     from autoconfig.files import check_output_path
     from autoconfig.predict import predict_file
+    from autoconfig.run_tables import check_not_the_input
 
     check_output_path(output, (".csv",))
-    _check_not_the_input(table, output)
+    check_not_the_input(table, output)
     constants = named_calibration(calibration)
-    predictions = predict_file(table, output, constants, _progress())
-    _done()
-    done = sum(p.step_seconds is not None for p in predictions)
-    said = f"{done:,} of {len(predictions):,} rows predicted with calibration {constants.version}, written to {output}"
-    click.echo(said + _reasons(len(predictions) - done))
-
-
-def _reasons(rows: int) -> str:
-    """Where to look for rows without a prediction."""
-    return f"; the column pred_note says why the other {rows:,} are empty" if rows else ""
-
-
-def _check_not_the_input(table: Path, output: Path) -> None:
-    """Raises InputError where writing the output would replace the table that was measured."""
-    if output.exists() and table.exists() and output.samefile(table):
-        raise InputError(f"--output {output} is the table itself; name another file")
+    predictions, warning = predict_file(table, output, constants, progress())
+    clear_progress()
+    reasons = [None if p.step_seconds is not None else p.note for p in predictions]
+    say_predicted(output, constants.version, reasons, warning)
 
 
 @click.command("calibrate")
@@ -149,12 +139,12 @@ def validate_command(
     if docs is not None:
         from autoconfig.validation_docs import write_docs
 
-        write_docs(docs, _progress())
-        _done()
+        write_docs(docs, progress())
+        clear_progress()
         click.echo(f"written to {docs}")
         return
-    found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), _progress())
-    _done()
+    found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), progress())
+    clear_progress()
     if html is not None:
         from autoconfig.validation_html import write_html
 
@@ -167,19 +157,6 @@ def validate_command(
         from autoconfig.validation_report import show_validation
 
         show_validation(console(), found)
-
-
-def _progress() -> Any:
-    """Says on a terminal what is being worked on; silent otherwise."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda text: click.echo(f"\r{text[:76]:<78}", nl=False, err=True)
-
-
-def _done() -> None:
-    """Clears the line of the progress."""
-    if sys.stderr.isatty():
-        click.echo("\r" + " " * 79 + "\r", nl=False, err=True)
 
 
 COMMANDS = (predict_command, calibrate_command, validate_command)

@@ -26,6 +26,8 @@ MOE = "mixture of experts"
 LONG = "long context"
 SMALL = "small model"
 ONE_NODE = "one node"
+NOT_LEGAL = "low: not a legal plan"
+"""In place of a class where a plan breaks a rule."""
 CLASSES = (CALIBRATED, RELATED, ONE_NODE, SMALL, UNFAMILIAR, LONG, MOE, UNCALIBRATED)
 SMALL_PARAMETERS = 1e9
 """Below it a step is bound by the host and by launches, which no public measurement determines (findings, section 1)."""
@@ -145,6 +147,18 @@ def confidence_of(
         fit_probability=fit_probability,
         calibrated_on=_evidence(setting, calibration),
         level=level,
+    )
+
+
+def least_confident(confidence: Confidence, step_seconds: float) -> Confidence:
+    """What is left of it for a plan that breaks a rule of legality: no run of such a plan was measured, so the band reaches as
+    far as any shipped one on either side."""
+    bands = shipped_bands().values()
+    return replace(
+        confidence,
+        step_seconds_p5=step_seconds * min(band.p5 for band in bands),
+        step_seconds_p95=step_seconds * max(band.p95 for band in bands),
+        level=NOT_LEGAL,
     )
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from autoconfig.confidence import Confidence, confidence_of
 from autoconfig.flops import flops_per_step
-from autoconfig.rules import RULE_TEXT, RULES, Setting, recompute_rule
+from autoconfig.plan_rules import broken_rules
+from autoconfig.rules import RULE_TEXT, Setting
 from memory_model import overhead
 from memory_model.predict import MOMENTS, estimate_memory
-from specs.errors import PlanError
-from specs.layouts import layouts_of, stage_layers
+from specs.layouts import layouts_of
 from specs.plan import TrainPlan
 from specs.units import SECONDS_PER_DAY
 from time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
@@ -81,39 +79,7 @@ class Money:
 
 def violations(setting: Setting, plan: TrainPlan) -> list[Violation]:
     """Every rule that the plan breaks, in the order of the rules; empty when legal."""
-    found: list[str] = []
-    if plan.world_size != setting.cluster.num_gpus:
-        found.append("AC005")
-    try:
-        layers = stage_layers(setting.model, plan)
-    except PlanError:
-        layers = ()
-        found.append(_broken_split(setting, plan))
-    values: dict[str, object] = {
-        key: getattr(plan, key)
-        for key in ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "dist_opt", "fsdp", "offload")
-    }
-    if layers:
-        values |= {"first": layers[0], "last": layers[-1]}
-    columns = {key: np.array([value]) for key, value in values.items()}
-    for rule in RULES:
-        if set(rule.needs) <= set(columns) and not bool(rule.legal(setting, columns)[0]):
-            found.append(rule.id)
-    broken = recompute_rule(setting, plan.recompute)
-    if broken:
-        found.append(broken)
-    if layers and plan.recompute.granularity == "full":
-        most = max(layers) // plan.vpp if plan.recompute.method == "block" else max(layers)
-        if plan.recompute.num_layers > most:
-            found.append("NV111")
-    return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in dict.fromkeys(found)]
-
-
-def _broken_split(setting: Setting, plan: TrainPlan) -> str:
-    """The rule that a plan breaks whose layers do not fall into stages."""
-    both = plan.first is not None and plan.last is not None
-    unseen = plan.pp == 1 and both and (plan.first or 0) + (plan.last or 0) != setting.model.num_layers
-    return "AC007" if unseen else "NV024"
+    return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in broken_rules(setting, [plan])[0]]
 
 
 def report_plan(

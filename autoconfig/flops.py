@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from autoconfig.rules import Setting
 from specs.parameters import model_flops_per_token
+from specs.recompute import NONE, Recompute
 
 CONVENTIONS = ("causal", "full", "full+recompute")
 
 
-def flops_per_step(setting: Setting, convention: str = "causal") -> float:
+def flops_per_step(setting: Setting, convention: str = "causal", recompute: Recompute = NONE) -> float:
     """FLOPs of one step as a publication counts them; blank, or a word that is none of CONVENTIONS, means causal.
 
-    `full+recompute` counts one more forward pass of the layers and the output layer once (Narayanan et al. 2021, equation 3:
-    96 B s l h^2 (1 + s/6h + V/16lh)).
+    `full+recompute` counts what is computed: where whole layers are recomputed (`recompute`, of the plan) their forward pass
+    once more and the output layer once (Narayanan et al. 2021, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh)), else the same as
+    `full` (InternEvo counts so: "recompute counted when on").
     """
     model, seq = setting.model, setting.workload.seq_length
     tokens, frozen = setting.workload.tokens_per_step, setting.numerics.peft != "none"
     convention = convention.strip().lower()
-    if convention != "full+recompute":
-        known = convention if convention in CONVENTIONS else "causal"
-        return tokens * model_flops_per_token(model, seq, known, frozen=frozen)
-    head = 6.0 * model.vocab_size * model.hidden_size
-    layers = model_flops_per_token(model, seq, "full") - head
-    return tokens * (layers * 4 / 3 + head)
+    if convention == "full+recompute" and recompute.granularity == "full":
+        head = 6.0 * model.vocab_size * model.hidden_size
+        layers = model_flops_per_token(model, seq, "full") - head
+        return tokens * (layers * 4 / 3 + head)
+    counted = "full" if convention in ("full", "full+recompute") else "causal"
+    return tokens * model_flops_per_token(model, seq, counted, frozen=frozen)

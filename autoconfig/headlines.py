@@ -303,7 +303,7 @@ def _read() -> Iterator[Case]:
 def _flops_per_gpu(case: Case, convention: str) -> float:
     setting = calibrated(case.setting, shipped())
     step = predict_steps([(setting, case.plan)])[0]
-    return flops_per_step(setting, convention) / step / setting.cluster.num_gpus
+    return flops_per_step(setting, convention, case.plan.recompute) / step / setting.cluster.num_gpus
 
 
 COMPUTE: dict[str, Callable[[], dict[str, float]]] = {

@@ -15,8 +15,9 @@ from functools import cache
 from importlib import resources
 
 from autoconfig.flops import CONVENTIONS
-from autoconfig.row_cells import CellError, Row, cell, degree, flag, number, whole
+from autoconfig.row_cells import CellError, Row, cell, count_of, degree, flag, number, whole
 from autoconfig.row_model import read_model, read_numerics, read_stack
+from autoconfig.row_words import odd_words
 from autoconfig.rules import Setting
 from autoconfig.space import Wish
 from specs.cluster import ClusterSpec, cluster_of
@@ -31,6 +32,8 @@ from specs.software import SoftwareStack
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
 _SELECTIVE = re.compile(r"selective\(\[?([a-z_ ]*)\]?\)")
+AGREEING = 0.10
+"""Step time and tokens/s of a row may differ by this share: they are rounded, or means over different steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,8 @@ class Case:
     setting: Setting
     plan: TrainPlan
     assumed: tuple[str, ...]
+    broken: tuple[str, ...] = ()
+    """Rules that the row breaks and the plan does not, because a legal reading took its place (`assumed` says which)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +70,17 @@ def read_case(row: Row) -> Case:
     assumed: list[str] = []
     stack = read_stack(row, assumed)
     model = read_model(row, assumed)
-    plan, batch = _plan(row, model, stack, assumed)
+    broken: list[str] = []
+    plan, batch = _plan(row, model, stack, assumed, broken)
     setting = _setting(row, model, stack, plan.world_size, batch, assumed)
-    return Case(id=cell(row, "id"), source=cell(row, "source"), setting=setting, plan=plan, assumed=tuple(assumed))
+    return Case(
+        id=cell(row, "id"),
+        source=cell(row, "source"),
+        setting=setting,
+        plan=plan,
+        assumed=tuple(assumed),
+        broken=tuple(broken),
+    )
 
 
 def read_partial(row: Row) -> PartialCase:
@@ -76,7 +89,7 @@ def read_partial(row: Row) -> PartialCase:
     stack = read_stack(row, assumed)
     model = read_model(row, assumed)
     gpus = degree(row, "gpus", None)
-    batch = whole(row, "gbs", 0) or model.default_global_batch_size or 0
+    batch = count_of(row, "gbs") or model.default_global_batch_size or 0
     if not batch:
         raise InputError("cell gbs is empty")
     if not cell(row, "gbs"):
@@ -106,12 +119,30 @@ def measured_step_seconds(row: Row, setting: Setting) -> float | None:
         return step
     if (rate := number(row, "metric_tokens_per_s_per_gpu")) is not None and rate > 0:
         return tokens / rate / gpus
-    flops = flops_per_step(setting, cell(row, "flops_convention")) / gpus
+    flops = flops_per_step(setting, cell(row, "flops_convention"), read_recompute(cell(row, "recompute"))) / gpus
     if (tflops := number(row, "metric_tflops_per_gpu")) is not None and tflops > 0:
         return flops / (tflops * 1e12)
     if (mfu := number(row, "metric_mfu")) is not None and mfu > 0:
         return flops / (mfu * setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision))
     return None
+
+
+def contradiction(row: Row, case: Case) -> str:
+    """What a measured row says twice and differently, with both numbers: its GPUs, or its step time and its tokens/s; empty
+    where it agrees with itself."""
+    if {"AC005", "NV001"} & set(case.broken):
+        return next(remark for remark in case.assumed if remark.endswith(f"the row says {cell(row, 'gpus')})"))
+    step, rate = number(row, "metric_step_s"), number(row, "metric_tokens_per_s_per_gpu")
+    if not step or not rate or min(step, rate) <= 0:
+        return ""
+    tokens, gpus = case.setting.workload.tokens_per_step, case.setting.cluster.num_gpus
+    follows = tokens / step / gpus
+    if 1 / (1 + AGREEING) <= follows / rate <= 1 + AGREEING:
+        return ""
+    return (
+        f"metric_step_s {step:g} of {tokens:,} tokens on {gpus:,} GPUs is {follows:.4g} tokens/s/GPU, but "
+        f"metric_tokens_per_s_per_gpu is {rate:g}"
+    )
 
 
 def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
@@ -132,9 +163,10 @@ def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
 
 
 def _setting(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, batch: int, assumed: list[str]) -> Setting:
-    seq = whole(row, "seq", 0) or model.default_seq_length or 0
+    seq = count_of(row, "seq") or model.default_seq_length or 0
     if not cell(row, "seq") and seq:
         assumed.append(f"seq {seq}")
+    assumed += odd_words(row)
     convention = cell(row, "flops_convention")
     if convention and convention.strip().lower() not in CONVENTIONS:
         assumed.append(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})")
@@ -148,24 +180,28 @@ def _setting(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, ba
     )
 
 
-def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) -> tuple[TrainPlan, int]:
+def _plan(
+    row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str], broken: list[str]
+) -> tuple[TrainPlan, int]:
+    """(plan, global batch). What the row leaves out goes to `assumed`; rules that only the row breaks go to `broken`."""
     tp, pp, cp = (degree(row, key) for key in ("tp", "pp", "cp"))
-    gpus = whole(row, "gpus", 0)
-    dp = whole(row, "dp", 0) or (gpus // (tp * pp * cp) if gpus else 0)
-    if dp < 1:
-        raise InputError("neither dp nor gpus is given")
-    mbs, batch = degree(row, "mbs", None), degree(row, "gbs", 1) if cell(row, "gbs") else 0
-    if gpus and gpus != tp * pp * cp * dp:
-        assumed.append(f"{tp * pp * cp * dp} GPUs (tp x pp x cp x dp; the row says {gpus})")
-    if not batch:
+    dp = _data_parallel(row, tp * pp * cp, assumed, broken)
+    mbs, batch = degree(row, "mbs", None), count_of(row, "gbs")
+    if batch is None:
         batch = mbs * dp * pp
         assumed.append(f"gbs {batch}")
     if batch % (mbs * dp):
         rounded = max(1, round(batch / (mbs * dp))) * mbs * dp
         assumed.append(f"gbs {rounded} (the row's {batch} is no multiple of mbs x dp)")
+        broken.append("NV007")
         batch = rounded
+    parallel = flag(row, "sp")
+    if parallel and tp == 1:
+        assumed.append("sp off (tp is 1)")
+        broken.append("NV046")
     stage, dist_opt = _sharding(row, stack, assumed)
     first, last = even_ends(model, pp, assumed)
+    _say_defaults(row, model, assumed)
     plan = TrainPlan(
         tp=tp,
         pp=pp,
@@ -175,7 +211,7 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) 
         cp=cp,
         ep=degree(row, "ep"),
         etp=degree(row, "etp"),
-        sp=bool(flag(row, "sp")) and tp > 1,
+        sp=bool(parallel) and tp > 1,
         recompute=read_recompute(cell(row, "recompute"), stack),
         first=first,
         last=last,
@@ -184,6 +220,29 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str]) 
         offload=1.0 if "optimizer" in cell(row, "offload") else 0.0,
     )
     return plan, batch
+
+
+def _data_parallel(row: Row, others: int, assumed: list[str], broken: list[str]) -> int:
+    """dp, or what is left of the GPUs when `others` = tp x pp x cp are taken."""
+    gpus, given = count_of(row, "gpus"), count_of(row, "dp")
+    if given is None and gpus is None:
+        raise InputError("neither dp nor gpus is given")
+    if given is None and (gpus or 0) < others:
+        raise CellError(f"tp x pp x cp is {others}, more than the {gpus} GPUs of the row (NV001)")
+    dp = given or (gpus or 0) // others
+    if gpus is not None and gpus != others * dp:
+        assumed.append(f"{others * dp} GPUs (tp x pp x cp x dp; the row says {gpus})")
+        broken.append("AC005" if given else "NV001")
+    return dp
+
+
+def _say_defaults(row: Row, model: ModelSpec, assumed: list[str]) -> None:
+    """The documented defaults of blank plan cells, one remark for all."""
+    defaults = {"tp": "1", "pp": "1", "sp": "off", "vpp": "1", "cp": "1", "recompute": "none"}
+    if model.is_moe:
+        defaults |= {"ep": "1", "etp": "1"}
+    if blank := [f"{key} {value}" for key, value in defaults.items() if not cell(row, key)]:
+        assumed.append(", ".join(blank))
 
 
 def even_ends(model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int | None, int | None]:
@@ -214,7 +273,10 @@ def _sharding(row: Row, stack: SoftwareStack, assumed: list[str]) -> tuple[int, 
 
 
 def _cluster(row: Row, num_gpus: int, assumed: list[str]) -> ClusterSpec:
-    gpu, known = _gpu(cell(row, "gpu"), number(row, "gpu_mem_gb"))
+    memory = number(row, "gpu_mem_gb")
+    if memory is not None and memory <= 0:
+        raise CellError(f"cell gpu_mem_gb={memory:g} must be above 0")
+    gpu, known = _gpu(cell(row, "gpu"), memory)
     if not known:
         assumed.append(f"{gpu.name} (gpu_mem_gb {cell(row, 'gpu_mem_gb')} is no size of it)")
     given = degree(row, "gpus_per_node", 1) if cell(row, "gpus_per_node") else 0

@@ -7,31 +7,30 @@ predicted keeps its line, empty, with the reason.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from autoconfig.calibration_file import calibrated
-from autoconfig.confidence import Confidence, confidence_of
-from autoconfig.files import write_atomically
+from autoconfig.confidence import Confidence, confidence_of, least_confident
 from autoconfig.flops import flops_per_step
-from autoconfig.measured import Case, read_case, read_partial
+from autoconfig.measured import Case, published_rows, read_case, read_partial
+from autoconfig.plan_rules import broken_as_published, broken_rules
 from autoconfig.question import Progress
-from autoconfig.row_cells import CellError, Row, cell
-from autoconfig.rules import Setting
+from autoconfig.row_cells import CellError, Row, cell, flag
+from autoconfig.rules import RULE_TEXT, Setting
+from autoconfig.run_tables import check_columns, check_rows, read_csv, unread_columns, write_csv
 from autoconfig.search import rank_plans
 from memory_model.overhead import allocator_bytes, fit_probability
 from memory_model.predict import estimate_memory
-from specs.errors import AutoconfigError, FileError, InputError
+from specs.errors import AutoconfigError, InputError
 from specs.gpu import GpuSpec
 from specs.layouts import layouts_of
 from specs.plan import TrainPlan
@@ -61,7 +60,12 @@ MOST_WORKERS = 8
 LEAST_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
 ROWS_PER_BLOCK = 1_000
-MAX_INPUT_BYTES = 512 * 2**20
+SHIPPED_TABLE = (
+    "a model of the catalogue by name needs no shape; the columns are those of "
+    "autoconfig/data/published/training_measurements.csv"
+)
+MORE_COLUMNS = frozenset({"etp", "fp8_recipe", "hidden_dropout", "deterministic"})
+"""Read, and not among the columns of the table that ships."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,53 +107,32 @@ def _number(value: float | None) -> str:
 
 def predict_file(
     source: Path, target: Path, calibration: Calibration | None = None, progress: Progress | None = None
-) -> list[Prediction]:
-    """Predict every row of `source` into `target` (written beside, then renamed). Raises FileError or InputError."""
-    rows = read_table(source)
+) -> tuple[list[Prediction], str]:
+    """Predict every row of `source` into `target` (written beside, then renamed). Returns the predictions and a remark about
+    columns that nothing reads (empty where all are known). Raises FileError or InputError."""
+    columns, rows = _read(source)
+    check_rows(source, rows)
     predictions = predict_rows(rows, calibration, progress, workers=min(MOST_WORKERS, os.cpu_count() or 1))
-
-    def write(file: Path) -> None:
-        with file.open("w", encoding="utf-8", newline="") as out:
-            writer = csv.DictWriter(out, COLUMNS)
-            writer.writeheader()
-            writer.writerows(prediction.cells() for prediction in predictions)
-
-    write_atomically(target, write)
-    return predictions
+    write_csv(target, COLUMNS, (prediction.cells() for prediction in predictions))
+    return predictions, unread_columns(columns, known_columns())
 
 
 def read_table(source: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file. Raises FileError where it cannot be read, InputError where it is no such table."""
-    try:
-        if source.stat().st_size > MAX_INPUT_BYTES:
-            raise FileError(f"{source} is larger than {MAX_INPUT_BYTES // 2**20} MiB")
-        text = source.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text; save it as CSV UTF-8"
-        raise FileError(f"{source} cannot be read: {reason}") from error
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    try:
-        rows = [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in reader]
-    except csv.Error as error:
-        raise InputError(f"{source} is not a CSV table: {error}") from error
-    _check_columns(source, list(reader.fieldnames or ()))
-    return rows
+    """Rows of a table of training runs. Raises FileError where it cannot be read, InputError where it is no such table."""
+    return _read(source)[1]
 
 
-def _check_columns(source: Path, columns: Sequence[str]) -> None:
-    """Raises InputError where a column is missing without which no row can be read, or is there twice."""
-    if not columns:
-        raise InputError(f"{source} is empty: give a header line and one line per run")
+def _read(source: Path) -> tuple[list[str], list[dict[str, str]]]:
+    columns, rows = read_csv(source)
     needed = {"gpu"} if "model" in columns else {"gpu", "hidden", "heads", "layers", "seq"}
-    if missing := sorted(needed - set(columns)):
-        other = [name for mark, name in ((";", "semicolons"), ("\t", "tabs")) if len(columns) == 1 and mark in columns[0]]
-        hint = f"; {other[0]} separate its cells: write it with commas" if other else ""
-        raise InputError(
-            f"{source} lacks the columns {', '.join(missing)} (a model of the catalogue by name needs no shape){hint}; "
-            "the columns are those of autoconfig/data/published/training_measurements.csv"
-        )
-    if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
-        raise InputError(f"{source} has the columns {', '.join(twice)} twice")
+    check_columns(source, columns, needed, SHIPPED_TABLE)
+    return columns, rows
+
+
+@cache
+def known_columns() -> frozenset[str]:
+    """Columns of the table that ships, and those that only rows of other tables have."""
+    return frozenset(next(published_rows())) | MORE_COLUMNS | NEVER_READ
 
 
 def predict_rows(
@@ -219,7 +202,7 @@ def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator
     for number, row in enumerate(rows):
         row = {key: text for key, text in row.items() if not never_read(key)}
         try:
-            if cell(row, "full_plan") == "0":
+            if flag(row, "full_plan") is False:
                 raise InputError("the plan is not whole")
             case = read_case(row)
             key = (case.setting.stack, case.setting.cluster.gpu, case.setting.model.is_moe)
@@ -270,6 +253,7 @@ def _price(setting: Setting, members: Sequence[_Asked], calibration: Calibration
     memory = estimate_memory(**arguments)  # type: ignore[arg-type]
     time = estimate_step_time(**arguments)  # type: ignore[arg-type]
     growth = setting.stack.time.straggler_growth
+    broken = broken_rules(setting, plans, [asked.setting.cluster.num_gpus for asked in members], batches)
     for index, asked in enumerate(members):
         at = index, recomputes.index(asked.case.plan.recompute)
         crowd = straggler_ratio(asked.setting.cluster.num_gpus, growth) / straggler_ratio(setting.cluster.num_gpus, growth)
@@ -277,15 +261,25 @@ def _price(setting: Setting, members: Sequence[_Asked], calibration: Calibration
         likely = float(memory.fit_probability[at])
         confidence = confidence_of(asked.setting, step, likely, calibration, asked.case.plan.cp)
         peak = peak_bytes(asked.setting, asked.case.plan, asked.row, float(memory.peak_bytes[at]))
-        note = "assumed: " + ", ".join(asked.case.assumed) if asked.case.assumed else ""
+        rules = [*asked.case.broken, *broken_as_published(setting.model.num_layers, asked.case.plan, broken[index])]
+        if rules:
+            confidence = least_confident(confidence, step)
+        note = _note(rules, asked.case.assumed)
         fits = bool(memory.fits[at])
-        yield asked.number, _prediction(asked.case.id, asked.setting, asked.row, step, confidence, peak, fits, note)
+        found = _prediction(asked.setting, asked.case.plan, asked.row, step, confidence, peak, fits)
+        yield asked.number, replace(found, id=asked.case.id, note=note)
+
+
+def _note(rules: Sequence[str], assumed: Sequence[str]) -> str:
+    """The rules that a row breaks and what was assumed."""
+    said = ["breaks " + "; ".join(f"{rule} ({RULE_TEXT[rule]})" for rule in dict.fromkeys(rules))] if rules else []
+    return "; ".join([*said, *(["assumed: " + ", ".join(assumed)] if assumed else [])])
 
 
 def peak_bytes(setting: Setting, plan: TrainPlan, row: Row, worst: float | None = None) -> float:
     """Predicted peak of the rank (`peak_rank`) and of the kind (`peak_kind`) that the row asks for; `worst` is the worst
     stage's, where it is known already."""
-    last = cell(row, "peak_rank") == "last" and plan.pp > 1
+    last = cell(row, "peak_rank").lower() == "last" and plan.pp > 1
     if worst is None or last:
         found = estimate_memory(
             model=setting.model,
@@ -298,16 +292,17 @@ def peak_bytes(setting: Setting, plan: TrainPlan, row: Row, worst: float | None 
             detail=last,
         )
         worst = float(found.peak_bytes[0, 0]) if found.per_stage_bytes is None else float(found.per_stage_bytes[0, 0, -1])
-    return worst + (float(allocator_bytes(worst)) if cell(row, "peak_kind") == "reserved" else 0.0)
+    return worst + (float(allocator_bytes(worst)) if cell(row, "peak_kind").lower() == "reserved" else 0.0)
 
 
 def _prediction(
-    row_id: str, setting: Setting, row: Row, step: float, confidence: Confidence, peak_bytes: float, fits: bool, note: str
+    setting: Setting, plan: TrainPlan, row: Row, step: float, confidence: Confidence, peak_bytes: float, fits: bool
 ) -> Prediction:
+    """One prediction; id and note are the caller's."""
     gpus = setting.cluster.num_gpus
-    flops = flops_per_step(setting, cell(row, "flops_convention")) / step / gpus
+    flops = flops_per_step(setting, cell(row, "flops_convention"), plan.recompute) / step / gpus
     return Prediction(
-        id=row_id,
+        id="",
         step_seconds=step,
         confidence=confidence,
         tflops_per_gpu=flops / 1e12,
@@ -315,7 +310,6 @@ def _prediction(
         mfu=flops / setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision),
         peak_gib=peak_bytes / GIB,
         fits=fits,
-        note=note,
     )
 
 
@@ -340,4 +334,4 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
     )
     note = f"{reason}; best of {len(ranking.best):,} completions: {ranking.plan(0)}"
     note += "; assumed: " + ", ".join(partial.assumed) if partial.assumed else ""
-    return _prediction(row_id, setting, row, step, confidence, peak, True, note)
+    return replace(_prediction(setting, ranking.plan(0), row, step, confidence, peak, True), id=row_id, note=note)

@@ -237,6 +237,8 @@ def show_explain(console: Console, explanation: Explanation) -> None:
     console.print(_time_table(report))
     console.print(_operator_table(explanation))
     console.print(_memory_table(report, console.width))
+    if explanation.gains_note:
+        console.print(explanation.gains_note, markup=False, soft_wrap=True)
     for gain in explanation.gains:
         console.print(
             f"  {gain.change:24}  this plan {_gain(gain.same_plan)}, the best plan {_gain(gain.best_plan)} tokens/s"

@@ -61,3 +61,8 @@ def flag(row: Row, key: str) -> bool | None:
     if text and text not in YES + NO:
         raise CellError(f"cell {key}={text[:40]!r} is neither {YES[0]} nor {NO[0]}")
     return text in YES if text else None
+
+
+def count_of(row: Row, key: str) -> int | None:
+    """A whole number of at least 1, None for an empty cell. Raises CellError where it is odd."""
+    return degree(row, key) if cell(row, key) else None

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.row_cells import Row, cell, number, whole
+from autoconfig.row_cells import CellError, Row, cell, count_of, degree, flag, number, whole
 from specs.errors import InputError
 from specs.model import ModelSpec
 from specs.model_catalogue import load_model
@@ -53,72 +53,80 @@ def _catalogue_model(name: str) -> ModelSpec | None:
 def read_model(row: Row, assumed: list[str]) -> ModelSpec:
     """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family."""
     known = _catalogue_model(cell(row, "model"))
-    if known is not None and _same_shape(row, known):
-        if blank := [key for key in ("layers", "hidden", "heads") if not cell(row, key)]:
-            assumed.append(f"{', '.join(blank)} of {known.name}")
-        return _changed(known, row)
-    return _from_cells(row, assumed)
+    if known is None:
+        return _from_cells(row, assumed)
+    if other := _contradictions(row, known):
+        assumed.append(f"the shape of the columns, which is not {known.name}'s ({', '.join(other)})")
+        return _from_cells(row, assumed)
+    if blank := [key for key in ("layers", "hidden", "heads") if not cell(row, key)]:
+        assumed.append(f"{', '.join(blank)} of {known.name}")
+    return _changed(known, row, assumed)
 
 
-def _same_shape(row: Row, known: ModelSpec) -> bool:
-    for key, value in (
-        ("hidden", known.hidden_size),
-        ("heads", known.num_attention_heads),
-        ("experts", known.num_moe_experts or 0),
-    ):
-        if cell(row, key) and whole(row, key) != value:
-            return False
+def _contradictions(row: Row, known: ModelSpec) -> list[str]:
+    """The cells that say another architecture than the catalogue's, each with both numbers."""
     ffn = known.moe_ffn_hidden_size if known.is_moe else known.ffn_hidden_size
-    return not cell(row, "ffn") or whole(row, "ffn") in (ffn, known.ffn_hidden_size)
+    values: tuple[tuple[str, tuple[int, ...]], ...] = (
+        ("hidden", (known.hidden_size,)),
+        ("heads", (known.num_attention_heads,)),
+        ("experts", (known.num_moe_experts or 0,)),
+        ("ffn", (ffn, known.ffn_hidden_size)),
+    )
+    given = [(key, whole(row, key), right) for key, right in values if cell(row, key)]
+    return [f"{key} {value}, not {right[0]}" for key, value, right in given if value not in right]
 
 
-def _changed(known: ModelSpec, row: Row) -> ModelSpec:
+def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
+    """The catalogue's model with the depth, vocabulary and heads of the row; what differs is said."""
     changes: dict[str, Any] = {}
-    layers, seq = whole(row, "layers", known.num_layers), whole(row, "seq", 0)
+    layers, seq = count_of(row, "layers") or known.num_layers, count_of(row, "seq") or 0
     if layers != known.num_layers:
         changes["num_layers"] = layers
         if isinstance(known.moe_layer_freq, tuple):
             changes["moe_layer_freq"] = known.moe_layer_freq[:layers] + (1,) * max(0, layers - known.num_layers)
     if seq > known.max_position_embeddings:
         changes["max_position_embeddings"] = seq
-    if cell(row, "vocab"):
-        changes["vocab_size"] = whole(row, "vocab")
-    if cell(row, "kv_heads") and not known.multi_latent_attention:
-        changes["num_query_groups"] = whole(row, "kv_heads")
-    if cell(row, "tied_embeddings"):
-        changes["untie_embeddings_and_output_weights"] = cell(row, "tied_embeddings") == "0"
+    if vocab := count_of(row, "vocab"):
+        changes["vocab_size"] = vocab
+    if (groups := count_of(row, "kv_heads")) and not known.multi_latent_attention:
+        changes["num_query_groups"] = groups
+    if (tied := flag(row, "tied_embeddings")) is not None:
+        changes["untie_embeddings_and_output_weights"] = not tied
     changes = {key: value for key, value in changes.items() if getattr(known, key) != value}
+    cells = (("layers", "num_layers"), ("vocab", "vocab_size"), ("kv_heads", "num_query_groups"))
+    if other := [f"{key} {changes[name]}, not {getattr(known, name)}" for key, name in cells if name in changes]:
+        assumed.append(f"{known.name} with {', '.join(other)}")
     return known.replace(published_parameters=None, **changes) if changes else known
 
 
 def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
     family = family_of(cell(row, "model"))
-    hidden, heads = whole(row, "hidden"), whole(row, "heads")
-    if heads < 1 or hidden < heads:
+    hidden, heads = degree(row, "hidden", None), degree(row, "heads", None)
+    if hidden < heads:
         raise InputError(f"cells hidden={hidden} and heads={heads} are no shape of a model")
     traits = dict(family["traits"])
-    ffn, vocab = whole(row, "ffn", -1), whole(row, "vocab", -1)
-    if ffn < 0:
+    ffn, vocab = count_of(row, "ffn"), count_of(row, "vocab")
+    if ffn is None:
         ffn = -(-8 * hidden // 3 // 256) * 256 if traits.get("gated_linear_unit") else 4 * hidden
         assumed.append(f"ffn {ffn}")
-    if vocab < 0:
-        vocab = family["vocab_size"]
+    if vocab is None:
+        vocab = int(family["vocab_size"])
         assumed.append(f"vocab {vocab}")
-    if cell(row, "tied_embeddings"):
-        traits["untie_embeddings_and_output_weights"] = cell(row, "tied_embeddings") == "0"
+    if (tied := flag(row, "tied_embeddings")) is not None:
+        traits["untie_embeddings_and_output_weights"] = not tied
     experts = whole(row, "experts", 0) or None
     return ModelSpec(
         name=cell(row, "model") or "model",
-        num_layers=whole(row, "layers"),
+        num_layers=degree(row, "layers", None),
         hidden_size=hidden,
         num_attention_heads=heads,
-        num_query_groups=whole(row, "kv_heads", heads),
+        num_query_groups=degree(row, "kv_heads", heads),
         kv_channels=hidden // heads,
         ffn_hidden_size=ffn,
         vocab_size=vocab,
-        max_position_embeddings=whole(row, "seq"),
+        max_position_embeddings=degree(row, "seq", None),
         num_moe_experts=experts,
-        moe_router_topk=whole(row, "topk", 1) if experts else 1,
+        moe_router_topk=degree(row, "topk") if experts else 1,
         moe_ffn_hidden_size=ffn if experts else 0,
         **traits,
     )
@@ -137,14 +145,14 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
         cell(row, "norm_kernel"),
         cell(row, "loss_fusion"),
         cell(row, "overlap"),
-        cell(row, "cuda_graph"),
+        bool(flag(row, "cuda_graph")),
     )
     shard = cell(row, "optimizer_shard")
     return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
 
 
 @cache
-def _stack_with(name: str, attention: str, norm: str, loss: str, overlap: str, cuda_graph: str) -> SoftwareStack:
+def _stack_with(name: str, attention: str, norm: str, loss: str, overlap: str, cuda_graph: bool) -> SoftwareStack:
     stack = _kernels(load_stack(name), attention, norm, loss)
     return replace(stack, time=_overlap(stack.time, overlap, cuda_graph))
 
@@ -167,7 +175,7 @@ def _kernels(stack: SoftwareStack, attention: str, norm: str, loss: str) -> Soft
     return replace(stack, memory=memory, time=time)
 
 
-def _overlap(time: StackTime, overlap: str, cuda_graph: str) -> StackTime:
+def _overlap(time: StackTime, overlap: str, cuda_graph: bool) -> StackTime:
     if overlap:
         flags = set(overlap.split("+"))
         time = replace(
@@ -176,7 +184,7 @@ def _overlap(time: StackTime, overlap: str, cuda_graph: str) -> StackTime:
             overlap_param_gather="overlap-param-gather" in flags,
             tp_overlap_share=max(time.tp_overlap_share, USERBUFFERS_SHARE) if TP_OVERLAP in flags else 0.0,
         )
-    return replace(time, cuda_graphs=True) if cuda_graph == "1" else time
+    return replace(time, cuda_graphs=True) if cuda_graph else time
 
 
 def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
@@ -203,6 +211,8 @@ def read_numerics(row: Row, stack: SoftwareStack, assumed: list[str]) -> Numeric
     if not cell(row, "grad_dtype"):
         assumed.append(f"gradients {usual}")
     given = number(row, "hidden_dropout")
+    if given is not None and not 0 <= given < 1:
+        raise CellError(f"cell hidden_dropout={given:g} must be at least 0 and below 1")
     dropout = float(family_of(cell(row, "model"))["dropout"]) if given is None else given
     if given is None:
         assumed.append(f"dropout {dropout:g}")
@@ -212,7 +222,7 @@ def read_numerics(row: Row, stack: SoftwareStack, assumed: list[str]) -> Numeric
         grad_reduce_dtype=cell(row, "grad_dtype") or usual,
         hidden_dropout=dropout,
         attention_dropout=dropout,
-        deterministic=cell(row, "deterministic") == "1",
+        deterministic=bool(flag(row, "deterministic")),
         fp8_recipe=cell(row, "fp8_recipe") or "delayed",
         peft="lora" if cell(row, "peft").lower() == "lora" else "none",
         moe_capacity_factor=1.0 if cell(row, "moe_routing") == "tokendrop" else None,

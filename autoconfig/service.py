@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.binding import Gain, what_binds
+from autoconfig.binding import Gain, memory_binds, what_binds
 from autoconfig.evaluate import Money, PlanReport, Violation, report_plan, violations
 from autoconfig.nearest_plan import nearest_legal
 from autoconfig.question import Question, Request, understand
@@ -135,6 +135,8 @@ class Explanation:
     """Where the plan is not legal: the legal plan with the fewest changes."""
     gains: tuple[Gain, ...] = ()
     """What a little more of everything would buy; empty where it was not asked or nothing fits."""
+    gains_note: str = ""
+    """Where the plan does not fit: that memory binds, and what `gains` are then; empty where they were not asked."""
 
 
 def explain(request: Request, plan_text: str, *, binds: bool = True) -> Explanation:
@@ -153,7 +155,10 @@ def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) ->
         model=s.model, cluster=s.cluster, numerics=s.numerics, stack=s.stack, workload=s.workload, plan=plan
     )
     gains = what_binds(s, plan, request.memory_margin) if binds else []
-    return Explanation(question=question, included=included, operators=tuple(operators), gains=tuple(gains))
+    note = memory_binds(included.report, gains) if binds else ""
+    return Explanation(
+        question=question, included=included, operators=tuple(operators), gains=tuple(gains), gains_note=note
+    )
 
 
 def pareto_positions(ranking: Ranking) -> list[int]:

@@ -14,6 +14,7 @@ from autoconfig.validation_groups import Bar, Group, bars, error_groups, resisti
 from autoconfig.validation_lines import Line, lines_of
 from autoconfig.validation_memory import MemoryGroup, Verdicts, memory_groups, verdicts
 from autoconfig.validation_plans import PlacedPlan, placed_plans, plans_summary
+from autoconfig.validation_readings import Reading, readings
 from autoconfig.validation_runs import Constants, LeaveOut, Predicted, Progress, predictions, published_runs
 from time_model.calibration import shipped
 
@@ -48,6 +49,7 @@ class Validation:
     memory: tuple[MemoryGroup, ...] = ()
     verdicts: tuple[Verdicts, ...] = ()
     headlines: tuple[Headline, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
 
 CONSTANTS = {
@@ -85,11 +87,15 @@ def validate(leave_out: LeaveOut = None, sections: Sections | None = None, progr
         memory=tuple(memory_groups()) if sections.memory else (),
         verdicts=tuple(verdicts()) if sections.memory else (),
         headlines=tuple(headlines(progress)) if sections.headlines else (),
+        readings=tuple(readings(progress)) if leave_out is not None else (),
     )
 
 
-def _lines(found: Validation) -> list[Line]:
-    return lines_of(found.coverage, found.decisions, found.memory, found.verdicts, found.placed)
+def judged_lines(found: Validation) -> list[Line]:
+    """The lines beside step times. In-sample rankings are printed and not judged: their constants have seen the rows."""
+    unseen = found.leave_out is not None
+    decided, placed = (found.decisions, found.placed) if unseen else ((), ())
+    return lines_of(found.coverage, decided, found.memory, found.verdicts, placed)
 
 
 def validation_json(found: Validation) -> dict[str, Any]:
@@ -98,12 +104,13 @@ def validation_json(found: Validation) -> dict[str, Any]:
     body["groups"] = [{k: v for k, v in asdict(group).items() if k != "points"} for group in found.groups]
     body["bars"] = [{**asdict(bar), "holds": bar.holds} for bar in found.bars]
     body["bands"] = {name: asdict(band) for name, band in found.bands.items()}
-    body["lines"] = [{**asdict(line), "holds": line.holds} for line in _lines(found)]
+    body["lines"] = [{**asdict(line), "holds": line.holds} for line in judged_lines(found)]
     body["coverage"] = [asdict(line) for line in found.coverage]
     body["resisting"] = [{"id": p.run.case.id, "source": p.source, "error": p.ratio} for p in found.resisting]
     body["decisions"] = [asdict(line) for line in found.decisions]
     body["published_plans"] = [{**asdict(plan), "holds": plan.holds} for plan in found.placed]
     body["published_plans_summary"] = plans_summary(found.placed) if found.placed else None
+    body["readings"] = [asdict(line) for line in found.readings]
     body["memory"] = [asdict(line) for line in found.memory]
     body["verdicts"] = [asdict(line) for line in found.verdicts]
     body["headlines"] = [{**asdict(line), "deviation": line.deviation} for line in found.headlines]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,13 +101,13 @@ def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
     return found
 
 
-def coverage(predicted: Sequence[Predicted]) -> list[Coverage]:
-    """Pooled first, then by class."""
+def coverage(predicted: Sequence[Predicted], apart: Callable[[str], str] = paper_of) -> list[Coverage]:
+    """Pooled first, then by class. The bands of a source come from sources that `apart` names otherwise."""
     inside: dict[str, bool] = {}
     width: dict[str, float] = {}
     by_source = {source: [p for p in predicted if p.source == source] for source in sorted({p.source for p in predicted})}
     for source, rows in by_source.items():
-        bands: Mapping[str, Band] = bands_of([p for p in predicted if paper_of(p.source) != paper_of(source)])
+        bands: Mapping[str, Band] = bands_of([p for p in predicted if apart(p.source) != apart(source)])
         for p in rows:
             band = band_of(p.level, bands)
             inside[_key(p)] = band.p5 <= np.exp(p.log_ratio) <= band.p95

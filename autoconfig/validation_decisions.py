@@ -13,6 +13,8 @@ from autoconfig.validation_runs import Constants, Predicted, predict_steps, with
 LEAST_ROWS = 6
 """Measured plans that make a group."""
 FIRST_CHOICES = 3
+SEEN, NOT_SEEN = "seen", "not seen"
+"""Whether the constants know the rows; a scalar measured on them stands in its own words."""
 HOST_FACTORS = tuple(float(factor) for factor in np.geomspace(0.25, 4.0, 17))
 SCALAR_ROWS = 160
 """Rows on which the host scalar is chosen, spread over the source."""
@@ -42,11 +44,12 @@ def decisions(predicted: Sequence[Predicted], constants: Constants) -> list[Deci
     for source in sorted({p.source for p in predicted}):
         mine = [p for p in predicted if p.source == source]
         runs = [p.run for p in mine]
-        found.append(_decide(source, "not seen", runs, [p.step_seconds for p in mine]))
+        found.append(_decide(source, NOT_SEEN if constants.leave_out else SEEN, runs, [p.step_seconds for p in mine]))
         if source == "vTrain-groundtruth-single":
             factor = host_scalar(runs, constants)
             steps = predict_steps([with_factor(run, host=factor, constants=constants) for run in runs])
-            found.append(_decide(source, f"host floor x {factor:.2f}, measured on these rows", runs, steps))
+            said = "" if constants.leave_out else f"{SEEN}, "
+            found.append(_decide(source, f"{said}host floor x {factor:.2f}, measured on these rows", runs, steps))
         if source.startswith("SimuMax"):
             step = float(np.median([p.run.measured_s / p.step_seconds for p in mine]))
             text = f"step x {step:.2f}, measured on these rows"
@@ -83,7 +86,7 @@ def _decide(source: str, constants: str, runs: Sequence[Run], steps: Sequence[fl
     for number, run in enumerate(runs):
         groups.setdefault(_question(run), []).append(number)
     large = [members for members in groups.values() if len(members) >= LEAST_ROWS]
-    scalar = constants != "not seen"
+    scalar = constants not in (SEEN, NOT_SEEN)
     if not large and not source.startswith("SimuMax"):
         return None
     measured = np.array([run.measured_s for run in runs])

@@ -53,10 +53,13 @@ class Bar:
     leave_out: str
     most: float
     reached: Figures | None
+    in_sample: bool = False
+    """The constants have seen the rows: the line is printed and not judged."""
 
     @property
-    def holds(self) -> bool:
-        return self.reached is not None and self.reached.mean <= self.most
+    def holds(self) -> bool | None:
+        """None where the constants have seen the rows."""
+        return None if self.in_sample else self.reached is not None and self.reached.mean <= self.most
 
 
 def figures(predicted: Sequence[Predicted]) -> Figures | None:
@@ -112,7 +115,7 @@ def _bars() -> list[dict[str, Any]]:
 
 
 def bars(predicted: Iterable[Predicted], leave_out: str | None) -> list[Bar]:
-    """The lines of data/accuracy_bars.json that this way of leaving out answers; in-sample answers all of them."""
+    """The lines of data/accuracy_bars.json that this way of leaving out answers; in-sample shows all of them, unjudged."""
     every = list(predicted)
     found = []
     for bar in _bars():
@@ -123,7 +126,14 @@ def bars(predicted: Iterable[Predicted], leave_out: str | None) -> list[Bar]:
             for p in every
             if re.search(bar["source"], p.source) and p.run.large and p.run.case.setting.model.is_moe == bar.get("moe", False)
         ]
-        found.append(Bar(name=bar["name"], leave_out=bar["leave_out"], most=bar["most"], reached=figures(mine)))
+        line = Bar(
+            name=bar["name"],
+            leave_out=bar["leave_out"],
+            most=bar["most"],
+            reached=figures(mine),
+            in_sample=leave_out is None,
+        )
+        found.append(line)
     return found
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoconfig.calibration_file import calibrated
-from autoconfig.check import plan_violations
-from autoconfig.evaluate import Money, Violation, report_plan, violations
-from autoconfig.pipeline_split import OWN_RULES, split_by_accounting
+from autoconfig.evaluate import Money, Violation, report_plan
+from autoconfig.plan_rules import broken_as_published, broken_rules
 from autoconfig.question import Question, Request
 from autoconfig.row_cells import Row, cell
-from autoconfig.rules import Setting
+from autoconfig.rules import RULE_TEXT, Setting
 from autoconfig.search import Ranking, rank_plans
 from autoconfig.service import IncludedPlan, include
 from autoconfig.space import Wish
@@ -87,16 +86,9 @@ def _placed(setting: Setting, calibration: Calibration, plans: dict[TrainPlan, l
 
 
 def _broken(setting: Setting, plan: TrainPlan) -> list[Violation]:
-    """Rules that the plan breaks. Where its ends hold a layer less because embedding or loss counts as one (Megatron's
-    account_for_..._in_pipeline_split, which the rows do not name and a plan cannot say), the rules of that split; other
-    uneven stages in chunks are placed by a layout (--pipeline-model-parallel-layout), as NVIDIA's DeepSeek recipes do."""
-    layers = setting.model.num_layers
-    for embedding, loss in ((True, True), (False, True), (True, False)):
-        split = split_by_accounting(layers, plan.pp, plan.vpp, embedding=embedding, loss=loss)
-        if not split.broken and plan.first is not None and split.ends(layers) == (plan.first, plan.last):
-            return plan_violations(setting, plan, split)
-    placed = plan.first is not None and plan.vpp > 1
-    return [v for v in violations(setting, plan) if not (placed and v.rule in OWN_RULES)]
+    """Rules that the plan breaks as it was published."""
+    found = broken_as_published(setting.model.num_layers, plan, broken_rules(setting, [plan])[0])
+    return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in found]
 
 
 def _line(setting: Setting, ranking: Ranking, plan: TrainPlan, place: IncludedPlan, rows: int) -> PlacedPlan:

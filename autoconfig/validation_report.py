@@ -11,10 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.confidence import band_of
-from autoconfig.validate import Validation
+from autoconfig.validate import Validation, judged_lines
 from autoconfig.validation_bands import NOT_FOR_BANDS, POOLED
 from autoconfig.validation_groups import Figures
-from autoconfig.validation_lines import lines_of
 from autoconfig.validation_plans import PlacedPlan, plans_summary
 
 TITLE = {None: "in-sample", "source": "leave one source out", "model": "leave one model out"}
@@ -40,7 +39,7 @@ def share(value: float | None, digits: int = 1, sign: bool = False) -> str:
 def sheets(found: Validation) -> list[Sheet]:
     """Every table that this validation can fill."""
     every = [error_sheet(found), bar_sheet(found), line_sheet(found), coverage_sheet(found), decision_sheet(found)]
-    every += [plan_sheet(found.placed), memory_sheet(found), verdict_sheet(found), headline_sheet(found)]
+    every += [reading_sheet(found), plan_sheet(found.placed), memory_sheet(found), verdict_sheet(found), headline_sheet(found)]
     return [sheet for sheet in every if sheet.lines]
 
 
@@ -79,7 +78,13 @@ def error_sheet(found: Validation) -> Sheet:
 def bar_sheet(found: Validation) -> Sheet:
     """The lines that the project holds itself to."""
     lines = [
-        (bar.name, f"without its {bar.leave_out}", *_figures(bar.reached)[:5], share(bar.most), "yes" if bar.holds else "NO")
+        (
+            bar.name,
+            f"in-sample; asked for without its {bar.leave_out}" if bar.in_sample else f"without its {bar.leave_out}",
+            *_figures(bar.reached)[:5],
+            share(bar.most),
+            "not judged" if bar.holds is None else "yes" if bar.holds else "NO",
+        )
         for bar in found.bars
     ]
     return Sheet(
@@ -92,11 +97,18 @@ def bar_sheet(found: Validation) -> Sheet:
 def line_sheet(found: Validation) -> Sheet:
     """Bands, decisions, memory and published plans against what was asked for."""
     lines = []
-    for line in lines_of(found.coverage, found.decisions, found.memory, found.verdicts, found.placed):
+    for line in judged_lines(found):
         asked = " to ".join(share(end, 1) for end in (line.least, line.most) if end is not None)
         prefix = "at least " if line.most is None else "at most " if line.least is None else ""
         lines.append((line.name, prefix + asked, share(line.reached), "yes" if line.holds else "NO"))
     return Sheet(title="Also held to", columns=("line", "asked for", "reached", "holds"), lines=tuple(lines))
+
+
+def reading_sheet(found: Validation) -> Sheet:
+    """The same figures read in the way that is hardest on us."""
+    lines = [(r.name, str(r.rows), share(r.usual), share(r.harder), r.why) for r in found.readings]
+    columns = ("figure", "rows", "as held to", "harder reading", "what is read differently")
+    return Sheet(title="Harder readings of the same figures", columns=columns, lines=tuple(lines))
 
 
 def coverage_sheet(found: Validation) -> Sheet:

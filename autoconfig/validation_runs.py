@@ -23,8 +23,9 @@ from specs.plan import TrainPlan
 from time_model.calibration import Calibration, shipped
 from time_model.predict import estimate_step_time
 
-LeaveOut = Literal["source", "model"] | None
-"""What the constants may not have seen: nothing, the run's source, or the run's model in that source."""
+LeaveOut = Literal["source", "model", "publisher"] | None
+"""What the constants may not have seen: nothing, the run's source, the run's model in that source, or the run's source with
+NVIDIA's tables of all GPUs as one."""
 Progress = Callable[[str], None]
 NO_CATALOGUE_MODEL = "NVIDIA, model not in the catalogue"
 PUBLISHER = re.compile(r"^NVIDIA (GB|B|H|A|L)\d+ ")
@@ -153,24 +154,31 @@ class Constants:
     """The calibration for each run: the shipped one, or one fitted without the run's source or model, each fitted once."""
 
     leave_out: LeaveOut
+    observed: tuple[Observation, ...] | None = None
+    """What they are fitted on; None: the published runs."""
     _fitted: dict[Key, Calibration] = field(default_factory=dict)
 
     def of(self, source: str, model: str) -> Calibration:
         """The calibration for a run of this source and model."""
         if self.leave_out is None:
             return shipped()
-        key: Key = (paper_of(source),) if self.leave_out == "source" else (_publisher(source), model)
-        kept = [observation for observation in _observations() if not self._same(observation, key)]
-        if len(kept) == len(_observations()):
+        key = self._key(source, model)
+        known = _observations() if self.observed is None else self.observed
+        kept = [observation for observation in known if not self._same(observation, key)]
+        if len(kept) == len(known):
             key = ()
         if key not in self._fitted:
             self._fitted[key] = fit(kept, "without " + ", ".join(key) if key else "all published runs")
         return self._fitted[key]
 
     def _same(self, observation: Observation, key: Key) -> bool:
+        return self._key(observation.source, observation.model) == key
+
+    def _key(self, source: str, model: str) -> Key:
+        """What is left out together. A catalogue model with changed numbers (deepseek-v3*) is the same model."""
         if self.leave_out == "source":
-            return paper_of(observation.source) == key[0]
-        return (_publisher(observation.source), observation.model) == key
+            return (paper_of(source),)
+        return (publisher_of(source),) if self.leave_out == "publisher" else (_table_of(source), model.rstrip("*"))
 
 
 def paper_of(source: str) -> str:
@@ -179,7 +187,12 @@ def paper_of(source: str) -> str:
     return source if " " in source else source.split("-")[0]
 
 
-def _publisher(source: str) -> str:
+def publisher_of(source: str) -> str:
+    """`paper_of`, with NVIDIA's tables of all GPUs as one."""
+    return paper_of(_table_of(source))
+
+
+def _table_of(source: str) -> str:
     return "NVIDIA" if PUBLISHER.match(source) else source
 
 

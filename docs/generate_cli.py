@@ -45,7 +45,8 @@ dist_opt 1, even stages, and dp the rest of the GPUs; in `--fix`, `--max` and `-
 |---|---|
 | 0 | answered |
 | {EXIT_BAD_INPUT} | the input cannot be used; one message on stderr says what was given, what is allowed, and the nearest \
-valid value. Also `explain` of a plan that breaks a rule |
+valid value. Also `explain` of a plan that breaks a rule, and `predict` and `calibrate` of a table without a row \
+that could be used |
 | {EXIT_NOTHING_FITS} | nothing fits; the answer has the nearest miss and what would make it fit. Also `explain` of a plan \
 that does not fit |
 | {EXIT_INTERRUPTED} | Ctrl-C; no half-written file is left |
@@ -62,12 +63,15 @@ and loaded by `autoconfig.answer_json.schema(name)`:
 | `explain` | [explain.schema.json](../autoconfig/schemas/explain.schema.json) |
 | `models`, `gpus`, `software` | an object with `schema_version` and one list of rows, named like the command |
 
-`validate --json` has the fields of the tables that it prints: `groups`, `bars`, `bands`, `coverage`, `resisting`, and with
-the options of their name `decisions`, `published_plans`, `memory`, `verdicts`, `headlines`.
+`validate --json` has the fields of the tables that it prints: `groups`, `bars`, `lines`, `bands`, `coverage`, `resisting`,
+`readings` (the same figures read harder; leaving out only), and with the options of their name
+`decisions`, `published_plans`, `memory`, `verdicts`, `headlines`.
 
 `predict` writes one row per row of its table: `id`, step seconds with the 5 % and 95 % bound, tokens/s, TFLOPS and MFU in the
 row's `flops_convention`, peak GiB of its `peak_rank` and `peak_kind`, whether and how likely it fits, the confidence class, and
-a note: what was assumed, or why there is no prediction. A plan that is not whole is completed by search.
+a note: the rules that a plan breaks (its confidence is low then), what was assumed, where the model's name and its shape
+contradict each other, or why there is no prediction. Columns that nothing reads are named on stderr. A plan that is not whole
+is completed by search.
 
 `search --export DIR` (the first plan) and `export PLAN --output DIR` write `train.sh` (torchrun), `train.sbatch` (Slurm) and
 `plan.json` ([plan.schema.json](../autoconfig/schemas/plan.schema.json)). The scripts hold every Megatron-LM argument, start on

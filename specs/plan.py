@@ -8,6 +8,7 @@ Reading back what was printed gives the same plan (property-tested).
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
 from specs.errors import PlanError, nearest
@@ -103,8 +104,17 @@ def format_plan(plan: TrainPlan) -> str:
     return ",".join(parts)
 
 
+def check_commas(text: str) -> None:
+    """Raises PlanError where a value holds another `key=`: the keys of a short form are separated by commas."""
+    if any(part.count("=") > 1 for part in text.split(",")):
+        mended = re.sub(r"[\s;|&,]+(?=[A-Za-z_]+\s*=)", ",", re.sub(r"\s*=\s*", "=", text.strip()))
+        hint = f"; write it with commas: {mended}" if all(part.count("=") == 1 for part in mended.split(",")) else ""
+        raise PlanError(f"plan {text!r} has no comma between its keys{hint or '; write it like tp=8,pp=8,mbs=1'}")
+
+
 def parse_keys(text: str) -> dict[str, object]:
     """`"tp=8,sp=1"` as {"tp": 8, "sp": True}: only the keys that were given. Raises PlanError with what is allowed."""
+    check_commas(text)
     values: dict[str, object] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = part.partition("=")

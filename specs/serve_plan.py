@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 from specs.errors import PlanError, nearest
+from specs.plan import check_commas
 from specs.serving_formats import KV_BYTES, WEIGHT_BYTES, kv_format, weight_format
 
 MAX_VALUE = 10_000_000
@@ -96,6 +97,7 @@ class ServePlan:
 
 def parse_engine_keys(text: str) -> dict[str, object]:
     """`"tp=4,kv=fp8"` as {"tp": 4, "kv": "fp8"}: only the keys given. Raises PlanError with what is allowed."""
+    check_commas(text)
     values: dict[str, object] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (x.strip() for x in part.partition("="))

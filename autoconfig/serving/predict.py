@@ -3,24 +3,27 @@ runs."""
 
 from __future__ import annotations
 
-import csv
-import io
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoconfig.files import write_atomically
 from autoconfig.row_cells import Row
+from autoconfig.run_tables import check_columns, check_rows, read_csv, unread_columns, write_csv
 from autoconfig.serving.evaluate import Setup, offline_throughput, open_loop, set_up, single_request
 from autoconfig.serving.rows import MEASURED, NEEDED, Case, read_case
-from specs.errors import AutoconfigError, FileError, InputError
+from specs.errors import AutoconfigError
 from time_model.serving_calibration import ServingCalibration, shipped_calibration
 
 if TYPE_CHECKING:
     from autoconfig.question import Progress
 
-MAX_INPUT_BYTES = 512 * 2**20
+SHIPPED_TABLE = "the columns are those of autoconfig/data/published/inference_measurements.csv"
+FAILED = "not predicted: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,11 @@ class Prediction:
     note: str = ""
     requests_per_s: float | None = None
     """Open loop only; not a column."""
+
+    @property
+    def failed(self) -> bool:
+        """The row has no prediction."""
+        return self.note.startswith(FAILED)
 
     def cells(self) -> dict[str, str]:
         """The output columns."""
@@ -55,41 +63,39 @@ class Prediction:
 COLUMNS = tuple(Prediction(row=0).cells())
 
 
-def predict_file(source: Path, target: Path, progress: Progress | None = None) -> list[Prediction]:
-    """Predict every row of `source` into `target` (written beside, then renamed). Raises FileError or InputError."""
-    predictions = predict_rows(read_table(source), progress=progress)
+def predict_file(source: Path, target: Path, progress: Progress | None = None) -> tuple[list[Prediction], str, str]:
+    """Predict every row of `source` into `target` (written beside, then renamed). Returns the predictions, the version of the
+    constants, and a remark about columns that nothing reads. Raises FileError or InputError."""
+    columns, rows = _read(source)
+    check_rows(source, rows)
+    constants = shipped_calibration()
+    predictions = predict_rows(rows, constants, progress)
+    write_csv(target, COLUMNS, (prediction.cells() for prediction in predictions))
+    return predictions, version_of(constants), unread_columns(columns, known_columns())
 
-    def write(file: Path) -> None:
-        with file.open("w", encoding="utf-8", newline="") as out:
-            writer = csv.DictWriter(out, COLUMNS)
-            writer.writeheader()
-            writer.writerows(prediction.cells() for prediction in predictions)
 
-    write_atomically(target, write)
-    return predictions
+def version_of(calibration: ServingCalibration) -> str:
+    """Names the constants behind predictions: a hash of their numbers."""
+    numbers = json.dumps([calibration.engines, calibration.gpus], sort_keys=True, default=dict)
+    return f"serving-{hashlib.sha256(numbers.encode()).hexdigest()[:8]}"
 
 
 def read_table(source: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file. Raises FileError where it cannot be read, InputError where it is no such table."""
-    try:
-        if source.stat().st_size > MAX_INPUT_BYTES:
-            raise FileError(f"{source} is larger than {MAX_INPUT_BYTES // 2**20} MiB")
-        text = source.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise FileError(f"{source} cannot be read: {reason}") from error
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    try:
-        rows = [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in reader]
-    except csv.Error as error:
-        raise InputError(f"{source} is not a CSV table: {error}") from error
-    missing = set(NEEDED) - set(reader.fieldnames or ())
-    if missing:
-        raise InputError(
-            f"{source} lacks the columns {', '.join(sorted(missing))}; "
-            "the columns are those of autoconfig/data/published/inference_measurements.csv"
-        )
-    return rows
+    """Rows of a table of serving runs. Raises FileError where it cannot be read, InputError where it is no such table."""
+    return _read(source)[1]
+
+
+def _read(source: Path) -> tuple[list[str], list[dict[str, str]]]:
+    columns, rows = read_csv(source)
+    check_columns(source, columns, NEEDED, SHIPPED_TABLE)
+    return columns, rows
+
+
+@cache
+def known_columns() -> frozenset[str]:
+    """Columns of the table that ships."""
+    path = resources.files("autoconfig") / "data" / "published" / "inference_measurements.csv"
+    return frozenset(path.read_text(encoding="utf-8").split("\n", 1)[0].strip().split(","))
 
 
 def predict_rows(
@@ -118,7 +124,7 @@ def predict_row(row: Row, calibration: ServingCalibration) -> Prediction:
         setup = max(setups, key=lambda s: (s.fits, offline_throughput(case, s)))
         return _answer(case, setup)
     except AutoconfigError as error:
-        return Prediction(row=0, note=f"not predicted: {error}")
+        return Prediction(row=0, note=f"{FAILED}{error}")
 
 
 def _answer(case: Case, setup: Setup) -> Prediction:

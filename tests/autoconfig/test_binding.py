@@ -1,5 +1,7 @@
 """What binds: more of anything never hurts, and what a plan lacks helps it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from autoconfig.binding import CHANGES, what_binds
@@ -29,3 +31,14 @@ def test_more_never_hurts(request_: Request, plan: str) -> None:
 def test_nothing_binds_where_nothing_fits() -> None:
     setting = understand(Request(model="175b", gpus=8)).setting
     assert what_binds(setting, parse_plan("tp=8", 8)) == []
+
+
+def test_a_plan_that_does_not_fit_is_told_that_memory_binds(autoconfig: SimpleNamespace) -> None:
+    large = ("explain", "tp=8", "--model", "175b", "--gpu", "a100-80gb")
+    nothing = autoconfig.run(*large, "--gpus", "8")
+    assert nothing.exit_code == 3 and "Memory binds" in nothing.stdout and "no plan of this question fits" in nothing.stdout
+    assert "Memory binds" not in autoconfig.run(*large, "--gpus", "8", "--no-binds").stdout
+    other = autoconfig.json(*large, "--gpus", "64")
+    assert other["what_binds"] and "does not run" in other["what_binds_note"]
+    fits = autoconfig.json("explain", "tp=8,pp=8,sp=1", "--model", "175b", "--gpus", "64", "--gpu", "a100-80gb")
+    assert fits["what_binds"] and fits["what_binds_note"] == ""

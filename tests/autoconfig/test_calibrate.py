@@ -188,6 +188,33 @@ def test_absurd_measurements_are_not_used_and_said(
     assert not (tmp_path / "none.json").exists()
 
 
+@pytest.mark.parametrize(("change", "numbers"), [
+    ({"dp": "3", "gpus": "32"}, ("the row says 32", "GPUs (tp x pp x cp x dp")),
+    ({"metric_tokens_per_s_per_gpu": "1"}, ("tokens/s/GPU", "is 1")),
+])  # fmt: skip
+def test_rows_that_contradict_themselves_are_refused_with_both_numbers(
+    change: dict[str, str], numbers: tuple[str, str], autoconfig: SimpleNamespace, tmp_path: Path
+) -> None:
+    good, other = as_measured(ROWS)[:2]
+    bad, target = other | change | {"id": "bad"}, tmp_path / "out.json"
+    result = autoconfig.run("calibrate", str(write(tmp_path / "runs.csv", [good, bad])), "--output", str(target))
+    assert result.exit_code == 0 and "from 1 run," in result.stdout
+    assert "row bad: it contradicts itself" in result.stderr and all(text in result.stderr for text in numbers)
+    alone = autoconfig.run("calibrate", str(write(tmp_path / "bad.csv", [bad])), "--output", str(tmp_path / "none.json"))
+    assert alone.exit_code == 2 and "contradicts itself" in alone.stderr and not (tmp_path / "none.json").exists()
+
+
+def test_a_step_time_and_tokens_that_agree_are_used(tmp_path: Path) -> None:
+    row = as_measured(ROWS)[0]
+    setting = read_case(row).setting
+    rate = setting.workload.tokens_per_step / float(row["metric_step_s"]) / setting.cluster.num_gpus
+    for factor in (1.05, 0.95):
+        rows = [row | {"metric_tokens_per_s_per_gpu": f"{factor * rate:.6g}"}]
+        assert calibrate_file(write(tmp_path / "runs.csv", rows))[1] == 1
+    with pytest.raises(InputError, match="contradicts itself"):
+        calibrate_file(write(tmp_path / "runs.csv", [row | {"metric_tokens_per_s_per_gpu": f"{1.2 * rate:.6g}"}]))
+
+
 def read_calibration_of(found: Calibration, folder: Path) -> Calibration:
     write_calibration(found, folder / "again.json")
     return read_calibration(folder / "again.json")

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from autoconfig.measured import published_rows
+from autoconfig.flops import flops_per_step
+from autoconfig.measured import measured_step_seconds, published_rows, read_case
 from autoconfig.predict import COLUMNS, never_read, predict_rows, read_table
 from specs.plan import parse_plan
 
@@ -105,10 +106,14 @@ def test_rows_that_cannot_be_predicted_keep_their_line_with_the_reason(change: d
 
 def test_the_row_says_what_a_figure_counts() -> None:
     row = ROWS["KO-0004"]
-    causal, full, more = predict_rows([row | {"flops_convention": name} for name in ("causal", "full", "full+recompute")])
+    counts = ("causal", "full", "full+recompute")
+    causal, full, more = predict_rows([row | {"recompute": "full", "flops_convention": name} for name in counts])
     assert causal.step_seconds == full.step_seconds == more.step_seconds
     assert causal.mfu is not None and full.mfu is not None and more.mfu is not None
     assert causal.mfu < full.mfu < more.mfu
+    for recompute in ("none", "selective(core_attn)"):
+        plain, same = predict_rows([row | {"recompute": recompute, "flops_convention": name} for name in counts[1:]])
+        assert plain.tflops_per_gpu == same.tflops_per_gpu, "nothing, or no whole layer, is computed twice"
     last, worst = predict_rows([row | {"peak_rank": rank} for rank in ("last", "worst")])
     assert last.peak_gib is not None and worst.peak_gib is not None and last.peak_gib < worst.peak_gib
     reserved = predict_rows([row | {"peak_kind": "reserved"}])[0]
@@ -217,3 +222,14 @@ def test_tables_that_a_person_may_bring(autoconfig: SimpleNamespace, tmp_path: P
     with plain.open(newline="") as file:
         (found,) = csv.DictReader(file)
     assert found["id"] == "a" and float(found["pred_step_s"]) > 0
+
+
+def test_flops_of_internevo_are_those_of_its_time() -> None:
+    """Its TFLOPS by the formula of Narayanan et al. follow from its tokens/s with and without recomputation."""
+    rows = [row for row in ROWS.values() if row["source"] == "InternEvo-flops" and row["flops_convention"] == "full+recompute"]
+    assert {row["recompute"] for row in rows} == {"none", "full"}
+    for row in rows:
+        measured, case = measured_step_seconds(row, read_case(row).setting), read_case(row)
+        assert measured is not None
+        flops = flops_per_step(case.setting, row["flops_convention"], case.plan.recompute) / measured / case.plan.world_size
+        assert flops / 1e12 == pytest.approx(float(row["metric_tflops_per_gpu"]), rel=0.1), row["id"]

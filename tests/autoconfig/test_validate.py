@@ -15,13 +15,13 @@ from autoconfig.fit import refine
 from autoconfig.headlines import FAR, headlines
 from autoconfig.measured import published_rows
 from autoconfig.observe import observe, useful_for_calibration
-from autoconfig.validate import Sections, Validation, validate
+from autoconfig.validate import Sections, Validation, judged_lines, validate
 from autoconfig.validation_bands import band_from, bands_of, coverage, of_training, weighted_quantile
 from autoconfig.validation_decisions import decisions
 from autoconfig.validation_html import page
 from autoconfig.validation_lines import lines_of
 from autoconfig.validation_memory import best_offset
-from autoconfig.validation_report import line_sheet
+from autoconfig.validation_report import line_sheet, reading_sheet, sheets
 from autoconfig.validation_runs import Constants, Predicted, paper_of, predictions, published_runs
 from time_model.calibration import NAMES
 
@@ -95,6 +95,46 @@ def test_in_sample_constants_are_said_with_the_way_out(autoconfig: SimpleNamespa
     first = autoconfig.run("validate").stdout.replace("\n", " ")[:400]
     assert "has seen most of these runs" in first and "--leave-one-source-out" in first
     assert "without the run's source" in autoconfig.run("validate", "--leave-one-source-out").stdout[:200]
+
+
+def test_in_sample_figures_are_not_judged() -> None:
+    found = validate()
+    assert all(bar.holds is None and bar.in_sample for bar in found.bars) and len(found.bars) == 10
+    for sheet in sheets(found):
+        if sheet.title.startswith("Held to"):
+            assert {line[-1] for line in sheet.lines} == {"not judged"}
+            assert all(line[1].startswith("in-sample") for line in sheet.lines)
+    ranked = decisions([p for p in predictions(None) if p.source == "vTrain-groundtruth-multi"], Constants(None))
+    assert [line.constants for line in ranked] == ["seen"]
+    assert not judged_lines(replace(found, decisions=tuple(ranked), coverage=()))
+
+
+def test_changed_copies_of_a_model_leave_with_it() -> None:
+    names = {run.case.setting.model.name for run in published_runs().runs if run.case.source.startswith("NVIDIA ")}
+    assert {"deepseek-v3", "deepseek-v3*"} <= names
+    for name in ("deepseek-v3", "deepseek-v3*"):
+        seen = {row for entry in Constants("model").of("NVIDIA B200 MoE FP8", name).entries for row in entry.rows}
+        assert seen and not [row for row in seen if "DeepSeekV3" in row]
+
+
+def test_harder_readings_stand_beside(by_source: Validation, by_model: Validation) -> None:
+    assert by_source.readings == by_model.readings and not validate().readings
+    for line in by_source.readings:
+        print(f"{line.name}: {line.rows} rows, {line.usual:.1%}, harder {line.harder:.1%} ({line.why})")
+        assert 0 < line.usual < 1 and 0 < line.harder < 1 and line.harder != line.usual and line.why
+    bars = {bar.name: bar.reached.mean for bar in by_model.bars if bar.reached}
+    for line in by_source.readings:
+        if line.name.startswith("Step time"):
+            assert line.usual == pytest.approx(bars[line.name.removeprefix("Step time, ")])
+    nvidia = [line for line in by_source.readings if "left out together" in line.why]
+    assert {line.name for line in nvidia} >= {"90 % bands: pooled, inside", "90 % bands: mixture of experts, inside"}
+    sheet = reading_sheet(by_source)
+    assert len(sheet.lines) == len(by_source.readings) and sheet.title in "".join(s.title for s in sheets(by_source))
+
+
+def test_without_a_publisher_nothing_of_it_is_known() -> None:
+    seen = {s for entry in Constants("publisher").of("NVIDIA B200 MoE FP8", "").entries for s in entry.sources}
+    assert seen and not [source for source in seen if source.startswith("NVIDIA ")]
 
 
 def test_bands_know_other_sources_only() -> None:
