@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from memory_model.serving import ServingMemory, serving_memory
 from specs.engine import DEFAULT_ENGINE, EngineSpec, load_engine
 from specs.errors import InputError
 from specs.gpu import GpuSpec
 from specs.gpu_catalogue import load_gpu
 from specs.model import ModelSpec
 from specs.model_catalogue import resolve_model
+from specs.parameters import Number
 from specs.serve_plan import EnginePlan, parse_engine_keys
 from specs.serving_formats import supports
 from time_model.serving_calibration import ServingCalibration, shipped_calibration
@@ -98,6 +100,20 @@ class ServeQuestion:
             constants=self.calibration.constants(self.engine, self.gpu),
             gpus_per_node=self.gpus_per_node,
             imbalance=self.imbalance,
+        )
+
+    def memory(self, job: ServingJob, batch: Number, tokens: Number) -> ServingMemory:
+        """Memory of one GPU of `job` for whole sequences of this question, at batch sizes and token budgets of one shape."""
+        return serving_memory(
+            self.model,
+            job.plan,
+            job.formats,
+            self.gpu,
+            self.engine,
+            length=self.lengths.isl + self.lengths.osl,
+            batch=batch,
+            tokens=tokens,
+            kv_memory_ratio=self.kv_memory_ratio,
         )
 
     def limited(self, *, ttft: float = 1.0, tpot: float = 1.0) -> ServeQuestion:

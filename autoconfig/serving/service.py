@@ -10,7 +10,7 @@ import numpy as np
 
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
 from autoconfig.serving.search import Deployments, search
-from memory_model.serving import ServingMemory, serving_memory, weight_parts_bytes
+from memory_model.serving import ServingMemory, weight_parts_bytes
 from specs.errors import PlanError
 from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
 from time_model.serving_costs import iteration_parts
@@ -129,18 +129,7 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
 
 
 def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
-    job = question.job(plan)
-    return serving_memory(
-        question.model,
-        plan,
-        job.formats,
-        question.gpu,
-        question.engine,
-        length=question.lengths.isl + question.lengths.osl,
-        batch=float(plan.batch),
-        tokens=float(plan.tokens),
-        kv_memory_ratio=question.kv_memory_ratio,
-    )
+    return question.memory(question.job(plan), float(plan.batch), float(plan.tokens))
 
 
 def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
