@@ -119,7 +119,7 @@ def measured_step_seconds(row: Row, setting: Setting) -> float | None:
         return step
     if (rate := number(row, "metric_tokens_per_s_per_gpu")) is not None and rate > 0:
         return tokens / rate / gpus
-    flops = flops_per_step(setting, cell(row, "flops_convention"), read_recompute(cell(row, "recompute"))) / gpus
+    flops = flops_per_step(setting, cell(row, "flops_convention"), read_recompute(cell(row, "recompute"), setting.stack)) / gpus
     if (tflops := number(row, "metric_tflops_per_gpu")) is not None and tflops > 0:
         return flops / (tflops * 1e12)
     if (mfu := number(row, "metric_mfu")) is not None and mfu > 0:
