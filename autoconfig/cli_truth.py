@@ -82,8 +82,11 @@ def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -
     from autoconfig.calibrate import MOST_REASONS, calibrate_file, describe, duplicates, usable_runs, write_calibration
     from autoconfig.calibration_file import named_calibration
     from autoconfig.files import check_output_path
+    from autoconfig.predict import unread
 
     check_output_path(output, (".json",))
+    if remark := unread(measurements):
+        click.echo(f"warning: {remark}", err=True)
     found, count = calibrate_file(measurements, named_calibration(calibration))
     write_calibration(found, output)
     runs, left_out = usable_runs(measurements)

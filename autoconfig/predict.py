@@ -129,6 +129,11 @@ def _read(source: Path) -> tuple[list[str], list[dict[str, str]]]:
     return columns, rows
 
 
+def unread(source: Path) -> str:
+    """A remark about columns of a table of training runs that nothing reads; empty where all are known."""
+    return unread_columns(_read(source)[0], known_columns())
+
+
 @cache
 def known_columns() -> frozenset[str]:
     """Columns of the table that ships, and those that only rows of other tables have."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +22,8 @@ from autoconfig.service import IncludedPlan, include
 from autoconfig.space import Wish
 from autoconfig.validation_runs import Constants, Progress, published_runs
 from specs.errors import PlanError
-from specs.plan import TrainPlan
+from specs.plan import TrainPlan, parse_keys
+from specs.units import GIB
 from time_model.calibration import Calibration
 
 RATIO_BAR = 1.10
@@ -118,6 +123,8 @@ def _explained(line: PlacedPlan, setting: Setting, plan: TrainPlan, place: Inclu
     reasons = [f"breaks {v.rule} ({v.text})" for v in place.violations]
     if place.report is not None and not place.report.fits:
         reasons.append(f"needs {place.shortfall_gib:.1f} GiB more than may be allocated")
+    if line.verdict != "ranked" and (said := not_printed(setting, plan)):
+        reasons.append(said)
     if first is None:
         return replace(line, separates="; ".join(reasons))
     try:
@@ -132,6 +139,29 @@ def _explained(line: PlacedPlan, setting: Setting, plan: TrainPlan, place: Inclu
     largest = sorted(excess, key=lambda name: (-excess[name], name))[:3]
     reasons += [f"{name} {excess[name]:+.0%}" for name in largest if excess[name] > 0.005]
     return replace(line, ratio=theirs.step_seconds / ours.step_seconds, separates="; ".join(reasons))
+
+
+@cache
+def _recipe_settings() -> list[dict[str, Any]]:
+    path = resources.files("autoconfig") / "data" / "nvidia_recipe_settings.json"
+    settings: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    return settings
+
+
+def not_printed(setting: Setting, plan: TrainPlan) -> str:
+    """What NVIDIA's recipe sets beside the printed plan, and how much memory our formulas then see left; empty where we know
+    of nothing. For readers only: no prediction uses it."""
+    for item in _recipe_settings():
+        mine = item["model"] == setting.model.name.rstrip("*") and setting.cluster.gpu.id.startswith(item["gpu"])
+        if not mine or any(getattr(plan, key) != value for key, value in item["plan"].items()):
+            continue
+        said = f"NVIDIA's recipe also sets {item['sets']} ({item['source']})"
+        if "change" not in item:
+            return said
+        report = report_plan(setting, plan.replace(**parse_keys(item["change"])))
+        free = (report.limit_bytes - report.peak_bytes) / GIB
+        return f"{said}: " + (f"fits then, {free:.1f} GiB left" if report.fits else f"still {-free:.1f} GiB too large")
+    return ""
 
 
 def plans_summary(placed: Sequence[PlacedPlan]) -> dict[str, float]:

@@ -204,6 +204,14 @@ def test_rows_that_contradict_themselves_are_refused_with_both_numbers(
     assert alone.exit_code == 2 and "contradicts itself" in alone.stderr and not (tmp_path / "none.json").exists()
 
 
+def test_a_misspelt_column_is_named(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    names = {"metric_step_s": "metric_step_sec"}
+    rows = [{names.get(key, key): value for key, value in row.items()} for row in as_measured(ROWS)[:2]]
+    result = autoconfig.run("calibrate", str(write(tmp_path / "runs.csv", rows)), "--output", str(tmp_path / "out.json"))
+    assert result.exit_code == 2
+    assert "nothing reads the column 'metric_step_sec' (did you mean metric_step_s?)" in result.stderr
+
+
 def test_a_step_time_and_tokens_that_agree_are_used(tmp_path: Path) -> None:
     row = as_measured(ROWS)[0]
     setting = read_case(row).setting

@@ -21,6 +21,7 @@ from autoconfig.validation_decisions import decisions
 from autoconfig.validation_html import page
 from autoconfig.validation_lines import lines_of
 from autoconfig.validation_memory import best_offset
+from autoconfig.validation_plans import not_printed
 from autoconfig.validation_report import line_sheet, reading_sheet, sheets
 from autoconfig.validation_runs import Constants, Predicted, paper_of, predictions, published_runs
 from time_model.calibration import NAMES
@@ -231,6 +232,17 @@ def test_decisions() -> None:
         assert lines[source].regret_first_three_mean <= 0.01
         assert lines[source].spearman_median >= 0.8
     assert lines["vTrain-groundtruth-multi"].regret_mean <= 0.02
+
+
+def test_what_recipes_set_beside_the_printed_plan_is_said() -> None:
+    said = {}
+    for run in published_runs().runs:
+        if run.case.source.startswith("NVIDIA ") and (text := not_printed(run.case.setting, run.case.plan)):
+            said[run.case.id] = text
+            print(run.case.id, run.case.plan, text)
+    assert any("cpu_offloading_num_layers=95" in text and "405B" in name for name, text in said.items())
+    assert any("fits then" in text and "GPT OSS 120B 64 DGX-H100" in name for name, text in said.items())
+    assert not [name for name in said if "Qwen3" in name]
 
 
 def test_memory_and_verdicts(by_source: Validation) -> None:
