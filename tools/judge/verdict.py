@@ -38,6 +38,7 @@ import megatron.training.arguments as arguments  # noqa: E402
 import torch  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.transformer.moe.moe_layer import MoELayer  # noqa: E402
+from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout  # noqa: E402
 from megatron.core.transformer.transformer_block import get_num_layers_to_build  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 from megatron.training.training import get_megatron_ddp_config, get_megatron_optimizer_config  # noqa: E402
@@ -48,7 +49,7 @@ TRANSFORMER_ENGINE = "2.13.0"
 """The version that stands in for an installed Transformer Engine."""
 WATCHED = ("sequence_parallel", "fp8_param_gather", "use_distributed_optimizer", "overlap_param_gather", "async_save")
 """Arguments that validate_args is known to change without refusing, watched where they are not given, too."""
-_UNLIKE_DEST = {"disable_bias_linear": "add_bias_linear", "squared_relu": "squared_relu"}
+_UNLIKE_DEST = {"disable_bias_linear": "add_bias_linear"}
 """Switches whose attribute has another name."""
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.uint8: "fp8"}
 
@@ -284,9 +285,11 @@ def _given(argument_list: list[str], args: Any) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Comparable before and after: types by their names, a list of one as its element."""
+    """Comparable before and after: types by their names, a list of one as its element, a layout as its text."""
     if isinstance(value, list | tuple):
         return _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
+    if isinstance(value, PipelineParallelLayerLayout):
+        return str(value)
     return _TYPES.get(value, value) if isinstance(value, torch.dtype) else value
 
 
