@@ -137,7 +137,7 @@ def test_killed_ten_times_with_real_jobs(tmp_path):
         search = start(tmp_path, *(again("60trials") if number else first(tmp_path, "60trials")))
         if not number:
             wait_until(lambda: runs(tmp_path), "no job has started")
-        time.sleep(generator.uniform(0.5, 15.0))
+        time.sleep(generator.uniform(1.0, 35.0))
         settled = search.poll() is not None
         kill(search)
         now = told(trials_of(tmp_path, STUDY, "work"))

@@ -78,13 +78,14 @@ def test_killed_at_any_moment(place, kills):
     calm = search(place, *ARGUMENTS, *PROFILE, *budget, folder="calm")
     assert calm.returncode == 0, calm.stderr
     generator, kept = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "20261121"))), []
-    for _ in range(kills):
+    for number in range(kills):
         process = start(place, *ARGUMENTS, *PROFILE, *budget, STAND_IN_EVERY_SECONDS="0.2")
-        time.sleep(generator.uniform(0.5, 6.0))
+        time.sleep(generator.uniform(0.5, 6.0 if kills < 5 else 12.0))
         kill(process)
         now = told(trials_of(place, "s")) if (place / "work" / "studies.db").exists() else []
         assert now[: len(kept)] == kept
         kept = now
+        print(f"kill {number + 1}: {len(kept)} trials finished, {len(runs(place))} jobs started")
     wanted = told(trials_of(place, "s", "calm"))
     left = len(wanted) - len(kept)
     if left > 0:
