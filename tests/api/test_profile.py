@@ -101,6 +101,7 @@ class Place:
         """The search is done: as many trials as the budget allows, each told, each job started once, one end."""
         assert wait_for(lambda: ended(self.client, identity), 240)["state"] == "done"
         found = self.client.get(f"/v1/searches/{identity}/plans").json()
+        assert {t.user_attrs["owner"] for t in self.trials(identity)} == {f"search:{identity}"}, "another machine may go on"
         outcomes = [(t.number, t.state, t.user_attrs["outcome"], t.user_attrs["job"]) for t in self.trials(identity)]
         assert [number for number, *_ in outcomes] == [*range(trials)], outcomes
         assert {(state, outcome) for _, state, outcome, _ in outcomes} == {(TrialState.COMPLETE, "measured")}
