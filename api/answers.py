@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from api.deployments import deployments
 from api.problems import of_error
 from autoconfig.answer_json import explain_json, not_legal, search_json, timeline_json
 from autoconfig.check import check
@@ -164,6 +165,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "predict": predicted,
     "timeline": timelined,
     "export": exported,
+    "deployments": deployments,
 }
 
 
