@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from api.deployments import deployments
 from api.problems import of_error
 from autoconfig.answer_json import explain_json, not_legal, search_json, timeline_json
 from autoconfig.calibrate import calibrate_runs, usable
@@ -209,6 +210,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "export": exported,
     "sort_out": sorted_out,
     "calibrate": calibrated,
+    "deployments": deployments,
 }
 
 

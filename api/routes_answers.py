@@ -1,4 +1,4 @@
-"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`: a question in, the command line's JSON out."""
+"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`, `/deployments`: question in, the command line's JSON out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from api.bodies import BodyError, read_body
 from api.compute import AnswerCache
 from api.context import JSON, Endpoint, guarded, is_json, own_calibration, respond, service_of
 from api.problems import MEDIA_TYPE, problem
+from api.routes_deployments import QUESTION as DEPLOYMENTS
 from api.schemas import REF
 
 PLANS_EXAMPLE = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
@@ -123,7 +124,7 @@ def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
 def router() -> APIRouter:
     """The endpoints of this module."""
     found = APIRouter(prefix="/v1", tags=["answers"])
-    for kind, body, answer, text, example in QUESTIONS:
+    for kind, body, answer, text, example in (*QUESTIONS, DEPLOYMENTS):
         content = {JSON: {"schema": {"$ref": REF + body.__name__}, "example": example}}
         found.add_api_route(
             f"/{kind}",
