@@ -9,6 +9,8 @@ schemas    the published JSON Schemas as OpenAPI components
 access     API keys, scopes, rate limits
 limits     body size, security headers
 metrics    what /metrics shows
+searches   searches as rows; `workflow` hands them to workers, `worker` answers them, `profile` those that measure
+measurements  runs that jobs bring back, and the calibration that they make
 routes_*   the endpoints
 app        puts them together; `autoconfig serve` runs it
 """

@@ -9,10 +9,13 @@ import json
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from api.deployments import deployments
 from api.problems import of_error
 from autoconfig.answer_json import explain_json, not_legal, search_json, timeline_json
+from autoconfig.calibrate import calibrate_runs, usable
 from autoconfig.check import check
 from autoconfig.check_input import CheckRequest, read_check
 from autoconfig.check_report import check_json
@@ -20,6 +23,7 @@ from autoconfig.cli_options import request_of
 from autoconfig.counts import check_counts, parse_counts
 from autoconfig.export.write import export_texts
 from autoconfig.goodput import Reliability
+from autoconfig.observe import Run
 from autoconfig.predict import COLUMNS, predict_rows
 from autoconfig.question import Request
 from autoconfig.scaling import ScalingRequest, scale
@@ -28,17 +32,27 @@ from autoconfig.service import explain, search
 from specs.errors import AutoconfigError, InputError
 from specs.model_catalogue import resolve_model
 from specs.units import parse_count
-from time_model.calibration import shipped
+from time_model.calibration import Calibration, parse, shipped
+from time_model.calibration import to_json as calibration_json
 
 Answer = tuple[int, bytes]
 
 
-def answer(kind: str, body: dict[str, Any]) -> Answer:
-    """The answer of one endpoint (a key of ANSWERS) to one checked body."""
+def answer(kind: str, body: dict[str, Any], calibration: str | None = None) -> Answer:
+    """The answer of one endpoint (a key of ANSWERS) to one checked body; `calibration`: the caller's own, as JSON."""
     try:
-        return 200, ANSWERS[kind](body)
+        return 200, ANSWERS[kind](body if calibration is None else {**body, OWN: _parsed(calibration)})
     except AutoconfigError as error:
         return of_error(error)
+
+
+OWN = "own_calibration"
+"""Where a body carries the caller's own calibration; no field of a request has this name."""
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> Calibration:
+    return parse(json.loads(text), "the caller's calibration")
 
 
 def request_from(body: dict[str, Any], **changes: Any) -> Request:
@@ -49,7 +63,7 @@ def request_from(body: dict[str, Any], **changes: Any) -> Request:
     if isinstance(options.get("tokens"), str):
         options["tokens"] = parse_count(options["tokens"], "tokens")
     request = request_of({**dict.fromkeys(_SHARED), **{k: v for k, v in options.items() if v is not None}})
-    return replace(request, local_files=False)
+    return replace(request, local_files=False, own_calibration=body.get(OWN))
 
 
 _SHARED = (
@@ -80,6 +94,13 @@ def explained(body: dict[str, Any]) -> bytes:
     """`POST /v1/explain`: as `autoconfig explain --json`."""
     _needs_gpu(body)
     return _dumps(explain_json(explain(request_from(body), body["plan"], binds=body["binds"])))
+
+
+def profile_request(body: dict[str, Any]) -> Request:
+    """The question of a search that measures. Raises InputError."""
+    if body.get("device") != "cpu":
+        _needs_gpu(body)
+    return request_from(body)
 
 
 def timelined(body: dict[str, Any]) -> bytes:
@@ -125,9 +146,32 @@ def checked(body: dict[str, Any]) -> bytes:
 
 def predicted(body: dict[str, Any]) -> bytes:
     """`POST /v1/predict`: a prediction per row, with the columns of `autoconfig predict`; null where there is none."""
-    rows = [{str(key): "" if value is None else _cell(value) for key, value in row.items()} for row in body["rows"]]
-    found = [prediction.cells() for prediction in predict_rows(rows)]
-    return _dumps({"schema_version": 1, "calibration": shipped().version, "rows": [_typed(cells) for cells in found]})
+    calibration = body.get(OWN) or shipped()
+    found = [prediction.cells() for prediction in predict_rows(_rows(body), calibration)]
+    return _dumps({"schema_version": 1, "calibration": calibration.version, "rows": [_typed(cells) for cells in found]})
+
+
+def sorted_out(body: dict[str, Any]) -> bytes:
+    """Which runs can calibrate (their numbers), and why the others cannot."""
+    good, left_out = [], []
+    for number, row in enumerate(_rows(body)):
+        found = usable(row)
+        if isinstance(found, Run):
+            good.append(number)
+        else:
+            left_out.append({"id": row["id"], "reason": found})
+    return _dumps({"good": good, "left_out": left_out})
+
+
+def calibrated(body: dict[str, Any]) -> bytes:
+    """The shipped calibration refined with runs that can calibrate, as JSON."""
+    runs = [run for run in map(usable, _rows(body)) if isinstance(run, Run)]
+    return _dumps(calibration_json(calibrate_runs(runs)))
+
+
+def _rows(body: dict[str, Any]) -> list[dict[str, str]]:
+    """Rows of a table as the command line reads them."""
+    return [{str(key): "" if value is None else _cell(value) for key, value in row.items()} for row in body["rows"]]
 
 
 def _cell(value: object) -> str:
@@ -164,6 +208,9 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "predict": predicted,
     "timeline": timelined,
     "export": exported,
+    "sort_out": sorted_out,
+    "calibrate": calibrated,
+    "deployments": deployments,
 }
 
 

@@ -16,7 +16,15 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Match
 
-from api import routes_answers, routes_catalogue, routes_page, routes_searches
+from api import (
+    routes_answers,
+    routes_catalogue,
+    routes_deployments,
+    routes_measurements,
+    routes_page,
+    routes_searches,
+    search_schemas,
+)
 from api.access import RateLimit
 from api.compute import Compute
 from api.context import JSON, Service, guarded
@@ -74,6 +82,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.state.service = service
     app.include_router(routes_answers.router())
     app.include_router(routes_searches.router())
+    app.include_router(routes_measurements.router())
     app.include_router(routes_catalogue.router())
     app.include_router(routes_page.router())
     _add_document(app, settings)
@@ -96,7 +105,14 @@ def openapi(app: FastAPI, settings: ServiceSettings) -> dict[str, Any]:
     """The OpenAPI document with our components."""
     if app.openapi_schema is None:
         found = FastAPI.openapi(app)
-        found["components"] = {"schemas": {**components(), **routes_searches.COMPONENTS}}
+        found["components"] = {
+            "schemas": {
+                **components(),
+                **routes_deployments.components(),
+                **search_schemas.COMPONENTS,
+                **routes_measurements.COMPONENTS,
+            }
+        }
         if settings.keys_required:
             found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             found["security"] = [{"key": []}]

@@ -17,6 +17,7 @@ from autoconfig.export.write import FORMATS
 
 MOST_TEXTS = 64
 MOST_ROWS = 1_000
+MOST_ID = 200
 _Text = Annotated[str, Field(max_length=2_000)]
 _Inline = dict[str, Any]
 
@@ -33,15 +34,23 @@ NOT_ASKED_HERE = frozenset(
 """Options of the command line that name files, programs, the terminal, or how this machine measures."""
 
 
+PROFILE_FIELDS = (
+    *("profile", "budget", "device", "device_memory", "job_timeout"),
+    *("steps", "warmup_steps", "objective", "seed"),
+)
+"""Options of a profiling search that a caller may choose; folders, runners and programs are the worker's."""
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def _fields(command: click.Command, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+def _fields(command: click.Command, leave_out: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> dict[str, Any]:
     """Pydantic fields of a command's options."""
+    hidden = NOT_ASKED_HERE - {*also} | {*leave_out}
     fields: dict[str, Any] = {}
     for option in command.params:
-        if not isinstance(option, click.Option) or option.name in {*NOT_ASKED_HERE, *leave_out} or option.hidden:
+        if not isinstance(option, click.Option) or option.name in hidden or option.hidden:
             continue
         name = max((text for text in option.opts if text.startswith("--")), key=len)[2:].replace("-", "_")
         if name == "model":
@@ -75,6 +84,12 @@ def _field(option: click.Option) -> tuple[Any, Any]:
 
 
 PlansBody = create_model("PlansBody", __base__=_Body, **_fields(search_command))
+SearchBody = create_model(
+    "SearchBody",
+    __base__=_Body,
+    **_fields(search_command, ("profile",), PROFILE_FIELDS[1:]),
+    profile=(bool, Field(default=False, description="Measure the most promising plans with short jobs of a worker.")),
+)
 _explain_fields = _fields(explain_command, ("binds",))
 _plan = (_Text, Field(description="A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"]))
 ExplainBody = create_model(
@@ -136,6 +151,28 @@ class PredictBody(_Body):
     )
 
 
+class _Run(_Body):
+    """A measured run: the columns of training_measurements.csv."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, str | int | float | bool | None]
+
+    id: str = Field(
+        description="Names the run among those of the key.", min_length=1, max_length=MOST_ID, pattern="^[ -~]+$"
+    )
+
+
+class MeasurementsBody(_Body):
+    """Measured runs."""
+
+    rows: list[_Run] = Field(
+        description="Runs, with the columns of training_measurements.csv and a metric: metric_step_s, "
+        "metric_tokens_per_s_per_gpu, metric_tflops_per_gpu (with flops_convention) or metric_mfu.",
+        min_length=1,
+        max_length=MOST_ROWS,
+    )
+
+
 class BodyError(Exception):
     """A body that is not what the endpoint's schema says. Questions that follow it and cannot be answered are 422 instead."""
 
@@ -161,6 +198,12 @@ def read_body(raw: bytes, kind: type[BaseModel]) -> dict[str, Any]:
     return checked.model_dump()
 
 
+def read_search(raw: bytes) -> dict[str, Any]:
+    """The body of a search; what says how to measure only where it measures. Raises BodyError."""
+    found = read_body(raw, SearchBody)
+    return found if found["profile"] else {key: value for key, value in found.items() if key not in PROFILE_FIELDS}
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON number")
 
@@ -172,6 +215,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_TAGS = frozenset({"str", "int", "float", "bool"})
+"""What pydantic says of a union's member in the path of an error, beside such as `list[int]`."""
+
+
 def _body_error(error: ValidationError, kind: type[BaseModel]) -> BodyError:
     first = error.errors(include_url=False, include_context=True, include_input=False)[0]
     path = [str(part) for part in first["loc"]]
@@ -180,5 +227,5 @@ def _body_error(error: ValidationError, kind: type[BaseModel]) -> BodyError:
         more = unknown_field(field, list(kind.model_fields))
         return BodyError(400, f"unknown field {field[:80]!r}", **more)
     allowed = first.get("ctx", {}).get("expected")
-    where = ".".join(part for part in path if part in kind.model_fields or part.isdigit()) or field
+    where = ".".join(part for part in path if part not in _TAGS and part.replace("_", "").isalnum()) or field
     return BodyError(400, f"{where}: {first['msg']}", field=field[:80], allowed=str(allowed) if allowed else None)

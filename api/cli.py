@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 
 from api import access
 from api.settings import DEFAULT_DATABASE, LOOPBACK, ServiceSettings
+from autoconfig.cli_study import options_of_runner, runner_options
 from specs.errors import InputError
 
 DEFAULT_PORT = 8000
@@ -57,14 +59,24 @@ def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, s
 @click.command("worker")
 @database_option
 @click.option("--concurrency", type=click.IntRange(1, 64), default=2, show_default=True, help="Searches at the same time.")
-def worker_command(database: str, concurrency: int) -> None:
+@click.option(
+    "--profile-folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Take up searches that measure, too, one at a time: jobs and logs go here. Workers of one cluster share it.",
+)
+@runner_options
+def worker_command(database: str, concurrency: int, profile_folder: Path | None, **options: Any) -> None:
     """Work on the searches of a service; start as many as you like, on any machine that reaches the database.
 
     autoconfig worker --database postgresql://autoconfig@db/autoconfig
+    autoconfig worker --database postgresql://autoconfig@db/autoconfig --profile-folder /shared/jobs --runner slurm
     """
     from api.worker import run
 
-    run(database, concurrency)
+    storage = database if database.startswith("postgres") else None
+    profiling = None if profile_folder is None else options_of_runner(profile_folder, options, storage_url=storage)
+    run(database, concurrency, profiling)
 
 
 @click.group("keys")

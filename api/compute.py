@@ -45,7 +45,7 @@ def render(status: int, body: bytes) -> Rendered:
 
 
 class AnswerCache:
-    """The answers used last, up to a number of bytes. Keys are (endpoint, hash of the raw body)."""
+    """The answers used last, up to a number of bytes. Keys are (endpoint and calibration, hash of the raw body)."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -54,9 +54,9 @@ class AnswerCache:
         self._lock = threading.Lock()
 
     @staticmethod
-    def key(kind: str, raw: bytes) -> tuple[str, bytes]:
-        """The key of a raw body."""
-        return kind, hashlib.sha256(raw).digest()
+    def key(kind: str, raw: bytes, calibration: str = "") -> tuple[str, bytes]:
+        """The key of a raw body under a calibration of the caller's own."""
+        return f"{kind} {calibration}", hashlib.sha256(raw).digest()
 
     def get(self, key: tuple[str, bytes]) -> Rendered | None:
         """The answer, which counts as used."""
@@ -106,11 +106,11 @@ class Compute:
         """Questions being computed or queued."""
         return len(self._running)
 
-    async def answer(self, kind: str, body: dict[str, Any], key: tuple[str, bytes]) -> Rendered:
+    async def answer(self, kind: str, body: dict[str, Any], key: tuple[str, bytes], calibration: str | None = None) -> Rendered:
         """The answer; questions that are alike wait for one computation. Only answers (200) are kept."""
         running = self._running.get(key)
         if running is None:
-            running = asyncio.ensure_future(self._compute(kind, body))
+            running = asyncio.ensure_future(self.run(kind, body, calibration))
             self._running[key] = running
             running.add_done_callback(lambda _: self._running.pop(key, None))
         found = await asyncio.shield(running)
@@ -118,11 +118,12 @@ class Compute:
             self.cache.put(key, found)
         return found
 
-    async def _compute(self, kind: str, body: dict[str, Any]) -> Rendered:
+    async def run(self, kind: str, body: dict[str, Any], calibration: str | None = None) -> Rendered:
+        """The answer, computed now and not kept; `calibration`: the caller's own, as JSON."""
         if self._pool is None:
             return render(503, problem_bytes(503, "the service is starting or stopping; try again"))
         try:
-            future = self._pool.schedule(answer, args=(kind, body), timeout=self._seconds)
+            future = self._pool.schedule(answer, args=(kind, body, calibration), timeout=self._seconds)
             status, body_bytes = await asyncio.wrap_future(future)
         except PoolTimeout:
             text = (

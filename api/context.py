@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 from dbos import DBOSClient
@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from api.access import Key, RateLimit, find_key
 from api.compute import Compute, Rendered
+from api.measurements import Known, OwnCalibration, current
 from api.metrics import Metrics
 from api.problems import MEDIA_TYPE, problem
 from api.settings import ServiceSettings
@@ -32,6 +33,7 @@ class Service:
     metrics: Metrics
     rates: RateLimit
     queue: DBOSClient
+    calibrations: Known = field(default_factory=Known)
 
     async def admit(self, request: HttpRequest, scope: str) -> Response | None:
         """None where the caller may go on; else 401, 403 or 429."""
@@ -93,6 +95,22 @@ def respond(request: HttpRequest, found: Rendered) -> Response:
     if found.zipped is not None and "gzip" in request.headers.get("accept-encoding", ""):
         return Response(found.zipped, media_type=JSON, headers={**headers, "Content-Encoding": "gzip"})
     return Response(found.body, media_type=JSON, headers=headers)
+
+
+def is_json(request: HttpRequest) -> bool:
+    """No content type counts as JSON."""
+    kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
+    return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+async def own_calibration(request: HttpRequest) -> OwnCalibration | None:
+    """The calibration of the caller's own measurements; None: the shipped one."""
+    service, owner = service_of(request), request.state.owner
+    fresh, found = service.calibrations.fresh(owner)
+    if not fresh:
+        found = await run_in_threadpool(current, service.engine, owner)
+        service.calibrations.hold(owner, found)
+    return found
 
 
 def matches(header: str, etag: str) -> bool:

@@ -1,4 +1,4 @@
-"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`: a question in, the command line's JSON out."""
+"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`, `/deployments`: question in, the command line's JSON out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,33 @@ from starlette.responses import Response
 from api import bodies
 from api.bodies import BodyError, read_body
 from api.compute import AnswerCache
-from api.context import JSON, Endpoint, guarded, respond, service_of
+from api.context import JSON, Endpoint, guarded, is_json, own_calibration, respond, service_of
 from api.problems import MEDIA_TYPE, problem
+from api.routes_deployments import QUESTION as DEPLOYMENTS
 from api.schemas import REF
 
 PLANS_EXAMPLE = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
+CHECK_EXAMPLE = {
+    "text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
+    "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
+    "gpus": 8,
+    "gpu": "h100-sxm-80gb",
+}
+RUN_EXAMPLE: dict[str, object] = {
+    "id": "a",
+    "layers": 32,
+    "hidden": 4096,
+    "heads": 32,
+    "seq": 4096,
+    "gpu": "h100-sxm-80gb",
+    "gpus": 8,
+    "tp": 1,
+    "pp": 1,
+    "mbs": 1,
+    "gbs": 64,
+    "precision": "bf16",
+    "recompute": "none",
+}
 QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] = (
     ("plans", bodies.PlansBody, "Search", "The best plans by formula, as `autoconfig search --json`.", PLANS_EXAMPLE),
     (
@@ -50,37 +72,14 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
         bodies.CheckBody,
         "Check",
         "A Megatron-LM script, argument list or plan.json, as `autoconfig check --json`. It is read, never run.",
-        {
-            "text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
-            "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
-            "gpus": 8,
-            "gpu": "h100-sxm-80gb",
-        },
+        CHECK_EXAMPLE,
     ),
     (
         "predict",
         bodies.PredictBody,
         "Predictions",
         "A table of runs, as `autoconfig predict`.",
-        {
-            "rows": [
-                {
-                    "id": "a",
-                    "layers": 32,
-                    "hidden": 4096,
-                    "heads": 32,
-                    "seq": 4096,
-                    "gpu": "h100-sxm-80gb",
-                    "gpus": 8,
-                    "tp": 1,
-                    "pp": 1,
-                    "mbs": 1,
-                    "gbs": 64,
-                    "precision": "bf16",
-                    "recompute": "none",
-                }
-            ]
-        },
+        {"rows": [RUN_EXAMPLE]},
     ),
 )
 _PROBLEMS = {
@@ -100,19 +99,14 @@ def problem_responses(texts: dict[int, str]) -> dict[int | str, dict[str, object
     return {status: {"description": text, "content": content} for status, text in (texts | ACCESS_PROBLEMS).items()}
 
 
-def is_json(request: HttpRequest) -> bool:
-    """No content type counts as JSON."""
-    kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
-    return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
-
-
 def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
     async def ask(request: HttpRequest) -> Response:
         service = service_of(request)
         if not is_json(request):
             return problem(415, "send the question as application/json")
         raw = await request.body()
-        key = AnswerCache.key(kind, raw)
+        own = await own_calibration(request)
+        key = AnswerCache.key(kind, raw, own.version if own else "")
         found = service.compute.cache.get(key)
         if found is not None:
             service.metrics.cached.inc()
@@ -121,7 +115,7 @@ def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
             checked = read_body(raw, body)
         except BodyError as error:
             return problem(error.status, error.detail, **error.more)
-        return respond(request, await service.compute.answer(kind, checked, key))
+        return respond(request, await service.compute.answer(kind, checked, key, own.text if own else None))
 
     ask.__name__ = kind
     return ask
@@ -130,7 +124,7 @@ def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
 def router() -> APIRouter:
     """The endpoints of this module."""
     found = APIRouter(prefix="/v1", tags=["answers"])
-    for kind, body, answer, text, example in QUESTIONS:
+    for kind, body, answer, text, example in (*QUESTIONS, DEPLOYMENTS):
         content = {JSON: {"schema": {"$ref": REF + body.__name__}, "example": example}}
         found.add_api_route(
             f"/{kind}",

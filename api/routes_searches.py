@@ -14,13 +14,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
-from api import bodies, searches
-from api.bodies import BodyError, read_body
+from api import searches
+from api.bodies import BodyError, read_search
 from api.compute import AnswerCache, render
-from api.context import JSON, guarded, respond, service_of
+from api.context import JSON, guarded, is_json, own_calibration, respond, service_of
 from api.pages import PAGE_PARAMETERS, PageError, bounds_of
 from api.problems import problem
-from api.routes_answers import PLANS_EXAMPLE, is_json, problem_responses
+from api.routes_answers import PLANS_EXAMPLE, problem_responses
 from api.schemas import REF
 from autoconfig.export.write import FORMATS
 
@@ -40,7 +40,7 @@ async def create(request: HttpRequest) -> Response:
     if key is not None and not (len(key) <= MOST_KEY and re.fullmatch(KEY_PATTERN, key)):
         return problem(400, f"Idempotency-Key: give 1 to {MOST_KEY} visible ASCII characters", field="Idempotency-Key")
     try:
-        body = read_body(await request.body(), bodies.PlansBody)
+        body = read_search(await request.body())
         found, new = await run_in_threadpool(searches.submit, service.engine, service.queue, request.state.owner, body, key)
     except BodyError as error:
         return problem(error.status, error.detail, **error.more)
@@ -108,13 +108,14 @@ async def export(request: HttpRequest) -> Response:
         return _not_done(found)
     service = service_of(request)
     answer = json.loads(await run_in_threadpool(_result, service.engine, found.id))
-    plan = request.query_params.get("plan") or (answer["plans"][0]["short"] if answer["plans"] else None)
+    plan = request.query_params.get("plan") or _first(answer)
     if plan is None:
-        return problem(409, "nothing fits, so there is nothing to export; GET .../plans says what would")
+        return problem(409, "no plan fits, or none was measured, so there is nothing to export; GET .../plans says more")
     body = {**found.body, "plan": plan[:500], "format": form}
-    key = AnswerCache.key("export", json.dumps(body, sort_keys=True).encode())
+    own = await own_calibration(request)
+    key = AnswerCache.key("export", json.dumps(body, sort_keys=True).encode(), own.version if own else "")
     held = service.compute.cache.get(key)
-    return respond(request, held or await service.compute.answer("export", body, key))
+    return respond(request, held or await service.compute.answer("export", body, key, own.text if own else None))
 
 
 async def events(request: HttpRequest) -> Response:
@@ -146,6 +147,13 @@ async def _stream(request: HttpRequest, identity: str, last: int) -> AsyncIterat
             yield b": still here\n\n"
 
 
+def _first(answer: dict[str, Any]) -> str | None:
+    """The plan of a search's answer that is exported unless another is named: the first, or the best of those measured."""
+    if "plans" in answer:
+        return answer["plans"][0]["short"] if answer["plans"] else None
+    return answer["best"]["plan"] if answer["best"] else None
+
+
 def _result(engine: sa.Engine, identity: str) -> bytes:
     found = searches.result_of(engine, identity)
     assert found is not None, identity
@@ -166,38 +174,6 @@ def _not_done(found: searches.Search) -> Response:
     return problem(409, f"the search is {found.state}, not done{why}")
 
 
-_TIME = {"type": ["string", "null"], "format": "date-time"}
-SEARCH: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string", "format": "uuid"},
-        "state": {"enum": list(searches.STATES)},
-        "created": {"type": "string", "format": "date-time"},
-        "started": _TIME,
-        "ended": _TIME,
-        "question": {"type": "object", "description": "The body, with its defaults."},
-        "problem": {"oneOf": [{"$ref": REF + "Problem"}, {"type": "null"}], "description": "Why it failed."},
-    },
-    "required": ["id", "state", "created", "started", "ended", "question", "problem"],
-    "additionalProperties": False,
-}
-SEARCH_PAGE: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "schema_version": {"const": 1},
-        "searches": {"type": "array", "items": {"$ref": REF + "SearchRow"}},
-        "next": {"type": ["string", "null"], "description": "The cursor of the next page."},
-    },
-    "required": ["schema_version", "searches", "next"],
-    "additionalProperties": False,
-}
-SCRIPTS: dict[str, Any] = {
-    "type": "object",
-    "properties": {"files": {"type": "object", "additionalProperties": {"type": "string"}}},
-    "required": ["files"],
-    "additionalProperties": False,
-}
-COMPONENTS = {"SearchRow": SEARCH, "SearchPage": SEARCH_PAGE, "Scripts": SCRIPTS}
 _ID = {"name": "search_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
 _NOT_FOUND = {404: "There is no such search."}
 
@@ -235,7 +211,7 @@ def router() -> APIRouter:
         "required": False,
         "schema": {"type": "string", "minLength": 1, "maxLength": MOST_KEY, "pattern": KEY_PATTERN},
     }
-    question = {JSON: {"schema": {"$ref": REF + "PlansBody"}, "example": PLANS_EXAMPLE}}
+    question = {JSON: {"schema": {"$ref": REF + "SearchBody"}, "example": PLANS_EXAMPLE}}
     state = {"name": "state", "in": "query", "required": False, "schema": {"enum": list(searches.STATES)}}
     form = {"name": "format", "in": "query", "required": False, "schema": {"enum": list(FORMATS)}}
     plan = {
@@ -313,7 +289,7 @@ def router() -> APIRouter:
         "read",
         plans,
         "search_plans",
-        {200: _json("Search"), 304: {"description": "As the caller has it."}, **problem_responses(not_done)},
+        {200: _json("SearchAnswer"), 304: {"description": "As the caller has it."}, **problem_responses(not_done)},
         {"parameters": [_ID]},
     )
     add(

@@ -58,14 +58,14 @@ def components() -> dict[str, Any]:
     """Every component schema by name."""
     found: dict[str, Any] = {"Problem": PROBLEM, "Predictions": PREDICTIONS}
     for name in ("search", "explain", "timeline", "scaling", "check"):
-        found |= _answer(name)
+        found |= answer_schemas(name)
     funnel = found["SearchFunnel"]
     for key in ("seconds", "seconds_by_phase"):  # left out, so that the same question gives the same bytes
         del funnel["properties"][key]
         funnel["required"].remove(key)
     for kind in (
-        *(bodies.PlansBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody),
-        *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody),
+        *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody),
+        *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody, bodies.MeasurementsBody),
     ):
         found[kind.__name__] = body_schema(kind)
     return found
@@ -81,7 +81,7 @@ def component_name(name: str) -> str:
     return name.capitalize()
 
 
-def _answer(name: str) -> dict[str, Any]:
+def answer_schemas(name: str) -> dict[str, Any]:
     """A published schema and its definitions as components `Search`, `SearchPlan`, ..."""
     text = copy.deepcopy(schema(name))
     definitions = text.pop("$defs", {})

@@ -12,15 +12,17 @@ import hashlib
 import json
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from dbos import DBOSClient
 
-from api.store import EVENTS, SEARCHES, now
+from api.store import EVENTS, SEARCHES, now, utc
 
 QUEUE = "autoconfig-searches"
+PROFILE_QUEUE = "autoconfig-profiles"
+"""Searches that measure: only workers that can run jobs listen to it."""
 WORKFLOW = "run_search"
 WORKFLOW_VERSION = "autoconfig-searches-1"
 """Which workers may take a search up: raised only where the steps of the workflow change, so that an upgrade between a kill
@@ -40,6 +42,7 @@ class Search:
 
     id: str
     number: int
+    owner: str
     body: dict[str, Any]
     state: str
     created: datetime
@@ -86,7 +89,12 @@ def submit(
             _add_event(connection, identity, "state", {"state": "queued"})
             client.enqueue_in_transaction(
                 connection,
-                {"workflow_name": WORKFLOW, "queue_name": QUEUE, "workflow_id": identity, "app_version": WORKFLOW_VERSION},
+                {
+                    "workflow_name": WORKFLOW,
+                    "queue_name": PROFILE_QUEUE if body.get("profile") else QUEUE,
+                    "workflow_id": identity,
+                    "app_version": WORKFLOW_VERSION,
+                },
                 identity,
             )
     except sa.exc.IntegrityError:  # the same key at the same moment
@@ -202,16 +210,16 @@ def _search(row: Any) -> Search:
     return Search(
         id=row.id,
         number=row.number,
+        owner=row.owner,
         body=json.loads(row.body),
         state=row.state,
-        created=_utc(row.created),
-        started=_utc(row.started),
-        ended=_utc(row.ended),
+        created=utc(row.created),
+        started=utc(row.started),
+        ended=utc(row.ended),
         problem=None if row.problem is None else json.loads(row.problem),
     )
 
 
-def _utc(moment: datetime | None) -> Any:
-    """SQLite forgets the zone, which is UTC."""
-
-    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+def seconds_since(moment: datetime) -> float:
+    """Seconds of the clock since then."""
+    return (now() - moment).total_seconds()

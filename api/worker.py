@@ -6,34 +6,50 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
+import threading
+from functools import partial
 
 from api.answers import answer
 from api.store import engine_of
-from api.workflow import Progress, WorkerProcess
+from api.tasks import Task
+from api.workflow import WorkerProcess
+from autoconfig.study.session import Options
 
 EXIT_TAKEN_FOR_DEAD = 1
 
 
-def run(database: str, concurrency: int) -> None:
-    """Work until SIGTERM or Ctrl-C; what has not ended is left to the next worker. Raises InputError."""
-    worker = WorkerProcess(engine=engine_of(database), database=database, answering=answer_search, concurrency=concurrency)
+def run(database: str, concurrency: int, profiling: Options | None = None) -> None:
+    """Work until SIGTERM or Ctrl-C; what has not ended is left to the next worker. `profiling`: how it runs jobs.
+    Raises InputError."""
+    stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: worker.stop.set())
+        signal.signal(name, lambda *_: stop.set())
+    worker = WorkerProcess(
+        stop=stop,
+        engine=engine_of(database),
+        database=database,
+        answering=partial(answer_search, profiling=profiling),
+        concurrency=concurrency,
+        profiles=profiling is not None,
+    )
     try:
         worker.run()
     finally:
         logging.shutdown()
-        os._exit(0 if worker.stop.is_set() else EXIT_TAKEN_FOR_DEAD)
+        os._exit(0 if stop.is_set() else EXIT_TAKEN_FOR_DEAD)
 
 
-def answer_search(identity: str, body: dict[str, Any], progress: Progress, cancelled: Callable[[], bool]) -> tuple[int, bytes]:
-    """The answer to one search; formula searches are one step."""
-    progress("progress", {"text": "ranking plans by formula"})
-    status, text = answer("plans", body)
+def answer_search(task: Task, profiling: Options | None = None) -> tuple[int, bytes]:
+    """The answer to one search."""
+    if task.body.get("profile"):
+        from api.profile import measure
+
+        assert profiling is not None, "the queue of profiling searches is listened to by workers that profile"
+        return measure(task, profiling)
+    task.say("progress", {"text": "ranking plans by formula"})
+    status, text = answer("plans", task.body, task.calibration())
     if status == 200:
         found = json.loads(text)
         best = found["plans"][0]["short"] if found["plans"] else None
-        progress("progress", {"text": "plans are ranked", "plans": len(found["plans"]), "best": best})
+        task.say("progress", {"text": "plans are ranked", "plans": len(found["plans"]), "best": best})
     return status, text

@@ -13,16 +13,17 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 from dbos import DBOS
 
-from api import searches
+from api import measurements, searches
 from api.problems import problem_bytes
-from api.searches import QUEUE, WORKFLOW_VERSION
+from api.searches import PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
 from api.store import WORKERS, dbos_url
+from api.tasks import Answering, LeavingError, Task
 
 LOG = logging.getLogger("autoconfig.worker")
 BEAT_SECONDS = 2.0
@@ -31,10 +32,6 @@ DEAD_AFTER_SECONDS = 12.0
 POLL_SECONDS = 0.3
 GRACE_SECONDS = 10.0
 """How long steps may go on after the order to stop."""
-
-Progress = Callable[[str, dict[str, object]], None]
-Answering = Callable[[str, dict[str, object], Progress, Callable[[], bool]], tuple[int, bytes]]
-"""(search id, body, progress, is it cancelled) -> (status, rendered answer)."""
 
 
 @dataclass
@@ -45,8 +42,12 @@ class WorkerProcess:
     database: str
     answering: Answering
     concurrency: int = 2
+    profiles: bool = False
+    """Whether it takes up searches that measure, one at a time."""
     id: str = field(default_factory=lambda: f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid.uuid4().hex[:12]}")
     stop: threading.Event = field(default_factory=threading.Event)
+    _gone: threading.Event = field(default_factory=threading.Event)
+    """The database failed a step, or this worker was taken for dead: the process goes, another begins its steps again."""
     _active: set[str] = field(default_factory=set)
     _count: threading.Lock = field(default_factory=threading.Lock)
 
@@ -65,15 +66,19 @@ class WorkerProcess:
         )
         self._register()
         self._first_beat()
+        queues = {QUEUE: self.concurrency} | ({PROFILE_QUEUE: 1} if self.profiles else {})
+        DBOS.listen_queues([*queues])
         DBOS.launch()
-        DBOS.register_queue(
-            QUEUE, worker_concurrency=self.concurrency, polling_interval_sec=POLL_SECONDS, on_conflict="always_update"
-        )
+        for queue, most in queues.items():
+            DBOS.register_queue(queue, worker_concurrency=most, polling_interval_sec=POLL_SECONDS, on_conflict="always_update")
         watcher = _Watcher(self.engine, self.id)
         try:
             while not self.stop.wait(BEAT_SECONDS):
+                if self._gone.is_set():
+                    break
                 if not self._beat():
                     LOG.error("another worker took this one for dead; it ends")
+                    self._gone.set()
                     break
                 for dead in watcher.dead():
                     self._take_over(dead)
@@ -101,38 +106,69 @@ class WorkerProcess:
         with self._count:
             self._active.add(identity)
         try:
-            return self._answer_once(identity)
+            ended = self._answer_once(identity)
+        except sa.exc.SQLAlchemyError:
+            LOG.exception("the database failed; this worker ends and search %s is begun again", identity)
+            self._gone.set()
+            ended = None
         finally:
             with self._count:
                 self._active.discard(identity)
+        while ended is None:  # the process is about to go
+            threading.Event().wait()
+        return ended
 
-    def _answer_once(self, identity: str) -> str:
-        """Idempotent: a search that is over stays as it is; one that was begun is begun again."""
+    def _answer_once(self, identity: str) -> str | None:
+        """Idempotent: a search that is over stays as it is; one that was begun is begun again. None: neither ended nor failed,
+        the next worker begins it again."""
         if not searches.begin(self.engine, identity):
             return "over"
         found = searches.get(self.engine, identity)
         assert found is not None
 
-        def progress(kind: str, data: dict[str, object]) -> None:
-            searches.say(self.engine, identity, kind, data)
-
-        def cancelled() -> bool:
-            now = searches.get(self.engine, identity)
-            return self.stop.is_set() or now is None or now.state not in searches.OPEN
-
         try:
-            status, body = self.answering(identity, found.body, progress, cancelled)
+            status, body = self.answering(self._task(found))
+        except LeavingError:
+            return None if self._leaving() else "over"
+        except sa.exc.SQLAlchemyError:
+            raise
         except Exception:
             LOG.exception("search %s", identity)
             status, body = 500, problem_bytes(500, "a bug of ours; the worker's log has it")
-        if self.stop.is_set() and status != 200:
-            threading.Event().wait()  # neither ended nor failed: the process is about to go, the next worker begins again
+        if self._leaving() and status != 200:
+            return None
         ended = searches.end(self.engine, identity, **({"result": body} if status == 200 else {"problem": body}))
         return "ended" if ended else "over"
 
+    def _task(self, found: searches.Search) -> Task:
+        def say(kind: str, data: dict[str, Any]) -> None:
+            searches.say(self.engine, found.id, kind, data)
+
+        def cancelled() -> bool:
+            now = searches.get(self.engine, found.id)
+            return now is None or now.state not in searches.OPEN
+
+        def calibration() -> str | None:
+            own = measurements.current(self.engine, found.owner)
+            return None if own is None else own.text
+
+        assert found.started is not None
+        return Task(
+            id=found.id,
+            calibration=calibration,
+            body=found.body,
+            started=found.started,
+            say=say,
+            cancelled=cancelled,
+            stopping=self._leaving,
+        )
+
+    def _leaving(self) -> bool:
+        return self.stop.is_set() or self._gone.is_set()
+
     def _first_beat(self) -> None:
         with self.engine.begin() as connection:
-            connection.execute(WORKERS.insert().values(id=self.id, beat=0))
+            connection.execute(WORKERS.insert().values(id=self.id, beat=0, version=WORKFLOW_VERSION))
 
     def _beat(self) -> bool:
         """False where the row is gone: this worker was taken for dead."""
@@ -141,9 +177,12 @@ class WorkerProcess:
         return done.rowcount == 1
 
     def _take_over(self, dead: str) -> None:
-        """Give the dead worker's searches back to the queue; doing it twice changes nothing (DBOS, reenqueue_for_recovery)."""
+        """Give the dead worker's searches back to the queue; doing it twice changes nothing (DBOS, reenqueue_for_recovery).
+        The dead is forgotten only when nothing is left of it: DBOS logs what it cannot recover, and goes on."""
         LOG.warning("worker %s is dead; its searches are taken up", dead)
         DBOS._recover_pending_workflows([dead])
+        if DBOS.list_workflows(executor_id=dead, status="PENDING", app_version=WORKFLOW_VERSION, limit=1):
+            return
         with self.engine.begin() as connection:
             connection.execute(WORKERS.delete().where(WORKERS.c.id == dead))
 
@@ -158,7 +197,8 @@ LEFT = -1
 
 
 class _Watcher:
-    """Sees by its own clock whose beats stand still, so that no clocks need agree."""
+    """Sees by its own clock whose beats stand still, so that no clocks need agree. Workers of another workflow version are left
+    to their own: what they had begun cannot be gone on with here."""
 
     def __init__(self, engine: sa.Engine, own: str) -> None:
         self._engine, self._own = engine, own
@@ -167,7 +207,8 @@ class _Watcher:
     def dead(self) -> list[str]:
         """Workers that are gone."""
         with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(WORKERS.c.id, WORKERS.c.beat).where(WORKERS.c.id != self._own)).tuples().all()
+            query = sa.select(WORKERS.c.id, WORKERS.c.beat).where(WORKERS.c.id != self._own)
+            rows = connection.execute(query.where(WORKERS.c.version == WORKFLOW_VERSION)).tuples().all()
         moment, found = time.monotonic(), []
         self._seen = {identity: self._seen[identity] for identity, _ in rows if identity in self._seen}
         for identity, beat in rows:

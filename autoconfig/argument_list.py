@@ -8,17 +8,20 @@ of Megatron-DeepSpeed, BigScience, Pai-Megatron-Patch and others: name, how many
 from __future__ import annotations
 
 import csv
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from specs.errors import InputError, nearest
+from specs.errors import InputError
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
 MOST_ARGUMENTS = 20_000
+SLIP = 0.84
+"""Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less, an ending."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +233,7 @@ def _one(argv: Sequence[str], start: int, unread: Mapping[int, str]) -> tuple[Gi
 
 
 def name_hint(unknown: str) -> str:
-    """The known name most like an unknown one, empty when nothing is alike."""
-    close = nearest("--" + unknown.split()[0].lstrip("-").replace("_", "-"), known_arguments(), 1) if unknown.strip() else []
-    return close[0] if close else ""
+    """The known name that an unknown one is a slip of; empty when none is that near."""
+    word = unknown.split()[0].lstrip("-").replace("_", "-").lower() if unknown.strip() else ""
+    close = difflib.get_close_matches(word, [name[2:] for name in known_arguments()], n=1, cutoff=SLIP)
+    return f"--{close[0]}" if close else ""

@@ -27,7 +27,9 @@ from time_model.calibration import shipped
 COLUMNS = ("recipe", "gpus", "tp", "pp", "seq", "gbs", "mbs")
 """Columns that a table must have."""
 MOST_ROWS = 20_000
-NOT_COVERED, ILLEGAL, DOES_NOT_FIT, FITS = "not covered", "illegal", "does not fit", "fits"
+NOT_COVERED, ILLEGAL, DOES_NOT_FIT, BORDERLINE, FITS = "not covered", "illegal", "does not fit", "borderline", "fits"
+UNSURE = (0.25, 0.75)
+"""Chances to fit between these are borderline: the error of the memory model decides, not the plan."""
 Progress = Callable[[int, int], None]
 
 
@@ -142,8 +144,16 @@ def _audit(row: Row, cache: dict[object, Best | None], quick: bool) -> AuditedRe
             **{**common, **nothing, "recipe": recipe, "best": best}, verdict=ILLEGAL, reason="", violations=broken
         )
     report = report_plan(recipe.setting, recipe.plan, calibration=shipped())
-    verdict = FITS if report.fits else DOES_NOT_FIT
-    return AuditedRecipe(**common, recipe=recipe, report=report, best=best, verdict=verdict, reason="", violations=())
+    return AuditedRecipe(
+        **common, recipe=recipe, report=report, best=best, verdict=fit_verdict(report), reason="", violations=()
+    )
+
+
+def fit_verdict(report: PlanReport) -> str:
+    """fits, does not fit, or borderline where the chance to fit lies inside UNSURE."""
+    if UNSURE[0] <= report.confidence.fit_probability <= UNSURE[1]:
+        return BORDERLINE
+    return FITS if report.fits else DOES_NOT_FIT
 
 
 def _without_model(row: Row) -> tuple[Violation, ...]:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.answer_json import SCHEMA_VERSION
-from autoconfig.audit import DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, Audit, AuditedRecipe, audit_record
+from autoconfig.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, UNSURE, Audit, AuditedRecipe, audit_record
 from autoconfig.files import write_atomically
 from autoconfig.row_cells import cell
 from autoconfig.verdict import RESOLUTION
@@ -29,12 +29,12 @@ def audit_json(audit: Audit) -> dict[str, Any]:
 def summary(audit: Audit) -> dict[str, Any]:
     """Counts by verdict, overall and by family, and the covered share of the named families."""
     families = sorted({r.family for r in audit.recipes if r.family})
-    verdicts = (FITS, DOES_NOT_FIT, ILLEGAL, NOT_COVERED)
+    verdicts = (FITS, BORDERLINE, DOES_NOT_FIT, ILLEGAL, NOT_COVERED)
 
     def counts(recipes: list[AuditedRecipe]) -> dict[str, int]:
         return {verdict.replace(" ", "_"): sum(r.verdict == verdict for r in recipes) for verdict in verdicts}
 
-    faster = [r for r in audit.recipes if r.verdict == FITS and (r.faster or 0) > RESOLUTION]
+    faster = could_be_faster(audit)
     return {
         "recipes": len(audit.recipes),
         **counts(list(audit.recipes)),
@@ -46,6 +46,11 @@ def summary(audit: Audit) -> dict[str, Any]:
         "named_violations_missed": [cell(r.row, "recipe") for r in audit.recipes if r.missed],
         "accused": [cell(r.row, "recipe") for r in audit.accused()],
     }
+
+
+def could_be_faster(audit: Audit) -> list[AuditedRecipe]:
+    """Recipes that run, by our prediction, and for which a search finds a plan faster by more than it can be wrong."""
+    return [r for r in audit.recipes if r.verdict in (FITS, BORDERLINE) and (r.faster or 0) > RESOLUTION]
 
 
 def check_csv_path(path: Path) -> None:
@@ -72,7 +77,8 @@ def show_audit(console: Console, audit: Audit) -> None:
     """Summary, accusations, what does not fit, what could be faster."""
     counts = summary(audit)
     console.print(
-        f"{counts['recipes']} recipes: {counts['fits']} legal and fitting, {counts['does_not_fit']} that do not fit, "
+        f"{counts['recipes']} recipes: {counts['fits']} legal and fitting, {counts['borderline']} borderline (chance to fit "
+        f"{UNSURE[0]:.0%} to {UNSURE[1]:.0%}), {counts['does_not_fit']} that do not fit, "
         f"{counts['illegal']} that cannot run, {counts['not_covered']} not covered"
     )
     if counts["in_families"]:
@@ -101,18 +107,18 @@ def _show_illegal(console: Console, audit: Audit) -> None:
 
 def _show_too_large(console: Console, audit: Audit) -> None:
     for recipe in audit.recipes:
-        if recipe.verdict != DOES_NOT_FIT or recipe.report is None:
+        if recipe.verdict not in (DOES_NOT_FIT, BORDERLINE) or recipe.report is None:
             continue
         report = recipe.report
         way = f"; fits as {recipe.best.plan}" if recipe.best else ""
         console.print(
-            f"[yellow]does not fit[/yellow] {escape(cell(recipe.row, 'recipe'))}: {report.peak_bytes / GIB:.1f} of "
+            f"[yellow]{recipe.verdict}[/yellow] {escape(cell(recipe.row, 'recipe'))}: {report.peak_bytes / GIB:.1f} of "
             f"{report.limit_bytes / GIB:.1f} GiB, chance to fit {report.confidence.fit_probability:.0%}{escape(way)}"
         )
 
 
 def _show_faster(console: Console, audit: Audit) -> None:
-    found = [r for r in audit.recipes if r.verdict == FITS and (r.faster or 0) > RESOLUTION]
+    found = could_be_faster(audit)
     if not found:
         return
     found.sort(key=lambda r: -(r.faster or 0))

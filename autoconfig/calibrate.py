@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.calibration_file import read_calibration, write_calibration
@@ -21,7 +22,7 @@ from time_model.calibration import MOST, NAMES, Calibration, shipped
 def published_calibration() -> Calibration:
     """Fitted on the published runs that `observe.useful_for_calibration` lets in."""
     runs = [run for run in timed_runs(all_published_rows()) if useful_for_calibration(run)]
-    return fit([observe(run) for run in runs], _version("published", runs))
+    return _named(fit([observe(run) for run in runs], ""), "published", runs)
 
 
 def calibrate_file(source: Path, base: Calibration | None = None) -> tuple[Calibration, int]:
@@ -33,7 +34,12 @@ def calibrate_file(source: Path, base: Calibration | None = None) -> tuple[Calib
             f"{source}: none of its rows ({len(left_out):,}) has a whole plan and a measured time (metric_step_s, "
             f"metric_tokens_per_s_per_gpu, metric_tflops_per_gpu or metric_mfu): {reasons or 'it is empty'}"
         )
-    return refine(base or shipped(), [observe(run) for run in runs], _version("runs", runs)), len(runs)
+    return calibrate_runs(runs, base), len(runs)
+
+
+def calibrate_runs(runs: Sequence[Run], base: Calibration | None = None) -> Calibration:
+    """`base`, else the shipped calibration, refined with a cluster's own runs; its version names them."""
+    return _named(refine(base or shipped(), [observe(run) for run in runs], ""), "runs", runs)
 
 
 MOST_REASONS = 5
@@ -44,7 +50,7 @@ def usable_runs(source: Path) -> tuple[list[Run], list[str]]:
     """Rows that can calibrate, and a line with the reason for each of the others."""
     runs, left_out = [], []
     for number, row in enumerate(read_table(source), 1):
-        found = _usable(row)
+        found = usable(row)
         if isinstance(found, Run):
             runs.append(found)
         else:
@@ -52,7 +58,7 @@ def usable_runs(source: Path) -> tuple[list[Run], list[str]]:
     return runs, left_out
 
 
-def _usable(row: Row) -> Run | str:
+def usable(row: Row) -> Run | str:
     """The run, or why it is not used."""
     if cell(row, "full_plan").lower() in NO:
         return "the plan is not whole"
@@ -83,10 +89,14 @@ def duplicates(runs: Sequence[Run]) -> list[str]:
     return [f"id {name} names {count} runs; each counts" for name, count in counts.items() if count > 1]
 
 
-def _version(kind: str, runs: Sequence[Run]) -> str:
-    """Names the runs behind a calibration: their number and a hash of ids and times."""
-    text = "\n".join(f"{run.case.id} {run.measured_s:.6g} {run.case.plan}" for run in runs)
-    return f"{kind}-{len(runs)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+def _named(calibration: Calibration, kind: str, runs: Sequence[Run]) -> Calibration:
+    """With a version: the number of runs behind it and a hash of their ids, times and plans and of what was made of them."""
+    lines = [f"{run.case.id} {run.measured_s:.6g} {run.case.plan}" for run in runs]
+    for entry in calibration.entries:
+        factors = " ".join(f"{getattr(entry.factors, name):.4f}" for name in NAMES)
+        lines.append(f"{entry.architecture} {entry.generation} {entry.kind} {factors}")
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+    return replace(calibration, version=f"{kind}-{len(runs)}-{digest}")
 
 
 def describe(calibration: Calibration, source: Path) -> list[str]:

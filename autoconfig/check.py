@@ -19,6 +19,8 @@ from autoconfig.export.run_arguments import (
     overlap_arguments,
     plan_arguments,
 )
+from autoconfig.megatron_fsdp import as_megatron_takes_it
+from autoconfig.missing_overlap import MissingOverlap, missing_overlaps, with_overlaps
 from autoconfig.nearest_plan import changed_keys, nearest_legal
 from autoconfig.pipeline_split import OWN_RULES, PipelineSplit
 from autoconfig.remedies import Remedy, remedies
@@ -31,7 +33,8 @@ from specs.plan import TrainPlan
 CLOSE = 0.01
 """Among plans this close to the fastest, the one with the fewest changed keys is named."""
 WORTH_SAYING = 0.01
-TP_OVERLAP = "--tp-comm-overlap"
+GIVEN_IN_VAIN = ("--tp-comm-overlap", "--fp8-param-gather")
+"""Switches that a file may give where they have no effect, so that its plan's own arguments do not hold them."""
 Flags = dict[str, tuple[str, ...]]
 MOST_COMPARED = 500
 OLDER = {
@@ -41,8 +44,6 @@ OLDER = {
     "megatron-deepspeed-2023": (),
 }
 """Stacks whose arguments know no uneven stages and no recompute modules, and which of the newer plan keys they know."""
-OF_TORCH_FSDP2 = ("NV100", "NV092", "NV094")
-"""Rules of FSDP2 without a distributed optimizer: Megatron-FSDP runs with one, and with expert parallelism."""
 NO_OTHER_PLAN = "the file trains with Megatron-FSDP, which plans cannot say: nothing is proposed and nothing edited"
 _NODES_VARIABLE = re.compile(r"--(?:nnodes|num[-_]nodes|nodes)[=\s]+\"?\$\{?([A-Za-z_]\w*)")
 SHARDS_OPTIMIZER = "megatron-lm-2022"
@@ -83,6 +84,8 @@ class CheckAnswer:
     plans_ranked: int
     environment: tuple[str, ...] = ()
     """Lines that the script needs for the better (else the nearest legal) plan and does not have."""
+    missing: tuple[MissingOverlap, ...] = ()
+    """Overlaps that the file's legal plan could have and that are not given."""
     remedies: tuple[Remedy, ...] = ()
     """What would make it fit, where nothing does."""
 
@@ -103,9 +106,8 @@ def check(source: CheckInput) -> CheckAnswer:
     """Check what was read."""
     question = source.question
     setting, plan, margin = question.setting, source.plan, question.request.memory_margin
-    broken = tuple(plan_violations(setting, plan, source.split))
-    if source.megatron_fsdp:
-        broken = tuple(violation for violation in broken if violation.rule not in OF_TORCH_FSDP2)
+    held_to = as_megatron_takes_it(plan) if source.megatron_fsdp else plan
+    broken = (*plan_violations(setting, held_to, source.split), *source.fsdp_broken)
     broken = tuple(_with_gpus_wanted(violation, source) for violation in broken)
     report = None if broken else report_plan(setting, plan, None, margin, question.calibration)
     if source.megatron_fsdp:
@@ -113,21 +115,29 @@ def check(source: CheckInput) -> CheckAnswer:
             source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
         )
     nearest = nearest_legal(setting, plan, even_only=setting.stack.name in OLDER) if broken else None
-    ranking = rank_plans(setting, _wish(setting, plan), margin)
+    wanted = overlapped(source)
+    ranking = rank_plans(wanted, _wish(setting, plan), margin)
     better = better_plan(ranking, plan, report)
-    found = None if better is None else report_plan(setting, better, None, margin, question.calibration)
+    found = None if better is None else report_plan(wanted, better, None, margin, question.calibration)
     return CheckAnswer(
         source=source,
         violations=broken,
         nearest=nearest,
         report=report,
         better=found,
-        changes=changes_from(source, better) if better else (),
+        changes=changes_from(source, better, wanted) if better else (),
         fixes=changes_from(source, nearest) if nearest else (),
         environment=missing_environment(source, better or nearest),
         plans_ranked=len(ranking.row),
+        missing=missing_overlaps(setting, plan, question.calibration) if report and source.script else (),
         remedies=() if len(ranking.row) else tuple(remedies(question)),
     )
+
+
+def overlapped(source: CheckInput) -> Setting:
+    """The file's setting with every overlap that its software has: what other plans are ranked with, and written with."""
+    setting = source.question.setting
+    return with_overlaps(setting) if source.script else setting
 
 
 def plan_violations(setting: Setting, plan: TrainPlan, split: PipelineSplit | None) -> list[Violation]:
@@ -209,14 +219,13 @@ def flag_changes(before: Flags, after: Flags) -> tuple[FlagChange, ...]:
     return tuple(change for change in found if change.old != change.new)
 
 
-def changes_from(source: CheckInput, plan: TrainPlan) -> tuple[FlagChange, ...]:
-    """From the file's arguments to those of `plan`."""
+def changes_from(source: CheckInput, plan: TrainPlan, wanted: Setting | None = None) -> tuple[FlagChange, ...]:
+    """From the file's arguments to those of `plan`, in the `wanted` setting (the file's own where none is given)."""
     setting = source.question.setting
     before = plan_flags(setting, source.plan)
-    words = source.script.words() if source.script else ()
-    if any(word.replace("_", "-") == TP_OVERLAP for word in words):
-        before[TP_OVERLAP] = ()  # given where it buys nothing, too: another plan may not start with it
-    return flag_changes(before, plan_flags(setting, plan))
+    words = {word.replace("_", "-") for word in source.script.words()} if source.script else set()
+    before |= {name: () for name in GIVEN_IN_VAIN if name in words}  # another plan may not start with it, or run with it
+    return flag_changes(before, plan_flags(wanted or setting, plan))
 
 
 def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str, ...]:
@@ -230,12 +239,18 @@ def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str
     return tuple(line for line in lines if line.removeprefix("export ") not in source.text)
 
 
-def target_plan(answer: CheckAnswer) -> TrainPlan:
-    """The plan that `--apply-to` writes: the better one, else the nearest legal one. Raises InputError where there is none."""
-    if answer.source.megatron_fsdp:
+def target(answer: CheckAnswer) -> tuple[TrainPlan, Setting]:
+    """What `--apply-to` writes: the better plan, else the nearest legal one, else the file's with the overlaps that it lacks.
+
+    Raises InputError where there is none.
+    """
+    source = answer.source
+    if source.megatron_fsdp:
         raise InputError(f"--apply-to: {NO_OTHER_PLAN}")
     if answer.better is not None:
-        return answer.better.plan
+        return answer.better.plan, overlapped(source)
     if answer.nearest is not None:
-        return answer.nearest
+        return answer.nearest, source.question.setting
+    if answer.missing:
+        return source.plan, overlapped(source)
     raise InputError("--apply-to: there is nothing to change: the plan is legal, fits, and no better one was found")

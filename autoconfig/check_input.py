@@ -11,8 +11,10 @@ from pathlib import Path
 
 from autoconfig.argument_list import name_hint
 from autoconfig.calibration_file import calibrated
+from autoconfig.evaluate import Violation
 from autoconfig.export.plan_json import KIND, read_plan_text
 from autoconfig.megatron_arguments import Overrides, read_arguments
+from autoconfig.megatron_fsdp import connections_violation
 from autoconfig.pipeline_split import PipelineSplit
 from autoconfig.question import Question, Request, read_cluster
 from autoconfig.rules import Setting
@@ -22,7 +24,7 @@ from autoconfig.shell_values import Value, Variables, fields_of, plain_value
 from autoconfig.space import Wish
 from specs.errors import FileError, InputError
 from specs.plan import TrainPlan
-from time_model.calibration import shipped
+from time_model.calibration import Calibration, shipped
 
 MOST_BYTES = 1_000_000
 WANTED = "a launch script, an argument list or a plan.json"
@@ -42,6 +44,8 @@ class CheckRequest:
     seq_length: int | None = None
     global_batch_size: int | None = None
     memory_margin: float = 0.0
+    own_calibration: Calibration | None = None
+    """In place of the shipped one."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}."""
 
@@ -62,6 +66,8 @@ class CheckInput:
     script: Script | None
     megatron_fsdp: bool = False
     """Sharded by Megatron-FSDP: no rule of torch FSDP2 holds, and no other plan can be written into it."""
+    fsdp_broken: tuple[Violation, ...] = ()
+    """Rules of Megatron-FSDP that it breaks."""
 
 
 def read_text(path: Path, wanted: str = WANTED) -> str:
@@ -121,6 +127,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         cluster=request.cluster,
         gpus_per_node=request.gpus_per_node,
         memory_margin=_margin(request),
+        own_calibration=request.own_calibration,
     )
     cluster = read_cluster(asked, assumed)
     read = read_arguments(script.words(), cluster, overrides, script.unread(), script.choices())
@@ -142,11 +149,12 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         text=text,
         script=script,
         megatron_fsdp=read.megatron_fsdp,
+        fsdp_broken=(*read.fsdp_broken, *(connections_violation(script.connections) if read.megatron_fsdp else ())),
     )
 
 
 def _question(setting: Setting, assumed: tuple[str, ...], asked: Request) -> Question:
-    calibration = shipped()
+    calibration = asked.own_calibration or shipped()
     setting = calibrated(setting, calibration)
     return Question(setting=setting, wish=Wish(), assumed=assumed, request=asked, calibration=calibration)
 
@@ -173,7 +181,11 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     if named:
         raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
     asked = Request(
-        model=setting.model.name, gpus=setting.cluster.num_gpus, software=setting.stack.name, memory_margin=_margin(request)
+        model=setting.model.name,
+        gpus=setting.cluster.num_gpus,
+        software=setting.stack.name,
+        memory_margin=_margin(request),
+        own_calibration=request.own_calibration,
     )
     question = _question(setting, (), asked)
     return CheckInput(

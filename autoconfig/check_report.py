@@ -44,6 +44,7 @@ def check_json(answer: CheckAnswer) -> dict[str, Any]:
         "better": None
         if better is None
         else {**report_json(better, question), "changes": _changes(answer.changes), "speedup": answer.speedup},
+        "missing_overlap": [{"flag": one.flag, "saved_seconds": one.saved_seconds} for one in answer.missing],
         "environment": list(answer.environment),
         "plans_ranked": answer.plans_ranked,
     }
@@ -76,7 +77,15 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     _show_legality(console, answer)
     if answer.report is not None:
         _show_report(console, answer, answer.report)
+    for one in answer.missing:
+        console.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.")
+    if answer.missing and answer.better is None:
+        console.print("[dim]--apply-to FILE writes what is not given.[/dim]")
     _show_better(console, answer)
+    if source.unknown:
+        count = len(source.unknown)
+        noun = "argument (above) is" if count == 1 else "arguments (above) are"
+        console.print(f"[yellow]{count} unknown {noun} not taken into account.[/yellow]")
 
 
 def _show_legality(console: Console, answer: CheckAnswer) -> None:

@@ -124,6 +124,8 @@ def search_command(
     autoconfig search --model 175b --gpus 1024
     """
     if cli_study.wants_profile(options):
+        if given := [name for name, value in (("output", output), ("report", report), ("export", export)) if value is not None]:
+            raise InputError(f"--{given[0]} is not for --profile: export what a study found with autoconfig export PLAN")
         cli_study.run_profile(ctx, options, as_json=as_json, model_given=options["model"] is not None)
         return
     from autoconfig.export.service import check_export_folder, export_plan

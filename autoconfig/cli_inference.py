@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +73,19 @@ class Seconds(click.ParamType[float]):
 @click.option(
     "--export", "export_folder", metavar="DIR", help="Write start scripts and benchmark of the first deployment into DIR."
 )
+@click.option("--report", metavar="OUT.html", help="Write the answer as one HTML file that needs nothing else.")
 @click.option("--force", is_flag=True, help="With --export: replace files that autoconfig did not write.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context
 def search_inference(
-    ctx: click.Context, /, inference: bool, as_json: bool, export_folder: str | None, force: bool, **options: Any
+    ctx: click.Context,
+    /,
+    inference: bool,
+    as_json: bool,
+    export_folder: str | None,
+    report: str | None,
+    force: bool,
+    **options: Any,
 ) -> None:
     """Rank the deployments that fit and meet the limits, best first.
 
@@ -84,6 +94,10 @@ def search_inference(
     from autoconfig.serving.question import ServeRequest
     from autoconfig.serving.service import answer
 
+    if report is not None:
+        from autoconfig.html_report import check_report_path
+
+        check_report_path(Path(report))
     found = answer(ServeRequest(**options), None if as_json else progress())
     clear_progress()
     if as_json:
@@ -95,6 +109,11 @@ def search_inference(
         from autoconfig.serving.report import show_answer
 
         show_answer(console(), found)
+    if report is not None:
+        from autoconfig.serving.html_report import write_report
+
+        write_report(found, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]))
+        click.echo(f"report written to {report}", err=True)
     if not found.reports:
         ctx.exit(EXIT_NOTHING_FITS)
     if export_folder is not None:

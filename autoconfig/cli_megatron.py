@@ -12,6 +12,8 @@ import click
 EXIT_ILLEGAL = 2
 EXIT_DOES_NOT_FIT = 3
 WIDTH_WHEN_PIPED = 160
+LONG_TABLE = 20
+"""Recipes from which on progress is written where stderr is no terminal."""
 
 
 def register(group: click.Group) -> None:
@@ -92,7 +94,7 @@ def audit_command(file: Path, quick: bool, output: str | None, as_json: bool) ->
 
     if output is not None:
         check_csv_path(Path(output))
-    audit = audit_file(file, quick=quick, progress=_progress if sys.stderr.isatty() else None)
+    audit = audit_file(file, quick=quick, progress=_progress)
     if output is not None:
         write_csv(audit, Path(output))
     if as_json:
@@ -104,4 +106,8 @@ def audit_command(file: Path, quick: bool, output: str | None, as_json: bool) ->
 
 
 def _progress(done: int, total: int) -> None:
-    click.echo(f"\r{done} of {total} recipes", nl=done + 1 == total, err=True)
+    """One line that counts on a terminal; elsewhere a line for each tenth of a table that takes a while."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{done} of {total} recipes", nl=done + 1 == total, err=True)
+    elif total >= LONG_TABLE and done % -(-total // 10) == 0:
+        click.echo(f"{done} of {total} recipes", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import click
 from specs.errors import InputError
 
 if TYPE_CHECKING:
+    from autoconfig.question import Request
     from autoconfig.study.session import Options, Session
     from autoconfig.study.settings import StudySettings
     from autoconfig.study.worker import Control
@@ -26,7 +28,8 @@ EXIT_NOTHING_FITS = 3
 EXIT_INTERRUPTED = 130
 NAMES = (
     "profile", "study", "resume", "budget", "storage", "folder", "device", "device_memory", "runner", "slurm", "partition",
-    "account", "jobs", "job_timeout", "steps", "warmup_steps", "objective", "seed", "python", "quiet", "save_calibration",
+    "account", "jobs", "job_timeout", "gpus_here", "steps", "warmup_steps", "objective", "seed", "python", "quiet",
+    "save_calibration",
 )  # fmt: skip
 """Options of a profiling search, as the command gets them."""
 
@@ -34,6 +37,28 @@ _folder = click.option(
     "--folder", default=DEFAULT_FOLDER, show_default=True, type=click.Path(path_type=Path), help="Studies, jobs and logs."
 )
 _storage = click.option("--storage", metavar="URL", help="postgresql://... for many workers.  [default: SQLite in --folder]")
+
+
+def runner_options(command: Command) -> Command:
+    """How jobs run: shared by a profiling search and a worker that profiles."""
+    own = (
+        click.option(
+            "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
+            help="Jobs as processes of this machine, or through sbatch.",
+        ),
+        click.option("--slurm", multiple=True, metavar="OPTION", help="A further #SBATCH option, like --qos=low."),
+        click.option("--partition", help="Slurm partition."),
+        click.option("--account", help="Slurm account."),
+        click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Slurm jobs at once."),
+        click.option(
+            "--gpus-here", type=click.IntRange(1), metavar="N",
+            help="GPUs that jobs can have; below --gpus, ranks of each plan are emulated on one.  [default: --gpus]",
+        ),
+        click.option("--python", default=sys.executable, help="Interpreter with torch and megatron-core.  [default: this one]"),
+    )  # fmt: skip
+    for option in reversed(own):
+        command = option(command)
+    return command
 
 
 def study_options(command: Command) -> Command:
@@ -47,14 +72,6 @@ def study_options(command: Command) -> Command:
         _folder,
         click.option("--device", type=click.Choice(("cuda", "cpu")), help="Where jobs run.  [default: cuda]"),
         click.option("--device-memory", metavar="SIZE", help="Limit of each rank, like 2GiB.  [CPU: half of all, shared out]"),
-        click.option(
-            "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
-            help="Jobs as processes of this machine, or through sbatch.",
-        ),
-        click.option("--slurm", multiple=True, metavar="OPTION", help="A further #SBATCH option, like --qos=low."),
-        click.option("--partition", help="Slurm partition."),
-        click.option("--account", help="Slurm account."),
-        click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Jobs at once."),
         click.option("--job-timeout", default="1h", show_default=True, metavar="TIME", help="A job's most time."),
         click.option("--steps", type=int, default=5, show_default=True, help="Timed steps of a job."),
         click.option("--warmup-steps", type=int, default=2, show_default=True, help="Steps before them."),
@@ -63,10 +80,10 @@ def study_options(command: Command) -> Command:
             help="headroom: step time against free memory; cost: tokens per money, with --price.",
         ),
         click.option("--seed", type=int, default=0, show_default=True, help="Of the study."),
-        click.option("--python", default=sys.executable, help="Interpreter with torch and megatron-core.  [default: this one]"),
         click.option("--quiet", is_flag=True, help="No progress."),
         click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json)."),
     )  # fmt: skip
+    command = runner_options(command)
     for option in reversed(own):
         command = option(command)
     return command
@@ -78,13 +95,18 @@ def wants_profile(options: dict[str, Any]) -> bool:
         return True
     if options["study"]:
         raise InputError("--study names a profiling study: say --profile too")
+    source = click.get_current_context().get_parameter_source
+    alone = [name for name in NAMES if source(name) not in (None, click.core.ParameterSource.DEFAULT)]
+    if alone:
+        raise InputError(f"--{alone[0].replace('_', '-')} is for a search that measures: say --profile --study NAME too")
     return False
 
 
 def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, model_given: bool) -> None:
     """The whole command."""
+    from autoconfig.cli_options import request_of
     from autoconfig.study.screen import screen, show_found
-    from autoconfig.study.session import NothingFitsError, lock_folder, make_runner, open_session
+    from autoconfig.study.session import NothingFitsError, check_python, lock_folder, make_runner, open_session
     from autoconfig.study.settings import parse_budget
     from autoconfig.study.storage import errors_of
     from autoconfig.study.worker import Control
@@ -95,8 +117,12 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
         from autoconfig.files import check_output_path
 
         check_output_path(Path(options["save_calibration"]), (".json",))
-    given = _settings(options) if model_given else None
-    how = _how(options)
+    given = settings_of_options(request_of(options), options) if model_given else None
+    how = options_of_runner(
+        options["folder"], options, storage_url=options["storage"], job_limit_s=job_limit_s(options)
+    )
+    if how.runner == "local":
+        check_python(how.python)
     with lock_folder(how.folder):
         if given is not None and given.device == "cpu" and not options["quiet"]:
             click.echo("measuring this CPU's operators, where the study has none yet ...", err=True)
@@ -105,17 +131,19 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
         except NothingFitsError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(EXIT_NOTHING_FITS)
-        control = Control()
+        if not options["quiet"]:
+            click.echo(f"Assumed: {'; '.join(session.assumed)}", err=True)
+        control, resume_command = Control(), f"autoconfig search --resume {shlex.quote(name)}{_same_place(options)}"
         with contextlib.closing(session), errors_of(how.url):
             runner = make_runner(session)
-            with screen(quiet=options["quiet"]) as listener, _signals(control, name, listener.say):
+            with screen(quiet=options["quiet"]) as listener, _signals(control, resume_command, listener.say):
                 reason = session.worker(runner, listener, budget, control=control).run()
             found = _report(session, options, reason, as_json)
         if not as_json:
             from autoconfig.cli import console
 
             show_found(console(), found, reason)
-            click.echo(f"resume: autoconfig search --resume {name}{_same_place(options)}", err=True)
+            click.echo(f"resume: {resume_command}", err=True)
         if control.finish or control.cancel:
             ctx.exit(EXIT_INTERRUPTED)
 
@@ -124,7 +152,7 @@ def _report(session: Session, options: dict[str, Any], reason: str, as_json: boo
     from autoconfig.calibration_file import write_calibration
     from autoconfig.study.report import found_json, learned_calibration, study_found
 
-    found = study_found(session)
+    found = study_found(session, options.get("price"))
     if as_json:
         click.echo(json.dumps({**found_json(found), "stopped": reason}, indent=2, allow_nan=False))
     if options["save_calibration"]:
@@ -149,45 +177,54 @@ def _name(options: dict[str, Any], model_given: bool) -> tuple[str, bool]:
     return options["study"], False
 
 
-def _settings(options: dict[str, Any]) -> StudySettings:
-    from autoconfig.cli_options import request_of
+def settings_of_options(request: Request, options: dict[str, Any]) -> StudySettings:
+    """What is measured. `options` may leave out all but what was given. Raises InputError."""
     from autoconfig.study.settings import StudySettings, parse_size
 
-    if options["gpus_at_most"] is not None:
+    if options.get("gpus_at_most") is not None:
         raise InputError("--profile measures on one number of GPUs: say --gpus N in place of --gpus-at-most")
-    memory = options["device_memory"]
+    if options.get("objective") == "cost" and not options.get("price"):
+        raise InputError("--objective cost: say --price too, money per GPU and hour")
+    memory = options.get("device_memory")
+    kept = {name: options[name] for name in ("seed", "steps", "warmup_steps", "objective") if name in options}
     return StudySettings(
-        request=request_of(options),
-        device=options["device"] or "cuda",
+        request=request,
+        device=options.get("device") or "cuda",
         device_memory_bytes=None if memory is None else parse_size(memory),
-        seed=options["seed"],
-        steps=options["steps"],
-        warmup_steps=options["warmup_steps"],
-        objective=options["objective"],
+        **kept,
     )
 
 
-def _how(options: dict[str, Any]) -> Options:
-    from autoconfig.study.session import Options
+def job_limit_s(options: dict[str, Any]) -> float:
+    """Seconds of --job-timeout. Raises InputError."""
     from autoconfig.study.settings import parse_budget
-    from profiler.slurm import SlurmOptions
 
     limit = parse_budget(options["job_timeout"]).seconds
     if limit is None:
         raise InputError(f"--job-timeout {options['job_timeout']}: give a time like 10m")
+    return limit
+
+
+def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Options:
+    """Where jobs run, from `runner_options`. Raises InputError."""
+    from autoconfig.study.session import Options
+    from profiler.slurm import SlurmOptions
+
+    if options["runner"] == "local" and options["jobs"] > 1:
+        raise InputError(f"--jobs {options['jobs']}: jobs at once on one machine slow each other down; use --runner slurm")
     return Options(
-        folder=options["folder"],
-        storage_url=options["storage"],
+        folder=folder,
         runner=options["runner"],
         python=options["python"],
         slots=options["jobs"],
-        job_limit_s=limit,
+        gpus_here=options["gpus_here"],
         slurm=SlurmOptions(partition=options["partition"], account=options["account"], extra=tuple(options["slurm"])),
+        **more,
     )
 
 
 @contextlib.contextmanager
-def _signals(control: Control, name: str, say: Callable[[str], None]) -> Iterator[None]:
+def _signals(control: Control, resume_command: str, say: Callable[[str], None]) -> Iterator[None]:
     """Ctrl-C once: finish what runs; twice, or SIGTERM: cancel it."""
 
     def interrupt(*_: object) -> None:
@@ -196,7 +233,7 @@ def _signals(control: Control, name: str, say: Callable[[str], None]) -> Iterato
             say("cancelling what runs ...")
         else:
             control.finish = True
-            say(f"finishing what runs; Ctrl-C again cancels it. Go on later with: autoconfig search --resume {name}")
+            say(f"finishing what runs; Ctrl-C again cancels it. Go on later with: {resume_command}")
 
     def terminate(*_: object) -> None:
         control.finish = control.cancel = True
@@ -211,14 +248,19 @@ def _signals(control: Control, name: str, say: Callable[[str], None]) -> Iterato
 
 
 def _same_place(options: dict[str, Any]) -> str:
-    import shlex
-
+    """Options of a resume that no storage keeps: where, and by what means."""
     parts = []
     if str(options["folder"]) != DEFAULT_FOLDER:
-        parts.append(f" --folder {shlex.quote(str(options['folder']))}")
+        parts.append(f"--folder {shlex.quote(str(options['folder']))}")
     if options["storage"]:
-        parts.append(" --storage URL")
-    return "".join(parts)
+        parts.append("--storage URL")
+    if options["python"] != sys.executable:
+        parts.append(f"--python {shlex.quote(options['python'])}")
+    if options["runner"] != "local":
+        parts.append(f"--runner {options['runner']}")
+    if options["gpus_here"]:
+        parts.append(f"--gpus-here {options['gpus_here']}")
+    return "".join(f" {part}" for part in parts)
 
 
 @click.group("studies")
@@ -246,9 +288,15 @@ def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
     if as_json or rows:
         from autoconfig.cli import show_rows
 
-        show_rows("studies", rows, as_json)
+        show_rows("studies", rows if as_json else [_readable(row) for row in rows], as_json)
     else:
         click.echo("no studies yet")
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    best = row["best_step_seconds"]
+    shown = {**row, "best_step_seconds": None if best is None else f"{best:.4g}"}
+    return {name: "-" if value is None else value for name, value in shown.items()}
 
 
 @studies_group.command("show")
@@ -279,9 +327,11 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 @_storage
 def delete_command(name: str, folder: Path, storage: str | None) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
+    from autoconfig.study.session import lock_folder
     from autoconfig.study.storage import delete_study, opened
 
-    with opened(_existing(folder, storage)) as found:
+    url = _existing(folder, storage)
+    with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:
         delete_study(found, name)
     click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
 

@@ -85,7 +85,7 @@ def emulate_plan(request: Request, plan_text: str, rank: int, device: str, steps
     report = report_plan(setting, plan, calibration=question.calibration)
     measured = micro_batch_seconds(setting, plan, rank, measurement.ranks[0])
     m = job.num_microbatches
-    predicted = sum(report.time_parts.get(name, 0.0) for name in COMPUTE_PARTS) / m
+    predicted = compute_seconds(report, m)
     return EmulateAnswer(
         question=question,
         plan=plan,
@@ -97,6 +97,11 @@ def emulate_plan(request: Request, plan_text: str, rank: int, device: str, steps
         predicted_compute_seconds=predicted,
         step_seconds=composed_step(report, m, predicted, measured),
     )
+
+
+def compute_seconds(report: PlanReport, num_microbatches: int) -> float:
+    """Predicted compute of one micro-batch on the stage that decides the step: what an emulated rank measures."""
+    return sum(report.time_parts.get(name, 0.0) for name in COMPUTE_PARTS) / num_microbatches
 
 
 def composed_step(report: PlanReport, num_microbatches: int, predicted: float, measured: float) -> float:
@@ -119,9 +124,7 @@ def micro_batch_seconds(setting: Setting, plan: TrainPlan, rank: int, figures: R
         "embedding": int(stage == 0),
         "head": int(stage == plan.pp - 1),
     }
-    return sum(
-        count * figures.layer_seconds.get(f"{kind}.{name}", 0.0) for kind, count in counts.items() for name in PASSES
-    )
+    return sum(count * figures.layer_seconds.get(f"{kind}.{name}", 0.0) for kind, count in counts.items() for name in PASSES)
 
 
 def run_job(job: Job, python: str) -> Measurement:

@@ -27,7 +27,7 @@ from specs.gpu_catalogue import load_gpu
 from specs.model import ModelSpec
 from specs.numerics import Workload
 from specs.plan import TrainPlan
-from specs.recompute import NONE, Recompute
+from specs.recompute import NONE, OP, Recompute
 from specs.software import SoftwareStack
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
@@ -102,7 +102,7 @@ def read_partial(row: Row) -> PartialCase:
     if (parallel := flag(row, "sp")) is not None:
         fixed["sp"] = frozenset({parallel})
     if cell(row, "recompute"):
-        fixed["recompute"] = frozenset({read_recompute(cell(row, "recompute"))})
+        fixed["recompute"] = frozenset({read_recompute(cell(row, "recompute"), stack)})
     if cell(row, "fsdp") or cell(row, "optimizer_shard"):
         stage, dist_opt = _sharding(row, stack, assumed)
         fixed["fsdp"] = frozenset({stage if stage > 1 else 0})
@@ -119,7 +119,7 @@ def measured_step_seconds(row: Row, setting: Setting) -> float | None:
         return step
     if (rate := number(row, "metric_tokens_per_s_per_gpu")) is not None and rate > 0:
         return tokens / rate / gpus
-    flops = flops_per_step(setting, cell(row, "flops_convention"), read_recompute(cell(row, "recompute"))) / gpus
+    flops = flops_per_step(setting, cell(row, "flops_convention"), read_recompute(cell(row, "recompute"), setting.stack)) / gpus
     if (tflops := number(row, "metric_tflops_per_gpu")) is not None and tflops > 0:
         return flops / (tflops * 1e12)
     if (mfu := number(row, "metric_mfu")) is not None and mfu > 0:
@@ -145,11 +145,14 @@ def contradiction(row: Row, case: Case) -> str:
     )
 
 
-def read_recompute(text: str) -> Recompute:
-    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b])."""
+def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
+    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b]); `selective` alone
+    is what the stack means by it."""
     text = text.strip()
     if text in ("", "none"):
         return NONE
+    if text == "selective" and stack.recomputes_by_operator:
+        return Recompute("selective", (OP,))
     if text in ("full", "selective"):
         return Recompute.parse(text)
     if match := _FULL_RECOMPUTE.fullmatch(text):
@@ -209,7 +212,7 @@ def _plan(
         ep=degree(row, "ep"),
         etp=degree(row, "etp"),
         sp=bool(parallel) and tp > 1,
-        recompute=read_recompute(cell(row, "recompute")),
+        recompute=read_recompute(cell(row, "recompute"), stack),
         first=first,
         last=last,
         dist_opt=dist_opt,

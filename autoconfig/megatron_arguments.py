@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoconfig.argument_list import Arguments, Choices, split_arguments
+from autoconfig.evaluate import Violation
+from autoconfig.megatron_fsdp import fsdp_violations
 from autoconfig.megatron_model import read_model
 from autoconfig.megatron_numerics import read_numerics, read_seq_length
 from autoconfig.megatron_plan import read_plan
@@ -62,6 +64,8 @@ class ArgumentsRead:
     split: PipelineSplit | None
     """Where the file places the layers itself (a layout or the account-for flags)."""
     megatron_fsdp: bool
+    fsdp_broken: tuple[Violation, ...]
+    """Rules of Megatron-FSDP that the arguments break."""
     unknown: tuple[str, ...]
     ignored: tuple[str, ...]
     assumed: tuple[str, ...]
@@ -94,7 +98,8 @@ def read_arguments(
     workload = Workload(seq_length=seq, global_batch_size=batch)
     stack = load_stack(overrides.software or software_name(arguments, assumed))
     plain = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
-    stack = read_software(arguments, plain, found.plan, assumed)
+    stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
+    fsdp_broken = tuple(fsdp_violations(arguments))
     for name in _READ_ELSEWHERE:
         arguments.has(name)
     return ArgumentsRead(
@@ -105,6 +110,7 @@ def read_arguments(
         plan=found.plan,
         split=found.split,
         megatron_fsdp=found.megatron_fsdp,
+        fsdp_broken=fsdp_broken,
         unknown=(*arguments.unknown, *arguments.depends()),
         ignored=arguments.not_used(),
         assumed=tuple(assumed),

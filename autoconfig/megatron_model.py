@@ -6,9 +6,9 @@ import ast
 from typing import Any
 
 from autoconfig.argument_list import Arguments
+from autoconfig.megatron_vocabulary import vocabulary
 from specs.errors import InputError, UnsupportedError
 from specs.model import ModelSpec
-from specs.model_catalogue import load_model, model_names
 from specs.rope import YARN_ORIGINAL, RopeScaling
 
 _REFUSED = {
@@ -24,8 +24,6 @@ _REFUSED = {
     "--decoder-num-layers": "an encoder-decoder model",
     "--decoder-seq-length": "an encoder-decoder model",
 }
-_TOKENIZER_VOCAB = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 131072}
-GPT2_VOCAB = 50257
 ROTARY_BASE = 10_000
 """Megatron-LM's default, like the others here."""
 _POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
@@ -60,7 +58,7 @@ def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
     values |= _window(a)
     values["mtp_num_layers"] = a.whole("--mtp-num-layers") or 0
     values["make_vocab_size_divisible_by"] = a.count("--make-vocab-size-divisible-by") or 128
-    values["vocab_size"] = _vocabulary(a, values, assumed)
+    values["vocab_size"] = vocabulary(a, values, assumed)
     return ModelSpec(name="model of the file", **values)
 
 
@@ -291,21 +289,3 @@ def _window(a: Arguments) -> dict[str, Any]:
         "window_size": size if size > 0 else None,
         "window_attn_skip_freq": pattern if isinstance(pattern, int) else None,
     }
-
-
-def _vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
-    given = a.count("--vocab-size", "--padded-vocab-size")
-    if given:
-        return given
-    tokenizer = a.text("--tokenizer-type") or ""
-    if tokenizer in _TOKENIZER_VOCAB:
-        assumed.append(f"vocabulary {_TOKENIZER_VOCAB[tokenizer]}, that of {tokenizer} (--vocab-size)")
-        return _TOKENIZER_VOCAB[tokenizer]
-    for name in model_names():
-        known = load_model(name)
-        same = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
-        if all(getattr(known, key) == values[key] for key in same):
-            assumed.append(f"vocabulary {known.vocab_size}, that of {name}, a model of the same shape (--vocab-size)")
-            return known.vocab_size
-    assumed.append(f"vocabulary {GPT2_VOCAB}: the file does not say it (--vocab-size)")
-    return GPT2_VOCAB

@@ -154,6 +154,8 @@ def _sequence_parallel(a: Arguments, tp: int, assumed: list[str]) -> bool:
 def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
     """(distributed optimizer, fsdp stage)."""
     dist_opt = a.has("--use-distributed-optimizer")
+    if a.has("--use-torch-fsdp2") and a.has(*MEGATRON_FSDP):
+        raise InputError("contradictory: --use-torch-fsdp2 and --use-megatron-fsdp (NV109); drop one of them")
     if a.has("--use-torch-fsdp2"):
         return False, 2 if a.has("--torch-fsdp2-no-reshard-after-forward") else 3
     if a.has(*MEGATRON_FSDP):
@@ -162,7 +164,7 @@ def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
             raise InputError(f"--data-parallel-sharding-strategy {strategy[:40]!r}: use one of {', '.join(_SHARDING)}")
         stage = _SHARDING[strategy]
         assumed.append(f"read as Megatron-FSDP, {strategy}: legality as Megatron has it, priced as {_priced_as(stage)}")
-        return (False, stage) if stage > 1 else (stage == 1 or dist_opt, 0)
+        return (False, stage) if stage > 1 else (stage == 1, 0)
     if a.has("--deepspeed"):
         zero = a.whole("--zero-stage")
         if zero is None:
@@ -175,7 +177,7 @@ def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
 
 
 def _priced_as(stage: int) -> str:
-    return f"torch FSDP2 of ZeRO stage {stage}" if stage > 1 else "plain data parallelism, its optimizer sharded where asked"
+    return f"torch FSDP2 of ZeRO stage {stage}" if stage > 1 else "a sharded optimizer" if stage else "plain data parallelism"
 
 
 def _offload(a: Arguments) -> float:

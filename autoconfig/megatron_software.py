@@ -13,13 +13,21 @@ from specs.plan import TrainPlan
 from specs.software import DISPATCHERS, SoftwareStack
 from specs.software_catalogue import DEFAULT_STACK
 
+GATHER = "--overlap-param-gather"
+OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"
 FIRST_CORE_YEAR = 2024
 """First year in which Megatron-LM builds its model from megatron-core with Transformer Engine unless told otherwise."""
-_OVERLAPS = (
+OVERLAPS = (
     ("--overlap-grad-reduce", "overlap_grad_reduce"),
     ("--overlap-param-gather", "overlap_param_gather"),
     ("--tp-comm-overlap", "tp_overlap_share"),
 )
+"""Arguments that switch an overlap on, and the stack's field that says so."""
+
+
+def is_modern(name: str) -> bool:
+    """Stacks of today's Megatron-LM: overlaps are switched on by arguments."""
+    return name in (DEFAULT_STACK, "megatron-local") or name.startswith("megatron-core")
 
 
 def software_name(a: Arguments, assumed: list[str]) -> str:
@@ -41,10 +49,12 @@ def software_name(a: Arguments, assumed: list[str]) -> str:
     return name
 
 
-def read_software(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str]) -> SoftwareStack:
+def read_software(
+    a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str], *, megatron_fsdp: bool = False
+) -> SoftwareStack:
     """The setting's stack with what the arguments switch on and off. Raises InputError for overlap without its condition."""
     name = setting.stack.name
-    modern = name in (DEFAULT_STACK, "megatron-local") or name.startswith("megatron-core")
+    modern = is_modern(name)
     if a.has("--tp-comm-overlap") and not plan.sp:
         raise InputError(
             "--tp-comm-overlap needs --sequence-parallel and tensor parallelism above 1 (NV047); drop it or add them"
@@ -53,10 +63,12 @@ def read_software(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list
         "software": name,
         "attention_kernel": _attention_kernel(a, modern),
         "loss_fusion": "native" if a.has("--cross-entropy-loss-fusion") else "",
-        "overlap": _overlap(a, setting, plan, assumed) if modern else "",
+        "overlap": _overlap(a, setting, plan, assumed, megatron_fsdp) if modern else "",
         "cuda_graph": "1" if a.has("--enable-cuda-graph", "--external-cuda-graph") else "",
     }
-    stack = read_stack(row, [])
+    stack = replace(read_stack(row, []), supports_fp8_param_gather_with_fsdp=megatron_fsdp)
+    if plan.fsdp and setting.numerics.fp8_param_gather and not megatron_fsdp:
+        assumed.append("--fp8-param-gather is switched off by Megatron-LM under torch FSDP2: priced without it")
     dispatcher = a.text("--moe-token-dispatcher-type")
     if dispatcher is not None and modern:
         backend = a.text("--moe-flex-dispatcher-backend") or "deepep"
@@ -66,21 +78,25 @@ def read_software(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list
     return stack
 
 
-def _overlap(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str]) -> str:
+def _overlap(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str], megatron_fsdp: bool) -> str:
     """The overlaps that are on, in the words of a row of runs.
 
     An argument that is missing switches its overlap off where the plan could have it. Where it could not (tensor-parallel
     overlap at tp 1), its absence says nothing of other plans: the stack's default stays. Weights are gathered beside the
-    forward only where gradients are reduced beside the backward (Megatron's arguments.py asserts it).
+    forward only where gradients are reduced beside the backward (Megatron's arguments.py asserts it). FSDP overlaps by itself:
+    torch FSDP2 prefetches, Megatron-FSDP switches the reduction on where gradients are sharded and the gather where weights are
+    (megatron_fsdp.py, MegatronFSDP.__init__), so that only stage 2 keeps a choice.
     """
     possible = {argument.flag for argument in overlap_arguments(setting, plan)}
     words = ["given"]
-    for flag, field in _OVERLAPS:
+    for flag, field in OVERLAPS:
         usual = bool(getattr(setting.stack.time, field))
-        if a.has(flag) or (usual and flag not in possible):
+        chosen = megatron_fsdp and plan.fsdp == 2 and flag == GATHER
+        if a.has(flag) or (usual and flag not in possible and not chosen):
             words.append(flag.removeprefix("--"))
-        if a.has(flag) and usual and flag not in possible:
-            assumed.append(f"{flag} buys nothing here: priced without it")
+        if a.has(flag) and usual and flag not in possible and not chosen:
+            by_itself = plan.fsdp and flag != "--tp-comm-overlap"
+            assumed.append(f"{flag}: {OF_ITSELF}" if by_itself else f"{flag} buys nothing here: priced without it")
     if "overlap-grad-reduce" not in words and "overlap-param-gather" in words:
         words.remove("overlap-param-gather")
     return "+".join(words)

@@ -14,7 +14,7 @@ from typing import Any
 INDEX = "index.html"
 REPORT = "report.html"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-REPORT_MODULES = ("dom", "format", "charts", "timeline", "plots", "views", "scaling", "report")
+REPORT_MODULES = ("dom", "format", "charts", "timeline", "plots", "views", "scaling", "deployments", "report")
 """ES modules of a report, each after those that it imports."""
 
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([a-z]+)\.js";\n', re.MULTILINE)

@@ -59,6 +59,8 @@ class Request:
     software: str | None = None
     calibration: str | None = None
     """A file of `autoconfig calibrate`; None: the shipped one; `none`: the documented defaults."""
+    own_calibration: Calibration | None = None
+    """In place of the shipped one, where the caller has measurements of his own."""
     seq_length: int | None = None
     global_batch_size: int | None = None
     architecture: Mapping[str, object] = field(default_factory=dict)
@@ -152,6 +154,8 @@ def _check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
 def _calibration(request: Request) -> Calibration:
     if not request.local_files and request.calibration not in (None, NO_CALIBRATION):
         raise InputError(f"calibration {request.calibration!r}: leave it out for the service's own, or say {NO_CALIBRATION}")
+    if request.calibration is None and request.own_calibration is not None:
+        return request.own_calibration
     return named_calibration(request.calibration)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specs.cluster import ClusterSpec
+from specs.megatron_build import all_biases
 from specs.model import ModelSpec
 from specs.numerics import Numerics, Workload
 from specs.recompute import Recompute
@@ -330,6 +331,20 @@ PLAN_RULES: tuple[PlanRule, ...] = (
         reason="what a software stack has is ours to know",
     ),
     PlanRule(
+        id="AC012",
+        text="selective recomputation is by modules (selective:core_attn) in Megatron and most stacks, by operator "
+        "(selective:op) in torchtitan",
+        enforced_in="nowhere",
+        reason="what a software stack has is ours to know",
+    ),
+    PlanRule(
+        id="AC011",
+        text="recomputing mlp in layers with biases needs Transformer Engine's layers",
+        enforced_in="run time",
+        reason="the local MLP returns its bias, a parameter, as an output of the checkpoint, whose backward then calls itself "
+        "without end",
+    ),
+    PlanRule(
         id="AC005",
         text="the plan's tp x pp x cp x dp must be the number of GPUs",
         enforced_in="nowhere",
@@ -357,6 +372,11 @@ def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
         return "AC006"
     if "mlp" in modules and 0 not in model.moe_pattern:
         return "AC004"
+    alone = not recompute.by_operator or len(modules) == 1
+    if modules and not (alone and recompute.by_operator == setting.stack.recomputes_by_operator):
+        return "AC010" if not setting.stack.supports_selective_recompute else "AC012"
+    if "mlp" in modules and all_biases(model) and not setting.stack.supports_mlp_recompute_with_biases:
+        return "AC011"
     if model.mtp_num_layers and recompute.method == "uniform" and recompute.num_layers > 1:
         return "NV121"
     return "AC010" if modules and not setting.stack.supports_selective_recompute else None

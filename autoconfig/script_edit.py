@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.argument_list import Arguments, Given, split_arguments
-from autoconfig.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target_plan
+from autoconfig.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target
 from autoconfig.check_input import CheckInput, CheckRequest, read_check
-from autoconfig.evaluate import PlanReport
+from autoconfig.evaluate import PlanReport, report_plan
 from autoconfig.export.plan_json import plan_text
 from autoconfig.export.refresh import is_ours, refreshed
 from autoconfig.export.run_arguments import overlap_arguments
@@ -75,17 +75,22 @@ def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path, *, force: b
 
 def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     """The file's text with the better plan in it. Raises InputError listing the changes where it cannot be edited."""
-    source, plan = answer.source, target_plan(answer)
-    report = answer.better if answer.better and answer.better.plan == plan else None
+    source = answer.source
+    plan, setting = target(answer)
+    question = source.question
+    report = report_plan(setting, plan, None, question.request.memory_margin, question.calibration)
     if source.kind == "plan":
-        return plan_text(source.question.setting, plan, report)
-    return edited_text(source, plan, report, request)
+        return plan_text(setting, plan, report)
+    return edited_text(source, plan, report, request, setting)
 
 
-def edited_text(source: CheckInput, plan: TrainPlan, report: PlanReport | None, request: CheckRequest) -> str:
-    """A script's or argument list's text with `plan` in it, read again before it is returned. Raises InputError."""
-    setting = source.question.setting
-    changes = changes_from(source, plan)
+def edited_text(
+    source: CheckInput, plan: TrainPlan, report: PlanReport | None, request: CheckRequest, wanted: Setting | None = None
+) -> str:
+    """A script's or argument list's text with `plan` in it, in the `wanted` setting (default: the file's own overlaps), read
+    again before it is returned. Raises InputError."""
+    setting = wanted or source.question.setting
+    changes = changes_from(source, plan, setting)
     text = _edited(source, changes, plan_flags(setting, plan))
     if is_ours(text):
         text = refreshed(text, setting, plan, report)
@@ -142,6 +147,17 @@ def _edited(source: CheckInput, changes: Sequence[FlagChange], wanted: Flags) ->
     assert script is not None
     arguments = split_arguments(script.words(), script.unread(), script.choices())
     return _Editor(source.text, script.argv, arguments, changes).text(wanted)
+
+
+def _merged(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans with nothing but blanks between them as one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if found and not text[found[-1][1] : start].strip(" \t"):
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found
 
 
 class _Editor:
@@ -250,10 +266,17 @@ class _Editor:
             if empty and after < len(text) and not any(first <= place <= after for place in touched):
                 yield first, text.find("\n", after) + 1
                 continue
-            for start, end in spans:
-                while text[first:start].strip() and text[start - 1] in " \t":
-                    start -= 1
-                yield start, end
+            yield from (self._with_blanks(first, start, end) for start, end in _merged(text, spans))
+
+    def _with_blanks(self, first: int, start: int, end: int) -> tuple[int, int]:
+        """What is cut of a line that begins at `first`, with the blanks on one side: the words around stay one apart."""
+        text = self.before
+        before = text[first:start]
+        if before.strip() and text[start - 1] in " \t":
+            return first + len(before.rstrip(" \t")), end
+        while text[end : end + 1] in (" ", "\t") and text[end:].lstrip(" \t")[:1] not in ("\\", "#", "\n", ""):
+            end += 1
+        return start, end
 
     def _quoted_span(self, position: int, name: str) -> tuple[int, int]:
         """A whole word with the quotes around it."""

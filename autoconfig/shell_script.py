@@ -33,6 +33,8 @@ class Script:
     gpus_reason: str
     """Why the number of GPUs is not known; empty where it is."""
     notes: tuple[str, ...]
+    connections: str = ""
+    """What the script sets CUDA_DEVICE_MAX_CONNECTIONS to; empty where it does not, or it is not known."""
 
     def words(self) -> list[str]:
         """The argument list as text."""
@@ -73,7 +75,14 @@ def read_script(text: str, settings: Mapping[str, str] | None = None) -> Script:
         num_gpus=num_gpus,
         gpus_reason=reason,
         notes=tuple(dict.fromkeys(reader.notes)),
+        connections=_known_text(reader.variables.values.get("CUDA_DEVICE_MAX_CONNECTIONS")),
     )
+
+
+def _known_text(value: Value | list[Value] | None) -> str:
+    if not value or isinstance(value, list) or any(piece.unknown for piece in value):
+        return ""
+    return text_of(value)
 
 
 def _best_launch(reader: Reader) -> Launch | None:

@@ -17,6 +17,7 @@ from memory_model.moments import logits_per_rank
 from memory_model.shapes import Shape
 from specs.errors import InputError, UnsupportedError
 from specs.job import Job
+from specs.megatron_build import endless_recomputation
 from specs.parameters import padded_vocab_size
 from specs.plan import TrainPlan, parse_plan
 from specs.software import SoftwareStack
@@ -115,11 +116,8 @@ def legal_plan(setting: Setting, plan_text: str) -> TrainPlan:
 
 def trace_request(setting: Setting, plan: TrainPlan, ranks: tuple[int, ...]) -> TraceRequest:
     """What the training core is asked. Raises UnsupportedError for what it cannot build."""
-    if "mlp" in plan.recompute.modules and setting.model.add_bias_linear:
-        raise UnsupportedError(
-            f"{plan}: megatron-core cannot recompute mlp in a model with biases (its checkpoint calls itself without end); "
-            "leave mlp out"
-        )
+    if (endless := endless_recomputation(setting.model, plan.recompute.modules)) is not None:
+        raise UnsupportedError(f"{plan}: {endless}")
     job = Job(
         model=setting.model,
         plan=plan,

@@ -14,11 +14,9 @@ from typing import Any
 
 from specs.errors import AutoconfigError, InputError
 from specs.exit_code import ExitCode
-from specs.trace import RankTrace, TraceRequest, read_rank, request_text
+from specs.trace import MOST_PROCESSES, RankTrace, TraceRequest, read_rank, request_text
 
 MODULE = "trainer.trace_process"
-MOST_PROCESSES = 2
-"""Traces at a time: each takes one core and up to 2 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)

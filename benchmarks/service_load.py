@@ -1,6 +1,6 @@
 """Load on a running service: requests per second and latency, repeated and fresh questions, and the server's memory.
 
-`python benchmarks/service_load.py` starts a service of its own on a free port, asks it, prints a table and ends it.
+`python benchmarks/service_load.py [load] [memory]` starts a service on a free port, asks it, prints a table and ends it.
 """
 
 from __future__ import annotations
@@ -94,27 +94,34 @@ def start_service(folder: str) -> tuple[subprocess.Popen[str], int]:
     return process, int(line.rsplit(":", 1)[1])
 
 
-def main() -> None:
+def main(parts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         process, port = start_service(folder)
         try:
             body = [[json.dumps(QUESTION).encode()]]
             asyncio.run(load(port, 2, body, 3.0))
-            print("service: POST /v1/plans, 175B on 1,024 GPUs; medians of", RUNS, "runs")
-            print(f"{'questions':<10} {'clients':>7} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
-            for kind in ("repeated", "fresh"):
-                for clients in (1, 16, 64):
-                    results = []
-                    for run in range(RUNS if kind == "repeated" or clients == 1 else 1):
-                        bodies = body if kind == "repeated" else fresh_bodies(clients, run)
-                        results.append(asyncio.run(load(port, clients, bodies, SECONDS if kind == "repeated" else 0.0)))
-                    rate = statistics.median(r for r, _ in results)
-                    p50, p99 = (statistics.median(percentile(times, q) for _, times in results) for q in (0.5, 0.99))
-                    print(f"{kind:<10} {clients:>7} {rate:>11,.0f} {p50 * 1e3:>8.1f} {p99 * 1e3:>8.1f}")
-            memory(port, process.pid, body)
+            if "load" in parts:
+                speed(port, body)
+            if "memory" in parts:
+                memory(port, process.pid, body)
         finally:
             process.terminate()
             process.wait(30)
+
+
+def speed(port: int, body: list[list[bytes]]) -> None:
+    """Requests per second and latency of repeated and fresh questions."""
+    print("service: POST /v1/plans, 175B on 1,024 GPUs; medians of", RUNS, "runs")
+    print(f"{'questions':<10} {'clients':>7} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
+    for kind in ("repeated", "fresh"):
+        for clients in (1, 16, 64):
+            results = []
+            for run in range(RUNS if kind == "repeated" or clients == 1 else 1):
+                bodies = body if kind == "repeated" else fresh_bodies(clients, run)
+                results.append(asyncio.run(load(port, clients, bodies, SECONDS if kind == "repeated" else 0.0)))
+            rate = statistics.median(r for r, _ in results)
+            p50, p99 = (statistics.median(percentile(times, q) for _, times in results) for q in (0.5, 0.99))
+            print(f"{kind:<10} {clients:>7} {rate:>11,.0f} {p50 * 1e3:>8.1f} {p99 * 1e3:>8.1f}", flush=True)
 
 
 def memory(port: int, pid: int, body: list[list[bytes]]) -> None:
@@ -131,4 +138,4 @@ def memory(port: int, pid: int, body: list[list[bytes]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or ["load", "memory"])

@@ -100,7 +100,7 @@ def recomputed_activations(recompute: Recompute, chunk_layers: Number, whole: Nu
 
 def mlp_released(recompute: Recompute, whole: Number, kept: Number) -> Number:
     """The MLP's tensors of one layer, gone when attention's backward starts: as many as were kept or are back."""
-    return whole if recompute.granularity == "full" else kept
+    return whole if recompute.granularity == "full" or recompute.by_operator else kept
 
 
 def returning_layers(recompute: Recompute, chunk_layers: Number) -> Number:

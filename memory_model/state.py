@@ -36,16 +36,16 @@ class ParameterGroup:
     """Ranks over which data-parallel sharding divides."""
 
 
-def weight_bytes(group: ParameterGroup, numerics: Numerics, gpu: GpuSpec, fsdp: Number) -> Number:
+def weight_bytes(group: ParameterGroup, numerics: Numerics, gpu: GpuSpec, fsdp: Number, fp8_gather: Number) -> Number:
     """Weights: 2 bytes (4 in fp32), fp8 copies for GEMMs, divided over the group with FSDP (ZeRO-3).
 
-    fp8 without fp8_param_gather keeps the 16-bit weight and caches the fp8 one; with it the fp8 one replaces it.
+    fp8 keeps the 16-bit weight and caches the fp8 one; with `fp8_gather` (specs.fp8_gather) the fp8 one replaces it.
     """
     wide = TYPE_BYTES[numerics.precision] if numerics.precision != "fp8" else 2
     total = wide * group.parameters
     if numerics.precision == "fp8":
         cached = fp8_weight_copy_bytes(numerics, gpu)
-        total = total + group.gemm_weights * (cached - 2 if numerics.fp8_param_gather else cached)
+        total = total + group.gemm_weights * np.where(fp8_gather, cached - 2, cached)
     return np.where(np.equal(fsdp, 3), total / group.shard, total)
 
 

@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_model import activations, moments, separate_gradients, state
+from memory_model.by_operator import kept_by_operator
 from memory_model.in_flight import chunk_counts, chunks_in_flight
 from memory_model.overhead import workspace_bytes
 from memory_model.recomputation import MLP_PARTS, kept_under_selective
 from memory_model.shapes import Shape
 from specs.cluster import ClusterSpec
+from specs.fp8_gather import gathers_fp8
 from specs.gpu import GpuSpec
 from specs.layouts import Layouts, StageTable, stage_table
 from specs.model import ModelSpec
@@ -172,7 +174,12 @@ def _kind_table(
         name: np.asarray(size) + zeros
         for name, size in activations.layer_activations(model, moe, numerics, memory, shape, gpu).items()
     }
-    kept = [kept_under_selective(parts, r.modules, memory) for r in recomputes]
+    kept = [
+        kept_by_operator(model, moe, numerics, shape, parts)
+        if r.by_operator
+        else kept_under_selective(parts, r.modules, memory)
+        for r in recomputes
+    ]
     backward = _mlp_backward(model, moe, numerics, memory, shape, parts)
 
     def mlp(sizes: dict[str, Floats]) -> Floats:
@@ -219,7 +226,7 @@ def stage_terms(
     chunks = chunks_in_flight(pp, vpp, stages.index, m)
     in_flight = _layers_in_flight(layouts, stages, chunks)
     groups = _parameter_groups(model, numerics, layouts, stages)
-    parts = _state_parts(model, cluster, numerics, memory, layouts, groups)
+    parts = _state_parts(model, cluster, numerics, dataclasses.replace(stack, memory=memory), layouts, groups)
     embedding = moments.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
     vocab = padded_vocab_size(model, layouts.tp)
@@ -329,7 +336,7 @@ def _state_parts(
     model: ModelSpec,
     cluster: ClusterSpec,
     numerics: Numerics,
-    memory: StackMemory,
+    stack: SoftwareStack,
     layouts: Layouts,
     groups: list[state.ParameterGroup],
 ) -> dict[str, Floats]:
@@ -341,12 +348,13 @@ def _state_parts(
         layer = layer_parameters(model, moe, layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None])
         shapes += layer.gemm_shapes if not shapes else layer.gemm_shapes[len(attention_gemms(model, 1)) :]
         largest = np.maximum(largest, layer.dense + layer.experts)
-    dummies = moments.dummy_weight_gradients(memory, shapes)
+    dummies = moments.dummy_weight_gradients(stack.memory, shapes)
+    fp8 = gathers_fp8(numerics, stack, fsdp)
     return {
-        "weight_bytes": sum((state.weight_bytes(g, numerics, cluster.gpu, fsdp) for g in groups), zeros),
+        "weight_bytes": sum((state.weight_bytes(g, numerics, cluster.gpu, fsdp, fp8) for g in groups), zeros),
         "gradient_bytes": sum((state.gradient_bytes(g, numerics, fsdp) for g in groups), zeros),
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,
-        "workspace_bytes": workspace_bytes(memory) + zeros,
+        "workspace_bytes": workspace_bytes(stack.memory) + zeros,
         "fsdp_unit_bytes": state.fsdp_unit_bytes(largest, numerics, fsdp) + zeros,
     }

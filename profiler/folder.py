@@ -85,8 +85,8 @@ class JobFolder:
 
 
 def folder_of(root: Path, job: Job) -> JobFolder:
-    """The folder of this content under `root`; it need not exist."""
-    return JobFolder(root / job.content_hash[:NAME_DIGITS])
+    """The folder of this content under `root`; it need not exist. Its path is absolute: watchers and jobs work elsewhere."""
+    return JobFolder(root.absolute() / job.content_hash[:NAME_DIGITS])
 
 
 def prepare(root: Path, job: Job) -> JobFolder:

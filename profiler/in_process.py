@@ -4,7 +4,7 @@ cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from profiler.folder import JobFolder, write_json, write_text
 from profiler.outcome import EXITED, outcome_of
@@ -29,6 +29,11 @@ class InProcessRunner:
         measurement = self._measure(folder.job())
         write_text(folder.result_file, measurement_text(measurement))
         write_json(folder.end_file, {"reason": EXITED, "exit_code": measurement.exit_code, "seconds": measurement.wall_seconds})
+
+    def submit_together(self, jobs: Sequence[tuple[JobFolder, float]]) -> None:
+        """One by one."""
+        for folder, limit_s in jobs:
+            self.submit(folder, limit_s)
 
     def poll(self, folder: JobFolder) -> Life:
         """Ended once there is a result."""

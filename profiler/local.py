@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from profiler.errors import RunnerError
@@ -40,6 +40,7 @@ class LocalRunner:
             if lock is None:
                 return
             stack.enter_context(lock)
+            end_marked(folder.path, 0.0)  # what a watcher that was killed may have left
             attempt = int(read_json(folder.launch_file).get("attempt", 0)) + 1
             for stale in (folder.end_file, folder.life_file):
                 stale.unlink(missing_ok=True)
@@ -54,6 +55,11 @@ class LocalRunner:
             write_json(folder.launch_file, launch)
             os.set_inheritable(lock.descriptor, True)
             self._watchers[folder.path] = _start_watcher(folder, lock)
+
+    def submit_together(self, jobs: Sequence[tuple[JobFolder, float]]) -> None:
+        """One by one."""
+        for folder, limit_s in jobs:
+            self.submit(folder, limit_s)
 
     def poll(self, folder: JobFolder) -> Life:
         """Running while the folder's lock is held."""
@@ -94,10 +100,13 @@ class LocalRunner:
 def _start_watcher(folder: JobFolder, lock: FileLock) -> int:
     """Process id of a watcher in a session of its own; it inherits the lock. It may outlive this process."""
     arguments = [sys.executable, "-P", "-m", "profiler.supervise", str(folder.path), str(lock.descriptor)]
-    nothing = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1, 2)]
+    streams = [
+        *((os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1)),
+        (os.POSIX_SPAWN_OPEN, 2, str(folder.log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+    ]
     environment = {**os.environ, "PYTHONPATH": _python_path()}
     try:
-        return os.posix_spawn(sys.executable, arguments, environment, file_actions=nothing, setsid=True)
+        return os.posix_spawn(sys.executable, arguments, environment, file_actions=streams, setsid=True)
     except OSError as error:
         raise RunnerError(f"{sys.executable} cannot be started: {error.strerror or error}") from error
 

@@ -35,6 +35,9 @@ FINAL = frozenset({Kind.MEASURED, Kind.OUT_OF_MEMORY, Kind.FAILED, Kind.CRASHED,
 ABOUT_THIS_MACHINE = frozenset({ExitCode.MISSING_PACKAGE, ExitCode.NO_DEVICE, ExitCode.DISK})
 """Exit codes that every other job here would end with too."""
 
+CORE_SAYS = "trainer: "
+"""How the training core's own messages begin."""
+SEARCHED_LINES = 60
 EXITED, TIMEOUT, CANCEL, LOSS = "exited", "timeout", "cancelled", "lost"
 """`reason` in end.json."""
 
@@ -77,7 +80,7 @@ def outcome_of(folder: JobFolder) -> Outcome | None:
 
 def _rank_exit_code(folder: JobFolder) -> int | None:
     """What torchrun says the first failed rank ended with; torchrun itself always ends with 1."""
-    found = re.findall(r"exitcode\s*: (-?\d+)", "\n".join(folder.last_lines(60)))
+    found = re.findall(r"exitcode\s*: (-?\d+)", "\n".join(folder.last_lines(SEARCHED_LINES)))
     return int(found[-1]) if found else None
 
 
@@ -100,5 +103,7 @@ def _from_result(folder: JobFolder) -> Outcome:
 
 
 def _tail(folder: JobFolder) -> str:
-    lines = folder.last_lines(3)
-    return f"; log {folder.log_file}" + (f" ends: {' | '.join(line.strip()[:160] for line in lines)}" if lines else " is empty")
+    """What the training core said last (`trainer: ...`; torchrun prints a frame below it), else the last lines."""
+    said = [line for line in folder.last_lines(SEARCHED_LINES) if line.startswith(CORE_SAYS)]
+    lines = said[-1:] or folder.last_lines(3)
+    return f"; log {folder.log_file}" + (f" ends: {' | '.join(line.strip()[:400] for line in lines)}" if lines else " is empty")

@@ -5,14 +5,18 @@ do).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 MARK = "AUTOCONFIG_JOB_FOLDER"
 """Environment variable of every process of a job: the folder's path."""
 POLL_S = 0.05
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent dies."""
 
 
 def marked(folder: Path) -> list[int]:
@@ -59,3 +63,9 @@ def start_ticks(process: int) -> int | None:
     except OSError:
         return None
     return int(text.rpartition(")")[2].split()[19])
+
+
+def die_with_parent() -> Callable[[], object]:
+    """For Popen's preexec_fn: the kernel sends SIGTERM to the child when this process dies, however it dies."""
+    library = ctypes.CDLL(None, use_errno=True)
+    return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -5,7 +5,7 @@ job's folder, so that another process can go on where one was killed.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from profiler.folder import JobFolder
@@ -34,6 +34,9 @@ class Runner(Protocol):
     def submit(self, folder: JobFolder, limit_s: float) -> None:
         """Start the job in the folder, to be ended after `limit_s`; nothing where it runs already. Raises FileError,
         RunnerError."""
+
+    def submit_together(self, jobs: Sequence[tuple[JobFolder, float]]) -> None:
+        """`submit` of several at once, each (folder, limit_s): for a scheduler one request. Raises as `submit`."""
 
     def poll(self, folder: JobFolder) -> Life:
         """Look again. Safe from any process."""

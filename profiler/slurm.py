@@ -1,11 +1,12 @@
 """SlurmRunner: jobs as Slurm batch jobs, through sbatch, squeue, scontrol and scancel; sacct only where accounting runs.
 
 The scheduler says what lives; result.json says what came of it. A job carries its folder's name as its job name, so that a
-search that was killed between sbatch and writing the job's number finds it again.
+search that was killed between sbatch and writing the job's number finds it again; tasks of an array by its name and theirs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -18,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.errors import RunnerError
-from profiler.folder import JobFolder, read_json, write_json, write_text
+from profiler.folder import NAME_DIGITS, JobFolder, read_json, write_json, write_text
 from profiler.outcome import CANCEL, EXITED, LOSS, TIMEOUT, outcome_of
 from profiler.processes import MARK
 from profiler.runner import Command, Life
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 NAME_PREFIX = "autoconfig-"
+SCRIPT = "job.sbatch"
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 ALIVE = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 LOST_STATES = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
@@ -74,19 +76,39 @@ class SlurmRunner:
 
     def submit(self, folder: JobFolder, limit_s: float) -> None:
         """sbatch; nothing where the scheduler has the job already."""
-        if self._job_id(folder) is not None and self.poll(folder) in (Life.WAITING, Life.RUNNING):
+        self.submit_together([(folder, limit_s)])
+
+    def submit_together(self, jobs: Sequence[tuple[JobFolder, float]]) -> None:
+        """One sbatch: several jobs are one job array, whose time limit is the longest one's. Raises RunnerError."""
+        wanted = [(folder, limit_s) for folder, limit_s in jobs if not self._is_there(folder)]
+        if not wanted:
             return
+        name = wanted[0][0].name if len(wanted) == 1 else f"array-{_digest([folder.name for folder, _ in wanted])}"
+        for task, (folder, limit_s) in enumerate(wanted):
+            self._write_script(folder, limit_s, None if len(wanted) == 1 else (name, task))
+        script = wanted[0][0].path / SCRIPT
+        if len(wanted) > 1:
+            script = wanted[0][0].path / f"{name}.sbatch"
+            write_text(script, self._array_script(name, wanted))
+        done = _call(["sbatch", "--parsable", str(script)], wanted[0][0].path)
+        if done.returncode:
+            raise RunnerError(f"sbatch refuses the job: {_said(done)} (script {script})")
+        number = done.stdout.strip().split(";")[0]
+        for task, (folder, _) in enumerate(wanted):
+            write_json(folder.life_file, {"slurm_job_id": number if len(wanted) == 1 else f"{number}_{task}"})
+
+    def _is_there(self, folder: JobFolder) -> bool:
+        return self._job_id(folder) is not None and self.poll(folder) in (Life.WAITING, Life.RUNNING)
+
+    def _write_script(self, folder: JobFolder, limit_s: float, array: tuple[str, int] | None) -> None:
+        """launch.json and the batch script of one job; `array`: the name that squeue knows it by, and its task."""
         attempt = int(read_json(folder.launch_file).get("attempt", 0)) + 1
         for stale in (folder.end_file, folder.life_file):
             stale.unlink(missing_ok=True)
         command = self._command(folder, folder.job())
-        write_json(folder.launch_file, {"runner": self.name, "command": command, "limit_s": limit_s, "attempt": attempt})
-        script = folder.path / "job.sbatch"
-        write_text(script, self._script(folder, command, limit_s))
-        done = _call(["sbatch", "--parsable", str(script)], folder.path)
-        if done.returncode:
-            raise RunnerError(f"sbatch refuses the job: {_said(done)} (script {script})")
-        write_json(folder.life_file, {"slurm_job_id": done.stdout.strip().split(";")[0]})
+        launch = {"runner": self.name, "command": command, "limit_s": limit_s, "attempt": attempt}
+        write_json(folder.launch_file, launch if array is None else {**launch, "array": array[0], "task": array[1]})
+        write_text(folder.path / SCRIPT, self._script(folder, command, limit_s))
 
     def poll(self, folder: JobFolder) -> Life:
         """Ask squeue, then scontrol, then sacct. What is not known any more and left no result is lost."""
@@ -115,14 +137,16 @@ class SlurmRunner:
             time.sleep(POLL_S)
 
     def _job_id(self, folder: JobFolder) -> str | None:
-        """From life.json; where the search was killed before it was written, by the job's name."""
+        """From life.json; where the search was killed before it was written, by the job's or array's name."""
         known = read_json(folder.life_file).get("slurm_job_id")
         if known is not None:
             return str(known)
-        if not folder.launch_file.exists():
+        launch = read_json(folder.launch_file)
+        if not launch:
             return None
-        done = _call(["squeue", "--noheader", f"--name={NAME_PREFIX}{folder.name}", "--format=%i"])
-        found = done.stdout.split()
+        array = launch.get("array")
+        done = _call(["squeue", "--noheader", "--array", f"--name={NAME_PREFIX}{array or folder.name}", "--format=%i"])
+        found = [number for number in done.stdout.split() if array is None or number.endswith(f"_{launch['task']}")]
         if not found:
             return None
         write_json(folder.life_file, {"slurm_job_id": found[0]})
@@ -148,21 +172,43 @@ class SlurmRunner:
         return "", ""
 
     def _script(self, folder: JobFolder, command: Sequence[str], limit_s: float) -> str:
-        minutes = max(1, math.ceil(limit_s / 60))  # Slurm keeps limits in minutes
         environment = {**self._environment, MARK: str(folder.path)}
         lines = [
-            "#!/bin/bash",
-            f"#SBATCH --job-name={NAME_PREFIX}{folder.name}",
+            *self._header(folder.name, limit_s),
             f"#SBATCH --output={folder.log_file}",
             "#SBATCH --open-mode=append",
-            f"#SBATCH --chdir={folder.path}",
-            f"#SBATCH --time={minutes}",
-            "#SBATCH --requeue",
-            *self._options.lines(),
+            f"cd {shlex.quote(str(folder.path))} || exit 1",
             *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
             f"exec {'srun ' if self._options.nodes > 1 else ''}{shlex.join(command)}",
         ]
         return "\n".join(lines) + "\n"
+
+    def _array_script(self, name: str, jobs: Sequence[tuple[JobFolder, float]]) -> str:
+        """Every task runs its folder's own script, and what it prints goes to that folder's log."""
+        folders = " ".join(shlex.quote(str(folder.path)) for folder, _ in jobs)
+        lines = [
+            *self._header(name, max(limit_s for _, limit_s in jobs)),
+            f"#SBATCH --array=0-{len(jobs) - 1}",
+            "#SBATCH --output=/dev/null",
+            f"folders=({folders})",
+            "folder=${folders[$SLURM_ARRAY_TASK_ID]}",
+            f'exec bash "$folder/{SCRIPT}" >> "$folder/{jobs[0][0].log_file.name}" 2>&1',
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _header(self, name: str, limit_s: float) -> list[str]:
+        minutes = max(1, math.ceil(limit_s / 60))  # Slurm keeps limits in minutes
+        return [
+            "#!/bin/bash",
+            f"#SBATCH --job-name={NAME_PREFIX}{name}",
+            f"#SBATCH --time={minutes}",
+            "#SBATCH --requeue",
+            *self._options.lines(),
+        ]
+
+
+def _digest(names: Sequence[str]) -> str:
+    return hashlib.sha256(" ".join(names).encode()).hexdigest()[:NAME_DIGITS]
 
 
 def _end_of(state: str, detail: str, job_id: str) -> dict[str, object]:

@@ -7,7 +7,6 @@ ended. When it returns, no process of the job is left.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -19,12 +18,11 @@ from typing import Any
 from profiler.folder import JobFolder, read_json, write_json
 from profiler.nvml import Sampler
 from profiler.outcome import CANCEL, EXITED, TIMEOUT
-from profiler.processes import MARK, end_marked, start_ticks
+from profiler.processes import MARK, die_with_parent, end_marked, start_ticks
 from specs.errors import AutoconfigError
 
 GRACE_S = 5.0
 """From the polite signal to the kill."""
-PR_SET_PDEATHSIG = 1
 
 
 class _Cancelled(Exception):
@@ -62,11 +60,6 @@ def supervise(folder: JobFolder) -> None:
 
 def _start(launch: dict[str, Any], folder: JobFolder, log: Any) -> subprocess.Popen[bytes]:
     environment = {**os.environ, **launch.get("environment", {}), MARK: str(folder.path)}
-    library = ctypes.CDLL(None, use_errno=True)
-
-    def die_with_watcher() -> None:
-        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
     return subprocess.Popen(
         launch["command"],
         cwd=launch.get("cwd") or folder.path,
@@ -75,7 +68,7 @@ def _start(launch: dict[str, Any], folder: JobFolder, log: Any) -> subprocess.Po
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=die_with_watcher,
+        preexec_fn=die_with_parent(),
     )
 
 

@@ -23,13 +23,15 @@ class EngineSpec:
     """tensorrt-llm, vllm, sglang, megatron: whose server config is written."""
     year: int
     parent: str | None = None
-    """Generation whose constants stand in where this one was not measured; written down before fitting."""
+    """Generation whose constants stand in where this one was not measured (declared when: docs/inference.md, accuracy)."""
     aliases: tuple[str, ...] = ()
     """`backend` or `backend backend_version` of published tables."""
     kv_memory_ratio: float = 0.9
     """Share of the memory that is free after loading that becomes KV cache."""
     kv_of_total: bool = False
     """The share counts from the whole device (vLLM, SGLang) instead."""
+    scheduler_policy: str = "no_evict"
+    """A request is admitted when its whole cache is free (no_evict) or its prompt's (max_util: running ones may pause)."""
     kv_block_tokens: int = 32
     """Tokens of one cache block: a sequence's last block is half empty on average."""
     runtime_bytes: int = 0

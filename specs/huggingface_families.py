@@ -11,6 +11,8 @@ from typing import Any
 from specs.config_reader import ConfigReader
 from specs.errors import UnsupportedError
 from specs.huggingface_rope import rotary_fields
+from specs.huggingface_router import deepseek_router, norm_epsilon, softmax_router
+from specs.router import RouterNumbers
 
 Fields = dict[str, Any]
 MAX_LAYERS = 10_000
@@ -82,7 +84,7 @@ def _decoder(cfg: ConfigReader, *, tied: bool = False, activation_key: str = "hi
         "num_query_groups": cfg.integer("num_key_value_heads", kv_default or heads),
         "kv_channels": _head_dim(cfg, hidden, heads), "max_position_embeddings": cfg.integer("max_position_embeddings", 4096),
         "gated_linear_unit": gated, "activation": _activation(cfg, activation_key, activation, gated),
-        "normalization": "RMSNorm", "add_bias_linear": False,
+        "normalization": "RMSNorm", "norm_epsilon": norm_epsilon(cfg), "add_bias_linear": False,
         "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", tied),
         **rotary_fields(cfg, rotary_base),
     }
@@ -111,7 +113,7 @@ def _mistral(cfg: ConfigReader, rotary_base: int = 10_000) -> Fields:
 def _mixtral(cfg: ConfigReader) -> Fields:
     fields = _mistral(cfg, rotary_base=1_000_000)
     return fields | {"num_moe_experts": cfg.integer("num_local_experts", 8), "moe_ffn_hidden_size": fields["ffn_hidden_size"],
-                     "moe_router_topk": cfg.integer("num_experts_per_tok", 2)}
+                     "moe_router_topk": cfg.integer("num_experts_per_tok", 2), **softmax_router(cfg, True)}
 
 
 def _phi3(cfg: ConfigReader) -> Fields:
@@ -149,7 +151,7 @@ def _sparse_step(cfg: ConfigReader, layers: int) -> Fields:
 def _qwen_moe(cfg: ConfigReader, fields: Fields, experts: int, topk: int, width: int) -> Fields:
     return fields | _sparse_step(cfg, fields["num_layers"]) | {
         "num_moe_experts": cfg.integer("num_experts", experts), "moe_router_topk": cfg.integer("num_experts_per_tok", topk),
-        "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size", width)}
+        "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size", width), **softmax_router(cfg, None)}
 
 
 def _qwen2_moe(cfg: ConfigReader) -> Fields:
@@ -179,6 +181,7 @@ def _deepseek(cfg: ConfigReader) -> Fields:
         "vocab_size": cfg.integer("vocab_size"), "ffn_hidden_size": cfg.integer("intermediate_size"),
         "max_position_embeddings": cfg.integer("max_position_embeddings", 4096), "gated_linear_unit": True,
         "activation": _activation(cfg, "hidden_act", "silu", True), "normalization": "RMSNorm",
+        "norm_epsilon": norm_epsilon(cfg),
         **rotary_fields(cfg), "add_bias_linear": False,
         "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", False),
         "multi_latent_attention": True, "q_lora_rank": q_rank, "kv_lora_rank": cfg.integer("kv_lora_rank", 512),
@@ -197,7 +200,7 @@ def _deepseek_experts(cfg: ConfigReader, layers: int, v3: bool) -> Fields:
     shared = cfg.integer("n_shared_experts", 0, low=0, high=10_000) * width
     return {"num_moe_experts": cfg.integer("n_routed_experts"), "moe_router_topk": cfg.integer("num_experts_per_tok"),
             "moe_ffn_hidden_size": width, "moe_shared_expert_intermediate_size": shared, "moe_layer_freq": pattern,
-            "moe_router_enable_expert_bias": v3}
+            "moe_router_enable_expert_bias": v3, **deepseek_router(cfg)}
 
 
 def _gpt_oss(cfg: ConfigReader) -> Fields:
@@ -209,7 +212,7 @@ def _gpt_oss(cfg: ConfigReader) -> Fields:
         "kv_channels": cfg.integer("head_dim", 64), "add_qkv_bias": bias, "add_attention_output_bias": bias,
         "attention_sinks": True, "num_moe_experts": cfg.integer("num_local_experts", 128),
         "moe_router_topk": cfg.integer("num_experts_per_tok", 4), "moe_ffn_hidden_size": fields["ffn_hidden_size"],
-        "moe_router_bias": True, "moe_expert_bias": True}
+        "moe_router_bias": True, "moe_expert_bias": True, "router": RouterNumbers(score_function="softmax")}
 
 
 def _nemotron(cfg: ConfigReader) -> Fields:

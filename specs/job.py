@@ -25,8 +25,8 @@ DEVICES = ("cpu", "cuda")
 SOFTWARE = ("megatron-local", "transformer-engine")
 """Stacks that the training core can build; names of `specs/catalogue/software`."""
 ATTENTION_KERNELS = ("flash", "unfused")
-_NOT_CONTENT = ("name", "default_seq_length", "default_global_batch_size", "published_parameters")
-"""Fields of ModelSpec that change nothing in a run: two names of one architecture are one job."""
+_NOT_CONTENT = ("name", "default_seq_length", "default_global_batch_size", "published_parameters", "norm_epsilon", "router")
+"""Fields of ModelSpec that the training core does not read: two names of one architecture are one job."""
 
 
 @dataclass(frozen=True, kw_only=True)

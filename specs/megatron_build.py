@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from specs.model import ModelSpec
 
 
@@ -22,3 +24,17 @@ def not_buildable(model: ModelSpec) -> list[str]:
         "biases in some linear layers only": model.add_attention_output_bias != all_biases(model) and not model.add_bias_linear,
     }
     return [reason for reason, holds in reasons.items() if holds]
+
+
+def endless_recomputation(model: ModelSpec, modules: Sequence[str]) -> str | None:
+    """Why this selective recomputation never ends in megatron-core, or None.
+
+    An MLP with biases returns its last bias, a parameter, as an output of `checkpoint` (tensor_parallel/random.py,
+    0.16.1 and 0.19.2); autograd then takes the checkpoint for the parameter's history, and its backward runs itself again.
+    """
+    if "mlp" not in modules or not all_biases(model) or 0 not in model.moe_pattern:
+        return None
+    return (
+        "recomputing mlp where linear layers have biases never ends in megatron-core (the checkpoint returns the bias, a "
+        "parameter, as its output); take full recomputation, or other modules"
+    )

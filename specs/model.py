@@ -17,6 +17,7 @@ from functools import cached_property
 
 from specs.errors import InputError
 from specs.rope import RopeScaling
+from specs.router import RouterNumbers
 
 ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
 POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "none")
@@ -43,6 +44,8 @@ class ModelSpec:
     gated_linear_unit: bool = False
     activation: str = "gelu"
     normalization: str = "LayerNorm"
+    norm_epsilon: float | None = None
+    """None where it is not known; it changes results, not time or memory."""
     layernorm_bias: bool = True
     """False for LayerNorm with a weight only (MPT); RMSNorm never has a bias."""
     position_embedding_type: str = "learned_absolute"
@@ -78,6 +81,8 @@ class ModelSpec:
     """The router's linear layer has a bias (GPT-OSS)."""
     moe_router_enable_expert_bias: bool = False
     """One correction bias per expert, published among the weights, not trained by gradient (DeepSeek-V3)."""
+    router: RouterNumbers | None = None
+    """None where they are not known."""
     moe_expert_bias: bool = False
     """The experts' linear layers have biases (GPT-OSS)."""
     moe_layer_freq: int | tuple[int, ...] = 1
@@ -178,6 +183,9 @@ def _check_positive(model: ModelSpec) -> None:
             raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 1 to {most}, or left out")
     if not isinstance(model.rotary_percent, int | float) or not 0 < model.rotary_percent <= 1:
         raise InputError(f"{model.name}: rotary_percent={model.rotary_percent!r} must be above 0 and at most 1")
+    epsilon = model.norm_epsilon
+    if epsilon is not None and not (isinstance(epsilon, float) and 0 < epsilon < 1):
+        raise InputError(f"{model.name}: norm_epsilon={epsilon!r} must be above 0 and below 1, or left out")
     if model.num_layers > 10_000:
         raise InputError(f"{model.name}: num_layers={model.num_layers} is more than 10,000")
     if not model.multi_latent_attention and model.num_attention_heads % model.num_query_groups:

@@ -19,6 +19,7 @@ from specs.gpt3_family import gpt3_style
 from specs.huggingface import model_from_config
 from specs.model import ModelSpec
 from specs.rope import rope_scaling_of
+from specs.router import router_of
 from specs.units import parse_count
 
 FOLDER = Path(__file__).parent / "catalogue" / "models"
@@ -161,6 +162,7 @@ def _build(data: dict[str, Any], stem: str) -> ModelSpec:
     if isinstance(values.get("moe_layer_freq"), list):
         values["moe_layer_freq"] = tuple(values["moe_layer_freq"])
     values["rope_scaling"] = rope_scaling_of(values.get("rope_scaling"))
+    values["router"] = router_of(values.get("router"))
     return ModelSpec(**values)
 
 

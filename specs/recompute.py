@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 from specs.errors import PlanError
 
-MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
-"""Megatron's --recompute-modules that this project prices, in the order in which they are printed."""
+OP = "op"
+"""torchtitan's selective activation checkpointing by operator (`selective_ac_option = "op"`): the layer is run again, but what
+attention and every second matrix product put out is kept (torchtitan/distributed/activation_checkpoint.py, 2024 and 2025)."""
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", OP)
+"""What selective recomputation can name, in the order in which it is printed: Megatron's --recompute-modules that this project
+prices, and `op`."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Recompute:
             raise PlanError(
                 f"recompute {self.granularity!r}: use none, selective:MODULE+MODULE, full:uniform:N or full:block:N"
             )
+
+    @property
+    def by_operator(self) -> bool:
+        """Whole layers are run again but for the outputs of some operators."""
+        return OP in self.modules
 
     def __str__(self) -> str:
         if self.granularity == "selective":

@@ -17,8 +17,11 @@ SUPPORT_FLAGS = {
     "supports_fp8": True,
     "supports_fsdp": True,
     "supports_fsdp_with_tied_embeddings": False,
+    "supports_fp8_param_gather_with_fsdp": False,
     "supports_distributed_optimizer": True,
     "supports_selective_recompute": True,
+    "recomputes_by_operator": False,
+    "supports_mlp_recompute_with_biases": True,
     "supports_context_parallel": True,
     "supports_sequence_parallel": True,
 }

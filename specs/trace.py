@@ -13,6 +13,8 @@ from specs.plan import TrainPlan
 from specs.software import StackMemory
 
 SCHEMA_VERSION = 1
+MOST_PROCESSES = 2
+"""Traces at a time: each takes one core and up to 2 GB."""
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
 """Why a byte is held: model state (three), saved for a backward, as wide as the vocabulary, anything else."""
 
@@ -99,11 +101,11 @@ def pipeline_stage(plan: TrainPlan, rank: int) -> int:
 
 
 def default_ranks(plan: TrainPlan) -> tuple[int, ...]:
-    """First and last rank of each distinct pipeline stage.
+    """First and last rank of each pipeline stage.
 
     All stages are distinct: each holds another number of micro-batches, or other layers, or the embedding or the head. The
-    ranks of one stage are alike but for the rounding of shards, so that in between the first rank stands for all.
+    ranks of one stage are alike but for the rounding of shards, which its last rank shows.
     """
     per_stage = plan.world_size // plan.pp
-    ends = {0, per_stage - 1, (plan.pp - 1) * per_stage, plan.world_size - 1}
-    return tuple(sorted(ends | {stage * per_stage for stage in range(plan.pp)}))
+    ends = {first + place for first in range(0, plan.world_size, per_stage) for place in (0, per_stage - 1)}
+    return tuple(sorted(ends))

@@ -56,9 +56,6 @@ def explain_operators(
 
 def _row(op: Operator, recompute: Recompute) -> OperatorRow:
     forward, flops = _number(op.forward), _number(op.flops)
-    again = (recompute.granularity == "full" and op.layer in ("all", "dense", "moe")) or bool(
-        set(op.modules) & set(recompute.modules)
-    )
     share = flops / (forward * op.peak_flops_per_s) if flops and forward and op.peak_flops_per_s else None
     return OperatorRow(
         operator=op.name,
@@ -67,11 +64,19 @@ def _row(op: Operator, recompute: Recompute) -> OperatorRow:
         forward_seconds=forward,
         dgrad_seconds=_number(op.dgrad),
         wgrad_seconds=_number(op.wgrad),
-        recompute_seconds=forward if again else 0.0,
+        recompute_seconds=forward * _recomputed_share(op, recompute),
         forward_flops=flops,
         forward_bytes=_number(op.traffic),
         share_of_peak=share,
     )
+
+
+def _recomputed_share(op: Operator, recompute: Recompute) -> float:
+    if op.layer not in ("all", "dense", "moe"):
+        return 0.0
+    if recompute.by_operator:
+        return _number(op.again)
+    return float(recompute.granularity == "full" or not set(op.modules).isdisjoint(recompute.modules))
 
 
 def _number(value: object) -> float:

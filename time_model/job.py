@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from specs.cluster import ClusterSpec
+from specs.fp8_gather import gathers_fp8
 from specs.layouts import Layouts
 from specs.model import ModelSpec
 from specs.numerics import TYPE_BYTES, Numerics, Workload
@@ -86,10 +87,9 @@ class Job:
         """Bytes of one element of the gradient buffer and of its reduction."""
         return TYPE_BYTES[self.numerics.grad_reduce_dtype]
 
-    @property
-    def gathered_bytes(self) -> int:
-        """Bytes of one weight when it is gathered."""
-        return 1 if self.numerics.fp8_param_gather else self.numerics.activation_bytes
+    def gathered_bytes(self, fsdp: Number) -> Number:
+        """Bytes of one weight when it is gathered, by FSDP stage."""
+        return np.where(gathers_fp8(self.numerics, self.stack, fsdp), 1, self.numerics.activation_bytes)
 
     @property
     def wide_domain(self) -> bool:

@@ -25,14 +25,14 @@ from time_model.pointwise import activation_bytes, norm_bytes, pointwise_seconds
 
 def attention_gemm_shapes(job: Job, x: Shapes) -> list[GemmShape]:
     """The attention block's linear layers by Megatron's names. MLA's down projections run on the sharded tokens of
-    every rank."""
+    every rank. Recomputation by operator runs k (half of MLA's projections) and the output projection again."""
     model, t = job.model, x.tokens
     h, q = float(model.hidden_size), model.query_size
     zero = 0.0 * t
     if not model.multi_latent_attention:
         kv = kv_heads_per_rank(model, x.tp) * model.kv_channels
         return [
-            GemmShape(name="linear_qkv", m=t, n=q / x.tp + 2 * kv, k=h + zero),
+            GemmShape(name="linear_qkv", m=t, n=q / x.tp + 2 * kv, k=h + zero, again=kv / (q / x.tp + 2 * kv)),
             GemmShape(name="linear_proj", m=t, n=h + zero, k=q / x.tp),
         ]
     up, a, rank = ("mla_up_proj",), model.num_attention_heads, model.q_lora_rank
@@ -55,19 +55,29 @@ def attention_gemm_shapes(job: Job, x: Shapes) -> list[GemmShape]:
             n=a * (model.qk_head_dim + model.v_head_dim) / x.tp,
             k=model.kv_lora_rank + zero,
             modules=up,
+            again=0.5,
         ),
         GemmShape(name="linear_proj", m=t, n=h + zero, k=a * model.v_head_dim / x.tp),
     ]
 
 
 def mlp_gemm_shapes(job: Job, x: Shapes, width: int, name: str, layer: str, modules: tuple[str, ...]) -> list[GemmShape]:
-    """fc1 (G f / tp columns) and fc2 of one MLP of `width`."""
+    """fc1 (G f / tp columns) and fc2 of one MLP of `width`. Recomputation by operator keeps the first of gate, up and down, or
+    of fc1 and fc2, and every second one after it; of experts none."""
     h = job.model.hidden_size + 0.0 * x.tokens
+    gated, dense = job.model.gated_linear_unit, layer == "dense"
+    first, second = ((0.5, 0.0) if gated else (0.0, 1.0)) if dense else (1.0, 1.0)
     return [
         GemmShape(
-            name=f"{name}linear_fc1", m=x.tokens, n=job.model.gate_factor * width / x.tp, k=h, layer=layer, modules=modules
+            name=f"{name}linear_fc1",
+            m=x.tokens,
+            n=job.model.gate_factor * width / x.tp,
+            k=h,
+            layer=layer,
+            modules=modules,
+            again=first,
         ),
-        GemmShape(name=f"{name}linear_fc2", m=x.tokens, n=h, k=width / x.tp, layer=layer, modules=modules),
+        GemmShape(name=f"{name}linear_fc2", m=x.tokens, n=h, k=width / x.tp, layer=layer, modules=modules, again=second),
     ]
 
 
@@ -119,6 +129,7 @@ def core_attention(job: Job, x: Shapes) -> Operator:
         name="core attention",
         formula="unfused_attention_seconds" if job.unfused_attention else "flash_attention_seconds",
         modules=("core_attn",),
+        again=0.0,
         forward=factor * forward,
         dgrad=factor * backward,
         flops=flops,
@@ -292,6 +303,7 @@ def block_communication(
         formula="tp_communication_seconds",
         layer=layer,
         modules=modules,
+        again=0.5,  # the gather of the input; the reduce-scattered output is kept
         forward=forward,
         dgrad=backward,
         traffic=np.where(x.tp > 1.0, outside.total_bytes, 0.0),

@@ -185,8 +185,9 @@ def _pair(operators: Sequence[Operator]) -> tuple[Number, Number]:
 def recompute_seconds(operators: Sequence[Operator], forward: Number, recomputes: Sequence[Recompute]) -> Number:
     """[shapes, recomputes] of one layer: the forward time of what is run again. full:block columns are 0 here.
 
-    Selective: the forward of every operator that belongs to a chosen module, once. full:uniform: the whole forward, its
-    communication and host floor included. Source: Korthikanti et al. 2022, section 5; Megatron's --recompute-modules.
+    Selective: the forward of every operator that belongs to a chosen module, once; by operator, of each operator its
+    `again`. full:uniform: the whole forward, its communication and host floor included.
+    Source: Korthikanti et al. 2022, section 5; Megatron's --recompute-modules.
     """
     by_modules: dict[tuple[str, ...], Number] = {}
     for op in operators:
@@ -196,6 +197,8 @@ def recompute_seconds(operators: Sequence[Operator], forward: Number, recomputes
     for r, recompute in enumerate(recomputes):
         if recompute.granularity == "full" and recompute.method == "uniform":
             table[..., r] = forward
+        elif recompute.by_operator:
+            table[..., r] = sum((op.again * op.forward for op in operators), 0.0 * np.asarray(forward))
         elif recompute.granularity == "selective":
             for modules, seconds in by_modules.items():
                 if not set(modules).isdisjoint(recompute.modules):

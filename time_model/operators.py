@@ -32,6 +32,8 @@ class Operator:
     """all, dense or moe: the layers that have it; head, embedding or mtp: outside of the layers."""
     modules: tuple[str, ...] = ()
     """Recompute modules (specs.recompute) whose recomputation runs it again."""
+    again: Number = 1.0
+    """Share of its forward that selective recomputation by operator (specs.recompute.OP) runs again."""
     forward: Number = 0.0
     dgrad: Number = 0.0
     """Gradient of the input; for operators without weights the whole backward."""
@@ -54,6 +56,8 @@ class GemmShape:
     groups: Number = 1.0
     layer: str = "all"
     modules: tuple[str, ...] = ()
+    again: Number = 1.0
+    """As in Operator."""
     layer_precision: bool = True
     """In the layers' precision (fp8 under fp8); False: 16 bits."""
     trainable: bool = True
@@ -113,6 +117,7 @@ def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool)
             formula="grouped_gemm_seconds" if grouped else "gemm_seconds",
             layer=g.layer,
             modules=g.modules,
+            again=g.again,
             forward=seconds[0, i],
             dgrad=seconds[1, i],
             wgrad=seconds[2, i] if g.trainable else 0.0 * seconds[2, i],

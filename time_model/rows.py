@@ -179,6 +179,7 @@ class _Exchange:
     job: Job
     dense: Group
     expert: Group
+    fsdp: Number
 
     def reduce(self, dense: Number, expert: Number, sharded: Number) -> Number:
         job = self.job
@@ -189,9 +190,10 @@ class _Exchange:
 
     def gather(self, dense: Number, expert: Number) -> Number:
         job = self.job
-        total = collective_seconds("all_gather", dense * job.gathered_bytes, self.dense, job.links)
+        width = job.gathered_bytes(self.fsdp)
+        total = collective_seconds("all_gather", dense * width, self.dense, job.links)
         if job.model.is_moe:
-            total = total + collective_seconds("all_gather", expert * job.gathered_bytes, self.expert, job.links)
+            total = total + collective_seconds("all_gather", expert * width, self.expert, job.links)
         return total
 
     def interference(self, dense: Number, expert: Number) -> Number:
@@ -207,7 +209,8 @@ class _Exchange:
 
 def _data_parallel(job: Job, layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) -> dict[str, Any]:
     """Collectives of gradients and weights once a step, the optimizer, tied embeddings, and FSDP's per-layer collectives."""
-    exchange = _Exchange(job=job, dense=data_group(layouts, job.cluster), expert=expert_data_group(layouts, job.cluster))
+    groups = data_group(layouts, job.cluster), expert_data_group(layouts, job.cluster)
+    exchange = _Exchange(job=job, dense=groups[0], expert=groups[1], fsdp=layouts.fsdp)
     held = _held(layouts, table, index, stages)
     sharded = layouts.dist_opt | (layouts.fsdp > 0)
     ranks, expert_ranks = np.where(sharded, exchange.dense.size, 1.0), np.where(sharded, exchange.expert.size, 1.0)

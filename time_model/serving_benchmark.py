@@ -73,6 +73,15 @@ class DataSet:
     most_input: float = 10_000_000.0
     most_output: float = 10_000_000.0
 
+    def held_tokens(self, scheduler_policy: str) -> float:
+        """Cache that a running sequence holds on average over time, in tokens.
+
+        A sequence of O output tokens runs for O iterations, so that long ones count by O: E[O^2] / E[O] = O (1 + cv^2).
+        no_evict holds it from the start, max_util as it grows, half of it on average.
+        """
+        whole = self.osl * (1.0 + self.output_cv**2)
+        return self.isl + (whole / 2.0 if scheduler_policy == "max_util" else whole)
+
 
 def data_set(name: str) -> DataSet:
     """A data set of data/serving_workloads.json. Raises InputError naming what there is."""

@@ -18,7 +18,16 @@ from specs.engine import EngineSpec, load_engine
 from specs.gpu import GpuSpec
 
 PATH = resources.files("time_model") / "data" / "serving_calibration.json"
-NUMBERS = ("communication_factor", "host_s", "sequence_s", "layer_s", "eager_layer_s", "sampler_bytes", "request_s")
+NUMBERS = (
+    "communication_factor",
+    "host_s",
+    "sequence_s",
+    "layer_s",
+    "eager_layer_s",
+    "eager_sequence_s",
+    "sampler_bytes",
+    "request_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +42,8 @@ class EngineConstants:
     """The same for collectives."""
     eager_layer_s: float = 0.0
     """Host seconds to launch one layer operator by operator: a floor of iterations outside of CUDA graphs."""
+    eager_sequence_s: float = 0.0
+    """Host seconds for a sequence of an iteration in a Python runtime (schedule, sample, hand out); part of it."""
     host_s: float = 0.0
     """Seconds of an iteration in which the GPU waits for the host."""
     sequence_s: float = 0.0

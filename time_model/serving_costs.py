@@ -318,20 +318,29 @@ def constant_vector(constants: EngineConstants) -> Vector:
     return np.array([c.factor, c.experts_factor, c.communication_factor, c.sampler_bytes, c.layer_s, c.host_s, c.sequence_s])
 
 
-def floor_seconds(job: ServingJob, prompts: Number) -> Number:
-    """Least time of an iteration: what the host takes to launch its layers one by one, where no CUDA graph does.
+def floor_parts(job: ServingJob, prompts: Number, sequences: Number) -> tuple[Number, Number]:
+    """(layers that the host launches one by one, sequences that a Python runtime walks through) of an iteration.
 
-    `eager_iterations` of the engine: all, mixed (those that carry prompts; graphs are captured for decoding alone) or none.
+    `eager_iterations` of the engine: all, mixed (those that carry prompts; graphs are captured for decoding alone) or none (the
+    runtime is compiled as well: TensorRT-LLM's C++ executor). A rank's own sequences: attention ranks schedule side by side.
     """
-    whole = job.constants.eager_layer_s * job.model.num_layers + 0.0 * np.asarray(prompts, dtype=np.float64)
+    prompts, sequences = np.broadcast_arrays(np.asarray(prompts, dtype=np.float64), np.asarray(sequences, dtype=np.float64))
     kind = job.engine.eager_iterations
-    return whole if kind == "all" else 0.0 * whole if kind == "none" else np.where(np.asarray(prompts) > 0, whole, 0.0)
+    eager = np.full(prompts.shape, kind == "all") if kind != "mixed" else prompts > 0
+    return np.where(eager, float(job.model.num_layers), 0.0), sequences * (kind != "none")
+
+
+def floor_seconds(job: ServingJob, prompts: Number, sequences: Number) -> Number:
+    """Least time of an iteration: the host's work for it runs beside the GPU's work on the one before (overlap scheduler), so
+    that the longer of both counts."""
+    layers, own = floor_parts(job, prompts, sequences)
+    return job.constants.eager_layer_s * layers + job.constants.eager_sequence_s * own
 
 
 def iteration_seconds(job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number) -> Number:
     """Time of one iteration: pipeline stages run after one another; at least the host's floor."""
     found = iteration_features(job, decode, length, prompts, prompt_length) @ constant_vector(job.constants)
-    return np.maximum(found, floor_seconds(job, prompts))
+    return np.maximum(found, floor_seconds(job, prompts, decode + prompts))
 
 
 def iteration_parts(
@@ -345,5 +354,5 @@ def iteration_parts(
     features = iteration_features(job, decode, length, prompts, prompt_length)
     parts["sampling"], parts["launches"] = c.sampler_bytes * features[..., 3], c.layer_s * features[..., 4]
     parts["host"] = c.host_s * features[..., 5] + c.sequence_s * features[..., 6]
-    parts["host"] = parts["host"] + np.maximum(floor_seconds(job, prompts) - sum(parts.values()), 0.0)
+    parts["host"] = parts["host"] + np.maximum(floor_seconds(job, prompts, decode + prompts) - sum(parts.values()), 0.0)
     return {name: parts[name] for name in PARTS if name in parts}

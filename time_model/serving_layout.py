@@ -41,6 +41,7 @@ class LayoutPrices:
     fixed_s: float
     floor_mixed_s: float
     floor_alone_s: float
+    floor_sequence_s: float
 
     def seconds(self, decode: Number, checked: float, prompts: Number, prompt: float) -> Number:
         """An iteration of `decode` sequences with `checked` tokens each beside `prompts` prompts of `prompt` tokens."""
@@ -53,7 +54,8 @@ class LayoutPrices:
         total = total + np.interp(decode, SEQUENCES, self.decode_s) * (np.asarray(decode) > 0)
         whole = np.maximum(prompts, 1.0)
         total = total + np.interp(whole, SEQUENCES, self.prefill_s) * np.minimum(prompts, 1.0)
-        return np.maximum(total, np.where(np.asarray(prompts) > 0, self.floor_mixed_s, self.floor_alone_s))
+        floor = np.where(np.asarray(prompts) > 0, self.floor_mixed_s, self.floor_alone_s)
+        return np.maximum(total, floor + self.floor_sequence_s * (decode + prompts))
 
 
 @dataclass
@@ -86,8 +88,9 @@ class Pricer:
             decode_s=decode,
             prefill_s=prefill,
             fixed_s=fixed,
-            floor_mixed_s=float(floor_seconds(job, 1.0)),
-            floor_alone_s=float(floor_seconds(job, 0.0)),
+            floor_mixed_s=float(floor_seconds(job, 1.0, 0.0)),
+            floor_alone_s=float(floor_seconds(job, 0.0, 0.0)),
+            floor_sequence_s=float(floor_seconds(job, 0.0, 1.0) - floor_seconds(job, 0.0, 0.0)),
         )
 
     def _once(self, key: tuple[Any, ...], work: Any) -> Vector:

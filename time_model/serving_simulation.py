@@ -52,7 +52,8 @@ class IterationTable:
         heads = c.factor * head + c.sampler_bytes * sampled + c.sequence_s * job.plan.adp * np.array(self._sequences[1:])
         self._head_s = [float(heads[0]), *map(float, heads)]
         self._fixed = c.host_s + c.layer_s * layers
-        self._floor_mixed, self._floor_alone = float(floor_seconds(job, 1.0)), float(floor_seconds(job, 0.0))
+        self._floor_mixed, self._floor_alone = float(floor_seconds(job, 1.0, 0.0)), float(floor_seconds(job, 0.0, 0.0))
+        self._floor_sequence = float(floor_seconds(job, 0.0, 1.0)) - self._floor_alone
         self._counts, self._lengths = grid_points(16384.0, 1), grid_points(131072.0, 2)
         count, length = np.meshgrid(self._counts, self._lengths, indexing="ij")
         self._decode = c.factor * decode_attention_seconds(job, count, length)
@@ -68,7 +69,8 @@ class IterationTable:
         if prompt_tokens > 0:
             whole = max(prompt_tokens / attended, 1e-9)
             total += self._bilinear(self._prefill, max(whole, 1.0), attended) * min(whole, 1.0)
-        return max(total, self._floor_mixed if prompt_tokens > 0 else self._floor_alone)
+        floor = self._floor_mixed if prompt_tokens > 0 else self._floor_alone
+        return max(total, floor + self._floor_sequence * (decode + prompts))
 
     def _bilinear(self, table: Vector, count: float, length: float) -> float:
         i, u = _position(self._counts, count)
@@ -110,6 +112,8 @@ class Limits:
     kv_tokens: float
     """Tokens that the cache holds."""
     chunked: bool = True
+    whole: bool = True
+    """A request is admitted when its whole cache is free, else when its prompt's is (pauses cost nothing here)."""
     steps_per_token: float = 1.0
     """Decode iterations per output token: 1, less with speculation."""
 
@@ -166,7 +170,8 @@ def simulate(
         while waiting and batch < limits.batch and left > 0:
             r = waiting[0]
             begun = r in part
-            if not begun and kv_used + need[r] > limits.kv_tokens and (running or complete):
+            asked_kv, used_kv = (need[r], kv_used) if limits.whole else (held[r], cached + sum(held[i] for i in complete))
+            if not begun and used_kv + asked_kv > limits.kv_tokens and (running or complete):
                 break
             todo = isl[r] - part.get(r, 0.0)
             if todo > left and not limits.chunked and (complete or running) and limits.tokens - running >= isl[r]:

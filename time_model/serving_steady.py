@@ -74,9 +74,12 @@ class Generation:
     mixed_features: Vector
     """[..., 7] of serving_costs.iteration_features."""
     mixed_floor_s: Vector
+    mixed_sequences: Vector
+    """Sequences of such an iteration, its prompts included."""
     alone: Vector
     alone_features: Vector
     alone_floor_s: Vector
+    alone_sequences: Vector
 
     def seconds(self, constants: Vector) -> Vector:
         """Time of the generation under a constant_vector."""
@@ -114,8 +117,10 @@ def generation(
     return Generation(
         mixed=mixed,
         mixed_features=iteration_features(job, decoding * checked, lengths.average, prompts, lengths.prompt),
-        mixed_floor_s=floor_seconds(job, prompts),
+        mixed_floor_s=floor_seconds(job, prompts, decoding + prompts),
+        mixed_sequences=decoding + prompts,
         alone=np.maximum(steps - mixed, 0.0) if lengths.steps > 0 else 0.0 * c,
         alone_features=iteration_features(job, c * checked, lengths.average, 0.0, 1.0),
-        alone_floor_s=floor_seconds(job, 0.0 * c),
+        alone_floor_s=floor_seconds(job, 0.0 * c, c),
+        alone_sequences=c,
     )

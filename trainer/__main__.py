@@ -14,6 +14,7 @@ from pathlib import Path
 from specs.errors import FileError, InputError
 from specs.exit_code import ExitCode
 from specs.job import Job, read_job
+from trainer.limits import limit_process
 from trainer.result_file import ResultFile
 
 
@@ -28,6 +29,7 @@ def main(arguments: list[str] | None = None) -> ExitCode:
     result = ResultFile(options.output or options.job.resolve().parent)
     if (full := _cannot_write(result)) is not None:
         return _fail(ExitCode.DISK, full)
+    limit_process(job)
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron-LM's order of kernels for tensor-parallel overlap
     warnings.simplefilter("ignore")  # megatron-core warns at import of everything optional that is not installed
     try:

@@ -61,6 +61,8 @@ class LiveMemory(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, kinds: Any, arguments: Any = (), named: Any = None) -> Any:
         """Called by torch for every operator."""
         output = function(*arguments, **(named or {}))
+        if getattr(function, "is_view", False) and function is not torch.ops.aten.lift_fresh.default:
+            return output  # no bytes are born; an unseen base is a collective's own buffer, as gloo's copy of a reduce-scatter
         for tensor in tree_iter(output):
             if isinstance(tensor, torch.Tensor):
                 self.add(tensor)

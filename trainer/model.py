@@ -30,7 +30,7 @@ from kernels.attention import FlashAttention, UnfusedAttention
 from kernels.norm import ParallelNorm
 from specs.errors import PlanError, UnsupportedError
 from specs.job import Job
-from specs.megatron_build import all_biases, not_buildable
+from specs.megatron_build import all_biases, endless_recomputation, not_buildable
 from specs.model import ModelSpec
 from specs.parameters import padded_vocab_size
 
@@ -77,11 +77,8 @@ def _refuse(job: Job) -> None:
         raise UnsupportedError(f"{model.name} has attention sinks: megatron-local needs attention_kernel unfused for them")
     if job.attention_kernel == "unfused" and job.software == "megatron-local" and plan.cp > 1:
         raise UnsupportedError(f"{plan}: context parallelism needs attention_kernel flash")
-    if "mlp" in plan.recompute.modules and all_biases(model) and job.software == "megatron-local":
-        raise UnsupportedError(
-            f"{plan}: recomputing mlp where linear layers have biases never ends in megatron-core's local layers (the "
-            "checkpoint returns the bias, a parameter, as its output); take full recomputation, or other modules"
-        )
+    if (endless := endless_recomputation(model, plan.recompute.modules)) is not None:
+        raise UnsupportedError(f"{plan}: {endless}")
     if plan.sp and plan.tp == 1:
         raise PlanError(f"{plan}: sequence parallelism divides over tensor-parallel ranks and needs tp above 1")
     if job.workload.seq_length % (2 * plan.cp if plan.cp > 1 else 1) or job.workload.seq_length % (plan.tp * plan.cp):

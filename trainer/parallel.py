@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
 
 import torch.distributed as dist
 from megatron.core import parallel_state
@@ -26,8 +28,10 @@ def parallel_groups(job: Job, timeout_seconds: float) -> Iterator[None]:
             f"{plan} is for tp x pp x cp x dp = {plan.tp} x {plan.pp} x {plan.cp} x {plan.dp} = {plan.world_size} processes, "
             f"this job has {world}; start it with torchrun --nproc-per-node so that the product is the number of processes"
         )
+    made: list[Any] = []
     try:
-        initialize_groups(job, timeout_seconds)
+        with mock.patch.object(dist, "new_group", _noting(made)):
+            initialize_groups(job, timeout_seconds)
     except (AssertionError, RuntimeError, ValueError) as error:
         if isinstance(error, dist.DistError):
             raise
@@ -36,6 +40,21 @@ def parallel_groups(job: Job, timeout_seconds: float) -> Iterator[None]:
         yield
     finally:
         parallel_state.destroy_model_parallel()
+    for group in made:  # after a failure peers may be gone, and NCCL would wait for them: the process ends then anyway
+        dist.destroy_process_group(group)
+
+
+def _noting(made: list[Any]) -> Callable[..., Any]:
+    """`dist.new_group`, its groups noted: megatron-core forgets its groups, and each of gloo's keeps its threads."""
+    plain = dist.new_group
+
+    def new_group(*arguments: Any, **named: Any) -> Any:
+        group = plain(*arguments, **named)
+        if group is not None and group is not dist.GroupMember.NON_GROUP_MEMBER:
+            made.append(group)
+        return group
+
+    return new_group
 
 
 def initialize_groups(job: Job, timeout_seconds: float = 600.0) -> None:

@@ -90,6 +90,10 @@ class Peers:
             silent = Failure(ExitCode.PEER_LOST, f"rank 0: not every rank came to the end within {self._timeout:g} s")
             failure = Failure.parse(self._store.compare_set("failed", "", silent.text()))
             self._wait_for(keys, GRACE_SECONDS, stop_at_failure=False)
+        if failure is not None and failure.code is ExitCode.PEER_LOST and self._check("terminated"):  # told to end, not lost
+            self.clean_up()
+            code = ExitCode(int(self._store.get("terminated")))
+            return Failure(code, f"rank {self.rank}: a peer was ended by a signal; nothing is written")
         told = [self._store.get(key).decode() for key in keys if self._store.check([key])]
         return self.write(failure, told)
 
@@ -128,15 +132,15 @@ class Peers:
 
     def _end_by_signal(self, code: ExitCode) -> None:
         """Nothing is written, unless a peer's death is the reason for torchrun's SIGTERM."""
-        if not self._check("terminated"):
+        dead = self._dead_neighbour() if code is ExitCode.TERMINATED else None
+        if not self._check("terminated"):  # asked after that: a rank that is told to end says so before it dies
             if self._check("failed"):
                 self._end_with(Failure.parse(self._store.get("failed")))
                 return
-            dead = self._dead_neighbour() if code is ExitCode.TERMINATED else None
             if dead is not None:
                 self._end_with(Failure(ExitCode.PEER_LOST, f"rank {dead} died"))
                 return
-            self._try(lambda: self._store.set("terminated", "1"))
+            self._try(lambda: self._store.set("terminated", str(int(code))))
         self.clean_up()
         _say(Failure(code, f"rank {self.rank}: ended by a signal; nothing is written"))
         os._exit(code)

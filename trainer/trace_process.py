@@ -18,7 +18,8 @@ from typing import Any
 
 from specs.errors import AutoconfigError
 from specs.exit_code import ExitCode
-from specs.trace import TraceRequest, read_request
+from specs.trace import MOST_PROCESSES, TraceRequest, read_request
+from trainer.limits import limit_memory
 
 
 def main() -> int:
@@ -37,13 +38,14 @@ def main() -> int:
 
 def _trace(request: TraceRequest) -> int:
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiled kernels are stood in for; before torch is imported
+    os.environ["OMP_NUM_THREADS"] = "1"  # fake tensors compute nothing
+    limit_memory(MOST_PROCESSES)
     warnings.simplefilter("ignore")
     import megatron.core
     import torch
 
     from trainer.trace import trace_rank
 
-    torch.set_num_threads(1)  # fake tensors compute nothing
     versions = {"python": platform.python_version(), "torch": torch.__version__, "megatron-core": megatron.core.__version__}
     _say({"versions": versions})
     for rank in request.ranks:

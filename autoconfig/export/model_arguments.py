@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from autoconfig.export.argument import Argument, Collector
+from autoconfig.export.router_arguments import router_arguments
 from autoconfig.rules import Setting
 from specs.errors import UnsupportedError
 from specs.megatron_build import all_biases, not_buildable
@@ -117,6 +118,8 @@ def unsaid_scaling(model: ModelSpec) -> str:
 
 def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
     out.add("normalization", model.normalization)
+    if model.norm_epsilon is not None:
+        out.add("norm-epsilon", model.norm_epsilon)
     if clamped_activation(model):
         out.add("quick-geglu", why="gpt-oss: x * sigmoid(1.702 x), clamped, times the other half plus one")
         out.add("glu-linear-offset", "1.0")
@@ -137,15 +140,6 @@ def clamped_activation(model: ModelSpec) -> bool:
     """gpt-oss, known by sinks and biased experts: its SwiGLU is clamped at 7 with alpha 1.702 (openai/gpt-oss,
     gpt_oss/torch/model.py, swiglu), which costs what any SwiGLU costs; ModelSpec calls it swiglu."""
     return model.activation == "swiglu" and model.attention_sinks and model.moe_expert_bias
-
-
-def not_written(model: ModelSpec) -> list[str]:
-    """Arguments whose values a ModelSpec does not hold, and that this model may need: they change no time and no memory."""
-    found = ["--norm-epsilon (Megatron's default is 1e-5)"] if model.normalization == "RMSNorm" else []
-    if model.moe_router_enable_expert_bias:
-        router = ("topk-scaling-factor", "num-groups", "group-topk", "bias-update-rate")
-        found += [f"--moe-router-{name}" for name in router]
-    return found
 
 
 def pattern_text(pattern: tuple[int, ...]) -> str:
@@ -169,17 +163,7 @@ def _experts(out: Collector, setting: Setting) -> None:
         out.add("moe-shared-expert-intermediate-size", model.moe_shared_expert_intermediate_size)
         if model.moe_shared_expert_gate:
             out.add("moe-shared-expert-gate")
-    if model.moe_router_enable_expert_bias:
-        out.add("moe-router-score-function", "sigmoid", why="the correction bias needs it")
-        out.add("moe-router-enable-expert-bias")
-        out.add("moe-router-load-balancing-type", "seq_aux_loss")
-        out.add("moe-aux-loss-coeff", "1e-4")
-    else:
-        out.add("moe-router-load-balancing-type", "aux_loss")
-        out.add("moe-aux-loss-coeff", "1e-2")
-        if model.moe_router_topk == 1:
-            out.add("moe-router-pre-softmax", why="with top-1 the softmax of one score would have no gradient")
-    out.add("moe-router-dtype", "fp32")
+    router_arguments(out, model)
     out.add("moe-grouped-gemm")
     dispatcher = Job(model, setting.cluster, numerics, setting.stack, setting.workload).dispatcher
     if dispatcher != "alltoall":

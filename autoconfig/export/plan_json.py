@@ -17,6 +17,7 @@ from specs.model import ModelSpec
 from specs.numerics import Numerics, Workload
 from specs.plan import TrainPlan, parse_plan
 from specs.rope import RopeScaling, rope_scaling_of
+from specs.router import RouterNumbers, router_of
 from specs.software_catalogue import load_stack
 from specs.units import GIB
 
@@ -52,7 +53,7 @@ def plan_file(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> d
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, RopeScaling):
+    if isinstance(value, RopeScaling | RouterNumbers):
         return dataclasses.asdict(value)
     return list(value) if isinstance(value, tuple) else value
 
@@ -132,6 +133,7 @@ def _setting(body: Mapping[str, Any]) -> Setting:
     if isinstance(model.get("moe_layer_freq"), list):
         model["moe_layer_freq"] = tuple(model["moe_layer_freq"])
     model["rope_scaling"] = rope_scaling_of(model.get("rope_scaling"))
+    model["router"] = router_of(model.get("router"))
     numerics = dict(body["numerics"])
     numerics["lora_target_modules"] = tuple(numerics["lora_target_modules"])
     cluster = dict(body["cluster"])

@@ -11,7 +11,7 @@ from autoconfig.export.scripts import MARK, argument_line, remark, story
 from autoconfig.rules import Setting
 from specs.plan import TrainPlan
 
-OF_THE_PLAN = ("Plan:", "Predicted ", "Calibration:", "Largest parts of the step:", "WARNING: this plan")
+OF_THE_PLAN = ("Plan:", "Predicted ", "Calibration:", "Largest parts of the step:", "WARNING: this plan", "fp8_param_gather:")
 """How the lines of the head begin that change with the plan (scripts.story)."""
 _ARGUMENT = re.compile(r"    (--[a-z0-9-]+)(?P<values>(?: \S+)*)(?:  # .*)?")
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.export.argument import GROUPS, Argument
 from autoconfig.export.arguments import MOCK_STEPS, train_arguments
-from autoconfig.export.model_arguments import not_written, unsaid_scaling
+from autoconfig.export.model_arguments import unsaid_scaling
+from autoconfig.export.router_arguments import not_written
 from autoconfig.export.run_arguments import environment
 from autoconfig.rules import Setting
 from specs.plan import TrainPlan
@@ -108,7 +109,7 @@ def _script(
     arguments = train_arguments(setting, plan)
     lines = ["#!/usr/bin/env bash", *directives, f"{MARK}: {remark(setting.model.name)}, {plan}", "#"]
     lines += [f"# {remark(line)}".rstrip() for line in [*story(setting, plan, report), "", *use]]
-    lines += ["set -eu", "", *_variables(setting), *_environment(environment(setting, plan))]
+    lines += ["set -eu", "", *_variables(setting, starts_elsewhere=bool(directives)), *_environment(environment(setting, plan))]
     for group in GROUPS:
         chosen = [argument for argument in arguments if argument.group == group]
         if chosen:
@@ -124,8 +125,9 @@ def _script(
 def story(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> list[str]:
     """What was chosen, for what, and what is expected of it."""
     cluster, numerics, workload = setting.cluster, setting.numerics, setting.workload
+    nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes} nodes"
     lines = [
-        f"{setting.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id} ({cluster.num_nodes} nodes); {numerics.precision}, "
+        f"{setting.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id} ({nodes}); {numerics.precision}, "
         f"sequence {workload.seq_length:,}, global batch {workload.global_batch_size:,}; for megatron-core 0.19.",
         f"Plan: {plan}",
     ]
@@ -145,12 +147,19 @@ def story(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> list[
         ]  # fmt: skip
         if not report.fits:
             lines.append("WARNING: this plan is predicted not to fit; it was asked for by name.")
+    if plan.fsdp and numerics.fp8_param_gather:
+        other = f"; {setting.stack.name}'s own FSDP, which is priced, keeps it"
+        lines.append(
+            "fp8_param_gather: not written, Megatron-LM switches it off under torch FSDP2 and gathers weights in bf16"
+            + (f"{other}." if setting.stack.supports_fp8_param_gather_with_fsdp else ".")
+        )
     if not setting.stack.generation.startswith(("megatron", "nemo")) and setting.stack.name != "transformer-engine":
         lines.append(f"The prediction is for {setting.stack.name}; Megatron-LM behaves otherwise.")
     return lines
 
 
-def _variables(setting: Setting) -> list[str]:
+def _variables(setting: Setting, *, starts_elsewhere: bool) -> list[str]:
+    """`starts_elsewhere`: on the batch host, which may have other software than the nodes where the job runs."""
     lines = [
         "# --- Yours to set, here or in the environment ---",
         'MEGATRON_PATH="${MEGATRON_PATH:-./Megatron-LM}"  # a checkout of Megatron-LM (core_v0.19.x)',
@@ -169,11 +178,10 @@ def _variables(setting: Setting) -> list[str]:
         lines.append("# NOT WRITTEN, set them as your model's config.json has them (they change results, not time or memory):")
         lines += [f"#   {name}" for name in missing]
     if _fuses_rope(setting):
+        lines.append("# yes: the fused RoPE kernel, which is Transformer Engine's; no: where the job finds none")
         probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
-        lines += [
-            "# yes: the fused RoPE kernel, which is Transformer Engine's; the default is yes where it is installed",
-            f'ROPE_FUSION="${{ROPE_FUSION:-$(python3 -c "{probe}" 2>/dev/null || true)}}"',
-        ]
+        asked = f'$(python3 -c "{probe}" 2>/dev/null || true)'
+        lines.append(f'ROPE_FUSION="${{ROPE_FUSION:-{"yes" if starts_elsewhere else asked}}}"')
     return [*lines, ""]
 
 

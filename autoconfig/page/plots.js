@@ -165,3 +165,37 @@ function decades(low, high) {
   }
   return found;
 }
+
+/** Throughput of a GPU over the speed of a user: the ranked deployments and the frontier, the limit of TPOT as a line. */
+export function deploymentPlot(answer, all, chosen, choose) {
+  const front = new Set(answer.pareto.map((one) => one.plan));
+  const { tpot_limit_seconds: tpot, ttft_limit_seconds: ttft } = answer.question;
+  const slowest = tpot ? 1 / tpot : null;
+  const sorted = [...all].sort((a, b) => a.tokens_per_second_per_user - b.tokens_per_second_per_user);
+  const pointsNow = () => sorted.map((one) => ({
+    short: one.plan, x: one.tokens_per_second_per_user, y: one.tokens_per_second_per_gpu, size: 4.5,
+    kind: `${front.has(one.plan) ? "front" : "other"}${one.plan === chosen ? " chosen" : ""}`, chosen: one.plan === chosen,
+    label: `${one.plan}: ${count(one.tokens_per_second_per_gpu)} tokens/s/GPU, ${one.tokens_per_second_per_user.toFixed(1)} tokens/s/user`,
+    lines: [one.plan, `${count(one.tokens_per_second_per_gpu)} tokens/s/GPU, ${count(one.users)} users`,
+      `TTFT ${seconds(one.ttft_seconds)}, TPOT ${seconds(one.tpot_seconds)}`],
+    choose: () => choose(one.plan),
+  }));
+  const draw = (width) => {
+    const points = pointsNow();
+    const [low, high] = span(points.map((point) => point.x).concat(slowest === null ? [] : slowest), 0.05);
+    const [least, most] = span(points.map((point) => point.y), 0.08);
+    return frame(width, 330, { low, high, title: "tokens/s of a user" }, { low: least, high: most, title: "tokens/s of a GPU" }, points,
+      (px, py, { bottom }) => {
+        const line = answer.pareto.map((one) => `${px(one.tokens_per_second_per_user)},${py(one.tokens_per_second_per_gpu)}`).join(" ");
+        return [slowest === null ? null : [
+          s("rect", { class: "beyond", x: EDGE.left, y: EDGE.top, width: Math.max(0, px(slowest) - EDGE.left), height: bottom - EDGE.top }),
+          s("line", { class: "limit", x1: px(slowest), x2: px(slowest), y1: EDGE.top, y2: bottom }),
+          s("text", { class: "limit-text", x: px(slowest) + 4, y: EDGE.top + 10 }, `TPOT ${seconds(tpot)}`)],
+        s("polyline", { class: "front-line", points: line })];
+      });
+  };
+  return h("figure", { class: "frontier" },
+    h("figcaption", null, "Throughput of a GPU against the speed of a user ", h("span", { class: "quiet" },
+      `filled: the frontier${ttft ? `, TTFT at most ${seconds(ttft)}` : ""}. Arrow keys move, Enter chooses`)),
+    responsive(draw, { class: "chart", role: "group", "aria-label": "Throughput against speed" }));
+}

@@ -1,6 +1,7 @@
 // The form, the question that it asks, and the link that holds it.
 
 import { byId, h, replace } from "./dom.js";
+import { SERVING } from "./serving.js";
 
 /** Fields of a question that every endpoint takes; a search has those of SEARCH besides, scaling those of LIMITS of them. */
 const BASE = ["model", "gpus", "gpu", "gpus_per_node", "software", "precision", "seq_length", "global_batch_size", "memory_margin",
@@ -12,7 +13,7 @@ const KINDS = { gpus: "number", gpus_per_node: "number", seq_length: "number", g
 /** Fields that a search made elsewhere may have besides. */
 const ELSEWHERE = ["include", "gpus_at_most"];
 /** What the link holds beside the question. */
-const CHOICES = ["plan", "compare", "view", "counts", "types", "days"];
+const CHOICES = ["plan", "compare", "view", "counts", "types", "days", ...SERVING];
 
 export class FieldError extends Error {
   constructor(field, text) {

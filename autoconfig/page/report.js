@@ -1,6 +1,7 @@
 // A report: the views of the page over the answers that the file holds.
 
-import { byId, h } from "./dom.js";
+import { deploymentsView } from "./deployments.js";
+import { byId, download, h } from "./dom.js";
 import { scalingView } from "./scaling.js";
 import { Workbench } from "./views.js";
 
@@ -22,12 +23,28 @@ function link() {
   history.replaceState(null, "", `#${pairs.map(([name, short]) => `${name}=${short}`).join("&")}`);
 }
 
+/** Deployments of a served model, and the start scripts of the first. */
+function serve() {
+  let plan = new URLSearchParams(location.hash.slice(1)).get("deployment");
+  byId("results").append(deploymentsView(data.serve, () => plan, (other) => {
+    plan = other;
+    history.replaceState(null, "", `#deployment=${encodeURIComponent(other)}`);
+  }));
+  byId("results").append(h("section", { class: "config", "aria-label": "Start scripts" }, Object.entries(data.files).map(
+    ([name, text]) => h("details", null, h("summary", null, name),
+      h("button", { type: "button", onclick: () => download(name, text) }, `Download ${name}`), h("pre", { tabindex: 0 }, text)))));
+}
+
 const bench = new Workbench(source, link);
-byId("results").append(bench.element);
-bench.show(data.search, ...chosen());
+if (data.serve) {
+  serve();
+} else {
+  byId("results").append(bench.element);
+  bench.show(data.search, ...chosen());
+  window.addEventListener("hashchange", () => bench.show(data.search, ...chosen()));
+}
 if (data.scaling) {
   byId("results").append(h("section", { "aria-label": "Scaling" }, h("h2", null, "More or fewer GPUs"),
     scalingView(data.scaling, () => {})));
 }
 if (data.command) byId("results").append(h("p", { class: "quiet" }, "Made by ", h("code", null, data.command)));
-window.addEventListener("hashchange", () => bench.show(data.search, ...chosen()));

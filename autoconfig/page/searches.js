@@ -1,6 +1,7 @@
 // Durable searches: start one, see the others, follow one live, open its answer, cancel it.
 
 import { h, replace } from "./dom.js";
+import { seconds } from "./format.js";
 import { all, follow, get, post, remove } from "./service.js";
 
 const SHOWN = 25;
@@ -100,10 +101,27 @@ export class Searches {
 
   async result(search) {
     try {
-      this.open(search, await get(`/v1/searches/${search.id}/plans`));
+      const answer = await get(`/v1/searches/${search.id}/plans`);
+      if (answer.lines) this.measured(search, answer);
+      else this.open(search, answer);
     } catch (problem) {
       this.fail(problem);
     }
+  }
+
+  /** What a search that measures found: every trial, measured beside predicted. */
+  measured(search, study) {
+    const time = (value) => h("td", null, value === null ? "" : seconds(value));
+    replace(this.live, h("header", null, h("h2", null, "Search ", h("code", null, search.id.slice(0, 8)))),
+      h("p", null, study.best ? ["Best measured: ", h("strong", null, study.best.plan), ", ", seconds(study.best.measured_s)]
+        : "Nothing was measured", `; ${study.stopped}. The formulas put ${study.prior_best} first.`),
+      h("table", { class: "figures" }, h("caption", null, "Trials"),
+        h("thead", null, h("tr", null, ["plan", "predicted", "measured", "outcome"].map((name) => h("th", { scope: "col" }, name)))),
+        h("tbody", null, study.lines.map((line) => h("tr", null, h("th", { scope: "row" }, line.plan),
+          time(line.predicted_s), time(line.measured_s), h("td", null, line.outcome.replaceAll("_", " ")))))));
+    this.live.hidden = false;
+    this.live.setAttribute("tabindex", "-1");
+    this.live.focus();
   }
 }
 

@@ -73,6 +73,7 @@ def deployment_json(one: DeploymentReport) -> dict[str, Any]:
         },
         "weights_gib": {name: size / GIB for name, size in one.weight_parts.items()},
         "decode_step_seconds": one.step_parts,
+        "prompt_step_seconds": one.mixed_parts,
         "simulated": _latency(one.latency) if one.latency else None,
     }
 

@@ -64,7 +64,9 @@ def set_up(case: Case, plan: EnginePlan, calibration: ServingCalibration) -> Set
     memory = serving_memory(
         case.model, plan, job.formats, case.gpu, engine, length=lengths.isl + lengths.osl, batch=held, tokens=tokens
     )
-    running = min(batch, float(memory.max_concurrency) // plan.pp)
+    room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)
+    spread = (lengths.isl + lengths.osl) / lengths.held_tokens(engine.scheduler_policy)
+    running = min(batch, float(np.floor(room * spread)) // plan.pp)
     if case.requests:
         running = min(running, case.requests / (ranks * plan.replicas))
     return Setup(job=job, memory=memory, batch=batch, tokens=tokens, running=max(running, 1.0))
@@ -132,7 +134,13 @@ def open_loop(case: Case, setup: Setup) -> OpenLoop:
         osl=sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng),
     )
     held = float(setup.memory.kv_pool_bytes / setup.memory.kv_bytes_per_sequence) * (data.isl + data.osl) / plan.pp
-    limits = Limits(batch=setup.batch, tokens=setup.tokens, kv_tokens=held, chunked=case.engine.chunked_prefill)
+    limits = Limits(
+        batch=setup.batch,
+        tokens=setup.tokens,
+        kv_tokens=held,
+        chunked=case.engine.chunked_prefill,
+        whole=case.engine.scheduler_policy == "no_evict",
+    )
     served = simulate(IterationTable(setup.job), requests, limits, setup.job.constants.request_s)
     kept = np.isfinite(served.e2e_s)
     tokens = np.maximum(requests.osl - 1.0, 0.0)[kept]

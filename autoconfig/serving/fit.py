@@ -10,7 +10,7 @@ towards its parent's constants; a run weighs as much as another in relative erro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,9 @@ from autoconfig.serving.evaluate import offline_generations, set_up
 from autoconfig.serving.rows import Case, read_case
 from specs.engine import engine_names, load_engine
 from specs.errors import AutoconfigError
+from specs.parameters import Number
 from time_model.serving_calibration import EngineConstants, ServingCalibration, gpu_parents
-from time_model.serving_costs import ServingJob, constant_vector, floor_seconds, iteration_features
+from time_model.serving_costs import ServingJob, constant_vector, floor_parts, iteration_features
 
 Vector = npt.NDArray[np.float64]
 ENGINE_NUMBERS = ("communication_factor", "sampler_bytes", "layer_s", "host_s", "sequence_s")
@@ -30,9 +31,11 @@ START = (1.0, 16.0, 5e-6, 0.0, 1e-6)
 """Of a generation without parent: fp32 logits read and written twice, launches of a CUDA graph, a microsecond a sequence."""
 SPREAD = (0.15, 50.0, 20e-6, 0.5e-3, 5e-6)
 """How far a generation may be from its parent: standard deviation of each number's pull."""
-EAGER_START, EAGER_SPREAD, EAGER_GRID = 400e-6, 100e-6, tuple(x * 1e-6 for x in range(0, 801, 50))
+EAGER_NUMBERS = ("eager_layer_s", "eager_sequence_s")
+EAGER_START, EAGER_SPREAD = (400e-6, 10e-6), (100e-6, 10e-6)
+EAGER_GRIDS = (tuple(x * 1e-6 for x in range(0, 801, 50)), tuple(x * 1e-6 for x in range(0, 61, 5)))
 """Host floor of a layer launched operator by operator: some 40 operators of 10 us in PyTorch (assumed, knowing the v0.20
-rows), and what is tried."""
+rows) and of a sequence in Python (assumed), and what is tried."""
 PASSES = 4
 """Which iterations stand on the floor is found anew that often."""
 FACTOR_SPREAD, EXPERTS_SPREAD = 0.1, 0.3
@@ -54,8 +57,8 @@ class Sample:
     """[kinds]"""
     features: Vector
     """[kinds, 7]"""
-    eager_layers: Vector
-    """[kinds]: layers that the host launches one by one; 0 under CUDA graphs."""
+    floors: Vector
+    """[kinds, 2]: layers that the host launches one by one and sequences it walks through (serving_costs.floor_parts)."""
     seconds: float
 
 
@@ -90,17 +93,16 @@ def samples_of(rows: Iterable[Row]) -> tuple[list[Sample], list[FirstToken]]:
             generations, tokens = offline_generations(case, setup)
             counts: list[float] = []
             features: list[Vector] = []
-            layers: list[float] = []
+            floors: list[tuple[float, float]] = []
             for many, one in generations:
                 counts += [many * float(one.mixed), many * float(one.alone)]
                 features += [one.mixed_features, one.alone_features]
-                layers += [_eager_layers(setup.job, 1.0), _eager_layers(setup.job, 0.0)]
-            samples.append(_sample(case, counts, features, layers, tokens / speed, common))
+                floors += [_floor(setup.job, one.mixed_sequences), _floor(setup.job, one.alone_sequences, 0.0)]
+            samples.append(_sample(case, counts, features, floors, tokens / speed, common))
         elif case.rate <= LIGHT_LOAD and cell(row, "kind") == "online_qps":
             between, token = number(row, "tpot_mean_ms") or 0.0, number(row, "ttft_mean_ms") or 0.0
-            counts, features = _light(case, setup.job, between / 1e3)
-            layers = [_eager_layers(setup.job, 0.0), _eager_layers(setup.job, 1.0)]
-            samples.append(_sample(case, counts, features, layers, between / 1e3, common))
+            counts, features, floors = _light(case, setup.job, between / 1e3)
+            samples.append(_sample(case, counts, features, floors, between / 1e3, common))
             first.append(
                 FirstToken(
                     features=iteration_features(setup.job, 0.0, 1.0, 1.0, case.lengths.isl),
@@ -115,7 +117,7 @@ def _sample(
     case: Case,
     counts: Sequence[float],
     features: Sequence[Vector],
-    layers: Sequence[float],
+    floors: Sequence[tuple[float, float]],
     seconds: float,
     common: dict[str, str],
 ) -> Sample:
@@ -123,25 +125,25 @@ def _sample(
         moe=case.model.is_moe,
         counts=np.array(counts),
         features=np.stack(features),
-        eager_layers=np.array(layers),
+        floors=np.array(floors),
         seconds=seconds,
         **common,
     )
 
 
-def _eager_layers(job: ServingJob, prompts: float) -> float:
-    unit = replace(job, constants=EngineConstants(eager_layer_s=1.0))
-    return float(floor_seconds(unit, prompts))
+def _floor(job: ServingJob, sequences: Number, prompts: float = 1.0) -> tuple[float, float]:
+    layers, own = floor_parts(job, prompts, sequences)
+    return float(layers), float(own)
 
 
-def _light(case: Case, job: ServingJob, between: float) -> tuple[list[float], list[Vector]]:
+def _light(case: Case, job: ServingJob, between: float) -> tuple[list[float], list[Vector], list[tuple[float, float]]]:
     """A token's time under light load: a share rate x t of the iterations carries a prompt."""
     running = max(case.rate * case.lengths.osl * between, 1.0)
     length = case.lengths.isl + case.lengths.osl / 2.0
     share = min(case.rate * between, 1.0)
     alone = iteration_features(job, running, length, 0.0, 1.0)
     mixed = iteration_features(job, running, length, 1.0, case.lengths.isl)
-    return [1.0 - share, share], [alone, mixed]
+    return [1.0 - share, share], [alone, mixed], [_floor(job, running, 0.0), _floor(job, running + 1.0)]
 
 
 def fit(samples: Sequence[Sample], first: Sequence[FirstToken]) -> ServingCalibration:
@@ -180,13 +182,18 @@ def _fit_generation(
     start = [before.factor(engine, gpu, experts=kind == EXPERTS) for gpu, kind in pairs]
     start += [parent.get(key, usual) for key, usual in zip(ENGINE_NUMBERS, START, strict=True)]
     spread = [EXPERTS_SPREAD if kind == EXPERTS else FACTOR_SPREAD for _, kind in pairs] + list(SPREAD)
-    problem = _Problem(samples=samples, pairs=pairs, start=np.array(start), pull=PULL / np.array(spread))
-    eager, usual = 0.0, parent.get("eager_layer_s", EAGER_START)
-    if any(s.eager_layers.any() for s in samples):
-        eager = min(EAGER_GRID, key=lambda x: problem.solve(x)[1] + (PULL * (x - usual) / EAGER_SPREAD) ** 2)
-    solution, _ = problem.solve(eager)
+    problem = _Problem(samples, pairs, np.array(start), PULL / np.array(spread))
+    usual = np.array([parent.get(key, first) for key, first in zip(EAGER_NUMBERS, EAGER_START, strict=True)])
+    floor = usual
+    if any(s.floors.any() for s in samples):
+        pulls = PULL / np.array(EAGER_SPREAD)
+        for _ in range(PASSES):
+            for axis, grid in enumerate(EAGER_GRIDS):
+                tried = [np.where(np.arange(len(EAGER_GRIDS)) == axis, x, floor) for x in grid]
+                floor = min(tried, key=lambda x: problem.solve(x)[1] + float(((pulls * (x - usual)) ** 2).sum()))
+    solution, _ = problem.solve(floor)
     numbers = dict(zip(ENGINE_NUMBERS, map(float, solution[len(pairs) :]), strict=True))
-    numbers["eager_layer_s"] = eager if eager else usual
+    numbers |= dict(zip(EAGER_NUMBERS, map(float, floor), strict=True))
     factors: dict[str, dict[str, float]] = {}
     for (gpu, kind), value in zip(pairs, solution, strict=False):
         factors.setdefault(gpu, {})["experts" if kind == EXPERTS else "all"] = float(value)
@@ -197,37 +204,39 @@ def _fit_generation(
     return after
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Problem:
-    """The equations of one generation."""
+    """The equations of one generation, their iterations one below the other."""
 
-    samples: Sequence[Sample]
-    pairs: Sequence[tuple[str, int]]
-    start: Vector
-    pull: Vector
+    def __init__(
+        self, samples: Sequence[Sample], pairs: Sequence[tuple[str, int]], start: Vector, pull: Vector
+    ) -> None:
+        """`start`: the parent's constants; `pull`: weight of a distance from each of them."""
+        self.start, self.pull = start, pull
+        features = np.concatenate([s.features for s in samples])
+        kinds = [len(s.counts) for s in samples]
+        gpus = np.repeat([s.gpu for s in samples], kinds)
+        self._first = np.concatenate([[0], np.cumsum(kinds)[:-1]])
+        self._shares = np.concatenate([s.counts / s.seconds for s in samples])
+        self._floors = np.concatenate([s.floors for s in samples])
+        own = [features[:, kind] * (gpus == gpu) for gpu, kind in pairs]
+        self._wide = np.column_stack([*own, features[:, 2:]])
 
-    def solve(self, eager_layer_s: float) -> tuple[Vector, float]:
+    def solve(self, eager: Vector) -> tuple[Vector, float]:
         """(constants, sum of squares) for a floor; iterations that stand on it count with it and leave the equation."""
         solution = self.start
         for _ in range(PASSES):
-            rows, targets = zip(*(self._equation(s, solution, eager_layer_s) for s in self.samples), strict=True)
-            system, target = np.vstack([*rows, np.diag(self.pull)]), np.concatenate([targets, self.pull * self.start])
+            system, target = self._equations(solution, eager)
             scale = 1.0 / np.maximum(np.abs(system).max(axis=0), 1e-30)
             solution = nnls(system * scale, target)[0] * scale
-        rows, targets = zip(*(self._equation(s, solution, eager_layer_s) for s in self.samples), strict=True)
-        system, target = np.vstack([*rows, np.diag(self.pull)]), np.concatenate([targets, self.pull * self.start])
+        system, target = self._equations(solution, eager)
         return solution, float(((system @ solution - target) ** 2).sum())
 
-    def _equation(self, sample: Sample, solution: Vector, eager_layer_s: float) -> tuple[Vector, float]:
-        wide = np.zeros((len(sample.counts), len(solution)))
-        for j, (gpu, kind) in enumerate(self.pairs):
-            if gpu == sample.gpu:
-                wide[:, j] = sample.features[:, kind]
-        wide[:, len(self.pairs) :] = sample.features[:, 2:]
-        floor = sample.eager_layers * eager_layer_s
-        low = wide @ solution < floor
-        row = ((~low * sample.counts) @ wide) / sample.seconds
-        return row, 1.0 - float((low * sample.counts * floor).sum()) / sample.seconds
+    def _equations(self, solution: Vector, eager: Vector) -> tuple[Vector, Vector]:
+        floor = self._floors @ eager
+        low = self._wide @ solution < floor
+        rows = np.add.reduceat((self._shares * ~low)[:, None] * self._wide, self._first)
+        targets = 1.0 - np.add.reduceat(self._shares * low * floor, self._first)
+        return np.vstack([rows, np.diag(self.pull)]), np.concatenate([targets, self.pull * self.start])
 
 
 def _request_seconds(calibration: ServingCalibration, first: Sequence[FirstToken]) -> float:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from autoconfig.question import Request, read_model
+from memory_model.serving import ServingMemory, serving_memory
 from specs.engine import DEFAULT_ENGINE, EngineSpec, load_engine
 from specs.errors import InputError
 from specs.gpu import GpuSpec
 from specs.gpu_catalogue import load_gpu
 from specs.model import ModelSpec
-from specs.model_catalogue import resolve_model
+from specs.parameters import Number
 from specs.serve_plan import EnginePlan, parse_engine_keys
 from specs.serving_formats import supports
 from time_model.serving_calibration import ServingCalibration, shipped_calibration
@@ -29,7 +32,8 @@ NIC_EFFICIENCY = 0.8
 class ServeRequest:
     """What the person or program asked, unread."""
 
-    model: str
+    model: str | Mapping[str, Any]
+    """A name or, over the network, what a config.json would hold."""
     gpus: int
     gpu: str = "h100-sxm-80gb"
     gpus_per_node: int | None = None
@@ -53,6 +57,8 @@ class ServeRequest:
     price: float | None = None
     top: int = 10
     simulate: int = 3
+    local_files: bool = True
+    """Whether the model may be a file of this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +106,20 @@ class ServeQuestion:
             imbalance=self.imbalance,
         )
 
+    def memory(self, job: ServingJob, batch: Number, tokens: Number) -> ServingMemory:
+        """Memory of one GPU of `job` for whole sequences of this question, at batch sizes and token budgets of one shape."""
+        return serving_memory(
+            self.model,
+            job.plan,
+            job.formats,
+            self.gpu,
+            self.engine,
+            length=self.lengths.isl + self.lengths.osl,
+            batch=batch,
+            tokens=tokens,
+            kv_memory_ratio=self.kv_memory_ratio,
+        )
+
     def limited(self, *, ttft: float = 1.0, tpot: float = 1.0) -> ServeQuestion:
         """The same with limits scaled."""
         return replace(
@@ -110,7 +130,7 @@ class ServeQuestion:
 def understand(request: ServeRequest) -> ServeQuestion:
     """Raises InputError naming what cannot be used and what is allowed."""
     _check(request)
-    model, notes = resolve_model(request.model)
+    model, notes = read_model(Request(model=request.model, local_files=request.local_files))
     gpu, engine = load_gpu(request.gpu), load_engine(request.engine)
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))
     if not 1 <= per_node <= MOST_GPUS:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, loads
-from memory_model.serving import kv_token_bytes, serving_memory
+from memory_model.serving import kv_token_bytes
 from specs.serve_plan import EnginePlan, ServePlan
 from time_model.serving_costs import ServingJob
 from time_model.serving_layout import Pricer, steady_state
@@ -132,18 +132,7 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
     plan, lengths = job.plan, question.lengths
     batch, tokens = (x.ravel() for x in np.meshgrid(*_grid(question), indexing="ij"))
     ranks = plan.adp * plan.pp
-    memory = serving_memory(
-        question.model,
-        plan,
-        job.formats,
-        question.gpu,
-        question.engine,
-        length=lengths.isl + lengths.osl,
-        batch=batch,
-        tokens=tokens,
-        kv_memory_ratio=question.kv_memory_ratio,
-    )
-    held = memory.max_concurrency * plan.adp
+    held = question.memory(job, batch, tokens).max_concurrency * plan.adp
     keep = (held >= batch) & (batch >= ranks) & (tokens >= np.minimum(batch / ranks * (1.0 + lengths.drafted), 8192.0))
     if not question.chunked:
         keep &= tokens >= lengths.prompt
@@ -198,18 +187,7 @@ def _disaggregated(
             if not loads(question.model, question.gpu, question.engine, plan):
                 continue
             job = question.job(plan)
-            memory = serving_memory(
-                question.model,
-                plan,
-                job.formats,
-                question.gpu,
-                question.engine,
-                length=lengths.isl + lengths.osl,
-                batch=batches,
-                tokens=np.maximum(batches / ranks, 512.0),
-                kv_memory_ratio=question.kv_memory_ratio,
-            )
-            held = memory.max_concurrency * plan.adp
+            held = question.memory(job, batches, np.maximum(batches / ranks, 512.0)).max_concurrency * plan.adp
             keep = (held >= batches) & (batches >= ranks)
             if not keep.any():
                 continue
@@ -281,17 +259,7 @@ def _nearest_to_fit(question: ServeQuestion, plans: Sequence[EnginePlan]) -> Eng
     """The layout whose cache pool is largest for one sequence."""
     best, room = None, -np.inf
     for plan in plans:
-        job = question.job(plan)
-        memory = serving_memory(
-            question.model,
-            plan,
-            job.formats,
-            question.gpu,
-            question.engine,
-            length=question.lengths.isl + question.lengths.osl,
-            batch=float(plan.adp * plan.pp),
-            tokens=512.0,
-        )
+        memory = question.memory(question.job(plan), float(plan.adp * plan.pp), 512.0)
         left = float(memory.kv_pool_bytes - memory.kv_bytes_per_sequence)
         if left > room:
             best, room = plan, left

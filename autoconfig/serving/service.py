@@ -10,11 +10,12 @@ import numpy as np
 
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
 from autoconfig.serving.search import Deployments, search
-from memory_model.serving import ServingMemory, serving_memory, weight_parts_bytes
+from memory_model.serving import ServingMemory, weight_parts_bytes
 from specs.errors import PlanError
 from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
 from time_model.serving_costs import iteration_parts
 from time_model.serving_simulation import IterationTable, Limits, Requests, Served, poisson_arrivals, sampled_lengths, simulate
+from time_model.serving_steady import prompts_per_iteration
 
 if TYPE_CHECKING:
     from autoconfig.question import Progress
@@ -56,6 +57,8 @@ class DeploymentReport:
     """Whole sequences that memory holds in all decode instances."""
     step_parts: dict[str, float]
     """Seconds of a decode iteration by part."""
+    mixed_parts: dict[str, float]
+    """The same with the prompts that an iteration carries (of a prefill instance: one prompt alone)."""
     latency: Latency | None = None
     cost_per_million_tokens: float | None = None
 
@@ -109,7 +112,13 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
     lengths = question.lengths
     memory = _memory(question, decode)
     running = decode.batch / (decode.adp * decode.pp)
-    parts = iteration_parts(job, running * (1.0 + lengths.drafted), lengths.average, 0.0, 1.0)
+    checked = running * (1.0 + lengths.drafted)
+    parts = iteration_parts(job, checked, lengths.average, 0.0, 1.0)
+    if plan.prefill is None:
+        prompts = float(prompts_per_iteration(lengths, running, plan.decode.tokens, question.chunked))
+        mixed = iteration_parts(job, checked, lengths.average, prompts, lengths.prompt)
+    else:
+        mixed = iteration_parts(question.job(plan.prefill), 0.0, 1.0, 1.0, lengths.prompt)
     cost = question.price / 3600.0 / per_gpu * 1e6 if question.price else None
     return DeploymentReport(
         plan=plan,
@@ -124,23 +133,13 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         weight_parts=weight_parts_bytes(question.model, decode, job.formats),
         max_concurrency=int(memory.max_concurrency) * decode.adp * decode.replicas,
         step_parts={name: float(s) for name, s in parts.items()},
+        mixed_parts={name: float(s) for name, s in mixed.items()},
         cost_per_million_tokens=cost,
     )
 
 
 def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
-    job = question.job(plan)
-    return serving_memory(
-        question.model,
-        plan,
-        job.formats,
-        question.gpu,
-        question.engine,
-        length=question.lengths.isl + question.lengths.osl,
-        batch=float(plan.batch),
-        tokens=float(plan.tokens),
-        kv_memory_ratio=question.kv_memory_ratio,
-    )
+    return question.memory(question.job(plan), float(plan.batch), float(plan.tokens))
 
 
 def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:

@@ -68,7 +68,7 @@ class Figure:
         """Whether the bar is met; None without one."""
         if self.bar is None:
             return None
-        return self.value >= self.bar if self.at_least else self.value <= self.bar
+        return bool(self.value >= self.bar if self.at_least else self.value <= self.bar)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ def _figures(judged: Sequence[Judged]) -> Iterator[Figure]:
     yield Figure(
         name="open loop, saturation rate (worst)",
         rows=len(saturated),
-        value=100.0 * max(map(abs, saturated)),
+        value=100.0 * float(np.max(np.abs(saturated))),
         bar=15.0,
         median=100.0 * float(np.median(saturated)),
     )

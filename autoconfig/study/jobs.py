@@ -1,4 +1,5 @@
-"""From a candidate to the jobs that measure it: a short one first where the full one is long, the full one for what is left."""
+"""From a candidate to the jobs that measure it: a short one first where the full one is long, the full one for what is left;
+emulated ranks where the GPUs of the full one are not there."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from autoconfig.study.candidates import build
 from autoconfig.study.settings import StudySettings
 from specs.errors import InputError
 from specs.job import SOFTWARE, Job
+from specs.layouts import stage_layers
 from specs.plan import TrainPlan
 
 SHORT_PAYS_S = 120.0
@@ -21,7 +23,7 @@ SHORT_STEPS = 2
 LIMIT_TIMES = 5.0
 """A job's time limit: so many times what is expected, and LEAST_LIMIT_S at least."""
 LEAST_LIMIT_S = 120.0
-SHORT, FULL = "short", "full"
+SHORT, FULL, EMULATED = "short job", "full", "emulated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,32 @@ def full_job(setting: Setting, plan: TrainPlan, settings: StudySettings) -> Job:
         warmup_steps=settings.warmup_steps,
         device_memory_bytes=settings.device_memory_bytes,
     )
+
+
+def emulated_ranks(setting: Setting, plan: TrainPlan) -> list[int]:
+    """First ranks of the pipeline stages that can decide the step or the peak: the first (embedding, most micro-batches in
+    flight), the last (head, logits), and a middle one where it has more layers. Rank order tp-cp-ep-dp-pp (Megatron-LM,
+    parallel_state.py)."""
+    layers, last = stage_layers(setting.model, plan), plan.pp - 1
+    chosen = {0, last}
+    if plan.pp > 2 and layers[1] > min(layers[0], layers[last]):
+        chosen.add(1)
+    return [stage * plan.tp * plan.cp * plan.dp for stage in sorted(chosen)]
+
+
+def emulated_stages(
+    setting: Setting, plan: TrainPlan, predicted_s: float, settings: StudySettings, repeat: int = 0
+) -> list[Stage]:
+    """One job of one process per emulated rank; the step is composed of them (`study.emulated`)."""
+    job = full_job(setting, plan, settings)
+    return [
+        Stage(
+            name=f"{EMULATED} rank {rank}",
+            job=job.replace(mode="emulate", rank=rank, seed=job.seed + repeat),
+            predicted_s=predicted_s,
+        )
+        for rank in emulated_ranks(setting, plan)
+    ]
 
 
 def stages(setting: Setting, plan: TrainPlan, predicted_s: float, settings: StudySettings, repeat: int = 0) -> list[Stage]:

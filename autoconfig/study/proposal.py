@@ -21,7 +21,15 @@ from autoconfig.study.candidates import Candidates, Floats
 from autoconfig.study.failures import chance_to_run
 from autoconfig.study.front import chances_on_front
 from autoconfig.study.memory_belief import MemoryBelief, MemoryFact, memory_belief
-from autoconfig.study.surrogate import Observation, Posterior, Scatter, posterior, prior_covariance, shipped_scatter
+from autoconfig.study.surrogate import (
+    REPEAT_LOG_SD,
+    Observation,
+    Posterior,
+    Scatter,
+    posterior,
+    prior_covariance,
+    shipped_scatter,
+)
 
 DRAWS = 2_000
 TOLERANCE = 0.01
@@ -97,7 +105,8 @@ def believe(
     """The belief after the results; pending rows count as measured at their mean."""
     scatter = scatter or shipped_scatter()
     covariance = prior_covariance(candidates, scatter) if covariance is None else covariance
-    seen = [found for result in results if (found := _observation(candidates, result)) is not None]
+    floor = scatter_between_jobs(results)
+    seen = [found for result in results if (found := _observation(candidates, result, floor)) is not None]
     after = posterior(candidates, seen, scatter, covariance)
     if pending:
         guessed = [
@@ -119,13 +128,27 @@ def believe(
     return Belief(posterior=after, memory=replace(memory, chance=memory.chance * runs), measured=measured)
 
 
-def _observation(candidates: Candidates, result: Result) -> Observation | None:
+def scatter_between_jobs(results: Sequence[Result]) -> float:
+    """Standard deviation of log step seconds between jobs of one plan, pooled over the plans that were measured again; 0 where
+    none was. On a machine that is shared it is far above what the steps of one job show."""
+    logs: dict[int, list[float]] = {}
+    for result in results:
+        if result.step_seconds is not None:
+            logs.setdefault(result.row, []).append(float(np.log(result.step_seconds)))
+    again = [values for values in logs.values() if len(values) > 1]
+    free = sum(len(values) - 1 for values in again)
+    return float(np.sqrt(sum(np.var(values) * len(values) for values in again) / free)) if free else 0.0
+
+
+def _observation(candidates: Candidates, result: Result, floor: float) -> Observation | None:
+    """`floor`: least scatter of a full job."""
     ratio = result.log_ratio
     if ratio is None and result.step_seconds is not None:
         ratio = float(np.log(result.step_seconds / candidates.predicted_s[result.row]))
     if ratio is None:
         return None
-    return Observation(row=result.row, log_ratio=ratio, **({} if result.log_sd is None else {"log_sd": result.log_sd}))
+    own = REPEAT_LOG_SD if result.log_sd is None else result.log_sd
+    return Observation(row=result.row, log_ratio=ratio, log_sd=own if result.step_seconds is None else max(own, floor))
 
 
 def propose(

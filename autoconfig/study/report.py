@@ -22,6 +22,7 @@ from specs.units import GIB
 from time_model.calibration import Calibration
 
 MOST_SHAPES = 12
+SECONDS_PER_HOUR = 3600
 MOST_UNMEASURED = 3
 
 
@@ -77,15 +78,18 @@ class Found:
     """Trials that no other measured one beats in both step time and free memory."""
     noise: float | None
     """Median spread of the timed steps over their median."""
+    tokens_per_money: float | None
+    """Of the winner, where a price is known: tokens for one unit of the money that --price is in."""
 
 
-def study_found(session: Session) -> Found:
+def study_found(session: Session, price_per_gpu_hour: float | None = None) -> Found:
     """Everything that the finished trials say."""
     trials = session.study.get_trials(deepcopy=False)
     lines = [_line(trial, session) for trial in trials if trial.user_attrs.get(names.OUTCOME) != names.DUPLICATE]
     measured = sorted((line for line in lines if line.measured_s is not None), key=lambda line: (line.measured_s, line.trial))
     others = [line for line in lines if line.measured_s is None]
-    results = names.results_of(trials, session.candidates)
+    full = any(trial.user_attrs.get(names.OUTCOME) == names.MEASURED for trial in trials)
+    results = names.results_of(trials, session.candidates, emulated=not full)
     belief = believe(session.candidates, results, scatter=shipped_scatter())
     best_plan = None if belief.best is None else str(session.candidates.plans[belief.best])
     order = np.argsort(belief.step_seconds, kind="stable")
@@ -94,9 +98,10 @@ def study_found(session: Session) -> Found:
     ratios = [line.ratio for line in measured if line.ratio is not None]
     middle = statistics.median(ratios) if ratios else None
     noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
+    best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
     return Found(
         name=session.name,
-        best=next((line for line in measured if line.plan == best_plan), None),
+        best=best,
         lines=(*measured, *others),
         prior_best=str(session.candidates.plans[0]),
         unmeasured=tuple(
@@ -110,7 +115,16 @@ def study_found(session: Session) -> Found:
         shapes=_shapes(session, trials),
         front=_front(measured) if session.settings.objective == "headroom" else (),
         noise=statistics.median(noise) if noise else None,
+        tokens_per_money=_tokens_per_money(session, best, price_per_gpu_hour),
     )
+
+
+def _tokens_per_money(session: Session, best: Line | None, price_per_gpu_hour: float | None) -> float | None:
+    """Tokens of a step over what its GPUs cost meanwhile."""
+    if best is None or best.measured_s is None or not price_per_gpu_hour:
+        return None
+    money = best.measured_s / SECONDS_PER_HOUR * session.setting.cluster.num_gpus * price_per_gpu_hour
+    return session.setting.workload.tokens_per_step / money
 
 
 def _front(measured: list[Line]) -> tuple[int, ...]:
@@ -156,7 +170,7 @@ def learned_calibration(session: Session) -> Calibration | None:
     observations = []
     for trial in session.study.get_trials(deepcopy=False):
         row, seconds = names.row_of(trial, session.candidates), trial.user_attrs.get(names.STEP_SECONDS)
-        if row is None or seconds is None:
+        if row is None or seconds is None or trial.user_attrs.get(names.OUTCOME) == names.EMULATED:
             continue
         alone = build([(plain, session.candidates.plans[row])])
         observations.append(

@@ -24,9 +24,18 @@ from specs.errors import AutoconfigError
 class PlanSampler(BaseSampler):
     """Proposes the candidate that is most likely the best."""
 
-    def __init__(self, candidates: Candidates, seed: int, scatter: Scatter | None = None, *, headroom: bool = False) -> None:
-        """`candidates` of the study's question; `headroom`: step time against free memory."""
-        self.headroom = headroom
+    def __init__(
+        self,
+        candidates: Candidates,
+        seed: int,
+        scatter: Scatter | None = None,
+        *,
+        headroom: bool = False,
+        emulated: bool = False,
+    ) -> None:
+        """`candidates` of the study's question; `headroom`: step time against free memory; `emulated`: full jobs cannot run
+        here, so that composed steps are the answer."""
+        self.headroom, self.emulated = headroom, emulated
         self.candidates = candidates
         self._seed = seed
         self.scatter = scatter or shipped_scatter()
@@ -59,7 +68,7 @@ class PlanSampler(BaseSampler):
         pending = [row for t in running if (row := row_of(t, self.candidates)) is not None]
         return propose(
             self.candidates,
-            results_of(trials, self.candidates),
+            results_of(trials, self.candidates, emulated=self.emulated),
             name=study.study_name,
             seed=self._seed,
             number=number,
@@ -69,7 +78,7 @@ class PlanSampler(BaseSampler):
             scatter=self.scatter,
             covariance=self.covariance,
             headroom=self.headroom,
-            repeats=True,
+            repeats=not self.emulated,  # what a composed step misses, another run misses too
         )
 
 

@@ -114,7 +114,7 @@ def screen(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Quiet]:
 def started_line(trial: FrozenTrial, stage: Stage, again: bool) -> str:
     """`trial 3: tp=2,... predicted 0.41 s; why`."""
     attributes = trial.user_attrs
-    kind = "" if stage.name == FULL else f" ({stage.name} job)"
+    kind = "" if stage.name == FULL else f" ({stage.name})"
     why = "found again" if again else attributes.get(names.WHY, "")
     return f"trial {trial.number}: {attributes.get(names.PLAN)}{kind}, predicted {stage.predicted_s:.4g} s; {why}"
 
@@ -127,7 +127,8 @@ def ended_line(trial: FrozenTrial) -> str:
         return f"trial {trial.number}: {str(outcome).replace('_', ' ')}. {attributes.get(names.MESSAGE, '')}".rstrip(". ")
     ratio = seconds / attributes[names.PREDICTED]
     peak = f", peak {attributes[names.PEAK_GIB]:.3g} GiB" if names.PEAK_GIB in attributes else ""
-    return f"trial {trial.number}: measured {seconds:.4g} s, {ratio:.2f} x predicted{peak}"
+    how = "composed of emulated ranks" if outcome == names.EMULATED else "measured"
+    return f"trial {trial.number}: {how} {seconds:.4g} s, {ratio:.2f} x predicted{peak}"
 
 
 def status_line(worker: Worker) -> str:
@@ -167,6 +168,10 @@ def show_found(console: Any, found: Found, reason: str) -> None:
         console.print("Nothing was measured.")
         return
     console.print(f"Winner: {found.best.plan}, {_s(found.best.measured_s)}; the prediction's first was {found.prior_best}")
+    if found.best.outcome == names.EMULATED:
+        console.print("Steps are composed of emulated ranks: compute and memory measured, communication predicted.")
+    if found.tokens_per_money is not None:
+        console.print(f"Cost: the winner trains {found.tokens_per_money:,.0f} tokens per unit of money (--price).")
     if found.front:
         console.print(
             f"Step time against free memory, the trials that no other beats in both: {', '.join(map(str, found.front))}"

@@ -14,7 +14,7 @@ from typing import Any
 from optuna.storages import RDBStorage
 from optuna.study import Study
 
-from autoconfig.question import Question, Request, understand
+from autoconfig.question import Question, understand
 from autoconfig.rules import Setting
 from autoconfig.search import rank_plans
 from autoconfig.space import Wish
@@ -22,27 +22,21 @@ from autoconfig.study.candidates import Candidates, candidates_of
 from autoconfig.study.jobs import full_job
 from autoconfig.study.sampler import PlanSampler
 from autoconfig.study.settings import Budget, StudySettings
-from autoconfig.study.storage import TABLE, close, errors_of, open_storage, open_study, sqlite_url
+from autoconfig.study.storage import close, errors_of, open_storage, open_study, sqlite_url
+from autoconfig.study.this_machine import on_this_device, operator_table
 from autoconfig.study.worker import Listener, Worker
 from autoconfig.verdict import nothing_legal
 from profiler.errors import RunnerError
-from profiler.folder import write_text
-from profiler.launch import ROOT, environment, torchrun
+from profiler.launch import environment, torchrun
 from profiler.local import LocalRunner
 from profiler.lock import FileLock, holder, take
-from profiler.processes import MARK, end_marked
 from profiler.runner import Runner
 from profiler.slurm import SlurmOptions, SlurmRunner
 from specs.errors import FileError, InputError
-from specs.local_cpu import memory_bytes
 
-JOBS, LOCK, TABLE_FILE = "jobs", "search.lock", "cpu.json"
+JOBS, LOCK = "jobs", "search.lock"
 CANDIDATES = "candidates"
 """Attribute of a study: a digest of its candidates."""
-CPU_SHARE = 0.5
-"""Of the machine's memory, over the ranks: the default limit on a CPU."""
-BENCHMARK_S = "60s"
-BENCHMARK_INTERRUPTED = 130
 HAS_TORCH = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('torch', 'megatron.core'))))"
 
 
@@ -56,6 +50,8 @@ class Options:
     python: str
     slots: int = 1
     job_limit_s: float = 3600.0
+    gpus_here: int | None = None
+    """GPUs that a job can have; None: all that the question is about."""
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
 
     @property
@@ -76,14 +72,23 @@ class Session:
     setting: Setting
     candidates: Candidates
     options: Options
+    assumed: tuple[str, ...]
+    """What the question left open, in words."""
+
+    @property
+    def emulated(self) -> bool:
+        """Full jobs do not fit here: ranks are emulated, one at a time, on one device."""
+        here = self.options.gpus_here
+        return here is not None and here < self.setting.cluster.num_gpus
 
     def close(self) -> None:
         """Give back the storage's connections."""
         close(self.storage)
 
-    def worker(self, runner: Runner, listener: Listener, budget: Budget, **more: Any) -> Worker:
-        """A worker of this process."""
-        sampler = PlanSampler(self.candidates, self.settings.seed, headroom=self.settings.objective == "headroom")
+    def worker(self, runner: Runner, listener: Listener, budget: Budget, *, owner: str | None = None, **more: Any) -> Worker:
+        """A worker of this process. Its trials belong to `owner`, else to this machine's folder."""
+        headroom = self.settings.objective == "headroom"
+        sampler = PlanSampler(self.candidates, self.settings.seed, headroom=headroom, emulated=self.emulated)
         self.study.sampler = sampler
         return Worker(
             study=self.study,
@@ -93,7 +98,7 @@ class Session:
             sampler=sampler,
             runner=runner,
             jobs_folder=self.options.folder / JOBS,
-            owner=owner_of(self.options.folder),
+            owner=owner or owner_of(self.options.folder),
             listener=listener,
             budget=budget,
             slots=self.options.slots,
@@ -126,8 +131,9 @@ def open_session(name: str, given: StudySettings | None, options: Options, *, re
     storage = open_storage(options.url)
     with errors_of(options.url):
         study, settings = open_study(storage, name, given, resume=resume)
-        table = _operator_table(study, settings, options) if settings.device == "cpu" else None
-    settings, request = _on_this_device(settings, table)
+        table = operator_table(study, settings, options.folder, options.python) if settings.device == "cpu" else None
+    here = on_this_device(settings, table)
+    settings, request = here.settings, here.request
     question = understand(request)
     setting = question.setting
     if settings.device_memory_bytes is not None:
@@ -142,7 +148,7 @@ def open_session(name: str, given: StudySettings | None, options: Options, *, re
     _check_digest(study, candidates, name, options.url)
     return Session(
         name=name, study=study, storage=storage, settings=settings, question=question, setting=setting,
-        candidates=candidates, options=options,
+        candidates=candidates, options=options, assumed=(*question.assumed, *here.assumed),
     )  # fmt: skip
 
 
@@ -154,55 +160,6 @@ def _buildable(wish: Wish) -> Wish:
 
 class NothingFitsError(InputError):
     """The memory model lets no plan through: exit code 3."""
-
-
-def _on_this_device(settings: StudySettings, table: Path | None) -> tuple[StudySettings, Request]:
-    """A CPU: its measured operators, the stack that runs there, and a memory limit."""
-    request = settings.request
-    if settings.device != "cpu":
-        return settings, request
-    ranks = request.gpus or 1
-    limit = settings.device_memory_bytes or int(CPU_SHARE * memory_bytes() / ranks)
-    request = replace(request, gpu_table=str(table), gpus_per_node=ranks, software=request.software or "megatron-local")
-    return replace(settings, device_memory_bytes=limit), request
-
-
-def _operator_table(study: Study, settings: StudySettings, options: Options) -> Path:
-    """The file of this machine's operators: kept in the study, measured once by `kernels.benchmark`."""
-    if settings.request.gpu or settings.request.cluster:
-        raise InputError("--device cpu measures this machine: leave --gpu and --cluster out")
-    path = options.folder / f"{hashlib.sha256(study.study_name.encode()).hexdigest()[:8]}-{TABLE_FILE}"
-    kept = study.user_attrs.get(TABLE)
-    if kept is None:
-        _benchmark(path, options.python)
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        study.set_user_attr(TABLE, kept)
-    else:
-        write_text(path, json.dumps(kept) + "\n")
-    return path
-
-
-def _benchmark(path: Path, python: str) -> None:
-    """A busy machine may be too slow for the collectives: then the link is assumed. No process is left behind."""
-    for ranks in ((), ("--ranks", "1")):
-        done = _run_benchmark(path, (python, "-P", "-m", "kernels.benchmark", "--output", str(path), "--device", "cpu", *ranks))
-        if done.returncode == 0 and path.exists():
-            return
-        if done.returncode == BENCHMARK_INTERRUPTED:
-            raise KeyboardInterrupt
-    said = " ".join((done.stderr or done.stdout).split())[-300:]
-    raise InputError(f"this CPU cannot be measured: {said or f'exit code {done.returncode}'}")
-
-
-def _run_benchmark(path: Path, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    variables = {**os.environ, "PYTHONPATH": paths, MARK: str(path)}
-    try:
-        return subprocess.run(
-            [*command, "--budget", BENCHMARK_S], env=variables, capture_output=True, text=True, check=False, errors="replace"
-        )
-    finally:
-        end_marked(path, 0.0)
 
 
 def _check_digest(study: Study, candidates: Candidates, name: str, url: str) -> None:
@@ -221,13 +178,14 @@ def _check_digest(study: Study, candidates: Candidates, name: str, url: str) -> 
 def make_runner(session: Session) -> Runner:
     """The runner that the options name. Raises RunnerError where it cannot be used."""
     options, device = session.options, session.settings.device
+    threads = 1 if device == "cpu" else None
     if options.runner == "slurm":
-        gpus, per_node = session.setting.cluster.num_gpus, session.setting.cluster.gpus_per_node
+        gpus = 1 if session.emulated else session.setting.cluster.num_gpus
+        per_node = session.setting.cluster.gpus_per_node
         nodes = max(1, gpus // per_node)
         slurm = replace(options.slurm, nodes=nodes, gpus_per_node=min(gpus, per_node) if device == "cuda" else 0)
-        return SlurmRunner(torchrun(options.python, nodes), slurm, environment())
+        return SlurmRunner(torchrun(options.python, nodes), slurm, environment(threads))
     check_python(options.python)
-    threads = 1 if device == "cpu" else None
     return LocalRunner(torchrun(options.python), environment(threads), nvml=device == "cuda")
 
 
@@ -236,7 +194,8 @@ def check_python(python: str) -> None:
     try:
         done = subprocess.run([python, "-c", HAS_TORCH], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RunnerError(f"{python} cannot be started: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise RunnerError(f"--python {python} cannot be started: {reason}") from error
     if done.returncode:
         raise RunnerError(
             f"{python} has no torch with megatron-core: pip install 'megatron-autoconfig[train]', or name another with --python"

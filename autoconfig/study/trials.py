@@ -21,6 +21,10 @@ LOG_RATIO = "log_ratio"
 LOG_SD = "log_sd"
 PEAK_BYTES = "measured_peak_bytes"
 MEASURED = "measured"
+EMULATED = "emulated"
+"""The step is composed of emulated ranks: it counts as measured while the GPUs of full jobs are not there, else as a hint."""
+FIDELITY = "fidelity"
+"""`emulated`, or nothing: what the trial's last job is."""
 PRUNED = "pruned"
 OUT_OF_MEMORY = "out_of_memory"
 DUPLICATE = "duplicate"
@@ -39,8 +43,9 @@ def row_of(trial: FrozenTrial, candidates: Candidates) -> int | None:
     return candidates.row_of(trial.params)
 
 
-def result_of(trial: FrozenTrial, candidates: Candidates) -> Result | None:
-    """What a finished trial says; None where it says nothing (running, crashed, duplicate)."""
+def result_of(trial: FrozenTrial, candidates: Candidates, *, emulated: bool = False) -> Result | None:
+    """What a finished trial says; None where it says nothing (running, crashed, duplicate). `emulated`: composed steps count as
+    measured ones."""
     row = row_of(trial, candidates)
     if row is None or not trial.state.is_finished():
         return None
@@ -48,8 +53,10 @@ def result_of(trial: FrozenTrial, candidates: Candidates) -> Result | None:
     outcome = attributes.get(OUTCOME)
     if outcome == OUT_OF_MEMORY:
         return Result(row=row, out_of_memory=True)
-    if outcome not in (MEASURED, PRUNED):
+    if outcome not in (MEASURED, EMULATED, PRUNED):
         return None
+    if outcome == EMULATED and not emulated:
+        return Result(row=row, log_ratio=attributes[LOG_RATIO], log_sd=attributes[LOG_SD])
     return Result(
         row=row,
         step_seconds=attributes.get(STEP_SECONDS),
@@ -59,9 +66,9 @@ def result_of(trial: FrozenTrial, candidates: Candidates) -> Result | None:
     )
 
 
-def results_of(trials: Sequence[FrozenTrial], candidates: Candidates) -> list[Result]:
+def results_of(trials: Sequence[FrozenTrial], candidates: Candidates, *, emulated: bool = False) -> list[Result]:
     """Results in the order of trial numbers."""
-    return [found for trial in trials if (found := result_of(trial, candidates)) is not None]
+    return [found for trial in trials if (found := result_of(trial, candidates, emulated=emulated)) is not None]
 
 
 def tried_in_vain(trials: Sequence[FrozenTrial], candidates: Candidates) -> list[int]:

@@ -77,7 +77,8 @@ def hopeless(row: int, log_ratio: float, what: str, study: Study, sampler: PlanS
     """From a short job, or the first steps of the full one: a verdict where the plan can hardly win any more, else None."""
     trials = [t for t in study.get_trials(deepcopy=False) if t.number != number]
     seen = [
-        *names.results_of(trials, sampler.candidates), Result(row=row, log_ratio=log_ratio, log_sd=SHORT_LOG_SD),
+        *names.results_of(trials, sampler.candidates, emulated=sampler.emulated),
+        Result(row=row, log_ratio=log_ratio, log_sd=SHORT_LOG_SD),
     ]  # fmt: skip
     belief = believe(sampler.candidates, seen, scatter=sampler.scatter, covariance=sampler.covariance)
     if belief.best is None:

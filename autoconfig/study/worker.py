@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from autoconfig.rules import Setting
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import Candidates
-from autoconfig.study.jobs import FULL, Stage, stages
+from autoconfig.study.emulated import verdict_of_ranks
+from autoconfig.study.jobs import SHORT, Stage, emulated_stages, stages
 from autoconfig.study.proposal import Proposal
 from autoconfig.study.sampler import NothingLeft, PlanSampler
 from autoconfig.study.settings import Budget, StudySettings
@@ -28,6 +29,7 @@ from profiler.outcome import FINAL, Kind, Outcome, outcome_of
 from profiler.progress import timed_steps
 from profiler.runner import Life, Runner
 from specs.errors import InputError
+from specs.exit_code import ExitCode
 
 MOST_ATTEMPTS = 3
 """How often a job that was lost is started again."""
@@ -100,6 +102,8 @@ class Worker:
     poll_s: float = 0.2
     clock: Callable[[], float] = time.monotonic
     running: list[Running] = field(default_factory=list)
+    waiting: list[tuple[JobFolder, float]] = field(default_factory=list)
+    """Jobs to be submitted together: (folder, time limit)."""
     ended_here: int = 0
     job_seconds: list[float] = field(default_factory=list)
     """Wall seconds of the jobs that ended in this process."""
@@ -116,6 +120,7 @@ class Worker:
                 reason = self._reason_to_stop()
                 while reason is None and len(self.running) < self.slots:
                     reason = self._start()
+                self._submit()
                 if not self.running:
                     return reason or "nothing is left to measure"
                 if self.control.cancel or reason == _BUDGET:
@@ -123,6 +128,7 @@ class Worker:
                     return "cancelled" if self.control.cancel else _BUDGET
                 for one in list(self.running):
                     self._look(one)
+                self._submit()
                 self.listener.tick(self)
                 if self.running:
                     time.sleep(self.poll_s)
@@ -134,7 +140,8 @@ class Worker:
     def gpu_hours(self) -> float:
         """GPU time of the jobs of this process, running ones too."""
         now = self.clock()
-        return self.setting.cluster.num_gpus * (sum(self.job_seconds) + sum(now - r.since for r in self.running)) / 3600
+        gpus = 1 if self.sampler.emulated else self.setting.cluster.num_gpus
+        return gpus * (sum(self.job_seconds) + sum(now - r.since for r in self.running)) / 3600
 
     def seconds_left(self) -> float | None:
         """Of the budget; None where time is not limited."""
@@ -182,8 +189,13 @@ class Worker:
         assert row is not None
         if names.REPEAT not in trial.user_attrs:
             earlier = [t for t in self.study.get_trials(deepcopy=False) if t.number < trial.number]
-            measured = [t for t in earlier if names.row_of(t, self.candidates) == row and names.STEP_SECONDS in t.user_attrs]
-            trial.set_user_attr(names.REPEAT, len(measured))
+            fidelity = names.EMULATED if self.sampler.emulated else None
+            same = [
+                t for t in earlier if names.row_of(t, self.candidates) == row and t.user_attrs.get(names.FIDELITY) == fidelity
+            ]
+            if fidelity is not None:
+                trial.set_user_attr(names.FIDELITY, fidelity)
+            trial.set_user_attr(names.REPEAT, sum(names.STEP_SECONDS in t.user_attrs for t in same))
         if not self._claim(trial, row):
             self._tell(trial, Verdict(state=TrialState.FAIL, attributes={names.OUTCOME: names.DUPLICATE}))
             return
@@ -202,16 +214,17 @@ class Worker:
     def _stages(self, trial: Trial, row: int) -> list[Stage]:
         """The trial's jobs; its number of earlier measurements is kept, so that they are the same after a kill."""
         plan, seconds = self.candidates.plans[row], float(self.candidates.predicted_s[row])
-        return stages(self.setting, plan, seconds, self.settings, int(trial.user_attrs.get(names.REPEAT, 0)))
+        planned = emulated_stages if names.FIDELITY in trial.user_attrs else stages
+        return planned(self.setting, plan, seconds, self.settings, int(trial.user_attrs.get(names.REPEAT, 0)))
 
     def _claim(self, trial: Trial, row: int) -> bool:
         """Whether the plan is ours. Of workers that chose the same at once exactly one goes on: whoever sees a lower number,
         or a claim, gives way; a lower number waits for higher ones to decide.
         """
-        deadline, repeat = self.clock() + DECISION_S, trial.user_attrs[names.REPEAT]
+        deadline, mine = self.clock() + DECISION_S, trial.user_attrs
         while True:
             others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
-            same = [t for t in others if names.row_of(t, self.candidates) == row and _counts(t, repeat)]
+            same = [t for t in others if names.row_of(t, self.candidates) == row and _counts(t, mine)]
             if any(t.number < trial.number or t.user_attrs.get(names.CLAIMED) or t.state.is_finished() for t in same):
                 return False
             if not same or self.clock() > deadline:
@@ -227,9 +240,15 @@ class Worker:
         if life not in (Life.RUNNING, Life.WAITING) and (found is None or found.kind not in FINAL):
             left = self.seconds_left()
             limit = stage.limit_s(self.job_limit_s if left is None else min(self.job_limit_s, max(left, 1.0)))
-            self.runner.submit(folder, limit)
+            self.waiting.append((folder, limit))
         self.running.append(Running(trial=trial, row=row, stages=planned, stage=stage, folder=folder, since=self.clock()))
         self.listener.started(self._frozen(trial), stage, again)
+
+    def _submit(self) -> None:
+        """What was planned since, in one request."""
+        waiting, self.waiting = self.waiting, []
+        if waiting:
+            self.runner.submit_together(waiting)
 
     def _look(self, one: Running) -> None:
         """Whether a job ended, and what follows."""
@@ -243,13 +262,22 @@ class Worker:
             self.listener.say(f"trial {one.trial.number}: {outcome.message}; started again")
             self.runner.submit(one.folder, one.stage.limit_s(self.job_limit_s))
             return
+        if outcome.kind is Kind.LOST and not self.control.cancel:  # else it would be proposed again, without end
+            self.runner.cancel(one.folder)
+            end = " | ".join(one.folder.last_lines(2)) or "is empty"
+            outcome = Outcome(
+                kind=Kind.FAILED, message=f"lost {attempts} times, {outcome.message}; log {one.folder.log_file} ends: {end}"
+            )
         self.running.remove(one)
         self.job_seconds.append(self.clock() - one.since)
         if outcome.hopeless:
             self._tell(one.trial, self._verdict(outcome, one))
-            raise JobsFailError(f"no job can be measured here: {outcome.message}")
-        if outcome.kind is Kind.MEASURED and one.stage.name != FULL:
-            self._after_short(one, outcome)
+            hint = (
+                "; fewer GPUs than the plan's: --gpus-here N emulates ranks" if outcome.exit_code == ExitCode.NO_DEVICE else ""
+            )
+            raise JobsFailError(f"no job can be measured here: {outcome.message}{hint}")
+        if outcome.kind is Kind.MEASURED and one.stage is not one.stages[-1]:
+            self._after_stage(one, outcome)
             return
         self._tell(one.trial, self._verdict(outcome, one))
         self._check_failures(outcome)
@@ -257,7 +285,7 @@ class Worker:
     def _look_at_steps(self, one: Running) -> None:
         """Steps that were printed go to the storage; a plan that they rule out is ended before the others."""
         steps = timed_steps(one.folder)
-        if len(steps) == one.steps_seen or not steps:
+        if len(steps) == one.steps_seen or not steps or one.stage.job.mode == "emulate":
             return
         if self.settings.objective != "headroom":  # Optuna keeps no steps of studies with two objectives
             for number in range(one.steps_seen, len(steps)):
@@ -274,13 +302,15 @@ class Worker:
             self.job_seconds.append(self.clock() - one.since)
             self._tell(one.trial, verdict)
 
-    def _after_short(self, one: Running, outcome: Outcome) -> None:
+    def _after_stage(self, one: Running, outcome: Outcome) -> None:
+        """A short job may rule its plan out; else the trial's next job."""
         assert outcome.measurement is not None and outcome.measurement.step_seconds is not None
-        ratio = math.log(outcome.measurement.step_seconds / one.stage.predicted_s)
-        verdict = hopeless(one.row, ratio, "its short job", self.study, self.sampler, one.trial.number)
-        if verdict is not None:
-            self._tell(one.trial, verdict)
-            return
+        if one.stage.name == SHORT:
+            ratio = math.log(outcome.measurement.step_seconds / one.stage.predicted_s)
+            verdict = hopeless(one.row, ratio, "its short job", self.study, self.sampler, one.trial.number)
+            if verdict is not None:
+                self._tell(one.trial, verdict)
+                return
         following = one.stages[one.stages.index(one.stage) + 1]
         self._launch(one.trial, one.row, one.stages, following)
 
@@ -289,7 +319,10 @@ class Worker:
         if outcome.kind in (Kind.MEASURED, Kind.OUT_OF_MEMORY, Kind.CANCELLED, Kind.LOST):
             return
         trials = self.study.get_trials(deepcopy=False)
-        good = any(t.user_attrs.get(names.OUTCOME) in (names.MEASURED, names.PRUNED, names.OUT_OF_MEMORY) for t in trials)
+        good = any(
+            t.user_attrs.get(names.OUTCOME) in (names.MEASURED, names.EMULATED, names.PRUNED, names.OUT_OF_MEMORY)
+            for t in trials
+        )
         failed = sum(t.state == TrialState.FAIL and t.user_attrs.get(names.OUTCOME) not in names.AGAIN for t in trials)
         if not good and failed >= MOST_FAILURES:
             raise JobsFailError(f"the first {failed} jobs all failed, the last: {outcome.message}")
@@ -307,13 +340,16 @@ class Worker:
             planned = self._stages(trial, row)
             stage = next((s for s in planned if s.name == frozen.user_attrs.get(names.STAGE)), planned[0])
             self._launch(trial, row, planned, stage, again=True)
+        self._submit()
 
     def _cancel_all(self, why: str) -> None:
+        self.waiting.clear()
         for one in self.running:
             self.runner.cancel(one.folder)
         for one in self.running:
             outcome = outcome_of(one.folder)
-            if outcome is None or outcome.kind not in FINAL:
+            part = one.stage is not one.stages[-1] and outcome is not None and outcome.kind is Kind.MEASURED
+            if part or outcome is None or outcome.kind not in FINAL:
                 outcome = Outcome(kind=Kind.CANCELLED, message=why)
             self._tell(one.trial, self._verdict(outcome, one))
         self.running.clear()
@@ -326,7 +362,13 @@ class Worker:
             self.listener.ended(self._frozen(trial), verdict)
 
     def _verdict(self, outcome: Outcome, one: Running) -> Verdict:
-        return verdict_of(outcome, one.stage, self.settings, float(self.candidates.limit_bytes[one.row]))
+        limit = float(self.candidates.limit_bytes[one.row])
+        if outcome.kind is not Kind.MEASURED or one.stage.job.mode != "emulate":
+            return verdict_of(outcome, one.stage, self.settings, limit)
+        ended = [outcome_of(prepare(self.jobs_folder, stage.job)) for stage in one.stages]
+        measured = [found.measurement for found in ended if found is not None and found.measurement is not None]
+        plan = self.candidates.plans[one.row]
+        return verdict_of_ranks(self.setting, plan, measured, one.stage.predicted_s, self.settings, limit)
 
     def _note(self, trial: Trial, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():
@@ -336,13 +378,17 @@ class Worker:
         return self.study._storage.get_trial(trial._trial_id)
 
 
-def _counts(trial: FrozenTrial, repeat: int) -> bool:
-    """A trial of a plan that makes another one of the same plan a duplicate: it runs, or it said something, as the same
-    repeat.
+def _counts(trial: FrozenTrial, mine: Mapping[str, Any]) -> bool:
+    """A trial of a plan that makes another one of the same plan a duplicate: it runs, or it said something, as the same repeat
+    of the same kind of job.
     """
-    if trial.state == TrialState.RUNNING:
-        return trial.user_attrs.get(names.REPEAT, repeat) == repeat
-    return trial.user_attrs.get(names.OUTCOME) not in names.AGAIN and trial.user_attrs.get(names.REPEAT, 0) == repeat
+    theirs, running = trial.user_attrs, trial.state == TrialState.RUNNING
+    if not running and theirs.get(names.OUTCOME) in names.AGAIN:
+        return False
+    repeat = theirs.get(names.REPEAT, mine[names.REPEAT] if running else 0)
+    return repeat == mine[names.REPEAT] and (
+        theirs.get(names.FIDELITY) == mine.get(names.FIDELITY) or names.REPEAT not in theirs
+    )
 
 
 _BUDGET = "the budget is spent"

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "profiler"))  # its helpers: tests are no packages
 PATIENCE = 60.0
 
 
@@ -70,9 +71,9 @@ def start(database: str, *arguments: str) -> Running:
     return Running(process, line.split()[-1], database)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Running]]:
-    """Starts services that end with the tests."""
+    """Starts services that end with the tests of the file: each is several processes that hold memory and ask a database."""
     running: list[Running] = []
 
     def begin(*arguments: str) -> Running:
@@ -85,13 +86,13 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
         one.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(services: Callable[..., Running]) -> Running:
     """One service without keys."""
     return services("--workers", "1")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def http(service: Running) -> Iterator[httpx.Client]:
     """A client of it."""
     with service.client() as client:

@@ -13,6 +13,8 @@ import pytest
 from api.access import SCOPES, RateLimit
 from tests.api.conftest import Running, autoconfig
 
+pytestmark = pytest.mark.xdist_group("api")
+
 OPEN = {"/", "/page/{name}"}
 """Static files of the page: a person needs them to type the key in."""
 

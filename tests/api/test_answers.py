@@ -8,12 +8,15 @@ import re
 import pytest
 from jsonschema import Draft202012Validator
 
+from api.routes_answers import CHECK_EXAMPLE, RUN_EXAMPLE
 from autoconfig.answer_json import schema
 from autoconfig.page_files import media_type, page_text, served_names
 from autoconfig.question import Request
 from autoconfig.service import explain
 from autoconfig.timeline import timeline
 from tests.api.conftest import autoconfig
+
+pytestmark = pytest.mark.xdist_group("api")
 
 QUESTION = {"model": "175b", "gpus": 64, "gpu": "h100-sxm-80gb", "fix": ["tp=8"], "top": 3}
 OPTIONS = ["--model", "175b", "--gpus", "64", "--gpu", "h100-sxm-80gb"]
@@ -26,11 +29,6 @@ TINY = {
     "num_attention_heads": 8,
     "vocab_size": 32000,
 }
-SCRIPT = (
-    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
-    "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16 --use-distributed-optimizer "
-    "--max-position-embeddings 2048"
-)
 
 
 def _without_seconds(answer):
@@ -61,7 +59,7 @@ def test_the_same_question_gives_the_same_bytes(http, services):
         ("timeline", {**QUESTION, "plan": "tp=8,pp=8,vpp=2,mbs=1,sp=1"}, "timeline"),
         ("scaling", {"model": "1.7b", "gpus": "8:32", "gpu": ["a100-80gb"], "tokens": "300B", "keep": ["pp"]}, "scaling"),
         ("scaling", {"model": "1.7b", "gpus": [8, 16], "gpu": "a100-80gb,h100", "tokens": 3e11, "days": 30.0}, "scaling"),
-        ("check", {"text": SCRIPT, "gpus": 8, "gpu": "a100-80gb"}, "check"),
+        ("check", CHECK_EXAMPLE, "check"),
     ],
 )
 def test_answers_follow_the_published_schemas(http, path, body, name):
@@ -128,22 +126,7 @@ def test_inline_model_and_cluster(http):
 
 
 def test_predictions_are_those_of_the_command_line(http, tmp_path):
-    row = {
-        "id": "a",
-        "layers": 32,
-        "hidden": 4096,
-        "heads": 32,
-        "seq": 4096,
-        "gpu": "h100-sxm-80gb",
-        "gpus": 8,
-        "tp": 2,
-        "pp": 1,
-        "mbs": 1,
-        "gbs": 64,
-        "precision": "bf16",
-        "recompute": "none",
-        "sp": True,
-    }
+    row = {**RUN_EXAMPLE, "tp": 2, "sp": True}
     odd = {"id": "b", "layers": 0, "hidden": None, "heads": 32, "seq": 4096, "gpu": "h100-sxm-80gb"}
     answer = http.post("/v1/predict", json={"rows": [row, odd]}).json()
     table = tmp_path / "in.csv"

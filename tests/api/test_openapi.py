@@ -12,8 +12,16 @@ from jsonschema import Draft202012Validator
 
 from tests.api.conftest import ROOT, Running, environment
 
+pytestmark = pytest.mark.xdist_group("api")
+
 FEW, MANY = 30, 500
 """Examples per operation: about 300 requests in `make test`, above 5,000 in `make soak`."""
+
+
+@pytest.fixture(scope="module")
+def asked(services) -> Running:
+    """A service of its own: what is asked of it stays in it."""
+    return services("--workers", "1")
 
 
 def schemathesis(service: Running, examples: int, seed: int) -> subprocess.CompletedProcess[str]:
@@ -27,7 +35,12 @@ def schemathesis(service: Running, examples: int, seed: int) -> subprocess.Compl
     return subprocess.run(command, cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=3000, check=False)
 
 
-def test_the_document_is_openapi_with_resolvable_references(http: httpx.Client) -> None:
+def test_the_document_is_openapi_with_resolvable_references(asked: Running) -> None:
+    with asked.client() as http:
+        check_document(http)
+
+
+def check_document(http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     names = set(document["components"]["schemas"])
@@ -55,8 +68,8 @@ def test_the_document_is_openapi_with_resolvable_references(http: httpx.Client) 
                 assert http.post(path, json=content["example"]).status_code in (200, 202), path
 
 
-def test_schemathesis_finds_nothing(service: Running) -> None:
-    done = schemathesis(service, FEW, seed=1)
+def test_schemathesis_finds_nothing(asked: Running) -> None:
+    done = schemathesis(asked, FEW, seed=1)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 

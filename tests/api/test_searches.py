@@ -4,42 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
-from tests.api.conftest import ROOT, Running, environment, start
+from api.store import WORKERS, engine_of
+from tests.api.cluster import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
-QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "top": 3}
-SLOW = {"model": "deepseek-v3", "gpus": 1024, "gpu": "h100-sxm-80gb", "top": 3}
-"""Some seconds of work."""
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> object:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError("it did not come about")
-
-
-def ended(client: httpx.Client, identity: str) -> dict | None:
-    found = client.get(f"/v1/searches/{identity}").json()
-    return found if found["state"] in ("done", "failed", "cancelled") else None
-
-
-def begin_worker(database: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "autoconfig", "worker", "--database", database], cwd=ROOT, env=environment()
-    )
+pytestmark = pytest.mark.xdist_group("api")
 
 
 @pytest.fixture(scope="module")
@@ -125,73 +99,18 @@ def test_lists_by_state_and_page(with_worker):
     assert with_worker.get("/v1/searches/none").status_code == 404
 
 
-class Cluster:
-    """Two replicas and two workers on one database, any of which may be killed and started again."""
-
-    def __init__(self, database: str) -> None:
-        self.database = database
-        self.services: list[Running] = [start(database, "--workers", "1", "--search-workers", "0") for _ in range(2)]
-        self.workers = [begin_worker(database) for _ in range(2)]
-
-    def kill(self, chance: random.Random) -> str:
-        """kill -9 of one process; another one takes its place."""
-        which = chance.randrange(4)
-        if which < 2:
-            self.services[which].process.kill()
-            self.services[which].process.wait()
-            assert self.services[which].process.stderr is not None
-            self.services[which].process.stderr.close()
-            self.services[which] = start(self.database, "--workers", "1", "--search-workers", "0")
-            return f"service {which}"
-        self.workers[which - 2].kill()
-        self.workers[which - 2].wait()
-        self.workers[which - 2] = begin_worker(self.database)
-        return f"worker {which - 2}"
-
-    def submit(self, body: dict, key: str, chance: random.Random) -> str:
-        """As a scheduler does: the same key again until an answer comes."""
-
-        def attempt() -> str | None:
-            try:
-                with self.services[chance.randrange(2)].client() as client:
-                    answer = client.post("/v1/searches", json=body, headers={"Idempotency-Key": key})
-            except httpx.HTTPError:
-                return None
-            return answer.json()["id"] if answer.status_code in (200, 202) else None
-
-        return str(wait_for(attempt))
-
-    def stop(self) -> None:
-        for worker in self.workers:
-            worker.send_signal(signal.SIGTERM)
-        for service in self.services:
-            service.stop()
-        for worker in self.workers:
-            worker.wait(60)
-
-
-def run_with_kills(database: str, kills: int, per_kill: int, seed: int) -> None:
-    """Every accepted search ends, exactly once, with its result."""
-    chance = random.Random(seed)
-    cluster = Cluster(database)
-    try:
-        accepted: dict[str, dict] = {}
-        for number in range(kills):
-            for part in range(per_kill):
-                body = {**(SLOW if part == 0 else QUESTION), "memory_margin": (number * per_kill + part + 1) / 10_000}
-                accepted[cluster.submit(body, f"{number}-{part}", chance)] = body
-            time.sleep(chance.uniform(0.0, 2.5))
-            cluster.kill(chance)
-        with cluster.services[0].client() as client:
-            for identity, body in accepted.items():
-                assert wait_for(lambda identity=identity: ended(client, identity), 300)["state"] == "done"
-                assert client.get(f"/v1/searches/{identity}/plans").content == client.post("/v1/plans", json=body).content
-                text = client.get(f"/v1/searches/{identity}/events").text
-                assert text.count('"state": "done"') == 1
-            page = client.get("/v1/searches", params={"limit": 500}).json()["searches"]
-            assert {search["id"] for search in page} == set(accepted)
-    finally:
-        cluster.stop()
+def test_a_database_of_an_older_version_gets_the_columns_that_came_later(tmp_path):
+    url = f"sqlite:///{tmp_path}/old.db"
+    old = sa.create_engine(url)
+    with old.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE autoconfig_workers (id VARCHAR(64) PRIMARY KEY, beat INTEGER NOT NULL)"))
+        connection.execute(sa.text("INSERT INTO autoconfig_workers VALUES ('a', 3)"))
+    old.dispose()
+    for _ in range(2):
+        engine = engine_of(url)
+        with engine.connect() as connection:
+            assert connection.execute(sa.select(WORKERS)).all() == [("a", 3, None)]
+        engine.dispose()
 
 
 def test_one_kill_on_sqlite(tmp_path):

@@ -1,5 +1,6 @@
 """`autoconfig check`: the verdict on a file, the nearest legal plan, the better plan, and the file with it."""
 
+import dataclasses
 import difflib
 import json
 import os
@@ -11,10 +12,13 @@ from jsonschema import Draft202012Validator
 from autoconfig.answer_json import schema
 from autoconfig.check import check, flag_changes, plan_flags
 from autoconfig.check_input import CheckRequest, read_check
-from autoconfig.evaluate import violations
+from autoconfig.evaluate import report_plan, violations
 from autoconfig.export.plan_json import plan_text
+from autoconfig.export.scripts import torchrun_script
 from autoconfig.nearest_plan import changed_keys, nearest_legal
+from autoconfig.question import understand
 from autoconfig.script_edit import edited_text, improved_text
+from autoconfig.search import rank_plans
 from specs.errors import InputError
 from specs.plan import parse_plan
 
@@ -213,6 +217,32 @@ def test_removed_arguments_leave_nothing_behind():
     assert "--tensor-model-parallel-size '1' --micro-batch-size 1" in text and "tp-comm" not in text
 
 
+@pytest.mark.parametrize(
+    ("old", "left"),
+    [
+        ("    --sequence-parallel --tensor-model-parallel-size 2 \\\n", "\n    --tensor-model-parallel-size 1 \\\n"),
+        ('A="--sequence-parallel --tensor-model-parallel-size 2"\n', 'A="--tensor-model-parallel-size 1"\n'),
+        ('A="--tensor-model-parallel-size 2 --sequence-parallel"\n', 'A="--tensor-model-parallel-size 1"\n'),
+        ("A=(--sequence-parallel --recompute-granularity selective --tensor-model-parallel-size 2)\n",
+         "A=(--tensor-model-parallel-size 1)\n"),
+    ],
+)  # fmt: skip
+def test_what_is_removed_leaves_no_doubled_blanks(old, left):
+    launch = old if old.startswith("    ") else "    ${A[@]} \\\n"
+    before = "" if launch == old else old
+    start = f"#!/bin/bash\n{MODEL}{before}torchrun --nproc_per_node 8 pretrain_gpt.py ${{MODEL[@]}} \\\n{launch}"
+    answer, asked = checked(f"{start}    {BATCH} --micro-batch-size 1\n")
+    assert left in edited_text(answer.source, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0", 8), None, asked)
+
+
+def test_unknown_arguments_stand_in_the_closing_line(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(script(f"{LEGAL} --my-flag 3 --seqlength 4"))
+    lines = autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb").stdout.strip().splitlines()
+    assert lines[-1].startswith("2 unknown arguments (above) are not taken into account")
+    text = " ".join(lines)
+    assert "--seqlength 4 (did you mean --seq-length?)" in text and "my-flag 3 (did" not in text
+
+
 def test_lists_of_values_grow_and_shrink_word_by_word():
     recompute = "--recompute-granularity selective --recompute-modules 'core_attn'"
     old = f"{BATCH} --tensor-model-parallel-size 1 {recompute} --micro-batch-size 1"
@@ -257,7 +287,8 @@ def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_p
     """The judge takes it with expert parallelism and the distributed optimizer; nothing is proposed that would edit it."""
     text = script(
         "--micro-batch-size 1 --global-batch-size 64 --num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 "
-        "--use-distributed-optimizer --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+        "--use-distributed-optimizer --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
+        "--ckpt-format fsdp_dtensor"
     )
     answer, asked = checked(text)
     assert not answer.violations and answer.report is not None and answer.source.plan.fsdp == 3 and answer.source.plan.ep == 8
@@ -320,3 +351,100 @@ def test_the_chance_to_fit_stands_beside_the_better_plan(autoconfig, tmp_path):
     shown = " ".join(autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb").stdout.split())
     better = shown.split("Better among")[1]
     assert "chance to fit" in better.split("argument")[0]
+
+
+FSDP = "--use-megatron-fsdp --data-parallel-sharding-strategy"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "broken"),
+    [
+        (f"{FSDP} optim_grads_params --ckpt-format fsdp_dtensor --fp8-format hybrid --fp8-param-gather", []),
+        (f"{FSDP} optim --ckpt-format fsdp_dtensor --optimizer sgd", []),
+        (f"{FSDP} optim_grads_params", ["NV102"]),
+        (f"{FSDP} optim --ckpt-format fsdp_dtensor --optimizer muon", ["NV102"]),
+        (f"{FSDP} no_shard --ckpt-format fsdp_dtensor --init-model-with-meta-device", ["NV105"]),
+        (f"{FSDP} optim --ckpt-format fsdp_dtensor --fsdp-manual-registration", ["NV108"]),
+        ("--use-custom-fsdp", []),
+    ],
+)
+def test_megatron_fsdp_has_rules_of_its_own(arguments, broken):
+    """tests/judge/test_megatron_fsdp.py puts the same arguments to megatron-core."""
+    text = script(f"--micro-batch-size 1 --global-batch-size 64 {arguments}")
+    answer = check(read_check(text, CheckRequest(gpu="h100", software="transformer-engine")))
+    assert [violation.rule for violation in answer.violations] == broken
+
+
+def test_megatron_fsdp_wants_more_than_one_connection():
+    text = script(f"--micro-batch-size 1 --global-batch-size 64 {FSDP} optim --ckpt-format fsdp_dtensor")
+    assert not checked(text)[0].violations
+    broken, _ = checked(text.replace("torchrun", "export CUDA_DEVICE_MAX_CONNECTIONS=1\ntorchrun"))
+    assert [violation.rule for violation in broken.violations] == ["NV102"] and "CUDA_DEVICE" in broken.violations[0].text
+
+
+def test_fsdp_overlaps_by_itself_and_says_so():
+    """Gradients are reduced beside the backward whether --overlap-grad-reduce is given or not: the price is the same."""
+    plain = f"--micro-batch-size 1 --global-batch-size 64 {FSDP} optim_grads_params --ckpt-format fsdp_dtensor"
+    off, on = checked(script(plain))[0], checked(script(f"{plain} --overlap-grad-reduce --overlap-param-gather"))[0]
+    assert off.report.step_seconds == on.report.step_seconds
+    said = " ".join(on.source.question.assumed)
+    assert "buys nothing" not in said and "--overlap-grad-reduce: priced as overlapped with or without it" in said
+
+
+def test_torch_fsdp2_gathers_in_bf16_whatever_fp8_param_gather_says():
+    batch = "--micro-batch-size 1 --global-batch-size 64 --untie-embeddings-and-output-weights --fp8-format hybrid"
+    torch = f"{batch} --use-torch-fsdp2"
+    asked = {"gpu": "h100", "software": "transformer-engine"}
+    with_, without = (
+        check(read_check(script(f"{torch} {more}"), CheckRequest(**asked))) for more in ("--fp8-param-gather", "")
+    )
+    assert with_.report.step_seconds == without.report.step_seconds and with_.report.peak_bytes == without.report.peak_bytes
+    assert any("switched off by Megatron-LM under torch FSDP2" in text for text in with_.source.question.assumed)
+    other = check(read_check(script(f"{batch} --fp8-param-gather {MEGATRON}"), CheckRequest(**asked)))
+    assert other.report.peak_bytes < with_.report.peak_bytes
+
+
+MEGATRON = f"{FSDP} optim_grads_params --ckpt-format fsdp_dtensor"
+OVERLAPS = "--overlap-grad-reduce --overlap-param-gather"
+BEST = "--use-distributed-optimizer --attention-backend auto --micro-batch-size 4 --global-batch-size 512"
+
+
+def test_missing_overlaps_are_named_priced_and_written(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(script(BEST))
+    body = autoconfig.json("check", str(tmp_path / "run.sh"), "--gpu", "h100")
+    Draft202012Validator(schema("check")).validate(body)
+    missing = body["missing_overlap"]
+    assert [one["flag"] for one in missing] == OVERLAPS.split() and all(one["saved_seconds"] > 0 for one in missing)
+    shown = autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "h100").stdout
+    assert "Not given: --overlap-grad-reduce would save" in shown
+    (tmp_path / "given.sh").write_text(script(f"{BEST} {OVERLAPS}"))
+    other = autoconfig.json("check", str(tmp_path / "given.sh"), "--gpu", "h100")
+    saved = sum(one["saved_seconds"] for one in missing)
+    assert other["missing_overlap"] == []
+    assert body["report"]["step_seconds"] - other["report"]["step_seconds"] == pytest.approx(saved)
+    done = autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "h100", "--apply-to", str(tmp_path / "new.sh"))
+    assert done.exit_code == 0 and OVERLAPS in " ".join((tmp_path / "new.sh").read_text().split())
+    again = autoconfig.json("check", str(tmp_path / "new.sh"), "--gpu", "h100")
+    assert again["missing_overlap"] == [] and again["better"] is None
+
+
+def test_a_script_of_ours_gets_the_missing_overlap_back_with_its_prediction(request_of):
+    question = understand(request_of("odd", gpu="h100"))
+    setting = question.setting
+    plan = rank_plans(setting).plan(0)
+    whole = torchrun_script(setting, plan, report_plan(setting, plan, None, 0.0, question.calibration))
+    without = "".join(line for line in whole.splitlines(keepends=True) if not line.strip().startswith("--overlap"))
+    asked = CheckRequest(gpu="h100")
+    answer = check(read_check(without, asked))
+    assert [one.flag for one in answer.missing] == OVERLAPS.split() and answer.better.plan == plan
+    assert {change.flag for change in answer.changes} == set(OVERLAPS.split())
+    for better in (answer, dataclasses.replace(answer, better=None)):  # the plan itself is the target where no other is better
+        again = improved_text(better, asked).splitlines()
+        assert set(whole.splitlines()) <= set(again)
+
+
+def test_overlaps_that_are_not_legal_or_of_another_year_are_not_missed():
+    """Weights are gathered beside the forward with a distributed optimizer only; arguments of 2021 know no overlap."""
+    answer, _ = checked(script("--attention-backend auto --micro-batch-size 1 --global-batch-size 64"))
+    assert [one.flag for one in answer.missing] == ["--overlap-grad-reduce"]
+    assert not checked(script("--micro-batch-size 1 --global-batch-size 64"))[0].missing

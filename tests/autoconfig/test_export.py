@@ -314,9 +314,64 @@ def test_the_clamped_activation_of_gpt_oss_is_written_and_read_back():
     assert found.question.setting.model.activation == "swiglu" and found.plan == plan
 
 
-@pytest.mark.parametrize(("model", "router"), [("deepseek-v3", True), ("llama3-8b", False)])
+PUBLISHED = {
+    "llama3-8b": {"--norm-epsilon": ("1e-05",)},
+    "mixtral-8x7b": {"--moe-router-score-function": ("softmax",), "--moe-aux-loss-coeff": ("0.02",)},
+    "qwen2-57b-a14b": {"--moe-router-pre-softmax": (), "--norm-epsilon": ("1e-06",)},
+    "deepseek-v2": {"--moe-router-topk-scaling-factor": ("16.0",), "--moe-router-group-topk": ("3",)},
+    "deepseek-v3": {
+        "--norm-epsilon": ("1e-06",),
+        "--moe-router-score-function": ("sigmoid",),
+        "--moe-router-num-groups": ("8",),
+        "--moe-router-group-topk": ("4",),
+        "--moe-router-topk-scaling-factor": ("2.5",),
+        "--moe-router-bias-update-rate": ("0.001",),
+        "--moe-aux-loss-coeff": ("0.0001",),
+        "--moe-router-load-balancing-type": ("seq_aux_loss",),
+    },
+}
+"""config.json of each model; DeepSeek-V3's last three: arXiv:2412.19437, section 4.2."""
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_published_numbers_of_norms_and_routers_are_written(model):
+    setting = understand(Request(model=model, gpus=1024, gpu="h100")).setting
+    plan = parse_plan("tp=1,pp=1,mbs=1", 1024)
+    listed = flags(mock_arguments(setting, plan))
+    assert {name: listed[name] for name in PUBLISHED[model]} == PUBLISHED[model]
+    assert "NOT WRITTEN" not in torchrun_script(setting, plan, None)
+
+
+@pytest.mark.parametrize(("model", "router"), [("llama4-maverick", True), ("qwen2.5-72b", False)])
 def test_what_is_not_written_is_said(model, router):
     setting = understand(Request(model=model, gpus=1024, gpu="h100")).setting
     text = torchrun_script(setting, parse_plan("tp=1,pp=1,mbs=1", 1024), None)
-    assert "# NOT WRITTEN" in text and "#   --norm-epsilon" in text
+    assert "# NOT WRITTEN" in text and ("#   --norm-epsilon" in text) == (not router)
     assert ("#   --moe-router-topk-scaling-factor" in text) == router
+
+
+def test_the_batch_host_is_not_asked_what_the_nodes_have_installed(setting_of):
+    """`train.sbatch` runs its head on the batch host: whether RoPE is fused is a variable there, not a question."""
+    setting, plan = setting_of("odd"), parse_plan("tp=1,pp=1,mbs=1", 8)
+    batch, here = sbatch_script(setting, plan, None), torchrun_script(setting, plan, None)
+    assert 'ROPE_FUSION="${ROPE_FUSION:-yes}"' in batch and "find_spec" not in batch and "find_spec" in here
+    head = batch[: batch.index("exec srun")]
+    assert "python" not in "".join(line for line in head.splitlines() if not line.startswith("#")), "nothing is run on the host"
+
+
+GATHERED = {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True}
+
+
+@pytest.mark.parametrize(("software", "keeps"), [("transformer-engine", False), ("nemo-25.11", True)])
+def test_fp8_param_gather_is_not_written_where_megatron_switches_it_off(setting_of, software, keeps):
+    """Torch FSDP2, which scripts start, gathers in bf16; Megatron-FSDP, which NeMo's stacks are priced with, in fp8."""
+    setting = setting_of("odd", gpu="h100", software=software, numerics=GATHERED)
+    without = setting_of("odd", gpu="h100", software=software, numerics={**GATHERED, "fp8_param_gather": False})
+    sharded, whole = parse_plan("tp=1,pp=1,mbs=1,dist_opt=0,fsdp=3", 8), parse_plan("tp=1,pp=1,mbs=1", 8)
+    assert "--fp8-param-gather" not in flags(mock_arguments(setting, sharded))
+    assert "--fp8-param-gather" in flags(mock_arguments(setting, whole))
+    text = torchrun_script(setting, sharded, None)
+    assert "# fp8_param_gather: not written" in text and (f"{software}'s own FSDP" in text) == keeps
+    for plan, same in ((sharded, not keeps), (whole, False)):
+        one, two = report_plan(setting, plan), report_plan(without, plan)
+        assert (one.peak_bytes == two.peak_bytes and one.step_seconds == two.step_seconds) == same

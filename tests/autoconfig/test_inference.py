@@ -178,7 +178,7 @@ def test_the_fit_finds_constants_that_made_the_times():
                 moe=False,
                 counts=np.array([100.0]),
                 features=features[None],
-                eager_layers=np.zeros(1),
+                floors=np.zeros((1, 2)),
                 seconds=float(100.0 * features @ truth),
             )
         )

@@ -3,7 +3,7 @@
 
 import pytest
 
-from autoconfig.argument_list import known_arguments, split_arguments
+from autoconfig.argument_list import known_arguments, name_hint, split_arguments
 from autoconfig.megatron_arguments import Overrides, read_arguments
 from autoconfig.megatron_model import read_pattern
 from autoconfig.pipeline_split import layout_chunks, split_of_layout
@@ -239,3 +239,45 @@ def test_a_schedule_that_megatron_refuses_is_refused(text):
 
 def test_a_ramp_up_is_said_to_be_ignored_by_todays_megatron():
     assert "0.19 ignores it" in " ".join(read("--rampup-batch-size 8 8 1000").assumed)
+
+
+LLAMA_70B = (
+    "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --group-query-attention --num-query-groups 8 "
+    "--ffn-hidden-size 28672 --swiglu --position-embedding-type rope"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "vocabulary", "says"),
+    [
+        ("--rotary-base 500000", 128256, "same shape and rotary base (500000)"),
+        ("--rotary-base 10000", 32000, "same shape and rotary base (10000)"),
+        ("--rotary-base 1000000", 32000, "llama3-70b has 128256"),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-72B-Instruct", 152064, "the tokenizer's name"),
+        ("--tokenizer-model /data/tokenizers/Meta-Llama-3-8B/", 128256, "that of llama3-8b"),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model Qwen/Qwen2.5-72B", 32000, "that of Llama2Tokenizer"),
+        ("--save /ckpt/Llama-3.1-70B-run2 --rotary-base 10000", 128256, "that of llama3.1-70b, which an argument names"),
+        ("--save /ckpt/llama-3.1-8b --rotary-base 10000", 32000, "same shape"),
+        ("--vocab-size 7 --tokenizer-model Qwen/Qwen2.5-72B", 7, ""),
+    ],
+)
+def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, vocabulary, says):
+    text = f"{LLAMA_70B} --seq-length 4096 --bf16 --micro-batch-size 1 --global-batch-size 16 {more}"
+    found = read_arguments(text.split(), cluster_of(load_gpu("a100-80gb"), 8))
+    said = [text for text in found.assumed if text.startswith("vocabulary")]
+    assert found.model.vocab_size == vocabulary and (says in said[0] if says else not said), found.assumed
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("--seqlength", "--seq-length"),
+        ("--tensor_model_paralel_size 4", "--tensor-model-parallel-size"),
+        ("--save-intervall", "--save-interval"),
+        ("--my-flag", ""),
+        ("--experiment-name x", ""),
+        ("--foo", ""),
+    ],
+)
+def test_only_slips_get_a_hint(given, hint):
+    assert name_hint(given) == hint

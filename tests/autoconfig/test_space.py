@@ -224,6 +224,12 @@ PLANS_AND_RULES = [
     (MOE, {}, "recompute=none", "recompute=selective:mlp", "AC004"),
     (DENSE, {"software": "megatron-lm-2021"}, "dist_opt=0,recompute=full:uniform:1",
      "dist_opt=0,recompute=selective:core_attn", "AC010"),
+    (DENSE, {"software": "torchtitan"}, "recompute=selective:op", "recompute=selective:core_attn", "AC012"),
+    (DENSE, {"software": "torchtitan"}, "recompute=full:uniform:1", "recompute=selective:core_attn+op", "AC012"),
+    (DENSE, {}, "recompute=selective:core_attn", "recompute=selective:op", "AC012"),
+    (DENSE, {"software": "megatron-local"}, "recompute=selective:core_attn", "recompute=selective:core_attn+mlp", "AC011"),
+    (DENSE, {}, "recompute=selective:mlp", None, "AC011"),
+    (ODD, {"software": "megatron-local"}, "recompute=selective:mlp", None, "AC011"),
     (DENSE, {}, "tp=2,pp=2,dp=2", "tp=2,pp=2,dp=1", "AC005"),
     (DENSE, {}, "tp=2,pp=1,first=6,last=6", "tp=2,pp=1,first=3,last=2", "AC007"),
 ]  # fmt: skip

@@ -17,7 +17,7 @@ def group(shard: int = 8) -> state.ParameterGroup:
 
 
 def total(numerics: Numerics, dist_opt: bool, fsdp: int = 0) -> float:
-    parts = (state.weight_bytes(group(), numerics, H100, fsdp), state.gradient_bytes(group(), numerics, fsdp),
+    parts = (state.weight_bytes(group(), numerics, H100, fsdp, False), state.gradient_bytes(group(), numerics, fsdp),
              state.optimizer_bytes(group(), numerics, dist_opt, fsdp, 0.0))
     return float(sum(parts))
 
@@ -42,10 +42,10 @@ def test_precision_aware_optimizer_and_offload() -> None:
 def test_fp8_weights() -> None:
     """Hopper keeps the transpose too, Blackwell does not; fp8_param_gather replaces the 16-bit weight of GEMMs."""
     plain, gathered = Numerics(precision="fp8"), Numerics(precision="fp8", fp8_param_gather=True)
-    assert float(state.weight_bytes(group(), plain, H100, 0)) == 2 * 1000 + 2 * 800
-    assert float(state.weight_bytes(group(), plain, B200, 0)) == 2 * 1000 + 800
-    assert float(state.weight_bytes(group(), gathered, H100, 0)) == 2 * 200 + 2 * 800
-    assert float(state.weight_bytes(group(), gathered, B200, 0)) == 2 * 200 + 800
+    assert float(state.weight_bytes(group(), plain, H100, 0, False)) == 2 * 1000 + 2 * 800
+    assert float(state.weight_bytes(group(), plain, B200, 0, False)) == 2 * 1000 + 800
+    assert float(state.weight_bytes(group(), gathered, H100, 0, True)) == 2 * 200 + 2 * 800
+    assert float(state.weight_bytes(group(), gathered, B200, 0, True)) == 2 * 200 + 800
     assert state.fp8_weight_copy_bytes(Numerics(precision="fp8", fp8_recipe="mxfp8"), B200) == pytest.approx(2 * 33 / 32)
 
 

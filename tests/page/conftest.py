@@ -42,7 +42,7 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def asked(services) -> Running:  # noqa: F811
     """The service behind the page, with a worker for searches."""
     return services("--workers", "1", "--search-workers", "1")

@@ -10,8 +10,12 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
+from api import searches
+from api.store import engine_of
 from tests.api.conftest import autoconfig
 from tests.page.looks import QUESTION, chosen, link, rows, serious, settled, shorts, too_wide
+
+pytestmark = pytest.mark.xdist_group("page")
 
 
 def ask(service, path, **body):
@@ -168,6 +172,26 @@ def test_a_search_of_another_client_is_shown_under_its_own_question(asked, pages
     assert shorts(page)[0] == chosen(page) == first["short"]
     assert f"{first['step_seconds']:.3f} s" in page.locator("dl.facts").inner_text()
     assert page.get_by_label("Only plans with").input_value() == "tp=2"
+
+
+def test_a_search_that_measured_shows_its_trials(asked, pages):
+    """The row is ended as its worker would end it; tests/api/test_profile.py runs the workers."""
+    line = {"trial": 0, "plan": "tp=2,pp=1", "predicted_s": 0.5, "measured_s": 0.625, "outcome": "measured", "message": ""}
+    lost = {**line, "trial": 1, "plan": "tp=1,pp=1", "measured_s": None, "outcome": "out_of_memory"}
+    study = {"name": "x", "best": line, "lines": [line, lost], "prior_best": "tp=1,pp=1", "stopped": "the budget is spent"}
+    with asked.client() as client:
+        identity = client.post("/v1/searches", json={**QUESTION, "gpus": 4, "profile": True}).json()["id"]
+    engine = engine_of(asked.database)
+    searches.begin(engine, identity)
+    searches.end(engine, identity, result=json.dumps(study).encode())
+    engine.dispose()
+    page = pages(link(asked.url, view="searches"))
+    page.locator(".searches tbody tr", has_text="4 x").get_by_role("button", name="Open").click()
+    expect(page.locator(".live")).to_contain_text("Best measured: tp=2,pp=1, 625 ms; the budget is spent")
+    assert page.locator(".live tbody tr").all_inner_texts() == [
+        "tp=2,pp=1\t500 ms\t625 ms\tmeasured",
+        "tp=1,pp=1\t500 ms\t\tout of memory",
+    ]
 
 
 def test_a_problem_stands_beside_its_field_with_the_nearest_value(asked, pages):

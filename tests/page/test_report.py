@@ -15,6 +15,8 @@ from autoconfig.service import search
 from tests.api.conftest import autoconfig
 from tests.page.looks import chosen, rows, serious, settled, shorts, too_wide
 
+pytestmark = pytest.mark.xdist_group("page")
+
 OPTIONS = ["--model", "llama3-8b", "--gpus", "32", "--gpu", "h100-sxm-80gb", "--top", "5"]
 
 

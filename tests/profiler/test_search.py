@@ -11,11 +11,13 @@ import pytest
 from job_help import wait_until
 from study_help import (
     ARGUMENTS,
+    environment,
     fake_python,
     kill,
     left_over,
     runs,
     search,
+    search_command,
     start,
     told,
     trials_of,
@@ -48,6 +50,9 @@ def test_a_study_finds_the_measured_best(place):
     again = search(place, *ARGUMENTS, *PROFILE, "--budget", "5m", "--json")
     assert again.returncode == 0 and told(trials_of(place, "s")) == before
     assert set(runs(place).values()) == {1} and left_over(place) == []
+    priced = search(place, "--resume", "s", "--budget", "1m", "--json", "--price", "2.5")
+    tokens, money = 1024 * 8, body["best"]["measured_s"] / 3600 * 8 * 2.5
+    assert json.loads(priced.stdout)["tokens_per_money"] == pytest.approx(tokens / money) and body["tokens_per_money"] is None
 
 
 def test_a_resumed_study_asks_the_stored_question(place):
@@ -73,13 +78,14 @@ def test_killed_at_any_moment(place, kills):
     calm = search(place, *ARGUMENTS, *PROFILE, *budget, folder="calm")
     assert calm.returncode == 0, calm.stderr
     generator, kept = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "20261121"))), []
-    for _ in range(kills):
+    for number in range(kills):
         process = start(place, *ARGUMENTS, *PROFILE, *budget, STAND_IN_EVERY_SECONDS="0.2")
-        time.sleep(generator.uniform(0.5, 6.0))
+        time.sleep(generator.uniform(0.5, 6.0 if kills < 5 else 12.0))
         kill(process)
         now = told(trials_of(place, "s")) if (place / "work" / "studies.db").exists() else []
         assert now[: len(kept)] == kept
         kept = now
+        print(f"kill {number + 1}: {len(kept)} trials finished, {len(runs(place))} jobs started")
     wanted = told(trials_of(place, "s", "calm"))
     left = len(wanted) - len(kept)
     if left > 0:
@@ -168,11 +174,59 @@ def test_jobs_that_all_fail(place):
     assert done.returncode == 2 and "the first 5 jobs all failed" in done.stderr and "no luck" in done.stderr
 
 
+def test_jobs_that_are_lost_again_and_again_end(place):
+    """Their watchers are killed each time: after three starts a job counts as failed, after five such jobs the search stops.
+    What a dead watcher left is ended before the next start, and at the end."""
+    (place / "python-with-torch").write_text(
+        '#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\necho $$ >> runs.txt; kill -9 $PPID; sleep 100\n'
+    )
+    done = search(place, *ARGUMENTS, *PROFILE)
+    assert done.returncode == 2 and "the first 5 jobs all failed" in done.stderr and "lost 3 times" in done.stderr
+    assert sorted(runs(place).values()) == [3] * 5 and left_over(place) == []
+
+
+def test_a_relative_folder(place):
+    """As the default is: the search, its watchers and its jobs work in different places."""
+    command = [*search_command(place, *ARGUMENTS, *PROFILE, "--budget", "1trial"), "--folder", "here"]
+    done = subprocess.run(command, cwd=place, env=environment(place), capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0 and set(runs(place, "here").values()) == {1}, done.stderr
+    assert "autoconfig search --resume s --folder here --python" in done.stderr
+    assert [t.user_attrs["outcome"] for t in trials_of(place, "s", "here")] == ["measured"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--profile",), "a profiling search has a name"),
+        (("--study", "s"), "--study names a profiling study: say --profile too"),
+        (("--budget", "3m"), "--budget is for a search that measures"),
+        (("--quiet",), "--quiet is for a search that measures"),
+        ((*PROFILE, "--budget", "soon"), "write it like 30m"),
+        ((*PROFILE, "--objective", "cost"), "say --price too"),
+        ((*PROFILE, "--export", "there"), "--export is not for --profile"),
+        ((*PROFILE, "--python", "/no/such/python"), "--python /no/such/python cannot be started: No such file"),
+        ((*PROFILE, "--device", "cpu"), "leave --gpu and --cluster out"),
+        ((*PROFILE, "--jobs", "2"), "use --runner slurm"),
+        (("--resume", "a", "--study", "b"), "name two studies"),
+    ],
+)
+def test_arguments_that_make_no_sense(tmp_path, monkeypatch, arguments, said):
+    from click.testing import CliRunner
+
+    from autoconfig.cli import cli
+
+    monkeypatch.setattr("autoconfig.study.session.check_python", lambda python: None) if "cpu" in arguments else None
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, ["search", *ARGUMENTS, *arguments])
+    assert done.exit_code == 2 and said in done.output, done.output
+
+
 def test_a_missing_package_ends_the_search_at_once(place):
     text = "echo 'exitcode  : 12 (pid: 1)'; echo trainer: install the training core; exit 1"
     (place / "python-with-torch").write_text(f'#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\n{text}\n')
     done = search(place, *ARGUMENTS, *PROFILE)
     assert done.returncode == 2 and "no job can be measured here" in done.stderr
+    assert "ends: trainer: install the training core" in done.stderr, "what the core said, not what torchrun says below it"
     assert len(trials_of(place, "s")) == 1
 
 

@@ -76,6 +76,33 @@ def test_a_job_is_found_again_by_its_name(runner, jobs):
     wait_until(lambda: marked(folder.path) == [], "processes of a cancelled job are left")
 
 
+def test_several_jobs_are_one_array(runner, jobs):
+    """One sbatch; each task has its own folder, outcome and life, is found again by the array's name and its number, cancelled
+    alone, and runs again when it is requeued."""
+    kinds = (stand_in.MEASURE, stand_in.HIDE, stand_in.OUT_OF_MEMORY, stand_in.SLOW)
+    folders = [prepare(jobs, make_job(kind, 8)) for kind in kinds]
+    runner.submit_together([(folder, LIMIT_S) for folder in folders])
+    numbers = [read_json(folder.life_file)["slurm_job_id"] for folder in folders]
+    assert [number.partition("_")[2] for number in numbers] == ["0", "1", "2", "3"]
+    assert len({number.partition("_")[0] for number in numbers}) == 1
+    measured, hiding, too_large, slow = folders
+    wait_until(lambda: runs_of(slow) == 1, "the task has not started")
+    subprocess.run(["scontrol", "requeue", numbers[3]], check=True)
+    wait_until(lambda: runs_of(hiding) == 1, "the task has not started")
+    hiding.life_file.unlink()
+    runner.submit_together([(folder, LIMIT_S) for folder in folders[:2]])
+    assert read_json(hiding.life_file)["slurm_job_id"] == numbers[1]
+    runner.cancel(hiding)
+    assert outcome(hiding).kind is Kind.CANCELLED and runs_of(hiding) == 1
+    wait_until(lambda: marked(hiding.path) == [], "processes of a cancelled task are left")
+    subprocess.run(["scontrol", "update", f"jobid={numbers[3]}", "starttime=now"], check=False)
+    for folder, kind in ((measured, Kind.MEASURED), (too_large, Kind.OUT_OF_MEMORY), (slow, Kind.MEASURED)):
+        wait_for(runner, folder)
+        assert outcome(folder).kind is kind, outcome(folder).message
+        assert "started" in folder.last_lines()
+    assert [runs_of(folder) for folder in folders] == [1, 1, 1, 2]
+
+
 def test_a_job_that_vanished_is_lost(runner, jobs):
     folder = prepare(jobs, make_job(stand_in.MEASURE, 2))
     write_json(folder.life_file, {"slurm_job_id": "4000000"})
@@ -110,7 +137,7 @@ def test_without_slurm(monkeypatch):
 
 
 def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
-    """Two jobs at once, from the command line to the measured table."""
+    """Two jobs at once, begun as one array, from the command line to the measured table."""
     fake_python(tmp_path)
     question = [{"8": "2"}.get(word, word) for word in ARGUMENTS]
     options = ("--profile", "--study", "s", "--budget", "3trials", "--runner", "slurm", "--jobs", "2", "--quiet")
@@ -120,6 +147,7 @@ def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
     assert [t.user_attrs["outcome"] for t in trials] == ["measured"] * 3
     numbers = {read_json(path)["slurm_job_id"] for path in (tmp_path / "work" / "jobs").glob("*/life.json")}
     assert len(numbers) == 3 and set(runs(tmp_path).values()) == {1}
+    assert sum("_" in number for number in numbers) == 2, "the first two are one array"
 
 
 def test_a_job_killed_by_its_time_limit(runner, hanging):

@@ -144,6 +144,10 @@ def test_recomputation_adds_the_forward_time_of_its_modules() -> None:
     assert again("full:block:96") == pytest.approx(m * layers * every)
     assert again("full:block:10") == pytest.approx(m * 10 * every)
     assert seconds(plan) < seconds(plan + ",recompute=selective:core_attn") < seconds(plan + ",recompute=full:uniform:1")
+    by_operator = again("selective:op")  # GPT: k, the output projection and fc2, and what is not a matrix product
+    products = rows["linear_proj"].forward_seconds + rows["linear_fc2"].forward_seconds + rows["linear_qkv"].forward_seconds / 3
+    kept = rows["linear_fc1"].forward_seconds + rows["core attention"].forward_seconds
+    assert m * layers * products < by_operator < again("full:uniform:1") - m * layers * kept
     blocks = [seconds(f"tp=8,pp=8,vpp=3,mbs=1,sp=1,recompute=full:block:{n}") for n in (1, 2, 3, 4)]
     assert blocks == sorted(blocks)
     assert blocks[3] == pytest.approx(seconds("tp=8,pp=8,vpp=3,mbs=1,sp=1,recompute=full:uniform:1"), rel=1e-9)

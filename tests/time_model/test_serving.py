@@ -11,7 +11,7 @@ from specs.gpu_catalogue import gpu_ids, load_gpu
 from specs.model_catalogue import load_model
 from specs.serve_plan import EnginePlan
 from time_model import serving_ideal as ideal
-from time_model.serving_benchmark import data_set_of_lengths, offline_requests, trtllm_bench_limits
+from time_model.serving_benchmark import DataSet, data_set_of_lengths, offline_requests, trtllm_bench_limits
 from time_model.serving_calibration import NO_CALIBRATION, EngineConstants, ServingCalibration, shipped_calibration
 from time_model.serving_costs import (
     ServingJob,
@@ -91,6 +91,39 @@ def test_the_floor_of_an_eager_engine_holds_where_no_graph_runs():
         for work, floor in zip((decode, mixed), floors, strict=True):
             seconds = float(iteration_seconds(one, *work))
             assert seconds == pytest.approx(floor) if floor else seconds < 0.1
+
+
+def test_a_python_runtime_takes_time_for_every_sequence_beside_the_gpu():
+    """Host and GPU overlap: 1 ms a sequence hides 2,000 sequences' operators, is nothing under the compiled runtime."""
+    slow = EngineConstants(eager_layer_s=1e-3, eager_sequence_s=1e-3)
+    many = (2000.0, 100.0, 0.0, 1.0)
+    for engine, floor in (("trtllm-0.20", 2.032), ("trtllm-1.2", 2.0), ("trtllm-0.17", 0.0)):
+        one = job(engine=engine, constants=slow)
+        bare = float(iteration_seconds(job(engine=engine, constants=EngineConstants()), *many))
+        whole = float(iteration_seconds(one, *many))
+        assert bare < 0.5 and whole == pytest.approx(floor or bare)
+        assert IterationTable(one).seconds(2000.0, 100.0, 0.0, 0.0, 1.0) == pytest.approx(whole, rel=0.05)
+        prices = Pricer(lengths=Lengths(isl=50.0, osl=100.0)).prices(one)
+        assert float(prices.seconds(2000.0, 1.0, 0.0, 1.0)) == pytest.approx(whole, rel=0.05)
+        steady = generation(one, Lengths(isl=50.0, osl=100.0), 2000.0, 8192.0, chunked=False, bursts=True)
+        assert float(steady.alone_seconds(constant_vector(slow))) == pytest.approx(whole, rel=0.05)
+
+
+def test_max_utilisation_admits_more_than_a_guaranteed_cache():
+    """Sequences of 100 + 200 tokens, a cache of 600: two whole ones, more while they are short."""
+    one, count = IterationTable(job()), 40
+    requests = Requests(arrival_s=np.zeros(count), isl=np.full(count, 100.0), osl=np.full(count, 200.0))
+    limits = Limits(batch=64, tokens=2048, kv_tokens=600.0)
+    guaranteed, filled = simulate(one, requests, limits), simulate(one, requests, dataclasses.replace(limits, whole=False))
+    assert filled.duration_s < 0.7 * guaranteed.duration_s and np.isfinite(filled.e2e_s).all()
+
+
+def test_long_outputs_hold_the_cache_longer():
+    """By hand: 100 in; outputs 200 on average, coefficient of variation 0.5: E[O^2]/E[O] = 250."""
+    spread = DataSet(isl=100.0, osl=200.0, output_cv=0.5)
+    assert spread.held_tokens("no_evict") == pytest.approx(350.0)
+    assert spread.held_tokens("max_util") == pytest.approx(225.0)
+    assert DataSet(isl=100.0, osl=200.0).held_tokens("no_evict") == 300.0
 
 
 def test_more_work_takes_longer():

@@ -5,6 +5,7 @@ is drawn by name, whole, so that a gradient in the wrong place shows. Ranks that
 """
 
 import contextlib
+import gc
 import hashlib
 import json
 import math
@@ -43,7 +44,19 @@ def answer(job: Job) -> dict:
             reports, norm = forward_backward_and_update(training, step)
             losses.append(mean_over_ranks(reports, torch.device("cpu")))
             norms.append(norm)
-        return {"losses": losses, "norms": norms, "gradients": gradients, "peak": memory.peak}
+        found = {"losses": losses, "norms": norms, "gradients": gradients, "peak": memory.peak}
+        release(training)
+    return found
+
+
+def release(training: Training) -> None:
+    """Take model and optimizer apart. Hooks of autograd's nodes and caches of methods hold them out of the garbage collector's
+    sight; each case would keep its process groups, whose threads gloo ends with the last reference."""
+    modules = [module for chunk in training.chunks for module in chunk.modules()]
+    optimizers = getattr(training.optimizer, "chained_optimizers", [])
+    for part in (*modules, *optimizers, training.optimizer, training):
+        vars(part).clear()
+    gc.collect()
 
 
 def gradients_by_parameter(training: Training) -> dict:

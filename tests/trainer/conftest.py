@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import warnings
@@ -21,13 +23,30 @@ else:
         import trainer.training  # noqa: F401
 
 
+MOST_BYTES = 6 * 2**30
+"""Private memory of this process and of each one that it starts: a runaway ends as an error, not as a dead machine."""
+TORCHRUN = f"""
+import ctypes, runpy
+ctypes.CDLL(None).prctl(1, {int(signal.SIGTERM)})  # PR_SET_PDEATHSIG: when pytest is killed, no torchrun stays behind
+runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES if soft < 0 else min(soft, MOST_BYTES), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
 def environment(**more: str) -> dict[str, str]:
     """Of a process as the documentation starts it; the repository's root takes the place of an installation."""
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", **more}
 
 
 def torchrun(processes: int, *command: str) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *command]
+    return [sys.executable, "-c", TORCHRUN, "--standalone", f"--nproc-per-node={processes}", *command]
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +81,11 @@ def answers(start, tmp_path_factory):
         folder = tmp_path_factory.mktemp(f"agreement{processes}")
         (folder / "cases.json").write_text(json.dumps(cases))
         run = start(processes, str(Path(__file__).with_name("agreement_worker.py")), str(folder))
-        out, err = run.communicate(timeout=400)
+        try:
+            out, err = run.communicate(timeout=400)
+        except subprocess.TimeoutExpired:
+            run.terminate()
+            raise
         if run.returncode:
             pytest.fail(f"exit {run.returncode}\n{out[-2000:]}\n{err[-12000:]}")
         return json.loads((folder / "answers.json").read_text())

@@ -7,7 +7,7 @@ from specs.model import ModelSpec
 from specs.numerics import Numerics, Workload
 from specs.plan import parse_plan
 
-pytestmark = pytest.mark.xdist_group("agreement")
+pytestmark = pytest.mark.xdist_group("torchrun")
 GPT = ModelSpec(
     name="gpt", num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512, ffn_hidden_size=256, num_query_groups=4,
     kv_channels=16, max_position_embeddings=64,

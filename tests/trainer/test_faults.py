@@ -19,6 +19,7 @@ from specs.numerics import Numerics, Workload
 from specs.parameters import total_parameters
 from specs.plan import parse_plan
 
+pytestmark = pytest.mark.xdist_group("torchrun")
 ROOT = Path(__file__).parents[2]
 TINY = ModelSpec(
     name="tiny", num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512, ffn_hidden_size=256, num_query_groups=4,
@@ -236,3 +237,18 @@ def test_a_rank_at_its_end_does_not_wait_for_a_dead_rank_0(monkeypatch):
     told = Failure(ExitCode.PEER_LOST, "rank 0 died")
     store.set("failed", told.text())
     assert peers.Peers(store.clone(), 1, 2, timeout_seconds=10_000.0).finish(None) == ExitCode.PEER_LOST
+
+
+def test_a_peer_that_was_told_to_end_is_not_lost(monkeypatch):
+    """Rank 0 sees the closed connection before its own SIGTERM: nothing is written all the same."""
+    import torch.distributed as dist
+
+    from trainer import peers
+    from trainer.failure import Failure
+
+    monkeypatch.setattr(peers, "GRACE_SECONDS", 0.2)
+    store = dist.TCPStore("localhost", 0, 1, is_master=True)
+    store.set("terminated", str(int(ExitCode.TERMINATED)))
+    rank_0 = peers.Peers(store.clone(), 0, 2, timeout_seconds=10.0)
+    rank_0.write = lambda *_: pytest.fail("a result was written")
+    assert rank_0.finish(Failure(ExitCode.PEER_LOST, "Connection closed by peer")) == ExitCode.TERMINATED

@@ -1,7 +1,9 @@
 """Our rules against the real megatron-core, both ways, on the same plans.
 
 A plan is refused by us where a rule is broken. Where a broken rule is enforced before a GPU is needed (`JUDGED_RULES`), the
-judge must refuse, too; where none is, it must accept. Anything else is a disagreement and is listed with the judge's words.
+judge must refuse, too; where none is, it must accept. What it accepts it must run as asked: an argument whose value Megatron
+changes without refusing is a disagreement, too, unless it stands in `CHANGED_BY` and the plan breaks the rule that is named
+there. Anything else is listed with the judge's words.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ NEAR = 5
 IMPLIED = {"NV026": {"NV024"}, "NV041": {"NV042"}}
 """Rules that are broken whenever the rule is."""
 
+CHANGED_BY = {"sequence_parallel": ("NV046", "switched off at tp 1; a plan that says sp=1 there is not legal for us")}
+"""Deliberate exceptions: argument -> the rule of ours that is broken where Megatron changes it silently, and what happens."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
@@ -40,8 +45,14 @@ class Judged:
         return bool(set(self.broken) & JUDGED_RULES)
 
     @property
+    def changed(self) -> dict[str, Any]:
+        """What Megatron accepts and then runs otherwise, without a rule of ours that says so: argument -> [asked, used]."""
+        found: dict[str, Any] = self.answer["changed"]
+        return {name: values for name, values in found.items() if CHANGED_BY.get(name, ("",))[0] not in self.broken}
+
+    @property
     def agrees(self) -> bool:
-        return self.enforced != self.answer["accepted"]
+        return self.enforced != self.answer["accepted"] and not self.changed
 
 
 def broken_rules(case: Case) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from autoconfig.audit import Audit
 from autoconfig.row_cells import cell
 from autoconfig.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
-from tools.judge.agreement import Judged, RuleCount, by_rule, from_grid, near_misses
+from tools.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses
 from tools.judge.client import ROOT, Judge, Judges
 from tools.judge.recipes import JudgedRecipe, audited_recipes, judged_recipes
 
@@ -86,7 +86,13 @@ def page(grid: list[Judged], near: list[Judged], recipes: list[str]) -> str:
         *(f"| {kind} | {accepted[kind]} | {rejected[kind]} |" for kind in KINDS),
         "",
         f"**Agreement: {agreed:,} of {len(plans):,} plans ({agreed / len(plans):.1%}).** A plan agrees when the judge refuses",
-        f"it exactly where it breaks a rule that is enforced in {', '.join(JUDGED)}.",
+        f"it exactly where it breaks a rule that is enforced in {', '.join(JUDGED)}, and where nothing that the plan asks for",
+        "is changed silently: every argument that is written is compared with what `validate_args` and `TransformerConfig`",
+        "make of it. Deliberate exceptions:",
+        "",
+        "| argument | our rule | plans | what happens |",
+        "|---|---|---|---|",
+        *(_changed_row(name, plans) for name in CHANGED_BY),
         "",
         "## Rules that the judge enforces",
         "",
@@ -145,6 +151,11 @@ def _recipe_row(recipe: JudgedRecipe) -> str:
     rules = " ".join(violation.rule for violation in audited.violations)
     cells = [cell(audited.row, "recipe"), rules, "yes" if audited.named else "", recipe.answer["stage"], words]
     return "| " + " | ".join(map(_cell, cells)) + " |"
+
+
+def _changed_row(name: str, plans: list[Judged]) -> str:
+    rule, reason = CHANGED_BY[name]
+    return "| " + " | ".join([f"`{name}`", rule, str(sum(name in plan.answer["changed"] for plan in plans)), reason]) + " |"
 
 
 def _row(rule: Rule | PlanRule, count: RuleCount) -> str:

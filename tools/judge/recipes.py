@@ -34,7 +34,7 @@ class JudgedRecipe:
 
     @property
     def agrees(self) -> bool:
-        return self.legal == self.answer["accepted"]
+        return self.legal == self.answer["accepted"] and not self.answer["changed"]
 
     @property
     def words(self) -> str:

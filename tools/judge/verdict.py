@@ -38,6 +38,7 @@ import megatron.training.arguments as arguments  # noqa: E402
 import torch  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.transformer.moe.moe_layer import MoELayer  # noqa: E402
+from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout  # noqa: E402
 from megatron.core.transformer.transformer_block import get_num_layers_to_build  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 from megatron.training.training import get_megatron_ddp_config, get_megatron_optimizer_config  # noqa: E402
@@ -47,7 +48,10 @@ STAGES = ("arguments", "config", "groups", "schedule")
 TRANSFORMER_ENGINE = "2.13.0"
 """The version that stands in for an installed Transformer Engine."""
 WATCHED = ("sequence_parallel", "fp8_param_gather", "use_distributed_optimizer", "overlap_param_gather", "async_save")
-"""Arguments that validate_args is known to change without refusing."""
+"""Arguments that validate_args is known to change without refusing, watched where they are not given, too."""
+_UNLIKE_DEST = {"disable_bias_linear": "add_bias_linear"}
+"""Switches whose attribute has another name."""
+_TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.uint8: "fp8"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +123,7 @@ def judge(argument_list: list[str], world_size: int, environment: dict[str, str]
         namespace: dict[str, Any] = {}
         steps: tuple[tuple[str, Callable[[dict[str, Any]], None]], ...] = (
             ("arguments", lambda found: _arguments(found, argument_list, changed)),
-            ("config", _config),
+            ("config", lambda found: _config(found, changed)),
             ("groups", _groups),
             ("schedule", _schedule),
         )
@@ -258,7 +262,7 @@ def _world(world_size: int, environment: dict[str, str], capability: float) -> I
 def _arguments(found: dict[str, Any], argument_list: list[str], changed: dict[str, list[Any]]) -> None:
     with mock.patch.object(sys, "argv", ["pretrain_gpt.py", *argument_list]):
         args = arguments.parse_args()
-    asked = {name: getattr(args, name, None) for name in WATCHED}
+    asked = {name: _plain(getattr(args, name, None)) for name in {*WATCHED, *_given(argument_list, args)}}
     args = arguments.validate_args(args)
     microbatches.init_num_microbatches_calculator(
         rank=1,
@@ -269,11 +273,33 @@ def _arguments(found: dict[str, Any], argument_list: list[str], changed: dict[st
         step_batch_size_schedule=args.step_batch_size_schedule,
         seq_length=args.seq_length,
     )
-    found["args"] = args
-    changed.update({name: [was, getattr(args, name)] for name, was in asked.items() if getattr(args, name) != was})
+    found["args"], found["asked"] = args, asked
+    changed.update(_differences(asked, args))
 
 
-def _config(found: dict[str, Any]) -> None:
+def _given(argument_list: list[str], args: Any) -> list[str]:
+    """Attributes of the arguments that were given."""
+    names = (word[2:].replace("-", "_") for word in argument_list if word.startswith("--"))
+    found = (_UNLIKE_DEST.get(name, name if hasattr(args, name) else name.removeprefix("no_")) for name in names)
+    return [name for name in found if hasattr(args, name)]
+
+
+def _plain(value: Any) -> Any:
+    """Comparable before and after: types by their names, a list of one as its element, a layout as its text."""
+    if isinstance(value, list | tuple):
+        return _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
+    if isinstance(value, PipelineParallelLayerLayout):
+        return str(value)
+    return _TYPES.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+def _differences(asked: dict[str, Any], used: Any) -> dict[str, list[Any]]:
+    """Name -> [asked, used] of what `used` has otherwise."""
+    now = {name: _plain(getattr(used, name)) for name in asked if hasattr(used, name)}
+    return {name: [asked[name], value] for name, value in now.items() if value != asked[name]}
+
+
+def _config(found: dict[str, Any], changed: dict[str, list[Any]]) -> None:
     args = found["args"]
     config = arguments.core_transformer_config_from_args(args)
     get_megatron_optimizer_config(args)
@@ -282,6 +308,7 @@ def _config(found: dict[str, Any]) -> None:
         for chunk in range(config.virtual_pipeline_model_parallel_size or 1):
             get_num_layers_to_build(config, vp_stage=chunk, pp_rank=rank)
     found["config"] = config
+    changed.update(_differences(found["asked"], config))
 
 
 def _groups(found: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@ TRAINING="
     --recompute-granularity selective --recompute-modules mlp moe mla_up_proj layernorm
     --transformer-impl transformer_engine --seq-length 4096 --tokenizer-type HuggingFaceTokenizer
     --num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --kv-channels 128
-    --max-position-embeddings 4096 --position-embedding-type rope --make-vocab-size-divisible-by 3232
-    --normalization RMSNorm --swiglu --untie-embeddings-and-output-weights
+    --max-position-embeddings 4096 --position-embedding-type rope --rotary-base 10000 --make-vocab-size-divisible-by 3232
+    --normalization RMSNorm --norm-epsilon 1e-6 --swiglu --untie-embeddings-and-output-weights
     --multi-latent-attention --attention-dropout 0.0 --hidden-dropout 0.0 --qk-layernorm
     --num-experts 256 --moe-layer-freq ([0]*3+[1]*58) --moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048
     --moe-router-topk 8 --moe-router-enable-expert-bias
@@ -21,7 +21,7 @@ TRAINING="
     --mtp-num-layers 1 --bf16
 "
 if [ "${USE_MEGATRON_FSDP}" = 1 ]; then
-    TRAINING="${TRAINING} --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion"
+    TRAINING="${TRAINING} --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor --init-model-with-meta-device"
 fi
 RUN="
 cd ${MEGATRON_PATH};

@@ -11,7 +11,7 @@ from autoconfig.search import rank_plans
 from autoconfig.study.candidates import candidates_of
 from autoconfig.study.failures import chance_to_run, features
 from autoconfig.study.memory_belief import MemoryFact, memory_belief
-from autoconfig.study.proposal import Result, believe, chances_to_win, propose
+from autoconfig.study.proposal import Result, believe, chances_to_win, propose, scatter_between_jobs
 from autoconfig.study.surrogate import DEGREES, Observation, Scatter, posterior, prior_covariance, shipped_scatter
 
 REQUEST = Request(
@@ -159,3 +159,14 @@ def test_a_lucky_measurement_does_not_win(candidates):
     sure = [Result(row=row, step_seconds=float(candidates.predicted_s[row]), log_sd=0.01) for row in (0, 1, 2)]
     lucky = Result(row=9, step_seconds=0.8 * float(candidates.predicted_s[0]), log_sd=1.0)
     assert believe(candidates, [*sure, lucky]).best == 0
+
+
+def test_the_noise_between_jobs_is_learned_from_repeats(candidates):
+    """Two jobs of one plan that differ by 30 % say how far one job of another plan can be off, whatever its own steps say."""
+    seconds = [float(candidates.predicted_s[row]) for row in (0, 1)]
+    once = [Result(row=row, step_seconds=seconds[row], log_sd=0.01) for row in (0, 1)]
+    assert scatter_between_jobs(once) == 0.0
+    again = [*once, Result(row=0, step_seconds=1.3 * seconds[0], log_sd=0.01)]
+    assert scatter_between_jobs(again) == pytest.approx(math.log(1.3) / math.sqrt(2))
+    assert believe(candidates, once).posterior.log_sd[1] == pytest.approx(0.01, rel=0.05)
+    assert believe(candidates, again).posterior.log_sd[1] > 0.1

@@ -1,0 +1,38 @@
+"""A serving question in, the JSON of `autoconfig search --inference --json` out. Runs in worker processes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from autoconfig.serving.answer_json import serve_json
+from autoconfig.serving.question import ServeRequest, seconds
+from autoconfig.serving.service import answer
+from specs.errors import InputError
+
+
+def deployments(body: dict[str, Any]) -> bytes:
+    """`POST /v1/deployments`: as the command line's answer, without the seconds it took. Raises InputError."""
+    found = serve_json(answer(request_from(body)))
+    del found["funnel"]["seconds"]
+    return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
+
+
+def request_from(body: dict[str, Any]) -> ServeRequest:
+    """The application's request of a checked body: names and inline JSON, never paths."""
+    given = {key: value for key, value in body.items() if value is not None}
+    for key in ("ttft", "tpot"):
+        if key in given:
+            given[f"{key}_s"] = _duration(key, given.pop(key))
+    for key in ("fix", "include"):
+        given[key] = tuple(given.get(key) or ())
+    if "chunked_prefill" in given:
+        given["chunked"] = given.pop("chunked_prefill")
+    return ServeRequest(**given, local_files=False)
+
+
+def _duration(key: str, value: str | float) -> float:
+    try:
+        return seconds(str(value))
+    except ValueError as error:
+        raise InputError(f"{key}: {error}") from error

@@ -1,0 +1,144 @@
+"""A search that measures: the study of `autoconfig search --profile`, taken up by whichever worker has the search.
+
+The study is named after the search, its trials belong to the search and not to a machine, its jobs are folders by content hash
+under the worker's `--profile-folder`: a worker that follows a dead one finds the jobs that still run and starts none twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.exceptions import StorageInternalError
+from optuna.trial import FrozenTrial, TrialState
+
+from api.answers import profile_request
+from api.problems import of_error, problem_bytes
+from api.searches import seconds_since
+from api.tasks import LeavingError, Task
+from autoconfig.cli_study import DEFAULT_BUDGET, job_limit_s, settings_of_options
+from autoconfig.study import trials as names
+from autoconfig.study.jobs import Stage
+from autoconfig.study.report import found_json, study_found
+from autoconfig.study.screen import Quiet, ended_line, started_line
+from autoconfig.study.session import Options, Session, make_runner, open_session
+from autoconfig.study.settings import Budget, parse_budget
+from autoconfig.study.verdicts import Verdict
+from autoconfig.study.worker import Control, Worker
+from profiler.errors import RunnerError
+from profiler.lock import take
+from specs.errors import AutoconfigError, FileError, InputError
+
+LOG = logging.getLogger("autoconfig.worker")
+LOOK_SECONDS = 1.0
+"""How often a search is looked at for its cancellation."""
+
+
+def measure(task: Task, options: Options) -> tuple[int, bytes]:
+    """The study, from its beginning or from where a dead worker left it. `options`: how this worker runs jobs.
+
+    Raises LeavingError where the process is to end: jobs that run go on, and the next worker finds them. Raises
+    sqlalchemy.exc.SQLAlchemyError where the database fails.
+    """
+    try:
+        with _database_errors():
+            return 200, _study(task, options)
+    except (RunnerError, FileError):
+        LOG.exception("search %s: this worker cannot run jobs", task.id)
+        return 500, problem_bytes(500, "the worker that took the search up cannot run jobs; its log says why")
+    except AutoconfigError as error:
+        return of_error(error)
+
+
+def _study(task: Task, options: Options) -> bytes:
+    budget = parse_budget(task.body.get("budget") or DEFAULT_BUDGET)
+    settings = settings_of_options(profile_request(task.body), task.body)
+    options = replace(options, job_limit_s=job_limit_s(task.body))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with _only_here(task, options), contextlib.closing(open_session(task.id, settings, options, resume=False)) as session:
+        listener = _Told(task)
+        worker = session.worker(
+            make_runner(session),
+            listener,
+            _left(budget, session, seconds_since(task.started)),
+            owner=f"search:{task.id}",
+            control=listener.control,
+        )
+        reason = worker.run()
+        found = study_found(session)
+    body = {**found_json(found), "calibration": session.question.calibration.version, "stopped": reason}
+    return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+
+
+@contextlib.contextmanager
+def _only_here(task: Task, options: Options) -> Iterator[None]:
+    """One process of this machine works on the study: one that was taken for dead and lives may still be at it."""
+    path = options.folder / f"{task.id}.lock"
+    while (lock := take(path)) is None:
+        task.check()
+        time.sleep(LOOK_SECONDS)
+    with lock:
+        yield
+
+
+def _left(budget: Budget, session: Session, seconds: float) -> Budget:
+    """The budget is the search's, not the worker's: without what was spent before."""
+    trials = [t for t in session.study.get_trials(deepcopy=False) if t.user_attrs.get(names.OUTCOME) != names.DUPLICATE]
+    over = [t for t in trials if t.state != TrialState.RUNNING]
+    hours = session.setting.cluster.num_gpus * sum(t.duration.total_seconds() for t in over if t.duration) / 3600
+    return Budget(
+        seconds=None if budget.seconds is None else max(0.0, budget.seconds - seconds),
+        gpu_hours=None if budget.gpu_hours is None else max(0.0, budget.gpu_hours - hours),
+        trials=None if budget.trials is None else max(0, budget.trials - len(over)),
+    )
+
+
+class _Told(Quiet):
+    """Tells the search's followers, and hears of its cancellation and of the process's end."""
+
+    def __init__(self, task: Task) -> None:
+        self.control = Control()
+        self._task, self._looked = task, time.monotonic()
+
+    def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:
+        """What runs now and why."""
+        self.say(started_line(trial, stage, again))
+
+    def ended(self, trial: FrozenTrial, verdict: Verdict) -> None:
+        """What came of it."""
+        attributes = trial.user_attrs
+        data: dict[str, Any] = {"text": ended_line(trial), "trial": trial.number, "outcome": attributes.get(names.OUTCOME)}
+        if (seconds := attributes.get(names.STEP_SECONDS)) is not None:
+            data["step_seconds"] = seconds
+        self._task.say("trial", data)
+
+    def tick(self, worker: Worker) -> None:
+        """Leave the jobs to the next worker, or end them."""
+        if self._task.stopping():
+            raise LeavingError
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self.control.finish = self.control.cancel = self._task.cancelled()
+
+    def say(self, text: str) -> None:
+        """A line."""
+        self._task.say("progress", {"text": text})
+
+
+@contextlib.contextmanager
+def _database_errors() -> Iterator[None]:
+    """Failures of the study's database are the database's, not the question's."""
+    try:
+        yield
+    except StorageInternalError as error:
+        raise sa.exc.SQLAlchemyError(str(error)) from error
+    except (InputError, FileError) as error:
+        if isinstance(error.__cause__, sa.exc.SQLAlchemyError | StorageInternalError):
+            raise sa.exc.SQLAlchemyError(str(error)) from error
+        raise

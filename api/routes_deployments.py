@@ -1,0 +1,42 @@
+"""`POST /v1/deployments`: the body, its schema, its example. The endpoint is one of routes_answers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from pydantic import Field, create_model
+
+from api.bodies import _Body, _fields, _Text
+from api.schemas import answer_schemas, body_schema
+from autoconfig.cli_inference import search_inference
+
+_LEFT_OUT = ("inference", "export_folder", "ttft_s", "tpot_s")
+_limit: Any = _Text | float | None
+DeploymentsBody = create_model(
+    "DeploymentsBody",
+    __base__=_Body,
+    ttft=(_limit, Field(default=None, description="Limit of the mean time to first token: seconds, or text like `2s`.")),
+    tpot=(_limit, Field(default=None, description="Limit of the mean time per output token, likewise.", examples=["50ms"])),
+    **_fields(search_inference, _LEFT_OUT),
+)
+EXAMPLE: dict[str, object] = {
+    **{"model": "llama3-70b", "gpus": 8, "gpu": "h200-sxm-141gb", "isl": 1000, "osl": 500},
+    **{"ttft": "2s", "tpot": "50ms"},
+}
+QUESTION = (
+    "deployments",
+    DeploymentsBody,
+    "Serve",
+    "The best deployments of a served model, as `autoconfig search --inference --json`.",
+    EXAMPLE,
+)
+
+
+def components() -> dict[str, Any]:
+    """Component schemas of the body and the answer."""
+    found = copy.deepcopy(answer_schemas("serve"))
+    funnel = found["Serve"]["properties"]["funnel"]  # without the seconds: the same question gives the same bytes
+    del funnel["properties"]["seconds"]
+    funnel["required"].remove("seconds")
+    return {**found, DeploymentsBody.__name__: body_schema(DeploymentsBody)}

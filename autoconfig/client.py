@@ -1,0 +1,270 @@
+"""A small client of `autoconfig serve` for schedulers and job-submit scripts. Standard library only.
+
+    client = Client("http://planner:8000", key="ac_...")
+    found = client.plans(model="175b", gpus=512, gpu="h100-sxm-80gb")
+    files = client.export(found.plans[0].short, model="175b", gpus=512, gpu="h100-sxm-80gb")
+
+Fields of a question are the command line's long options with underscores (docs/service.md, `GET /openapi.json`). Where the
+service does not answer or is busy it is asked again; a search is submitted under an Idempotency-Key, so that this is safe.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+ATTEMPTS = 4
+WAIT_SECONDS = 0.5
+"""Before the second attempt; twice as long before each further one."""
+AGAIN = frozenset({429, 502, 503, 504})
+CHOOSING = frozenset({"exclude", "fix", "gpus_at_most", "include", "max", "sort_by", "top"})
+"""Fields of `POST /v1/plans` that choose among plans, and mean nothing for one plan."""
+OPEN_STATES = ("queued", "running")
+POLL_SECONDS = 1.0
+
+
+class ServiceError(Exception):
+    """The service refused, or cannot be reached (status 0). Fields as in its problem document (RFC 9457)."""
+
+    def __init__(self, status: int, detail: str, document: Mapping[str, Any] | None = None) -> None:
+        super().__init__(detail if status == 0 else f"{status}: {detail}")
+        self.status, self.detail = status, detail
+        self.document: Mapping[str, Any] = MappingProxyType(dict(document or {}))
+
+    @property
+    def field(self) -> str | None:
+        """The field of the question that is to blame."""
+        return self.document.get("field")
+
+    @property
+    def nearest(self) -> str | None:
+        """The nearest valid value."""
+        return self.document.get("nearest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One ranked plan."""
+
+    short: str
+    """As `export` and `autoconfig explain` take it: `tp=8,pp=4,...`."""
+    rank: int
+    tie_group: int
+    """Plans of one group are as fast as far as the model can tell."""
+    step_seconds: float
+    step_seconds_p5: float
+    step_seconds_p95: float
+    tokens_per_second_per_gpu: float
+    peak_gib: float
+    """Of the worst pipeline stage."""
+    limit_gib: float
+    fit_probability: float
+    body: Mapping[str, Any]
+    """Everything that the service says of it (autoconfig/schemas/search.schema.json)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plans:
+    """An answer of `POST /v1/plans`; `plans` is empty where nothing fits."""
+
+    plans: tuple[Plan, ...]
+    calibration: str
+    """The version that made the predictions."""
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """A durable search."""
+
+    id: str
+    state: str
+    """`queued`, `running`, `done`, `failed` or `cancelled`."""
+    problem: Mapping[str, Any] | None
+    """Why it failed."""
+    body: Mapping[str, Any]
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.state not in OPEN_STATES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """An answer of `POST /v1/measurements`."""
+
+    accepted: int
+    measurements: int
+    """Of this key, all together."""
+    left_out: tuple[Mapping[str, str], ...]
+    """`id` and `reason` of the runs that cannot calibrate."""
+    calibration: str
+    """The version that answers to this key name from now on."""
+
+
+class Client:
+    """Asks one service. Raises ServiceError; every method may."""
+
+    def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = 60.0) -> None:
+        """`url`: http://HOST:PORT of the service; `key`: an API key, where it asks for one."""
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"service {url!r}: give http://HOST:PORT")
+        self._url, self._key, self._timeout = url.rstrip("/"), key, timeout_seconds
+
+    def plans(self, **question: Any) -> Plans:
+        """The best plans by formula."""
+        return _plans(self._ask("POST", "/v1/plans", question))
+
+    def scaling(self, **question: Any) -> Mapping[str, Any]:
+        """Throughput, cost and days over GPU counts and types."""
+        return self._ask("POST", "/v1/scaling", question)
+
+    def check(self, text: str, **question: Any) -> Mapping[str, Any]:
+        """A launch script, argument list or plan.json of your own."""
+        return self._ask("POST", "/v1/check", {"text": text, **question})
+
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Predictions of a table of runs."""
+        return self._ask("POST", "/v1/predict", {"rows": [dict(row) for row in rows]})
+
+    def export(self, plan: str, **question: Any) -> dict[str, str]:
+        """Launch scripts and plan.json of a plan of this question: file name -> text. What chose the plan is left out."""
+        kept = {name: value for name, value in question.items() if name not in CHOOSING}
+        return dict(self._ask("POST", "/v1/export", {"plan": plan, **kept})["files"])
+
+    def submit(self, *, idempotency_key: str | None = None, **question: Any) -> Search:
+        """Accept a search; `profile=True` measures. The same key and question again is the same search."""
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return _search(self._ask("POST", "/v1/searches", question, headers))
+
+    def search(self, identity: str) -> Search:
+        """How a search is doing."""
+        return _search(self._ask("GET", f"/v1/searches/{urllib.parse.quote(identity, safe='')}"))
+
+    def cancel(self, identity: str) -> Search:
+        """End a search; one that is over stays as it is."""
+        return _search(self._ask("DELETE", f"/v1/searches/{urllib.parse.quote(identity, safe='')}"))
+
+    def wait(
+        self,
+        identity: str,
+        *,
+        seconds: float | None = None,
+        every: float = POLL_SECONDS,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> Search:
+        """The search when it is over. Raises TimeoutError after `seconds`."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while not (found := self.search(identity)).over:
+            if until is not None and time.monotonic() > until:
+                raise TimeoutError(f"search {identity} is {found.state} after {seconds:g} s; it goes on in the service")
+            sleep(every)
+        return found
+
+    def search_plans(self, identity: str) -> Plans:
+        """The answer of a search by formula that is done."""
+        return _plans(self.search_answer(identity))
+
+    def search_answer(self, identity: str) -> Mapping[str, Any]:
+        """The answer of any search that is done; one that measured says what was measured."""
+        return self._ask("GET", f"/v1/searches/{urllib.parse.quote(identity, safe='')}/plans")
+
+    def search_export(self, identity: str, plan: str | None = None) -> dict[str, str]:
+        """Launch scripts and plan.json of a search that is done: of its best plan, or of `plan`."""
+        query = "" if plan is None else "?" + urllib.parse.urlencode({"plan": plan})
+        return dict(self._ask("GET", f"/v1/searches/{urllib.parse.quote(identity, safe='')}/export{query}")["files"])
+
+    def measurements(self, rows: Sequence[Mapping[str, Any]]) -> Accepted:
+        """Bring measured runs back: from now on they calibrate the answers to this key. The same `id` again replaces a run."""
+        found = self._ask("POST", "/v1/measurements", {"rows": [dict(row) for row in rows]})
+        return Accepted(
+            accepted=found["accepted"],
+            measurements=found["measurements"],
+            left_out=tuple(found["left_out"]),
+            calibration=found["calibration"],
+        )
+
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, more: Mapping[str, str] | None = None
+    ) -> Mapping[str, Any]:
+        headers = {"Accept": "application/json", **(more or {})}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        data = None
+        if body is not None:
+            data = json.dumps({key: value for key, value in body.items() if value is not None}, allow_nan=False).encode()
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        wait = WAIT_SECONDS
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._once(request)
+            except ServiceError as error:
+                if error.status and error.status not in AGAIN:
+                    raise
+            time.sleep(wait)
+            wait *= 2
+        return self._once(request)
+
+    def _once(self, request: urllib.request.Request) -> Mapping[str, Any]:
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as answer:  # the scheme was checked
+                raw = answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refused(error.code, error.read()) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise ServiceError(0, f"{self._url} does not answer: {reason}") from None
+        try:
+            found = json.loads(raw)
+        except ValueError:
+            raise ServiceError(0, f"{self._url} answers with something else than JSON; is this the service?") from None
+        if not isinstance(found, dict):
+            raise ServiceError(0, f"{self._url} answers with something else than an object; is this the service?")
+        return found
+
+
+def _refused(status: int, raw: bytes) -> ServiceError:
+    try:
+        document = json.loads(raw)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        document = {}
+    return ServiceError(status, str(document.get("detail") or raw[:200].decode(errors="replace")), document)
+
+
+def _plans(body: Mapping[str, Any]) -> Plans:
+    found = [
+        Plan(
+            short=row["short"],
+            rank=row["rank"],
+            tie_group=row["tie_group"],
+            step_seconds=row["step_seconds"],
+            step_seconds_p5=row["confidence"]["step_seconds_p5"],
+            step_seconds_p95=row["confidence"]["step_seconds_p95"],
+            tokens_per_second_per_gpu=row["tokens_per_second_per_gpu"],
+            peak_gib=row["memory"]["peak_gib"],
+            limit_gib=row["memory"]["limit_gib"],
+            fit_probability=row["confidence"]["fit_probability"],
+            body=row,
+        )
+        for row in body["plans"]
+    ]
+    return Plans(plans=tuple(found), calibration=body["calibration"], body=body)
+
+
+def _search(body: Mapping[str, Any]) -> Search:
+    return Search(id=body["id"], state=body["state"], problem=body["problem"], body=body)

@@ -1,0 +1,52 @@
+"""Overlaps that the software stack has and a file's arguments leave out: what each of them would save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autoconfig.evaluate import report_plan
+from autoconfig.export.run_arguments import overlap_arguments
+from autoconfig.megatron_software import OVERLAPS, is_modern
+from autoconfig.rules import Setting
+from specs.plan import TrainPlan
+from specs.software_catalogue import load_stack
+from time_model.calibration import Calibration
+
+WORTH_NAMING = 0.0005
+"""Share of a step below which a missing overlap is not named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingOverlap:
+    """An argument that is legal for the file's plan and not given."""
+
+    flag: str
+    saved_seconds: float
+    """A step, beside the missing ones named before it: weights are gathered beside the forward only where gradients are reduced
+    beside the backward."""
+
+
+def with_overlaps(setting: Setting) -> Setting:
+    """The setting with every overlap that its stack has; itself for software of other years, whose arguments know none."""
+    if not is_modern(setting.stack.name):
+        return setting
+    time, usual = setting.stack.time, load_stack(setting.stack.name).time
+    on = {field: max(getattr(time, field), getattr(usual, field)) for _, field in OVERLAPS}
+    return replace(setting, stack=replace(setting.stack, time=replace(time, **on)))
+
+
+def missing_overlaps(setting: Setting, plan: TrainPlan, calibration: Calibration) -> tuple[MissingOverlap, ...]:
+    """What is legal for a legal plan and left out, in Megatron's order, with what it saves."""
+    wanted = with_overlaps(setting)
+    given = {argument.flag for argument in overlap_arguments(setting, plan)}
+    missing = [argument.flag for argument in overlap_arguments(wanted, plan) if argument.flag not in given]
+    found, before, now = [], report_plan(setting, plan, None, 0.0, calibration).step_seconds if missing else 0.0, setting
+    for flag in missing:
+        field = dict(OVERLAPS)[flag]
+        time = replace(now.stack.time, **{field: getattr(wanted.stack.time, field)})
+        now = replace(now, stack=replace(now.stack, time=time))
+        seconds = report_plan(now, plan, None, 0.0, calibration).step_seconds
+        if before - seconds > WORTH_NAMING * before:
+            found.append(MissingOverlap(flag=flag, saved_seconds=before - seconds))
+        before = seconds
+    return tuple(found)

@@ -1,0 +1,158 @@
+// Deployments of a served model: the table, the plot with the limits, memory of a GPU, the time of an iteration.
+
+import { h, hover, replace, responsive, s, table } from "./dom.js";
+import { count, gib, markText, marks, percent, planWords, seconds } from "./format.js";
+import { deploymentPlot } from "./plots.js";
+
+const ROW = 20;
+const BAR = 14;
+const LABEL = 92;
+const AXIS = 22;
+
+/** Memory of a GPU from the left of a bar to its right, with the fill of each part. */
+const MEMORY = [["weights", "weights"], ["runtime", "gradients"], ["activations", "temporary"], ["cache in use", "activations"],
+  ["cache that waits", "beyond"]];
+
+/** Parts of an iteration in their order, and their fills. */
+const PARTS = [["linear", "forward"], ["output layer", "forward-odd"], ["decode attention", "backward"],
+  ["prefill attention", "backward-odd"], ["communication", "wait"], ["pointwise", "gradients"], ["experts", "optimizer"],
+  ["sampling", "temporary"], ["launches", "idle"], ["host", "beyond"]];
+
+/** GiB of one GPU by the names of MEMORY; the cache in use is that of the sequences that run. */
+function memoryParts(one) {
+  const { weights, runtime, activations, kv_pool: pool } = one.memory_gib;
+  const used = pool * Math.min(1, one.users / Math.max(1, one.max_concurrency));
+  return [weights, runtime, activations, used, Math.max(0, pool - used)];
+}
+
+const legend = (pairs) => h("ul", { class: "legend" },
+  pairs.map(([name, fill]) => h("li", null, h("i", { class: `key fill-${fill}` }), name)));
+
+/** Rows of stacked bars over one scale. A row: {label, parts: [[name, fill, value]], lines}. */
+function bars(rows, top, text, limit, label) {
+  const draw = (width) => {
+    const x = (value) => LABEL + (value / top) * (width - LABEL - 12);
+    const below = rows.length * ROW + 16;
+    return s("svg", { width, height: below + AXIS, role: "img", "aria-label": label },
+      marks(0, top, width / 90).map((value) => s("g", null,
+        s("line", { class: "grid", x1: x(value), x2: x(value), y1: 14, y2: below }),
+        s("text", { class: "mark", x: x(value), y: below + 14, "text-anchor": "middle" }, markText(value)))),
+      rows.map((row, index) => bar(row, index, x)),
+      limit === null ? null : s("line", { class: "limit", x1: x(limit), x2: x(limit), y1: 12, y2: below }),
+      s("text", { class: limit === null ? "title" : "limit-text", x: width - 12, y: 9, "text-anchor": "end" }, text));
+  };
+  return responsive(draw, { class: "chart" });
+}
+
+function bar(row, index, x) {
+  let from = 0;
+  const drawn = row.parts.map(([, fill, value]) => {
+    const start = from;
+    from += value;
+    return s("rect", { class: `fill-${fill}`, x: x(start), y: 17 + index * ROW, height: BAR, width: Math.max(0, x(from) - x(start)) });
+  });
+  return hover(s("g", { class: "bar" }, s("rect", { class: "hit", x: 0, y: 14 + index * ROW, width: x(from), height: ROW }),
+    s("text", { class: "mark", x: LABEL - 6, y: 28 + index * ROW, "text-anchor": "end" }, row.label), drawn), () => row.lines);
+}
+
+/** Memory of a GPU in each deployment of a list, against the device. */
+function memoryChart(list) {
+  const rows = list.map((one, index) => {
+    const parts = memoryParts(one).map((value, part) => [...MEMORY[part], value]);
+    return { label: `#${index + 1}`, parts,
+      lines: [one.plan, ...parts.map(([name, , value]) => `${gib(value)} GiB ${name}`),
+        `${one.memory_gib.kv_per_sequence.toFixed(3)} GiB a sequence, ${count(one.max_concurrency)} at once in all`] };
+  });
+  const { device } = list[0].memory_gib;
+  return h("figure", { class: "memory-of-gpus" },
+    h("figcaption", null, "Memory of a GPU by deployment, GiB"),
+    bars(rows, device * 1.02, `device ${gib(device)} GiB`, device, "Memory of a GPU by deployment"),
+    legend(MEMORY),
+    h("details", { class: "numbers" }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
+      table("Memory of a GPU by part, GiB", ["GiB", ...rows.map((row) => row.label)],
+        MEMORY.map(([name], part) => [name, ...rows.map((row) => row.parts[part][2].toFixed(2))]), { class: "figures" }))));
+}
+
+/** What an iteration does one after the other: decoding alone, and with prompts. */
+function stepChart(one) {
+  const kinds = [["decoding", one.decode_step_seconds], [one.prefill ? "prefill, a prompt" : "with prompts", one.prompt_step_seconds]];
+  const rows = kinds.map(([label, found]) => {
+    const parts = PARTS.filter(([name]) => found[name] > 0).map(([name, fill]) => [name, fill, 1e3 * found[name]]);
+    const total = parts.reduce((sum, [, , value]) => sum + value, 0);
+    return { label, parts, total, lines: [`${label}: ${seconds(total / 1e3)}`,
+      ...parts.map(([name, , value]) => `${seconds(value / 1e3)} ${name}, ${percent(value / total)}`)] };
+  });
+  const used = PARTS.filter(([name]) => rows.some((row) => row.parts.some(([part]) => part === name)));
+  return h("figure", { class: "iteration" },
+    h("figcaption", null, `One iteration of ${count(one.decode.max_batch_size)} sequences, ms`),
+    bars(rows, Math.max(...rows.map((row) => row.total)) * 1.02, rows.map((row) => seconds(row.total / 1e3)).join(" · "), null,
+      "Timeline of an iteration"),
+    legend(used),
+    h("details", { class: "numbers" }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
+      table("Parts of an iteration, ms", ["ms", ...rows.map((row) => row.label)],
+        used.map(([name]) => [name, ...kinds.map(([, found]) => (1e3 * (found[name] || 0)).toFixed(3))]), { class: "figures" }))));
+}
+
+function summary(answer) {
+  const { question, funnel } = answer;
+  const limits = [["TTFT", question.ttft_limit_seconds], ["TPOT", question.tpot_limit_seconds]].filter(([, limit]) => limit)
+    .map(([name, limit]) => `${name} at most ${seconds(limit)}`);
+  const text = [question.model, `${count(question.num_gpus)} x ${question.gpu}`, question.engine,
+    `${count(question.isl)} tokens in, ${count(question.osl)} out`,
+    question.requests_per_second ? `${question.requests_per_second} requests/s` : "full queue", `goal ${question.goal}`, ...limits];
+  return h("div", { class: "summary" },
+    h("p", null, text.map((words, index) => [index ? " · " : "", index ? words : h("strong", null, words)])),
+    h("p", { class: "quiet" }, `${count(funnel.layouts)} layouts, ${count(funnel.enumerated)} deployments, ${count(funnel.fit)} fit, ` +
+      `${count(funnel.meet_limits)} meet the limits`),
+    question.assumed.length ? h("details", { class: "quiet" }, h("summary", null, `${question.assumed.length} assumptions`),
+      h("ul", null, question.assumed.map((line) => h("li", null, line)))) : null);
+}
+
+/** A plan's short form, breaking between its keys. */
+const planText = (short) => h("code", { class: "plan" },
+  planWords(short).map((word, part) => [part ? [",", h("wbr")] : null, word]));
+
+function row(one, index, chosen, choose) {
+  const said = one.simulated;
+  return h("tr", { class: one.plan === chosen ? "chosen" : "", "data-short": one.plan, onclick: () => choose(one.plan) },
+    h("td", null, h("input", { type: "radio", name: "deployment", value: one.plan, checked: one.plan === chosen,
+      "aria-label": `Choose ${one.plan}`, onchange: () => choose(one.plan) })),
+    h("th", { scope: "row" }, index + 1),
+    h("td", { class: "words" }, planText(one.plan)),
+    [count(one.users), count(one.tokens_per_second_per_gpu), one.tokens_per_second_per_user.toFixed(1), seconds(one.ttft_seconds),
+      seconds(one.tpot_seconds), said ? seconds(said.ttft_seconds.p99) : "–", said ? percent(said.goodput_ratio) : "–",
+      one.cost_per_million_tokens === null ? "–" : one.cost_per_million_tokens.toFixed(2)].map((text) => h("td", null, text)));
+}
+
+/** The whole answer. `chosen()` is the plan chosen, `changed(plan)` is told of another. */
+export function deploymentsView(answer, chosen, changed) {
+  const list = answer.deployments.length ? answer.deployments : answer.nearest ? [answer.nearest] : [];
+  const all = new Map([...list, ...answer.pareto].map((one) => [one.plan, one]));
+  const box = h("div", { class: "deployments" });
+  const draw = () => {
+    const plan = all.has(chosen()) ? chosen() : list.length ? list[0].plan : null;
+    const choose = (other) => {
+      if (other === plan) return;
+      changed(other);
+      draw();
+      box.querySelector(`input[value="${CSS.escape(other)}"]`)?.focus();
+    };
+    const heads = ["users", "tokens/s/GPU", "tokens/s/user", "TTFT", "TPOT", "TTFT p99", "within limits", "cost/M tokens"];
+    replace(box, summary(answer),
+      answer.miss ? h("p", { class: "note bad" }, answer.miss) : null,
+      list.length ? h("div", { class: "columns" },
+        h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked deployments" },
+          h("table", { class: "plans" }, h("caption", null, answer.miss ? "Nearest deployment" : `${list.length} best layouts`),
+            h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),
+              h("th", { scope: "col", class: "words" }, "deployment"), heads.map((name) => h("th", { scope: "col" }, name)))),
+            h("tbody", null, list.map((one, index) => row(one, index, plan, choose))))),
+        deploymentPlot(answer, [...all.values()], plan, choose)) : null,
+      answer.sensitivity.length ? h("ul", { class: "quiet" }, answer.sensitivity.map((line) => h("li", null, line))) : null,
+      plan ? h("section", { class: "detail", "aria-label": "Chosen deployment" }, h("article", null,
+        h("header", null, h("h2", null, planText(plan))),
+        h("div", { class: "columns even" }, memoryChart(list.some((one) => one.plan === plan) ? list : [all.get(plan)]),
+          stepChart(all.get(plan))))) : null);
+  };
+  draw();
+  return box;
+}

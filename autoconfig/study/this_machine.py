@@ -1,0 +1,110 @@
+"""A study on this machine's CPU: its measured operators, a memory limit for every rank, a question that it can run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from optuna.study import Study
+
+from autoconfig.question import Request, read_model
+from autoconfig.study.settings import StudySettings
+from autoconfig.study.storage import TABLE
+from profiler.folder import write_text
+from profiler.launch import ROOT
+from profiler.processes import MARK, die_with_parent, end_marked
+from specs.errors import InputError
+from specs.local_cpu import memory_bytes
+from specs.units import GIB
+
+TABLE_FILE = "cpu.json"
+CPU_SHARE = 0.5
+"""Of the machine's memory, over the ranks: the default limit on a CPU."""
+SAMPLES_PER_RANK = 4
+"""Of the default global batch on a CPU: micro-batches of 1, 2 and 4, and jobs of seconds."""
+MOST_SEQUENCE = 512
+"""The default sequence length on a CPU is the model's, and this at most."""
+BENCHMARK_S = "60s"
+BENCHMARK_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """A question as it is asked of this machine."""
+
+    settings: StudySettings
+    request: Request
+    assumed: tuple[str, ...] = ()
+    """Defaults that only a CPU has, in words."""
+
+
+def on_this_device(settings: StudySettings, table: Path | None) -> Local:
+    """A CPU: its measured operators, the stack that runs there, a memory limit, a batch of seconds. A GPU: as asked."""
+    request = settings.request
+    if settings.device != "cpu":
+        return Local(settings=settings, request=request)
+    ranks, assumed = request.gpus or 1, []
+    limit = settings.device_memory_bytes
+    if limit is None:
+        limit = int(CPU_SHARE * memory_bytes() / ranks)
+        assumed.append(f"{limit / GIB:.3g} GiB for each rank, half of this machine's memory over {ranks} (--device-memory)")
+    if request.seq_length is None:
+        model, _ = read_model(request)
+        most = model.default_seq_length or model.max_position_embeddings
+        request = replace(request, seq_length=min(most, MOST_SEQUENCE))
+        assumed.append(
+            f"sequence length {request.seq_length}, what the model allows, at most {MOST_SEQUENCE} on a CPU (--seq-length)"
+        )
+    if request.global_batch_size is None:
+        request = replace(request, global_batch_size=SAMPLES_PER_RANK * ranks)
+        assumed.append(
+            f"global batch {request.global_batch_size}, {SAMPLES_PER_RANK} for each rank of a CPU (--global-batch-size)"
+        )
+    request = replace(request, gpu_table=str(table), gpus_per_node=ranks, software=request.software or "megatron-local")
+    return Local(settings=replace(settings, device_memory_bytes=limit), request=request, assumed=tuple(assumed))
+
+
+def operator_table(study: Study, settings: StudySettings, folder: Path, python: str) -> Path:
+    """The file of this machine's operators: kept in the study, measured once by `kernels.benchmark`. Raises InputError."""
+    if settings.request.gpu or settings.request.cluster:
+        raise InputError("--device cpu measures this machine: leave --gpu and --cluster out")
+    path = folder / f"{hashlib.sha256(study.study_name.encode()).hexdigest()[:8]}-{TABLE_FILE}"
+    kept = study.user_attrs.get(TABLE)
+    if kept is None:
+        end_marked(path, 0.0)  # what a search killed with -9 may have left
+        _benchmark(path, python)
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        study.set_user_attr(TABLE, kept)
+    else:
+        write_text(path, json.dumps(kept) + "\n")
+    return path
+
+
+def _benchmark(path: Path, python: str) -> None:
+    """A busy machine may be too slow for the collectives: then the link is assumed. No process is left behind."""
+    for ranks in ((), ("--ranks", "1")):
+        done = _run_benchmark(path, (python, "-P", "-m", "kernels.benchmark", "--output", str(path), "--device", "cpu", *ranks))
+        if done.returncode == 0 and path.exists():
+            return
+        if done.returncode == BENCHMARK_INTERRUPTED:
+            raise KeyboardInterrupt
+    said = " ".join((done.stderr or done.stdout).split())[-300:]
+    raise InputError(f"this CPU cannot be measured: {said or f'exit code {done.returncode}'}")
+
+
+def _run_benchmark(path: Path, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    variables = {**os.environ, "PYTHONPATH": paths, MARK: str(path)}
+    try:
+        return subprocess.run(
+            [*command, "--budget", BENCHMARK_S], env=variables, capture_output=True, text=True, check=False, errors="replace",
+            preexec_fn=die_with_parent(),
+        )  # fmt: skip
+    except OSError as error:
+        raise InputError(f"--python {command[0]} cannot be started: {error.strerror or error}") from error
+    finally:
+        end_marked(path, 0.0)

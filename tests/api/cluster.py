@@ -1,0 +1,134 @@
+"""Services and workers as processes on one database, any of which may be killed and started again."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from api.answers import answer
+from api.bodies import PlansBody, read_body
+from tests.api.conftest import ROOT, Running, environment, start
+
+QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "top": 3}
+SLOW = {"model": "deepseek-v3", "gpus": 1024, "gpu": "h100-sxm-80gb", "top": 3}
+"""Some seconds of work."""
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> object:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not come about")
+
+
+def ended(client: httpx.Client, identity: str) -> dict | None:
+    found = client.get(f"/v1/searches/{identity}").json()
+    return found if found["state"] in ("done", "failed", "cancelled") else None
+
+
+def begin_worker(database: str, *arguments: str, root: Path = ROOT, **variables: str) -> subprocess.Popen[bytes]:
+    """A worker of the packages under `root`."""
+    command = [sys.executable, "-m", "autoconfig", "worker", "--database", database, *arguments]
+    return subprocess.Popen(command, cwd=root, env={**environment(), "PYTHONPATH": str(root), **variables})
+
+
+def answer_of(body: dict) -> bytes:
+    """What the search must end with."""
+    status, text = answer("plans", read_body(json.dumps(body).encode(), PlansBody))
+    assert status == 200
+    return text
+
+
+class Cluster:
+    """Two replicas and two workers on one database, any of which may be killed and started again."""
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        self.services: list[Running] = [start(database, "--workers", "1", "--search-workers", "0") for _ in range(2)]
+        self.workers = [begin_worker(database) for _ in range(2)]
+
+    def kill(self, chance: random.Random) -> str:
+        """kill -9 of one process; another one takes its place."""
+        which = chance.randrange(4)
+        if which < 2:
+            self.services[which].process.kill()
+            self.services[which].process.wait()
+            assert self.services[which].process.stderr is not None
+            self.services[which].process.stderr.close()
+            self.services[which] = start(self.database, "--workers", "1", "--search-workers", "0")
+            return f"service {which}"
+        self.workers[which - 2].kill()
+        self.workers[which - 2].wait()
+        self.workers[which - 2] = begin_worker(self.database)
+        return f"worker {which - 2}"
+
+    def submit(self, body: dict, key: str, chance: random.Random) -> str:
+        """As a scheduler does: the same key again until an answer comes."""
+
+        def attempt() -> str | None:
+            try:
+                with self.services[chance.randrange(2)].client() as client:
+                    answer = client.post("/v1/searches", json=body, headers={"Idempotency-Key": key})
+            except httpx.HTTPError:
+                return None
+            return answer.json()["id"] if answer.status_code in (200, 202) else None
+
+        return str(wait_for(attempt))
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.send_signal(signal.SIGTERM)
+        for service in self.services:
+            service.stop()
+        for worker in self.workers:
+            worker.wait(60)
+
+
+def run_with_kills(database: str, kills: int, per_kill: int, seed: int) -> None:
+    """Every accepted search ends, exactly once, with its result."""
+    chance = random.Random(seed)
+    cluster = Cluster(database)
+    try:
+        accepted: dict[str, dict] = {}
+        for number in range(kills):
+            for part in range(per_kill):
+                body = {**(SLOW if part == 0 else QUESTION), "memory_margin": (number * per_kill + part + 1) / 10_000}
+                accepted[cluster.submit(body, f"{number}-{part}", chance)] = body
+            time.sleep(chance.uniform(0.0, 2.5))
+            cluster.kill(chance)
+        with cluster.services[0].client() as client:
+            for identity, body in accepted.items():
+                assert wait_for(lambda identity=identity: ended(client, identity), 300)["state"] == "done"
+                assert client.get(f"/v1/searches/{identity}/plans").content == answer_of(body)
+                text = client.get(f"/v1/searches/{identity}/events").text
+                assert text.count('"state": "done"') == 1
+            page = client.get("/v1/searches", params={"limit": 500}).json()["searches"]
+            assert {search["id"] for search in page} == set(accepted)
+    finally:
+        cluster.stop()
+
+
+def copied(folder: Path, **replaced: tuple[str, str]) -> Path:
+    """The packages as another version has them: `api` is a copy, in whose modules a text is replaced by another."""
+    folder.mkdir()
+    for name in ("autoconfig", "specs", "memory_model", "time_model", "profiler"):
+        (folder / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "api", folder / "api", ignore=shutil.ignore_patterns("__pycache__"))
+    for module, (before, after) in replaced.items():
+        file = folder / "api" / f"{module}.py"
+        text = file.read_text()
+        assert before in text, before
+        file.write_text(text.replace(before, after))
+    return folder

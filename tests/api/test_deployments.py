@@ -1,0 +1,73 @@
+"""`POST /v1/deployments`: the command line's answer, its schema, its refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from api.deployments import request_from
+from api.routes_deployments import DeploymentsBody, components
+from autoconfig.answer_json import schema
+from specs.errors import InputError
+from tests.api.conftest import autoconfig
+
+QUESTION = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "simulate": 1, "top": 3}
+OPTIONS = [word for key, value in QUESTION.items() for word in (f"--{key}", str(value))]
+
+
+def test_deployments_are_those_of_the_command_line(http):
+    answer = http.post("/v1/deployments", json={**QUESTION, "tpot": "20ms", "ttft": 0.5})
+    assert answer.status_code == 200, answer.text
+    said = json.loads(autoconfig("search", "--inference", *OPTIONS, "--tpot", "20ms", "--ttft", "500ms", "--json").stdout)
+    Draft202012Validator(schema("serve")).validate(said)
+    del said["funnel"]["seconds"]
+    assert answer.json() == said
+    again = http.post("/v1/deployments", json={**QUESTION, "tpot": "20ms", "ttft": 0.5})
+    assert again.headers["etag"] == answer.headers["etag"]
+
+
+def test_a_pasted_model_is_served(http):
+    tiny = {
+        "model_type": "llama",
+        "num_hidden_layers": 4,
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_attention_heads": 8,
+        "vocab_size": 32000,
+    }
+    answer = http.post("/v1/deployments", json={**QUESTION, "model": tiny, "gpus": 1})
+    assert answer.status_code == 200 and answer.json()["deployments"][0]["tokens_per_second_per_gpu"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "word"),
+    [
+        ({"tpot": "soon"}, 422, "no duration"),
+        ({"gpus": 0}, 422, "gpus 0"),
+        ({"model": "/etc/passwd"}, 422, "unknown model"),
+        ({"engine": "nvllm"}, 422, "nvllm"),
+        ({"goal": "best"}, 400, "goal"),
+        ({"export": "x"}, 400, "export"),
+        ({"isl": "many"}, 400, "isl"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(http, change, status, word):
+    answer = http.post("/v1/deployments", json={**QUESTION, **change})
+    assert answer.status_code == status, answer.text
+    assert word in answer.json()["detail"]
+
+
+def test_limits_that_nothing_meets_name_the_nearest(http):
+    found = http.post("/v1/deployments", json={**QUESTION, "tpot": "1us"}).json()
+    assert found["deployments"] == [] and "misses by" in found["miss"] and found["nearest"]["plan"]
+
+
+def test_every_option_of_the_command_is_a_field_or_left_out():
+    fields = set(DeploymentsBody.model_fields)
+    assert {"isl", "osl", "ttft", "tpot", "rate", "goal", "chunked_prefill", "disaggregated", "fix", "include"} <= fields
+    assert not {"inference", "export", "report", "json", "force"} & fields
+    assert "seconds" not in components()["Serve"]["properties"]["funnel"]["properties"]
+    with pytest.raises(InputError, match="ttft"):
+        request_from({"model": "llama3-8b", "gpus": 1, "ttft": -1.0})

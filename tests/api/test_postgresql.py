@@ -1,0 +1,49 @@
+"""Two replicas and two workers on a real PostgreSQL: the same as on SQLite, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from api import measurements
+from api.store import engine_of
+from tests.api.cluster import run_with_kills
+from tests.profiler.postgres_help import postgres_server
+
+pytestmark = pytest.mark.xdist_group("service-postgresql")
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+def test_one_kill(database):
+    run_with_kills(database, 1, 3, seed=3)
+
+
+def test_runs_that_come_at_once_are_all_kept_and_the_latest_calibration_stays(database):
+    engine = engine_of(database)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: measurements.add(engine, "key", [{"id": f"job-{number}"}]), range(16)))
+    revision, runs = measurements.runs_of(engine, "key")
+    assert revision == 16 and {run["id"] for run in runs} == {f"job-{number}" for number in range(16)}
+    assert measurements.current(engine, "key") is None
+    for fitted in (revision, revision - 1):
+        measurements.store(engine, "key", fitted, json.dumps({"version": f"of {fitted}"}))
+    assert measurements.current(engine, "key").version == "of 16"
+    assert measurements.runs_of(engine, "other") == (0, [])
+    with pytest.raises(measurements.TooManyError):
+        measurements.add(engine, "key", [{"id": f"many-{number}"} for number in range(measurements.MOST_RUNS)])
+    assert measurements.runs_of(engine, "key") == (revision, runs), "a refusal changes nothing"
+    engine.dispose()
+
+
+@pytest.mark.soak
+def test_ten_kills(database):
+    run_with_kills(database, 10, 3, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")))

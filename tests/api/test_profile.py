@@ -1,0 +1,188 @@
+"""Searches that measure: workers that join, die and are upgraded while jobs run; no trial lost, none run twice.
+
+The jobs are the stand-in of tests/profiler: real processes that answer from a record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from jsonschema import Draft202012Validator
+from optuna.trial import TrialState
+
+from api import searches
+from api.store import WORKERS, engine_of
+from autoconfig.study.storage import opened, sqlite_url
+from tests.api.cluster import begin_worker, copied, ended, wait_for
+
+from tests.api.conftest import Running, start  # isort: skip - it puts the helpers below on the path
+from postgres_help import postgres_server
+from study_help import fake_python, left_over
+
+pytestmark = pytest.mark.xdist_group("service-postgresql")
+QUESTION = {
+    "model": "gpt3-1.7b", "gpus": 8, "gpu": "a100-80gb", "seq_length": 1024, "global_batch_size": 8,
+    "software": "megatron-local", "num_layers": 4, "fix": ["recompute=none"], "max": ["pp=2"],
+    "profile": True, "budget": "5trials",
+}  # fmt: skip
+"""A question with a few dozen candidates."""
+SECONDS = "2"
+"""Of every job."""
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+class Place:
+    """A service, its profiling workers, and their jobs."""
+
+    def __init__(self, folder: Path, database: str) -> None:
+        self.folder, self.database = folder, database
+        self.python = fake_python(folder)
+        self.service: Running = start(database, "--workers", "1", "--search-workers", "0")
+        self.client = self.service.client()
+        self.engine = engine_of(database)
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def worker(self, **more: object) -> subprocess.Popen[bytes]:
+        """One more."""
+        options = ("--profile-folder", str(self.folder / "work"), "--python", str(self.python))
+        self.workers.append(begin_worker(self.database, *options, STAND_IN_EVERY_SECONDS=SECONDS, **more))
+        return self.workers[-1]
+
+    def search(self, **changes: object) -> str:
+        """A new one's id."""
+        accepted = self.client.post("/v1/searches", json={**QUESTION, **changes})
+        assert accepted.status_code == 202, accepted.text
+        return accepted.json()["id"]
+
+    def events(self, identity: str) -> list[str]:
+        """Their data, in order, so far."""
+        return [event.data for event in searches.events(self.engine, identity, 0)]
+
+    def beating(self) -> list[str]:
+        """Workers that have joined and looked around."""
+        with self.engine.connect() as connection:
+            return [*connection.execute(sa.select(WORKERS.c.id).where(WORKERS.c.beat > 0)).scalars()]
+
+    def runs(self) -> dict[str, int]:
+        """Job folder -> how often it was started."""
+        jobs = self.folder / "work" / "jobs"
+        return {path.parent.name: len(path.read_text().split()) for path in jobs.glob("*/runs.txt")}
+
+    def trials(self, identity: str) -> list:
+        """Of the search's study."""
+        url = self.database if self.database.startswith("postgres") else sqlite_url(self.folder / "work")
+        with opened(url) as storage:
+            return storage.get_all_trials(storage.get_study_id_from_name(identity))
+
+    def stop(self) -> None:
+        """End everything."""
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.terminate()
+        for worker in self.workers:
+            worker.wait(60)
+        self.client.close()
+        self.engine.dispose()
+        self.service.stop()
+
+    def check(self, identity: str, trials: int) -> dict:
+        """The search is done: as many trials as the budget allows, each told, each job started once, one end."""
+        assert wait_for(lambda: ended(self.client, identity), 240)["state"] == "done"
+        found = self.client.get(f"/v1/searches/{identity}/plans").json()
+        assert {t.user_attrs["owner"] for t in self.trials(identity)} == {f"search:{identity}"}, "another machine may go on"
+        outcomes = [(t.number, t.state, t.user_attrs["outcome"], t.user_attrs["job"]) for t in self.trials(identity)]
+        assert [number for number, *_ in outcomes] == [*range(trials)], outcomes
+        assert {(state, outcome) for _, state, outcome, _ in outcomes} == {(TrialState.COMPLETE, "measured")}
+        jobs = [job for *_, job in outcomes]
+        assert len(set(jobs)) == trials and {self.runs()[job] for job in jobs} == {1}, self.runs()
+        assert len(found["lines"]) == trials and found["name"] == identity
+        states = [json.loads(data).get("state") for data in self.events(identity)]
+        assert states.count("done") == 1 and states.count("running") == 1
+        return found
+
+
+@pytest.fixture
+def place(tmp_path, database) -> Iterator[Place]:
+    found = Place(tmp_path, database)
+    yield found
+    found.stop()
+
+
+UPGRADE = ("return self._answer(identity)", "identity = str(identity)\n            return self._answer(identity)")
+"""Other code of the workflow's step, in the same workflow version."""
+NEXT = ('WORKFLOW_VERSION = "autoconfig-searches-1"', 'WORKFLOW_VERSION = "autoconfig-searches-2"')
+
+
+def test_workers_that_join_die_leave_and_are_upgraded(place, tmp_path):
+    identity = place.search()
+    first = place.worker()
+    wait_for(lambda: any("trial 0" in text for text in place.events(identity)))
+    second = place.worker()
+    wait_for(lambda: len(place.beating()) == 2)
+    so_far = len(place.events(identity))
+    wait_for(lambda: len(place.events(identity)) > so_far + 1)
+    begun = [text for text in place.events(identity) if "predicted" in text]
+    assert len(begun) == len({*begun}) and "found again" not in str(begun), "the one that joined has begun it again"
+    first.kill()
+    second.terminate()
+    assert second.wait(60) == 0
+    place.worker(root=copied(tmp_path / "next", searches=NEXT))
+    place.worker(root=copied(tmp_path / "new", workflow=UPGRADE))
+    found = place.check(identity, 5)
+    schemas = place.client.get("/openapi.json").json()["components"]["schemas"]
+    Draft202012Validator({"$ref": "#/components/schemas/Study", "components": {"schemas": schemas}}).validate(found)
+    assert found["best"]["measured_s"] == min(line["measured_s"] for line in found["lines"])
+    files = place.client.get(f"/v1/searches/{identity}/export").json()["files"]
+    assert found["best"]["plan"] in files["plan.json"]
+
+
+def test_a_cancelled_search_ends_its_jobs(place):
+    identity = place.search(budget="9trials")
+    place.worker()
+    wait_for(lambda: any("trial 1" in text for text in place.events(identity)))
+    assert place.client.delete(f"/v1/searches/{identity}").json()["state"] == "cancelled"
+    wait_for(lambda: not left_over(place.folder) and all(t.state.is_finished() for t in place.trials(identity)))
+    assert len(place.trials(identity)) < 9
+
+
+def test_questions_that_cannot_be_measured(place):
+    place.worker()
+    for changes, word in (({"gpu": None}, "gpu"), ({"budget": "soon"}, "budget"), ({"model": "1t", "num_layers": None}, "fit")):
+        identity = place.search(**changes)
+        found = wait_for(lambda identity=identity: ended(place.client, identity))
+        assert found["state"] == "failed" and word in found["problem"]["detail"], found
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_ten_kills_while_jobs_run(tmp_path, kind, request):
+    url = f"sqlite:///{tmp_path}/service.db" if kind == "sqlite" else request.getfixturevalue("database")
+    chance = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")))
+    place = Place(tmp_path, url)
+    try:
+        identities = [place.search(budget="12trials", seed=seed) for seed in range(2)]
+        for _ in range(2):
+            place.worker()
+        for _ in range(10):
+            wait_for(lambda: any(place.events(identity)[2:] for identity in identities))
+            chance_seconds = chance.uniform(1.0, 12.0)
+            subprocess.run(["sleep", str(chance_seconds)], check=True)
+            living = [worker for worker in place.workers if worker.poll() is None]
+            chance.choice(living).kill()
+            place.worker()
+        for identity in identities:
+            place.check(identity, 12)
+    finally:
+        place.stop()

@@ -1,0 +1,94 @@
+"""Emulated ranks as a stage of a trial: which ranks, which step they make, and what it counts for."""
+
+import math
+
+import pytest
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import TrialState, create_trial
+
+from autoconfig.emulate import COMPUTE_PARTS
+from autoconfig.evaluate import report_plan
+from autoconfig.question import Request, understand
+from autoconfig.search import rank_plans
+from autoconfig.study import trials as names
+from autoconfig.study.candidates import candidates_of
+from autoconfig.study.emulated import step_seconds, verdict_of_ranks
+from autoconfig.study.jobs import emulated_ranks, emulated_stages, stages
+from autoconfig.study.proposal import believe, propose
+from autoconfig.study.settings import StudySettings
+from autoconfig.study.trials import results_of
+from specs.measurement import Measurement, RankFigures
+from specs.plan import parse_plan
+from specs.trace import pipeline_stage
+
+REQUEST = Request(model="175b", gpus=1024, gpu="h100-sxm-80gb", fix=("recompute=none", "mbs=1", "tp=8"), max=("pp=16",))
+
+
+@pytest.fixture(scope="module")
+def setting():
+    return understand(REQUEST).setting
+
+
+@pytest.mark.parametrize(
+    ("text", "places"), [("tp=8,pp=8,mbs=1", [0, 7]), ("tp=8,pp=1,mbs=1", [0]), ("tp=8,pp=8,mbs=1,first=6,last=6", [0, 1, 7])]
+)
+def test_ranks_of_the_stages_that_decide(setting, text, places):
+    plan = parse_plan(text, 1024)
+    assert [pipeline_stage(plan, rank) for rank in emulated_ranks(setting, plan)] == places
+
+
+def measured(plan, setting, factor: float) -> list[Measurement]:
+    """What ranks would measure whose layers take `factor` times the predicted compute of the stage that decides."""
+    report, found = report_plan(setting, plan), []
+    m = setting.workload.global_batch_size // (plan.mbs * plan.dp)
+    compute = factor * sum(report.time_parts.get(name, 0.0) for name in COMPUTE_PARTS) / m
+    layers = setting.model.num_layers // plan.pp
+    for rank in emulated_ranks(setting, plan):
+        seconds = {"dense.forward": compute / layers / 3, "dense.backward": compute / layers * 2 / 3}
+        ranks = (RankFigures(rank=rank, pipeline_stage=0, peak_allocated_bytes=30 * 2**30 - rank, layer_seconds=seconds),)
+        found.append(
+            Measurement(
+                job_hash="",
+                plan=str(plan),
+                mode="emulate",
+                status="ran",
+                exit_code=0,
+                ranks=ranks,
+                step_seconds=1.0,
+                step_seconds_samples=(1.0, 1.0),
+            )
+        )
+    return found
+
+
+def test_the_step_is_the_predicted_one_with_the_measured_compute(setting):
+    """Exactly as predicted gives the prediction; twice the compute adds compute and bubble, and no communication."""
+    plan = parse_plan("tp=8,pp=8,mbs=1,sp=1", 1024)
+    report = report_plan(setting, plan)
+    assert step_seconds(setting, plan, measured(plan, setting, 1.0)) == pytest.approx(report.step_seconds, rel=1e-9)
+    compute = sum(report.time_parts.get(name, 0.0) for name in COMPUTE_PARTS)
+    twice = step_seconds(setting, plan, measured(plan, setting, 2.0))
+    assert report.step_seconds + compute < twice < 2 * report.step_seconds
+
+
+def test_a_composed_step_counts_while_there_are_no_gpus_for_full_jobs(setting):
+    """Then it is measured and the plan is done; where full jobs can run it is a hint, and the plan may be measured in full."""
+    candidates = candidates_of(rank_plans(setting, understand(REQUEST).wish))
+    row, settings = 0, StudySettings(request=REQUEST)
+    plan, predicted = candidates.plans[row], float(candidates.predicted_s[row])
+    jobs = emulated_stages(setting, plan, predicted, settings)
+    assert [stage.job.mode for stage in jobs] == ["emulate"] * len(jobs) and {stage.job.num_processes for stage in jobs} == {1}
+    assert [stage.job.mode for stage in stages(setting, plan, predicted, settings)][-1] == "run"
+    verdict = verdict_of_ranks(setting, plan, measured(plan, setting, 1.2), predicted, settings, 70 * 2**30)
+    assert verdict.attributes[names.PEAK_BYTES] == 30 * 2**30, "the largest of the ranks"
+    trial = create_trial(
+        state=TrialState.COMPLETE, params=dict(candidates.params[row]), user_attrs=verdict.attributes, values=verdict.values,
+        distributions={name: CategoricalDistribution(values) for name, values in candidates.choices.items()},
+    )  # fmt: skip
+    counted, hint = results_of([trial], candidates, emulated=True), results_of([trial], candidates)
+    assert believe(candidates, counted).measured == {row: verdict.values[0]} and believe(candidates, hint).measured == {}
+    moved = [believe(candidates, found).posterior.mean[row] - math.log(predicted) for found in (counted, hint)]
+    assert moved[0] == pytest.approx(moved[1]) and moved[0] > 0.05
+    arguments = {"name": "s", "seed": 0, "number": 1}
+    assert propose(candidates, counted, **arguments).row != row
+    assert not propose(candidates, hint, **arguments).settled

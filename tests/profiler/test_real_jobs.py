@@ -1,0 +1,151 @@
+"""Studies whose jobs are real megatron-core jobs on gloo: emulated ranks first, kill -9 of the search, the winner beside the
+winner of measuring everything. Needs torch and megatron-core (`make test` installs them).
+"""
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from job_help import wait_until
+from study_help import ROOT, kill, left_over, runs, told, trials_of
+
+from specs.measurement import read_measurement
+from tools.cpu_study import MODEL, STUDY, compare, compared, lines_of, rewrite, search_command
+
+pytestmark = [
+    pytest.mark.xdist_group("real jobs"),
+    pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs megatron-core: make test installs it"),
+]
+QUESTION = (
+    "--seq-length", "64", "--global-batch-size", "4", "--fix", "mbs=2", "--fix", "sp=0", "--fix", "recompute=none",
+    "--fix", "recompute=full:uniform:1", "--steps", "3", "--device-memory", "1GiB",
+)  # fmt: skip
+"""Six plans: two GPUs as data, tensor or pipeline parallelism, with and without recomputation."""
+
+
+def counting_python(folder: Path) -> Path:
+    """This interpreter; a job that it starts leaves a line in its folder."""
+    script = folder / "python"
+    script.write_text(f'#!/bin/bash\ncase "$*" in *"-m trainer"*) echo $$ >> runs.txt;; esac\nexec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+def command(place: Path, *arguments: str) -> list[str]:
+    return [*arguments, "--folder", str(place / "work"), "--python", str(place / "python"), "--quiet"]
+
+
+def start(place: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(place, *arguments), cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    _, err = process.communicate(timeout=1200)
+    assert process.returncode == 0, err
+
+
+def first(place: Path, budget: str) -> list[str]:
+    return [*search_command(MODEL, budget, place / "work", QUESTION)]
+
+
+def again(budget: str) -> list[str]:
+    return [sys.executable, "-m", "autoconfig", "search", "--resume", STUDY, "--budget", budget]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder in which a study was begun over emulated ranks, killed with full jobs, and went on to its end."""
+    folder = tmp_path_factory.mktemp("real")
+    counting_python(folder)
+    finish(start(folder, *first(folder, "1trial"), "--gpus-here", "1"))
+    before, kept = len(runs(folder)), told(trials_of(folder, STUDY, "work"))
+    search = start(folder, *again("9trials"))
+    wait_until(lambda: len(runs(folder)) > before, "no job has started")
+    time.sleep(random.Random(7).uniform(0.0, 4.0))
+    kill(search)
+    now = told(trials_of(folder, STUDY, "work"))
+    assert now[: len(kept)] == kept, "a finished trial is lost or changed"
+    kept = now
+    finish(start(folder, *again("3trials")))
+    assert told(trials_of(folder, STUDY, "work"))[: len(kept)] == kept
+    return folder
+
+
+def test_no_job_ran_twice_and_no_process_is_left(place):
+    found = trials_of(place, STUDY, "work")
+    assert all(trial.state.is_finished() for trial in found)
+    assert set(runs(place).values()) == {1}
+    assert left_over(place) == []
+    full = [trial for trial in found if trial.user_attrs["outcome"] == "measured"]
+    assert len(full) >= 3 and len({trial.user_attrs["job"] for trial in full}) == len(full)
+
+
+def test_emulated_ranks_come_before_full_jobs(place):
+    """One process for each rank; the step composed of them is a hint once full jobs can run."""
+    emulated, *others = trials_of(place, STUDY, "work")
+    assert emulated.user_attrs["outcome"] == "emulated" and {t.user_attrs["outcome"] for t in others} == {"measured"}
+    folder = place / "work" / "jobs" / emulated.user_attrs["job"]
+    job, result = json.loads((folder / "job.json").read_text()), read_measurement(folder / "result.json")
+    assert job["mode"] == result.mode == "emulate" and result.ranks[0].layer_seconds["dense.forward"] > 0
+    assert emulated.user_attrs["measured_step_seconds"] > 0
+
+
+def test_the_winner_is_the_winner_of_measuring_everything_within_noise(place, tmp_path):
+    session, found, result = compared(place / "work", time.monotonic() + 1200, contenders=2, rounds=2)
+    assert len(result.once) == len(session.candidates) == 6
+    assert {(plan.tp, plan.pp) for plan in session.candidates.plans} == {(1, 1), (2, 1), (1, 2)}
+    assert result.within_noise, lines_of(session, found, result)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- cpu study: begin, written by `python -m tools.cpu_study` -->\nold\n<!-- cpu study: end -->\nafter\n"
+    )
+    rewrite(page, lines_of(session, found, result))
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert result.winner in text and "Noise: jobs of one plan scatter by" in text
+    assert set(runs(place).values()) == {1}, "what the study ran is not run again"
+
+
+def test_a_winner_that_is_slower_than_noise_explains():
+    again = {"a": [1.0, 1.01, 0.99], "b": [1.5, 1.51, 1.49]}
+    assert not compare({"a": 1.0, "b": 1.5}, again, "b").within_noise
+    assert compare({"a": 1.0, "b": 1.5}, again, "a").within_noise
+    noisy = {"a": [1.0, 2.0, 0.5], "b": [1.5, 0.8, 2.2]}
+    assert compare({"a": 1.0, "b": 1.5}, noisy, "b").within_noise
+
+
+@pytest.mark.soak
+def test_killed_ten_times_with_real_jobs(tmp_path):
+    """kill -9 at random points, the first while the CPU's operators are measured: no finished trial lost, no job run twice,
+    and no process left, of the benchmark neither."""
+    counting_python(tmp_path)
+    generator, kept = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "20261121"))), []
+    search = start(tmp_path, *first(tmp_path, "60trials"))
+    time.sleep(generator.uniform(3.0, 8.0))
+    kill(search)
+    wait_until(lambda: left_over(tmp_path) == [], "processes of the benchmark outlive the search")
+    for number in range(10):
+        search = start(tmp_path, *(again("60trials") if number else first(tmp_path, "60trials")))
+        if not number:
+            wait_until(lambda: runs(tmp_path), "no job has started")
+        time.sleep(generator.uniform(1.0, 35.0))
+        settled = search.poll() is not None
+        kill(search)
+        now = told(trials_of(tmp_path, STUDY, "work"))
+        print(f"kill {number + 1}: {len(now)} trials finished, {len(runs(tmp_path))} jobs started, settled {settled}")
+        assert now[: len(kept)] == kept
+        kept = now
+    finish(start(tmp_path, *again("1trials")))
+    found = trials_of(tmp_path, STUDY, "work")
+    assert told(found)[: len(kept)] == kept and all(trial.state.is_finished() for trial in found)
+    assert set(runs(tmp_path).values()) == {1}
+    wait_until(lambda: left_over(tmp_path) == [], "processes of jobs are left")

@@ -1,0 +1,105 @@
+"""Files of deploy/: accepted by systemd's and Kubernetes' own validators, and by the command line that they start."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import kubernetes_validate
+import pytest
+import yaml
+
+from api.access import create_key
+from api.cli import serve_command, worker_command
+from api.store import engine_of
+from tests.api.conftest import start
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+UNITS = sorted((DEPLOY / "systemd").iterdir())
+PROGRAM = "/opt/autoconfig/bin/autoconfig"
+COMMANDS = {"serve": serve_command, "worker": worker_command}
+KUBERNETES = "1.31"
+
+
+def parse(words: list[str]) -> dict[str, object]:
+    """The options as the command line reads them. Raises click's errors."""
+    name, *rest = words
+    return COMMANDS[name].make_context(name, rest).params
+
+
+def manifests() -> list[dict]:
+    return [*yaml.safe_load_all((DEPLOY / "kubernetes" / "autoconfig.yaml").read_text())]
+
+
+def containers() -> dict[str, dict]:
+    pods = [one["spec"]["template"]["spec"] for one in manifests() if one["kind"] == "Deployment"]
+    return {container["name"]: container for pod in pods for container in pod["containers"]}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_units_are_accepted(unit, tmp_path):
+    assert shutil.which("systemd-analyze"), "run tools/install_services.sh"
+    program = tmp_path / "autoconfig"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    copy = tmp_path / unit.name.replace("@.", "@1.")
+    copy.write_text(unit.read_text().replace(PROGRAM, str(program)))
+    done = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and not done.stderr.strip(), done.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_the_command_line_reads_what_units_start(unit):
+    settings = {"DATABASE": "postgresql://u@h/n", "LISTEN": "127.0.0.1", "PORT": "8000", "WORKER_OPTIONS": "--concurrency 4"}
+    line = next(line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")).removeprefix("ExecStart=")
+    program, *words = shlex.split(re.sub(r"\$\{?(\w+)\}?", lambda name: settings[name[1]], line))
+    assert program == PROGRAM and parse(words)["database"] == settings["DATABASE"]
+
+
+def test_manifests_are_accepted():
+    found = manifests()
+    assert [one["kind"] for one in found] == ["Deployment", "Deployment", "Service", "PodDisruptionBudget"]
+    for one in found:
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+    wrong = {**found[2], "spec": {**found[2]["spec"], "port": 80}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+def test_manifests_belong_together():
+    labels = {}
+    for one in manifests():
+        if one["kind"] == "Deployment":
+            labels[one["metadata"]["name"]] = one["spec"]["template"]["metadata"]["labels"]
+            assert one["spec"]["selector"]["matchLabels"] == labels[one["metadata"]["name"]] and one["spec"]["replicas"] == 2
+        if one["kind"] == "Service":
+            assert one["spec"]["selector"] == labels["autoconfig"]
+    service, worker = (parse(containers()[name]["args"]) for name in ("service", "worker"))
+    assert service["keys"] and service["search_workers"] == 0 and service["host"] == "0.0.0.0"
+    assert service["database"] == worker["database"] == "$(DATABASE)"
+    with pytest.raises(click.NoSuchOption):
+        parse(["serve", "--prot", "8000"])
+
+
+def test_the_readiness_probe_asks_a_real_service(tmp_path):
+    database = f"sqlite:///{tmp_path}/s.db"
+    engine = engine_of(database)
+    key = create_key(engine, "probes", ("read",))
+    engine.dispose()
+    _, option, program = containers()["service"]["readinessProbe"]["exec"]["command"]
+    service = start(database, "--workers", "1", "--search-workers", "0", "--keys")
+    program = program.replace("http://127.0.0.1:8000", service.url)
+    try:
+        codes = [
+            subprocess.run(
+                [sys.executable, option, program], env={**os.environ, "PROBE_KEY": text}, capture_output=True, check=False
+            ).returncode
+            for text in (key, key[:-1])
+        ]
+    finally:
+        service.stop()
+    assert codes[0] == 0 and codes[1] != 0
