@@ -115,8 +115,9 @@ def started_line(trial: FrozenTrial, stage: Stage, again: bool) -> str:
     """`trial 3: tp=2,... predicted 0.41 s; why`."""
     attributes = trial.user_attrs
     kind = "" if stage.name == FULL else f" ({stage.name})"
-    why = "found again" if again else attributes.get(names.WHY, "")
-    return f"trial {trial.number}: {attributes.get(names.PLAN)}{kind}, predicted {stage.predicted_s:.4g} s; {why}"
+    why = "found again" if again else attributes.get(names.WHY)
+    text = f"trial {trial.number}: {attributes.get(names.PLAN)}{kind}, predicted {stage.predicted_s:.4g} s"
+    return text if why is None else f"{text}; {why}"
 
 
 def ended_line(trial: FrozenTrial) -> str:
