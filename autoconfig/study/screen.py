@@ -179,6 +179,11 @@ def show_found(console: Any, found: Found, reason: str) -> None:
         )
     if found.noise is not None:
         console.print(f"Noise: the timed steps of a job spread over {found.noise:.1%} of their median (median of the jobs).")
+    if found.noise_between_jobs is not None:
+        console.print(
+            f"Jobs of one plan scatter by {found.noise_between_jobs:.1%} (measured again): plans closer than that are not told "
+            "apart, and where it is large the winner rests on the prediction too."
+        )
     if found.correction is not None and found.scatter is not None:
         console.print(
             f"Learned: measured is {found.correction:.2f} x predicted (median), plans up to {found.scatter:.0%} off it; "
