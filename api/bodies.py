@@ -151,7 +151,7 @@ class PredictBody(_Body):
     )
 
 
-class _Run(_Body):
+class MeasuredRun(_Body):
     """A measured run: the columns of training_measurements.csv."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -165,7 +165,7 @@ class _Run(_Body):
 class MeasurementsBody(_Body):
     """Measured runs."""
 
-    rows: list[_Run] = Field(
+    rows: list[MeasuredRun] = Field(
         description="Runs, with the columns of training_measurements.csv and a metric: metric_step_s, "
         "metric_tokens_per_s_per_gpu, metric_tflops_per_gpu (with flops_convention) or metric_mfu.",
         min_length=1,
