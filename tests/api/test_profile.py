@@ -23,7 +23,6 @@ from autoconfig.study.storage import opened, sqlite_url
 from tests.api.cluster import begin_worker, copied, ended, wait_for
 
 from tests.api.conftest import Running, start  # isort: skip - it puts the helpers below on the path
-from postgres_help import postgres_server
 from study_help import fake_python, left_over
 
 pytestmark = pytest.mark.xdist_group("service-postgresql")
@@ -37,21 +36,14 @@ SECONDS = "2"
 """Of every job."""
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    with postgres_server() as url:
-        yield url
-
-
 class Place:
     """A service, its profiling workers, and their jobs."""
 
-    def __init__(self, folder: Path, database: str) -> None:
-        self.folder, self.database = folder, database
+    def __init__(self, folder: Path, service: Running) -> None:
+        self.folder, self.database = folder, service.database
         self.python = fake_python(folder)
-        self.service: Running = start(database, "--workers", "1", "--search-workers", "0")
-        self.client = self.service.client()
-        self.engine = engine_of(database)
+        self.client = service.client()
+        self.engine = engine_of(service.database)
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def worker(self, **more: object) -> subprocess.Popen[bytes]:
@@ -95,7 +87,6 @@ class Place:
             worker.wait(60)
         self.client.close()
         self.engine.dispose()
-        self.service.stop()
 
     def check(self, identity: str, trials: int) -> dict:
         """The search is done: as many trials as the budget allows, each told, each job started once, one end."""
@@ -113,9 +104,16 @@ class Place:
         return found
 
 
+@pytest.fixture(scope="module")
+def listening(database) -> Iterator[Running]:
+    found = start(database, "--workers", "1", "--search-workers", "0")
+    yield found
+    found.stop()
+
+
 @pytest.fixture
-def place(tmp_path, database) -> Iterator[Place]:
-    found = Place(tmp_path, database)
+def place(tmp_path, listening) -> Iterator[Place]:
+    found = Place(tmp_path, listening)
     yield found
     found.stop()
 
@@ -170,7 +168,8 @@ def test_questions_that_cannot_be_measured(place):
 def test_ten_kills_while_jobs_run(tmp_path, kind, request):
     url = f"sqlite:///{tmp_path}/service.db" if kind == "sqlite" else request.getfixturevalue("database")
     chance = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")))
-    place = Place(tmp_path, url)
+    service = start(url, "--workers", "1", "--search-workers", "0")
+    place = Place(tmp_path, service)
     try:
         identities = [place.search(budget="12trials", seed=seed) for seed in range(2)]
         for _ in range(2):
@@ -186,3 +185,4 @@ def test_ten_kills_while_jobs_run(tmp_path, kind, request):
             place.check(identity, 12)
     finally:
         place.stop()
+        service.stop()
