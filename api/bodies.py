@@ -157,9 +157,7 @@ class MeasuredRun(_Body):
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, str | int | float | bool | None]
 
-    id: str = Field(
-        description="Names the run among those of the key.", min_length=1, max_length=MOST_ID, pattern="^[ -~]+$"
-    )
+    id: str = Field(description="Names the run among those of the key.", min_length=1, max_length=MOST_ID, pattern="^[ -~]+$")
 
 
 class MeasurementsBody(_Body):

@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,13 @@ import sqlalchemy as sa
 from jsonschema import Draft202012Validator
 from optuna.trial import TrialState
 
-from api import searches
-from api.store import WORKERS, engine_of
+from api import profile, searches
+from api.store import WORKERS, engine_of, now
+from api.tasks import LeavingError, Task
+from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
+from profiler.errors import RunnerError
+from specs.errors import FileError
 from tests.api.cluster import begin_worker, copied, ended, wait_for
 
 from tests.api.conftest import Running, start  # isort: skip - it puts the helpers below on the path
@@ -161,6 +166,29 @@ def test_questions_that_cannot_be_measured(place):
         identity = place.search(**changes)
         found = wait_for(lambda identity=identity: ended(place.client, identity))
         assert found["state"] == "failed" and word in found["problem"]["detail"], found
+
+
+def test_a_runner_that_fails_for_a_while_is_tried_again(monkeypatch, tmp_path):
+    said: list[str] = []
+    failures = [RunnerError("squeue does not answer"), FileError("no space left")]
+
+    def study(task: Task, options: object) -> bytes:
+        if failures:
+            raise failures.pop()
+        return b"{}"
+
+    monkeypatch.setattr(profile, "_study", study)
+    monkeypatch.setattr(profile, "AGAIN_SECONDS", 0.01)
+    task = Task(
+        id="x", body={}, started=now(), calibration=lambda: None, say=lambda _, data: said.append(data["text"]),
+        cancelled=lambda: False, stopping=lambda: False,
+    )  # fmt: skip
+    assert profile.measure(task, Options(folder=tmp_path, python="python")) == (200, b"{}") and len(said) == 2
+    failures += [RunnerError("sbatch is not on PATH")] * profile.ATTEMPTS
+    assert profile.measure(task, Options(folder=tmp_path, python="python"))[0] == 500
+    failures += [RunnerError("squeue does not answer")]
+    with pytest.raises(LeavingError):
+        profile.measure(replace(task, stopping=lambda: True), Options(folder=tmp_path, python="python"))
 
 
 @pytest.mark.soak
