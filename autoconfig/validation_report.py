@@ -243,9 +243,9 @@ def unseen_sheet(found: Validation) -> Sheet:
         title="Runs added after the formulas",
         columns=columns,
         lines=tuple(lines),
-        note="torchtitan's own benchmarks (autoconfig/data/published/unseen_measurements.csv): in no fit, bar or band. Its H100s "
-        "have slower memory and less power than the catalogue's 80 GB HBM3 at 700 W, which they are predicted as. Memory is "
-        "what torch reserved.",
+        note="torchtitan's own benchmarks (autoconfig/data/published/unseen_measurements.csv): in no fit, bar or band. Its "
+        "H100s have slower memory and less power than the catalogue's 80 GB HBM3 at 700 W, which they are predicted as. Memory "
+        "is what torch reserved.",
     )
 
 
