@@ -151,21 +151,19 @@ class PredictBody(_Body):
     )
 
 
-class _Run(_Body):
+class MeasuredRun(_Body):
     """A measured run: the columns of training_measurements.csv."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, str | int | float | bool | None]
 
-    id: str = Field(
-        description="Names the run among those of the key.", min_length=1, max_length=MOST_ID, pattern="^[ -~]+$"
-    )
+    id: str = Field(description="Names the run among those of the key.", min_length=1, max_length=MOST_ID, pattern="^[ -~]+$")
 
 
 class MeasurementsBody(_Body):
     """Measured runs."""
 
-    rows: list[_Run] = Field(
+    rows: list[MeasuredRun] = Field(
         description="Runs, with the columns of training_measurements.csv and a metric: metric_step_s, "
         "metric_tokens_per_s_per_gpu, metric_tflops_per_gpu (with flops_convention) or metric_mfu.",
         min_length=1,

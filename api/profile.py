@@ -36,6 +36,8 @@ from profiler.lock import take
 from specs.errors import AutoconfigError, FileError, InputError
 
 LOG = logging.getLogger("autoconfig.worker")
+ATTEMPTS, AGAIN_SECONDS = 4, 20.0
+"""How often a runner is tried that fails: Slurm's controller is restarted now and then. Jobs that run are found again."""
 LOOK_SECONDS = 1.0
 """How often a search is looked at for its cancellation."""
 
@@ -46,14 +48,25 @@ def measure(task: Task, options: Options) -> tuple[int, bytes]:
     Raises LeavingError where the process is to end: jobs that run go on, and the next worker finds them. Raises
     sqlalchemy.exc.SQLAlchemyError where the database fails.
     """
-    try:
-        with _database_errors():
-            return 200, _study(task, options)
-    except (RunnerError, FileError):
-        LOG.exception("search %s: this worker cannot run jobs", task.id)
-        return 500, problem_bytes(500, "the worker that took the search up cannot run jobs; its log says why")
-    except AutoconfigError as error:
-        return of_error(error)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with _database_errors():
+                return 200, _study(task, options)
+        except (RunnerError, FileError):
+            LOG.exception("search %s: this worker cannot run jobs (attempt %d of %d)", task.id, attempt, ATTEMPTS)
+        except AutoconfigError as error:
+            return of_error(error)
+        if attempt < ATTEMPTS:
+            task.say("progress", {"text": f"the worker cannot run jobs at present; it tries again in {AGAIN_SECONDS:.0f} s"})
+            _wait(task, AGAIN_SECONDS)
+    return 500, problem_bytes(500, "the worker that took the search up cannot run jobs; its log says why")
+
+
+def _wait(task: Task, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        task.check()
+        time.sleep(min(LOOK_SECONDS, seconds))
 
 
 def _study(task: Task, options: Options) -> bytes:

@@ -67,12 +67,13 @@ def components() -> dict[str, Any]:
         *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody),
         *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody, bodies.MeasurementsBody),
     ):
-        found[kind.__name__] = body_schema(kind)
+        whole = body_schema(kind)
+        found |= {**whole.pop("$defs", {}), kind.__name__: whole}
     return found
 
 
 def body_schema(kind: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema of a body, self-contained."""
+    """The JSON Schema of a body; what it refers to is in its `$defs`."""
     return kind.model_json_schema(ref_template=REF + "{model}")
 
 

@@ -20,8 +20,8 @@ from specs.errors import InputError
 _OPTION = re.compile(r"--?[A-Za-z]")
 _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
 MOST_ARGUMENTS = 20_000
-SLIP = 0.84
-"""Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less, an ending."""
+SLIP = 0.88
+"""Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less."""
 
 
 @dataclass(frozen=True, kw_only=True)

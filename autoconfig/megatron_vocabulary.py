@@ -43,9 +43,9 @@ def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
     same = [model for model in map(load_model, model_names()) if all(getattr(model, key) == values[key] for key in SHAPE)]
     if not same:
         return GPT2_VOCAB, ": the file does not say it"
-    base = values.get("rotary_base")
-    known = next((model for model in same if model.rotary_base == base), same[0])
-    by_base = f" and rotary base ({base})" if len(same) > 1 and known.rotary_base == base else ""
+    base = values.get("rotary_base") if a.has("--rotary-base") else None  # Megatron's default is no evidence
+    known = next((model for model in same if base and model.rotary_base == base), same[0])
+    by_base = f" and rotary base ({base})" if base and len(same) > 1 and known.rotary_base == base else ""
     others = sorted({f"{model.name} has {model.vocab_size}" for model in same if model.vocab_size != known.vocab_size})
     beside = f"; {', '.join(others)}" if others and not by_base else ""
     return known.vocab_size, f", that of {known.name}, a model of the same shape{by_base}{beside}"

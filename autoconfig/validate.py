@@ -16,6 +16,7 @@ from autoconfig.validation_memory import MemoryGroup, Verdicts, memory_groups, v
 from autoconfig.validation_plans import PlacedPlan, placed_plans, plans_summary
 from autoconfig.validation_readings import Reading, readings
 from autoconfig.validation_runs import Constants, LeaveOut, Predicted, Progress, predictions, published_runs
+from autoconfig.validation_unseen import Unseen, unseen_runs
 from time_model.calibration import shipped
 
 SCHEMA_VERSION = 1
@@ -50,6 +51,7 @@ class Validation:
     verdicts: tuple[Verdicts, ...] = ()
     headlines: tuple[Headline, ...] = ()
     readings: tuple[Reading, ...] = ()
+    unseen: tuple[Unseen, ...] = ()
 
 
 CONSTANTS = {
@@ -88,6 +90,7 @@ def validate(leave_out: LeaveOut = None, sections: Sections | None = None, progr
         verdicts=tuple(verdicts()) if sections.memory else (),
         headlines=tuple(headlines(progress)) if sections.headlines else (),
         readings=tuple(readings(progress)) if leave_out is not None else (),
+        unseen=unseen_runs(),
     )
 
 
@@ -111,6 +114,7 @@ def validation_json(found: Validation) -> dict[str, Any]:
     body["published_plans"] = [{**asdict(plan), "holds": plan.holds} for plan in found.placed]
     body["published_plans_summary"] = plans_summary(found.placed) if found.placed else None
     body["readings"] = [asdict(line) for line in found.readings]
+    body["unseen"] = [{**asdict(run), "error": run.error} for run in found.unseen]
     body["memory"] = [asdict(line) for line in found.memory]
     body["verdicts"] = [asdict(line) for line in found.verdicts]
     body["headlines"] = [{**asdict(line), "deviation": line.deviation} for line in found.headlines]

@@ -21,6 +21,7 @@ from autoconfig.validation_report import (
     plan_sheet,
     reading_sheet,
     share,
+    unseen_sheet,
     verdict_sheet,
 )
 from autoconfig.validation_runs import Progress, predictions
@@ -72,6 +73,7 @@ def docs(by_source: Validation, by_model: Validation) -> str:
         title="Held to", columns=held.columns, lines=held.lines + bar_sheet(by_model).lines, note="Dense, above 1B parameters."
     )
     every = [held, line_sheet(by_source), reading_sheet(by_source), coverage_sheet(by_source), decision_sheet(by_source)]
+    every += [unseen_sheet(by_source)]
     every += [plan_sheet(by_source.placed), memory_sheet(by_source), verdict_sheet(by_source), headline_sheet(by_source)]
     every += [error_sheet(by_source)]
     every += [error_sheet(by_model)]

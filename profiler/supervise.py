@@ -21,6 +21,8 @@ from profiler.outcome import CANCEL, EXITED, TIMEOUT
 from profiler.processes import MARK, die_with_parent, end_marked, start_ticks
 from specs.errors import AutoconfigError
 
+MOST_DESCRIPTORS = 65_536
+"""Closed at the start: where the limit is a billion, trying each takes too long."""
 GRACE_S = 5.0
 """From the polite signal to the kill."""
 
@@ -77,7 +79,10 @@ def _cancel(*_: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """FOLDER and the descriptor of its lock, which stays open until the end."""
+    """FOLDER and the descriptor of its lock, which stays open until the end. What else was inherited would be held as long."""
+    lock = int(arguments[1])
+    os.closerange(3, lock)
+    os.closerange(lock + 1, min(os.sysconf("SC_OPEN_MAX"), MOST_DESCRIPTORS))
     signal.signal(signal.SIGTERM, _cancel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

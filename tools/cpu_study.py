@@ -36,6 +36,7 @@ STUDY = "cpu"
 LIMIT_S = 600.0
 CONTENDERS, ROUNDS = 3, 4
 """Fastest plans of the exhaustive measurement that are measured again, and how often; the study's winner too."""
+SHOWN = 8
 BEGIN, END = "<!-- cpu study: begin, written by `python -m tools.cpu_study` -->", "<!-- cpu study: end -->"
 
 
@@ -163,11 +164,12 @@ def compared(
 def lines_of(session: Session, found: Found, result: Comparison) -> list[str]:
     """The comparison as Markdown."""
     order = sorted(result.once, key=lambda plan: result.once[plan])
-    trials = sorted((line for line in found.lines if line.measured_s is not None), key=lambda line: line.trial)
+    trials = [line for line in found.lines if line.measured_s is not None]
     times = {plan: statistics.geometric_mean(values) for plan, values in result.again.items()}
     verdict = "within the noise" if result.within_noise else "NOT within the noise"
     return [
-        f"{len(trials)} jobs of the study, all {len(session.candidates)} candidates once ({len(result.once)} ran), then "
+        f"{len(trials)} jobs of the study (the fastest {min(SHOWN, len(trials))} below), "
+        f"all {len(session.candidates)} candidates once ({len(result.once)} ran), then "
         f"{len(result.again)} contenders {min(map(len, result.again.values()))} times each in turn; {os.cpu_count()} cores, "
         f"load {os.getloadavg()[2]:.0f} at the end:",
         "",
@@ -175,7 +177,7 @@ def lines_of(session: Session, found: Found, result: Comparison) -> list[str]:
         "|---|---|---|---|---|",
         *(
             f"| {one.trial} | `{one.plan}` | {one.predicted_s:.3f} s | {one.measured_s:.3f} s | {order.index(one.plan) + 1} |"
-            for one in trials
+            for one in trials[:SHOWN]
         ),
         "",
         "| contender | geometric mean of its further jobs | |",

@@ -15,7 +15,7 @@ from autoconfig.question import understand
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import build
 from autoconfig.study.front import on_front
-from autoconfig.study.proposal import CONFIDENCE, believe
+from autoconfig.study.proposal import CONFIDENCE, believe, scatter_between_jobs
 from autoconfig.study.session import Session
 from autoconfig.study.surrogate import shipped_scatter
 from specs.units import GIB
@@ -78,6 +78,8 @@ class Found:
     """Trials that no other measured one beats in both step time and free memory."""
     noise: float | None
     """Median spread of the timed steps over their median."""
+    noise_between_jobs: float | None
+    """Standard deviation of log step seconds between jobs of one plan, where plans were measured again."""
     tokens_per_money: float | None
     """Of the winner, where a price is known: tokens for one unit of the money that --price is in."""
 
@@ -115,6 +117,7 @@ def study_found(session: Session, price_per_gpu_hour: float | None = None) -> Fo
         shapes=_shapes(session, trials),
         front=_front(measured) if session.settings.objective == "headroom" else (),
         noise=statistics.median(noise) if noise else None,
+        noise_between_jobs=scatter_between_jobs(results) or None,
         tokens_per_money=_tokens_per_money(session, best, price_per_gpu_hour),
     )
 

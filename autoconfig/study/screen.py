@@ -115,8 +115,9 @@ def started_line(trial: FrozenTrial, stage: Stage, again: bool) -> str:
     """`trial 3: tp=2,... predicted 0.41 s; why`."""
     attributes = trial.user_attrs
     kind = "" if stage.name == FULL else f" ({stage.name})"
-    why = "found again" if again else attributes.get(names.WHY, "")
-    return f"trial {trial.number}: {attributes.get(names.PLAN)}{kind}, predicted {stage.predicted_s:.4g} s; {why}"
+    why = "found again" if again else attributes.get(names.WHY)
+    text = f"trial {trial.number}: {attributes.get(names.PLAN)}{kind}, predicted {stage.predicted_s:.4g} s"
+    return text if why is None else f"{text}; {why}"
 
 
 def ended_line(trial: FrozenTrial) -> str:
@@ -178,6 +179,11 @@ def show_found(console: Any, found: Found, reason: str) -> None:
         )
     if found.noise is not None:
         console.print(f"Noise: the timed steps of a job spread over {found.noise:.1%} of their median (median of the jobs).")
+    if found.noise_between_jobs is not None:
+        console.print(
+            f"Jobs of one plan scatter by {found.noise_between_jobs:.1%} (measured again): plans closer than that are not told "
+            "apart, and where it is large the winner rests on the prediction too."
+        )
     if found.correction is not None and found.scatter is not None:
         console.print(
             f"Learned: measured is {found.correction:.2f} x predicted (median), plans up to {found.scatter:.0%} off it; "

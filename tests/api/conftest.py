@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +85,24 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
     yield begin
     for one in running:
         one.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL server: the URL of a database of it."""
+    from postgres_help import postgres_server
+
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def database(postgres: str, request: pytest.FixtureRequest) -> str:
+    """A new database for the module."""
+    name = request.module.__name__.rsplit(".", 1)[-1]
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return postgres.rsplit("/", 1)[0] + f"/{name}"
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,15 +11,8 @@ import pytest
 from api import measurements
 from api.store import engine_of
 from tests.api.cluster import run_with_kills
-from tests.profiler.postgres_help import postgres_server
 
 pytestmark = pytest.mark.xdist_group("service-postgresql")
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    with postgres_server() as url:
-        yield url
 
 
 def test_one_kill(database):

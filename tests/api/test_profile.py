@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,16 @@ import sqlalchemy as sa
 from jsonschema import Draft202012Validator
 from optuna.trial import TrialState
 
-from api import searches
-from api.store import WORKERS, engine_of
+from api import profile, searches
+from api.store import WORKERS, engine_of, now
+from api.tasks import LeavingError, Task
+from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
+from profiler.errors import RunnerError
+from specs.errors import FileError
 from tests.api.cluster import begin_worker, copied, ended, wait_for
 
 from tests.api.conftest import Running, start  # isort: skip - it puts the helpers below on the path
-from postgres_help import postgres_server
 from study_help import fake_python, left_over
 
 pytestmark = pytest.mark.xdist_group("service-postgresql")
@@ -37,21 +41,14 @@ SECONDS = "2"
 """Of every job."""
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    with postgres_server() as url:
-        yield url
-
-
 class Place:
     """A service, its profiling workers, and their jobs."""
 
-    def __init__(self, folder: Path, database: str) -> None:
-        self.folder, self.database = folder, database
+    def __init__(self, folder: Path, service: Running) -> None:
+        self.folder, self.database = folder, service.database
         self.python = fake_python(folder)
-        self.service: Running = start(database, "--workers", "1", "--search-workers", "0")
-        self.client = self.service.client()
-        self.engine = engine_of(database)
+        self.client = service.client()
+        self.engine = engine_of(service.database)
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def worker(self, **more: object) -> subprocess.Popen[bytes]:
@@ -95,7 +92,6 @@ class Place:
             worker.wait(60)
         self.client.close()
         self.engine.dispose()
-        self.service.stop()
 
     def check(self, identity: str, trials: int) -> dict:
         """The search is done: as many trials as the budget allows, each told, each job started once, one end."""
@@ -113,9 +109,16 @@ class Place:
         return found
 
 
+@pytest.fixture(scope="module")
+def listening(database) -> Iterator[Running]:
+    found = start(database, "--workers", "1", "--search-workers", "0")
+    yield found
+    found.stop()
+
+
 @pytest.fixture
-def place(tmp_path, database) -> Iterator[Place]:
-    found = Place(tmp_path, database)
+def place(tmp_path, listening) -> Iterator[Place]:
+    found = Place(tmp_path, listening)
     yield found
     found.stop()
 
@@ -165,12 +168,36 @@ def test_questions_that_cannot_be_measured(place):
         assert found["state"] == "failed" and word in found["problem"]["detail"], found
 
 
+def test_a_runner_that_fails_for_a_while_is_tried_again(monkeypatch, tmp_path):
+    said: list[str] = []
+    failures = [RunnerError("squeue does not answer"), FileError("no space left")]
+
+    def study(task: Task, options: object) -> bytes:
+        if failures:
+            raise failures.pop()
+        return b"{}"
+
+    monkeypatch.setattr(profile, "_study", study)
+    monkeypatch.setattr(profile, "AGAIN_SECONDS", 0.01)
+    task = Task(
+        id="x", body={}, started=now(), calibration=lambda: None, say=lambda _, data: said.append(data["text"]),
+        cancelled=lambda: False, stopping=lambda: False,
+    )  # fmt: skip
+    assert profile.measure(task, Options(folder=tmp_path, python="python")) == (200, b"{}") and len(said) == 2
+    failures += [RunnerError("sbatch is not on PATH")] * profile.ATTEMPTS
+    assert profile.measure(task, Options(folder=tmp_path, python="python"))[0] == 500
+    failures += [RunnerError("squeue does not answer")]
+    with pytest.raises(LeavingError):
+        profile.measure(replace(task, stopping=lambda: True), Options(folder=tmp_path, python="python"))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_ten_kills_while_jobs_run(tmp_path, kind, request):
     url = f"sqlite:///{tmp_path}/service.db" if kind == "sqlite" else request.getfixturevalue("database")
     chance = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")))
-    place = Place(tmp_path, url)
+    service = start(url, "--workers", "1", "--search-workers", "0")
+    place = Place(tmp_path, service)
     try:
         identities = [place.search(budget="12trials", seed=seed) for seed in range(2)]
         for _ in range(2):
@@ -186,3 +213,4 @@ def test_ten_kills_while_jobs_run(tmp_path, kind, request):
             place.check(identity, 12)
     finally:
         place.stop()
+        service.stop()

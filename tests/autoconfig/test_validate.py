@@ -314,3 +314,13 @@ def test_bad_options(options: list[str], autoconfig: SimpleNamespace) -> None:
     result = autoconfig.run("validate", *options)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
+
+
+def test_runs_added_after_the_formulas_are_in_no_fit_and_printed():
+    from autoconfig.observe import all_published_rows
+    from autoconfig.validation_unseen import unseen_runs
+
+    runs = unseen_runs()
+    assert len(runs) == 15 and not {run.id for run in runs} & {row["id"] for row in all_published_rows()}
+    nvlink_700w = [run for run in runs if run.remark == "700 W"]
+    assert len(nvlink_700w) == 2 and all(abs(run.error) < 0.1 and run.inside for run in nvlink_700w)

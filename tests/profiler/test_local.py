@@ -97,6 +97,20 @@ def test_a_dead_watcher_takes_its_job_along(runner, new_folder):
     assert runs_of(folder) == 2 and read_json(folder.launch_file)["attempt"] == 2
 
 
+def test_a_watcher_holds_nothing_of_its_caller(runner, new_folder):
+    """A pipe or lock that the search inherited from a shell ends with the search, not with the job."""
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    folder = new_folder(stand_in.HANG)
+    runner.submit(folder, LIMIT_S)
+    wait_until(lambda: runs_of(folder) == 1, "the job has not started")
+    os.close(writer)
+    os.set_blocking(reader, False)
+    assert os.read(reader, 1) == b"", "somebody holds the other end"
+    os.close(reader)
+    runner.cancel(folder)
+
+
 def test_a_command_that_does_not_exist(new_folder):
     folder = new_folder()
     runner = LocalRunner(lambda folder, job: ["/no/such/program"])

@@ -1,0 +1,61 @@
+"""Published runs that came after the formulas: predicted like a user's own table, never fitted, in no bar and no band."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoconfig.measured import measured_step_seconds, published_rows, read_case
+from autoconfig.predict import predict_rows
+from autoconfig.row_cells import cell, number
+
+UNSEEN = "unseen_measurements"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unseen:
+    """One run beside its prediction with the shipped constants."""
+
+    id: str
+    what: str
+    """Model, GPUs, precision, sequence length, plan."""
+    remark: str
+    measured_s: float
+    predicted_s: float
+    inside: bool
+    """Within the 90 % band."""
+    measured_gib: float | None
+    """Peak as the run reports it."""
+    predicted_gib: float | None
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured step time, less 1."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+def unseen_runs() -> tuple[Unseen, ...]:
+    """Every row of data/published/unseen_measurements.csv. Raises InputError for a row that cannot be read, ValueError
+    for one that cannot be predicted: the table ships with the project."""
+    rows = list(published_rows(UNSEEN))
+    found = []
+    for row, prediction in zip(rows, predict_rows(rows), strict=True):
+        case = read_case(row)
+        measured = measured_step_seconds(row, case.setting)
+        if prediction.step_seconds is None or prediction.confidence is None or measured is None:
+            raise ValueError(f"{cell(row, 'id')}: {prediction.note or 'no measured time'}")
+        band = prediction.confidence
+        workload = case.setting.workload
+        found.append(
+            Unseen(
+                id=cell(row, "id"),
+                what=f"{cell(row, 'model')}, {cell(row, 'gpus')} x {cell(row, 'gpu')}, {cell(row, 'precision')}, sequence "
+                f"{workload.seq_length:,}, {case.plan}",
+                remark=cell(row, "notes"),
+                measured_s=measured,
+                predicted_s=prediction.step_seconds,
+                inside=band.step_seconds_p5 <= measured <= band.step_seconds_p95,
+                measured_gib=number(row, "peak_mem_gib"),
+                predicted_gib=prediction.peak_gib,
+            )
+        )
+    return tuple(found)
