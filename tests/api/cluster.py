@@ -19,7 +19,7 @@ from api.bodies import PlansBody, read_body
 from tests.api.conftest import ROOT, Running, environment, start
 
 QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "top": 3}
-SLOW = {"model": "deepseek-v3", "gpus": 1024, "gpu": "h100-sxm-80gb", "top": 3}
+SLOW = {"model": "deepseek-v3", "gpus": 256, "gpu": "h100-sxm-80gb", "top": 3}
 """Some seconds of work."""
 
 
