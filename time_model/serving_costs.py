@@ -70,6 +70,8 @@ class ServingJob:
     gpus_per_node: int | None = None
     imbalance: float = 1.4
     """Rows of the busiest expert rank over the mean."""
+    measured: ServingTables | None = None
+    """Operators of the GPU; None: the shipped ones."""
 
     @cached_property
     def formats(self) -> ModuleFormats:
@@ -77,7 +79,7 @@ class ServingJob:
 
     @cached_property
     def tables(self) -> ServingTables:
-        return serving_tables_of(self.gpu)
+        return self.measured or serving_tables_of(self.gpu)
 
     @property
     def group(self) -> int:

@@ -207,15 +207,16 @@ def _kernels(job: Job) -> dict[str, Any]:
     }
 
 
-def model_chunks(job: Job, config: TransformerConfig) -> list[GPTModel]:
+def model_chunks(job: Job, config: TransformerConfig, *, own_attention: bool = True) -> list[GPTModel]:
     """This rank's GPTModel per virtual pipeline chunk, in the parameters' type; on a CPU not initialised.
 
-    megatron-core's parallel state must exist, with the plan's sizes.
+    megatron-core's parallel state must exist, with the plan's sizes. Without `own_attention` the attention core is
+    megatron-core's, which reads a KV cache.
     """
     chunks = []
     with default_dtype(config.params_dtype):
         for chunk in range(job.plan.vpp):
-            chunks.append(_chunk(job, config, chunk if job.plan.vpp > 1 else None))
+            chunks.append(_chunk(job, config, chunk if job.plan.vpp > 1 else None, own_attention))
     for model in chunks:
         for parameter in model.parameters():  # the router makes its weight in fp32 whatever the configuration says
             if parameter.dtype != config.params_dtype:
@@ -234,15 +235,15 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _chunk(job: Job, config: TransformerConfig, vp_stage: int | None) -> GPTModel:
+def _chunk(job: Job, config: TransformerConfig, vp_stage: int | None, own_attention: bool) -> GPTModel:
     model, engine = job.model, job.software == "transformer-engine"
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage)
     block = get_gpt_decoder_block_spec(config, engine, normalization=model.normalization, vp_stage=vp_stage)
-    block = _with_our_operators(job, block)
+    block = _with_our_operators(job, block, own_attention)
     depths = None
     if model.mtp_num_layers:
-        depths = _with_our_operators(job, get_gpt_mtp_block_spec(config, block, engine, vp_stage=vp_stage))
+        depths = _with_our_operators(job, get_gpt_mtp_block_spec(config, block, engine, vp_stage=vp_stage), own_attention)
     position = "learned_absolute" if model.position_embedding_type == "learned_absolute" else "rope"
     return GPTModel(
         config=config,
@@ -271,10 +272,10 @@ def _rotary(model: ModelSpec) -> dict[str, Any]:
     return found
 
 
-def _with_our_operators(job: Job, spec: Any) -> Any:
+def _with_our_operators(job: Job, spec: Any, own_attention: bool) -> Any:
     """The same specification with our norm and attention core where megatron-core's local ones stand."""
     attention = FlashAttention if job.attention_kernel == "flash" else UnfusedAttention
-    return _substituted(spec, {WrappedTorchNorm: ParallelNorm, DotProductAttention: attention})
+    return _substituted(spec, {WrappedTorchNorm: ParallelNorm, **({DotProductAttention: attention} if own_attention else {})})
 
 
 def _substituted(spec: Any, by: dict[type, type]) -> Any:

@@ -1,7 +1,7 @@
 """Start scripts of a deployment: the engine's own arguments, and the benchmark that repeats the predicted point.
 
 Argument names are those of the engines' documentation (trtllm-serve and its extra LLM API options of TensorRT-LLM 1.2;
-vllm serve of vLLM 0.11; sglang.launch_server of SGLang 0.5). The engines' parsers have not judged them (docs/inference.md).
+vllm serve of vLLM 0.11; sglang.launch_server of SGLang 0.5). Whose parsers have judged them: docs/inference.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from autoconfig.export.plan_json import KIND
 from autoconfig.export.scripts import MARK
 from autoconfig.export.write import write_export
 from autoconfig.serving.answer_json import deployment_json
+from autoconfig.serving.export_cluster import kubernetes_objects, slurm_script
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.service import DeploymentReport
 from specs.errors import UnsupportedError
@@ -32,7 +33,12 @@ def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, st
     kinds = {"serve": one.plan.decode} if one.plan.prefill is None else {"prefill": one.plan.prefill, "decode": one.plan.decode}
     texts: dict[str, str] = {}
     for kind, plan in kinds.items():
-        texts.update(_WRITERS[framework](question, kind, plan))
+        files = _WRITERS[framework](question, kind, plan)
+        texts.update(files)
+        texts[f"{kind}.sbatch"] = slurm_script(question, kind, plan)
+        objects = kubernetes_objects(question, kind, plan, files)
+        if objects is not None:
+            texts[f"{kind}.kubernetes.yaml"] = objects
     texts["benchmark.sh"] = _script(question, one, _benchmark(question, one))
     texts["deployment.json"] = (
         json.dumps({"made_by": KIND, "engine": question.engine.name, **deployment_json(one)}, indent=2) + "\n"
@@ -72,17 +78,19 @@ def _length(question: ServeQuestion) -> int:
 
 
 def _instances(plan: EnginePlan, command: str) -> str:
-    """All replicas on one node start in the background, each on its GPUs and port; one instance stays in the foreground."""
+    """One instance in the foreground; several start in the background, each on its GPUs and port. With INSTANCE set (a job of a
+    Slurm array, a pod) one instance on the GPUs that the process sees."""
     if plan.replicas == 1:
-        return f"PORT=${{PORT:-{FIRST_PORT}}}\n{command}"
+        return f"PORT=$((${{FIRST_PORT:-{FIRST_PORT}}} + ${{INSTANCE:-0}}))\n{command}"
     gpus = plan.tp * plan.pp * plan.adp
     return (
         f"# {plan.replicas} instances of {gpus} GPUs each; put a load balancer in front of the ports\n"
+        f"serve() {{\nPORT=$((${{FIRST_PORT:-{FIRST_PORT}}} + $1))\n{command}\n}}\n"
+        'if [ -n "${INSTANCE:-}" ]; then\n  serve "$INSTANCE"\n  exit\nfi\n'
         f"for i in $(seq 0 {plan.replicas - 1}); do\n"
-        f"PORT=$((${{FIRST_PORT:-{FIRST_PORT}}} + i))\n"
         f"CUDA_VISIBLE_DEVICES=$(seq -s, $((i * {gpus})) $((i * {gpus} + {gpus - 1})))\n"
         "export CUDA_VISIBLE_DEVICES\n"
-        f"{command} &\n"
+        'serve "$i" &\n'
         "done\nwait"
     )
 
@@ -158,10 +166,38 @@ def _sglang(question: ServeQuestion, kind: str, plan: EnginePlan) -> dict[str, s
     return {f"{kind}.sh": _script(question, None, _instances(plan, _command(["python3 -m sglang.launch_server"], options)))}
 
 
+def _megatron(question: ServeQuestion, kind: str, plan: EnginePlan) -> dict[str, str]:
+    """Megatron-LM's text generation server with the dynamic engine; the model's own arguments come with the checkpoint."""
+    if plan.weights not in ("bf16", "fp8") or plan.adp > 1:
+        raise UnsupportedError(f"{plan}: megatron inference is exported with bf16 or fp8 weights and without adp; --fix them")
+    gpus = plan.tp * plan.pp
+    options = {
+        "--load": '"$MODEL"',
+        "--use-checkpoint-args": True,
+        "--tensor-model-parallel-size": plan.tp,
+        "--pipeline-model-parallel-size": plan.pp,
+        "--expert-model-parallel-size": plan.ep if plan.ep > 1 else None,
+        "--bf16": True,
+        "--micro-batch-size": 1,
+        "--fp8-format": "hybrid" if plan.weights == "fp8" else None,
+        "--inference-dynamic-batching-max-requests": max(plan.batch // plan.pp, 1),
+        "--inference-max-seq-length": _length(question),
+        "--inference-dynamic-batching": True,
+        "--inference-dynamic-batching-max-tokens": plan.tokens,
+        "--enable-chunked-prefill": question.chunked,
+        "--port": '"$PORT"',
+    }
+    launcher = f"torchrun --nproc-per-node {min(gpus, question.gpus_per_node)}"
+    words = [launcher, '"$MEGATRON"/tools/run_text_generation_server.py']
+    body = ': "${MEGATRON:?set MEGATRON to the folder of Megatron-LM}"\n' + _instances(plan, _command(words, options))
+    return {f"{kind}.sh": _script(question, None, body)}
+
+
 _WRITERS: dict[str, Callable[[ServeQuestion, str, EnginePlan], dict[str, str]]] = {
     "tensorrt-llm": _trtllm,
     "vllm": _vllm,
     "sglang": _sglang,
+    "megatron": _megatron,
 }
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoconfig.question import Request, read_model
 from memory_model.serving import ServingMemory, serving_memory
 from specs.engine import DEFAULT_ENGINE, EngineSpec, load_engine
 from specs.errors import InputError
 from specs.gpu import GpuSpec
 from specs.gpu_catalogue import load_gpu
+from specs.huggingface import model_from_mapping
 from specs.model import ModelSpec
+from specs.model_catalogue import resolve_model
 from specs.parameters import Number
 from specs.serve_plan import EnginePlan, parse_engine_keys
 from specs.serving_formats import supports
@@ -130,7 +131,7 @@ class ServeQuestion:
 def understand(request: ServeRequest) -> ServeQuestion:
     """Raises InputError naming what cannot be used and what is allowed."""
     _check(request)
-    model, notes = read_model(Request(model=request.model, local_files=request.local_files))
+    model, notes = _model(request)
     gpu, engine = load_gpu(request.gpu), load_engine(request.engine)
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))
     if not 1 <= per_node <= MOST_GPUS:
@@ -173,6 +174,12 @@ def understand(request: ServeRequest) -> ServeQuestion:
         length_cv=request.length_cv,
         assumed=tuple(assumed),
     )
+
+
+def _model(request: ServeRequest) -> tuple[ModelSpec, list[str]]:
+    if isinstance(request.model, str):
+        return resolve_model(request.model, paths=request.local_files)
+    return model_from_mapping(request.model, "model", "inline"), []
 
 
 def _check(request: ServeRequest) -> None:

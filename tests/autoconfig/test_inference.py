@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
@@ -26,6 +27,7 @@ from specs.errors import AutoconfigError, FileError, InputError
 from specs.gpu_catalogue import load_gpu
 from time_model.serving_calibration import shipped_calibration
 from time_model.serving_costs import constant_vector
+from tools.judge.engine_arguments import arguments_of
 
 SMALL = ServeRequest(model="llama3-8b", gpus=2, gpu="h100", isl=500, osl=200, simulate=1)
 
@@ -256,7 +258,7 @@ def test_the_commands(autoconfig, rows, tmp_path):
     assert found[2]["pred_fits"] == "" and found[2]["pred_note"].startswith("not predicted")
 
 
-@pytest.mark.parametrize("engine", ["trtllm-1.2", "vllm", "sglang"])
+@pytest.mark.parametrize("engine", ["trtllm-1.2", "vllm", "sglang", "megatron"])
 def test_scripts_are_sound_shell_and_may_be_written_again(autoconfig, tmp_path, engine):
     folder = tmp_path / "run"
     arguments = (*SEARCH, "--engine", engine, "--aggregated-only", "--simulate", "0", "--export", str(folder))
@@ -265,15 +267,25 @@ def test_scripts_are_sound_shell_and_may_be_written_again(autoconfig, tmp_path, 
     scripts = sorted(folder.glob("*.sh"))
     assert {path.name for path in scripts} == {"serve.sh", "benchmark.sh"}
     checker = Path(sysconfig.get_path("scripts")) / "shellcheck"
+    scripts.append(folder / "serve.sbatch")
     done = subprocess.run([checker, *scripts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     text = (folder / "serve.sh").read_text(encoding="utf-8")
     plan = json.loads((folder / "deployment.json").read_text(encoding="utf-8"))["decode"]
     assert str(plan["max_num_tokens"]) in text and str(plan["tensor_parallel_size"]) in text
+    config, deployment, service = yaml.safe_load_all((folder / "serve.kubernetes.yaml").read_text(encoding="utf-8"))
+    pod = deployment["spec"]["template"]["spec"]["containers"][0]
+    gpus = plan["tensor_parallel_size"] * plan["pipeline_parallel_size"] * plan["attention_data_parallel_size"]
+    assert config["data"]["serve.sh"] == text and pod["resources"]["limits"]["nvidia.com/gpu"] == gpus
+    assert deployment["spec"]["replicas"] == plan["num_replicas"] and service["spec"]["ports"][0]["port"] == 8000
+    assert f"--array=0-{plan['num_replicas'] - 1}\n" in (folder / "serve.sbatch").read_text(encoding="utf-8")
+    program, words = arguments_of(folder / "serve.sh")
+    assert program in ("trtllm-serve", "vllm", "python3", "torchrun") and "8000" in words
     (folder / "serve.sh").write_text("mine", encoding="utf-8")
     assert autoconfig.run(*arguments).exit_code == 2
     assert autoconfig.run(*arguments, "--force").exit_code == 0
-    assert autoconfig.run(*SEARCH, "--engine", "megatron", "--export", str(tmp_path / "x")).exit_code == 2
+    refused = ("--engine", "megatron", "--fix", "weights=int8", "--export", str(tmp_path / "x"))
+    assert autoconfig.run(*SEARCH, *refused).exit_code == 2
 
 
 VALUES = {
