@@ -13,6 +13,7 @@ from autoconfig.evaluate import StageMemory, report_plan, violations
 from autoconfig.question import Question, Request, understand
 from autoconfig.rules import Setting
 from autoconfig.trace_process import Traces, run_traces
+from memory_model.activations import flash_package_runs
 from memory_model.moments import logits_per_rank
 from memory_model.shapes import Shape
 from specs.errors import InputError, UnsupportedError
@@ -126,7 +127,9 @@ def trace_request(setting: Setting, plan: TrainPlan, ranks: tuple[int, ...]) -> 
         software=core_stack(setting.stack),
         attention_kernel=setting.stack.memory.attention_kernel,
     )
-    return TraceRequest(job=job, ranks=ranks, memory=setting.stack.memory)
+    memory = setting.stack.memory
+    copies = memory.flash_copies_output and flash_package_runs(setting.cluster.gpu, setting.numerics)
+    return TraceRequest(job=job, ranks=ranks, memory=memory, copies_attention_output=copies)
 
 
 def core_stack(stack: SoftwareStack) -> str:
