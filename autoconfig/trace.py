@@ -107,18 +107,18 @@ def trace_plan(
 
 
 def legal_plan(setting: Setting, plan_text: str) -> TrainPlan:
-    """The plan. Raises InputError with the rules that it breaks."""
+    """The plan. Raises InputError with the rules that it breaks, UnsupportedError for a plan that never ends."""
     plan = parse_plan(plan_text, setting.cluster.num_gpus, dist_opt=setting.stack.supports_distributed_optimizer)
     broken = violations(setting, plan)
     if broken:
         raise InputError(f"{plan} is not legal: " + "; ".join(f"{v.rule} {v.text}" for v in broken[:3]))
+    if (endless := endless_recomputation(setting.model, plan.recompute.modules)) is not None:
+        raise UnsupportedError(f"{plan}: {endless}")
     return plan
 
 
 def trace_request(setting: Setting, plan: TrainPlan, ranks: tuple[int, ...]) -> TraceRequest:
     """What the training core is asked. Raises UnsupportedError for what it cannot build."""
-    if (endless := endless_recomputation(setting.model, plan.recompute.modules)) is not None:
-        raise UnsupportedError(f"{plan}: {endless}")
     job = Job(
         model=setting.model,
         plan=plan,
