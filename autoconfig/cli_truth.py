@@ -127,8 +127,17 @@ def _calibrate_machine(gpu_table: Path | None, output: Path | None, budget: str 
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write one page with plots to FILE.")
 @click.option("--docs", type=click.Path(path_type=Path), metavar="FILE", help="Write docs/accuracy.md (everything) to FILE.")
+@click.option(
+    "--gpu-runs", type=click.Path(path_type=Path), metavar="DIR", help="Also the results of make gpu; default: benchmarks/gpu."
+)
 def validate_command(
-    by_source: bool, by_model: bool, as_json: bool, html: Path | None, docs: Path | None, **sections: bool
+    by_source: bool,
+    by_model: bool,
+    as_json: bool,
+    html: Path | None,
+    docs: Path | None,
+    gpu_runs: Path | None,
+    **sections: bool,
 ) -> None:
     """Predict the published runs that ship with the project and print how far off we are, by source and GPU."""
     from autoconfig.files import check_output_path
@@ -146,7 +155,7 @@ def validate_command(
         clear_progress()
         click.echo(f"written to {docs}")
         return
-    found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), progress())
+    found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), progress(), gpu_runs)
     clear_progress()
     if html is not None:
         from autoconfig.validation_html import write_html

@@ -13,6 +13,7 @@ from autoconfig.evaluate import StageMemory, report_plan, violations
 from autoconfig.question import Question, Request, understand
 from autoconfig.rules import Setting
 from autoconfig.trace_process import Traces, run_traces
+from memory_model.activations import flash_package_runs
 from memory_model.moments import logits_per_rank
 from memory_model.shapes import Shape
 from specs.errors import InputError, UnsupportedError
@@ -106,18 +107,18 @@ def trace_plan(
 
 
 def legal_plan(setting: Setting, plan_text: str) -> TrainPlan:
-    """The plan. Raises InputError with the rules that it breaks."""
+    """The plan. Raises InputError with the rules that it breaks, UnsupportedError for a plan that never ends."""
     plan = parse_plan(plan_text, setting.cluster.num_gpus, dist_opt=setting.stack.supports_distributed_optimizer)
     broken = violations(setting, plan)
     if broken:
         raise InputError(f"{plan} is not legal: " + "; ".join(f"{v.rule} {v.text}" for v in broken[:3]))
+    if (endless := endless_recomputation(setting.model, plan.recompute.modules)) is not None:
+        raise UnsupportedError(f"{plan}: {endless}")
     return plan
 
 
 def trace_request(setting: Setting, plan: TrainPlan, ranks: tuple[int, ...]) -> TraceRequest:
     """What the training core is asked. Raises UnsupportedError for what it cannot build."""
-    if (endless := endless_recomputation(setting.model, plan.recompute.modules)) is not None:
-        raise UnsupportedError(f"{plan}: {endless}")
     job = Job(
         model=setting.model,
         plan=plan,
@@ -126,7 +127,9 @@ def trace_request(setting: Setting, plan: TrainPlan, ranks: tuple[int, ...]) -> 
         software=core_stack(setting.stack),
         attention_kernel=setting.stack.memory.attention_kernel,
     )
-    return TraceRequest(job=job, ranks=ranks, memory=setting.stack.memory)
+    memory = setting.stack.memory
+    copies = memory.flash_copies_output and flash_package_runs(setting.cluster.gpu, setting.numerics)
+    return TraceRequest(job=job, ranks=ranks, memory=memory, copies_attention_output=copies)
 
 
 def core_stack(stack: SoftwareStack) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from autoconfig.confidence import Band
+from autoconfig.gpu_runs import GpuRun, gpu_runs
 from autoconfig.headlines import Headline, headlines
 from autoconfig.validation_bands import Coverage, bands_of, coverage, of_training
 from autoconfig.validation_decisions import Decisions, decisions
@@ -52,6 +54,8 @@ class Validation:
     headlines: tuple[Headline, ...] = ()
     readings: tuple[Reading, ...] = ()
     unseen: tuple[Unseen, ...] = ()
+    gpu_runs: tuple[GpuRun, ...] = ()
+    """Results of `make gpu`, predicted."""
 
 
 CONSTANTS = {
@@ -61,9 +65,18 @@ CONSTANTS = {
 }
 
 
-def validate(leave_out: LeaveOut = None, sections: Sections | None = None, progress: Progress | None = None) -> Validation:
-    """Predict every published run with a whole plan and a time. Bands always rest on other sources, whatever is left out."""
+def validate(
+    leave_out: LeaveOut = None,
+    sections: Sections | None = None,
+    progress: Progress | None = None,
+    own_runs: Path | None = None,
+) -> Validation:
+    """Predict every published run with a whole plan and a time. Bands always rest on other sources, whatever is left out.
+
+    `own_runs`: folder of `make gpu`; None: this checkout's. Raises InputError where its results cannot be read.
+    """
     sections = sections or Sections()
+    own = gpu_runs(own_runs)
     say: Progress = progress or (lambda text: None)
     say("published runs")
     predicted = predictions(leave_out)
@@ -91,6 +104,7 @@ def validate(leave_out: LeaveOut = None, sections: Sections | None = None, progr
         headlines=tuple(headlines(progress)) if sections.headlines else (),
         readings=tuple(readings(progress)) if leave_out is not None else (),
         unseen=unseen_runs(),
+        gpu_runs=own,
     )
 
 
@@ -118,6 +132,7 @@ def validation_json(found: Validation) -> dict[str, Any]:
     body["memory"] = [asdict(line) for line in found.memory]
     body["verdicts"] = [asdict(line) for line in found.verdicts]
     body["headlines"] = [{**asdict(line), "deviation": line.deviation} for line in found.headlines]
+    body["gpu_runs"] = [{**asdict(run), "agrees": run.agrees} for run in found.gpu_runs]
     cleaned: dict[str, Any] = _finite(body)
     return cleaned
 

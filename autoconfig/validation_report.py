@@ -40,7 +40,7 @@ def sheets(found: Validation) -> list[Sheet]:
     """Every table that this validation can fill."""
     every = [error_sheet(found), bar_sheet(found), line_sheet(found), coverage_sheet(found), decision_sheet(found)]
     every += [reading_sheet(found), plan_sheet(found.placed), memory_sheet(found), verdict_sheet(found), headline_sheet(found)]
-    every.append(unseen_sheet(found))
+    every += [unseen_sheet(found), gpu_sheet(found)]
     return [sheet for sheet in every if sheet.lines]
 
 
@@ -282,6 +282,28 @@ def headline_sheet(found: Validation) -> Sheet:
         columns=("headline", "case", "published", "ours", "deviation", "cause, where beyond 10 %"),
         lines=tuple(lines),
         note="Shipped calibration, software of the time. Deviation: ours over published, of overheads and gains too.",
+    )
+
+
+def gpu_sheet(found: Validation) -> Sheet:
+    """Jobs of `make gpu`, measured and predicted."""
+    lines = []
+    for run in found.gpu_runs:
+        rank = "run" if run.rank is None else f"rank {run.rank}"
+        measured = "out of memory" if run.measured_gib is None else f"{run.measured_gib:.3f}"
+        memory = share(run.predicted_gib / run.measured_gib - 1, sign=True) if run.measured_gib else "-"
+        seconds = (run.measured_seconds, run.predicted_seconds)
+        time = share(seconds[1] / seconds[0] - 1, sign=True) if seconds[0] and seconds[1] else "-"
+        shown = ("-" if value is None else f"{value:.4g}" for value in seconds)
+        verdict = "right" if run.agrees else "wrong"
+        predicted = f"{run.predicted_gib:.3f}"
+        lines.append((run.device, f"{run.model} {run.plan}", rank, measured, predicted, memory, verdict, *shown, time))
+    return Sheet(
+        title="Jobs of make gpu",
+        columns=("device", "job", "of", "GiB", "predicted", "error", "fits", "seconds", "predicted", "error"),
+        lines=tuple(lines),
+        note="Predicted without any of these results. Seconds: a step of a run, one micro-batch's compute of an emulated rank "
+        "(last stage only). fits: whether the job was called rightly to fit or not to fit.",
     )
 
 

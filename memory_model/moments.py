@@ -5,6 +5,7 @@
     attention_backward   the same, one module further: the MLP's tensors are gone, attention's gradients are alive
     loss                 forward and backward of the loss: 16-bit logits and an fp32 copy (last stage)
     output_layer_backward   gradient of the logits beside a fresh dummy weight gradient (last stage)
+    embedding_backward   gradient of the word embedding, when the last micro-batch's activations are gone (first stage)
 
 Constants marked (findings) were found on the measured SimuMax B200 and Megatron-LM golden rows (docs/memory_model.md).
 """
@@ -87,6 +88,25 @@ def output_layer_backward(
     total = total + 2.0 * vocab * model.hidden_size / shape.tp
     total = total + np.where(np.greater(shape.sp, 1), hidden + hidden / shape.sp, 0.0)
     return total + np.where(np.greater(pp, 1), 2.0 * hidden, 0.0)
+
+
+def embedding_backward(model: ModelSpec, numerics: Numerics, vocab: Number, shape: Shape, pp: Number) -> Number:
+    """First stage, when the last micro-batch's activations are gone: 2 V h / t + H, with PP the next gradient H_u (H = 2 T h).
+
+    The gradient of the embedding's table is a whole tensor in every stack (torch's embedding_dense_backward): fused
+    accumulation knows linear layers only. Read off traces of megatron-core 0.16.1 with both stacks.
+    """
+    hidden = numerics.activation_bytes * shape.tokens * model.hidden_size
+    table = numerics.activation_bytes * vocab * model.hidden_size / shape.tp
+    return table + hidden + np.where(np.greater(pp, 1), hidden / shape.sp, 0.0)
+
+
+def tied_weight_gradient(model: ModelSpec, numerics: Numerics, vocab: Number, shape: Shape, pp: Number) -> Number:
+    """2 V h / t: with tied embeddings on one stage the output layer's gradient (where accumulation is fused a dummy) waits for
+    the embedding's, because autograd adds the two."""
+    table = numerics.activation_bytes * vocab * model.hidden_size / shape.tp
+    tied = np.logical_and(not model.untie_embeddings_and_output_weights, np.equal(pp, 1))
+    return np.where(tied, table, 0.0)
 
 
 def final_norm(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:

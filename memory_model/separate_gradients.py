@@ -92,20 +92,6 @@ def sent_and_received(model: ModelSpec, numerics: Numerics, shape: Shape, pp: Nu
     return np.where(np.greater(pp, 1), 2.0 * local_hidden(model, numerics, shape), 0.0)
 
 
-def embedding_backward(model: ModelSpec, numerics: Numerics, vocab: Number, shape: Shape, pp: Number) -> Number:
-    """First stage, when the last micro-batch's activations are gone: 2 V h / t + H, with PP the next gradient H_u."""
-    h_u = local_hidden(model, numerics, shape)
-    table = numerics.activation_bytes * vocab * model.hidden_size / shape.tp
-    return table + hidden(model, numerics, shape) + np.where(np.greater(pp, 1), h_u, 0.0)
-
-
-def tied_weight_gradient(model: ModelSpec, numerics: Numerics, vocab: Number, shape: Shape, pp: Number) -> Number:
-    """2 V h / t: with tied embeddings on one stage the output layer's gradient waits for the embedding's."""
-    table = numerics.activation_bytes * vocab * model.hidden_size / shape.tp
-    tied = np.logical_and(not model.untie_embeddings_and_output_weights, np.equal(pp, 1))
-    return np.where(tied, table, 0.0)
-
-
 def expert_backward(model: ModelSpec, numerics: Numerics, shape: Shape, parts: Mapping[str, Number]) -> Number:
     """Experts run one after another (SequentialMLP): `mlp_backward` of the last one, whose share of the rows is R_e, beside the
     gradient of all experts' outputs, 2 R h; `parts` are what the layer saved."""

@@ -81,7 +81,6 @@ class StageTerms:
     loss: Floats
     output_layer_backward: Floats
     embedding_backward: Floats
-    """-inf where the weight gradient is fused."""
     tied_weight_gradient: Floats
     optimizer_step_bytes: Floats
 
@@ -256,17 +255,14 @@ def _end_moments(
     model: ModelSpec, numerics: Numerics, memory: StackMemory, vocab: Floats, shape: Shape, layouts: Layouts
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """[n]: temporaries of the loss, of the output layer's and the embedding's backward; a tied weight's waiting gradient."""
-    loss, pp, zeros = moments.loss(memory, vocab, shape), layouts.pp, np.zeros(len(layouts))
+    loss, pp = moments.loss(memory, vocab, shape), layouts.pp
+    embedding = moments.embedding_backward(model, numerics, vocab, shape, pp)
+    tied = moments.tied_weight_gradient(model, numerics, vocab, shape, pp)
     if not memory.separate_weight_gradients:
-        head = moments.output_layer_backward(model, numerics, memory, vocab, shape, pp)
-        return loss, head, zeros - np.inf, zeros
+        return loss, moments.output_layer_backward(model, numerics, memory, vocab, shape, pp), embedding, tied
     logits = moments.logits_per_rank(memory, vocab, shape)
-    return (
-        loss + separate_gradients.sent_and_received(model, numerics, shape, pp),
-        separate_gradients.output_layer_backward(model, numerics, memory, logits, vocab, shape, pp),
-        separate_gradients.embedding_backward(model, numerics, vocab, shape, pp),
-        separate_gradients.tied_weight_gradient(model, numerics, vocab, shape, pp),
-    )
+    loss = loss + separate_gradients.sent_and_received(model, numerics, shape, pp)
+    return loss, separate_gradients.output_layer_backward(model, numerics, memory, logits, vocab, shape, pp), embedding, tied
 
 
 def _layers_in_flight(layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:

@@ -26,6 +26,8 @@ class TraceRequest:
     job: Job
     ranks: tuple[int, ...]
     memory: StackMemory
+    copies_attention_output: bool = False
+    """The GPU's attention kernel is batch-first: above micro-batch 1 its output is kept in both orders."""
 
     def __post_init__(self) -> None:
         world = self.job.plan.world_size
@@ -62,6 +64,8 @@ class RankTrace:
     """Module (layer numbers left out) -> category -> bytes at the peak; largest first."""
     state_bytes: int
     """Weights, gradient buffers, optimizer state and everything else that is alive before the first micro-batch."""
+    after_bytes: int = 0
+    """Alive after the last micro-batch: the state, and what the stack keeps from then on (caches, workspaces)."""
     saved_tensors: list[SavedTensor] = field(default_factory=list)
 
 
@@ -72,6 +76,7 @@ def request_text(request: TraceRequest) -> str:
         "job": job_json(request.job),
         "ranks": list(request.ranks),
         "memory": to_json(request.memory),
+        "copies_attention_output": request.copies_attention_output,
     }
     return json.dumps(body, allow_nan=False)
 
@@ -86,7 +91,8 @@ def read_request(text: str, where: str = "trace request") -> TraceRequest:
     if version != SCHEMA_VERSION:
         raise InputError(f"{where}: schema_version {version!r}; this version reads {SCHEMA_VERSION}")
     memory = from_json(StackMemory, body.get("memory", {}), f"{where}.memory")
-    return TraceRequest(job=read_job_text(job, f"{where}.job"), ranks=ranks, memory=memory)
+    copies = body.get("copies_attention_output") is True
+    return TraceRequest(job=read_job_text(job, f"{where}.job"), ranks=ranks, memory=memory, copies_attention_output=copies)
 
 
 def read_rank(values: dict[str, Any]) -> RankTrace:

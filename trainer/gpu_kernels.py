@@ -10,6 +10,7 @@ with dropout. These stand-ins keep what the GPU's kernels keep:
 | layer_norm, rms_norm | input, fp32 statistics | native_layer_norm, _fused_rms_norm |
 | dropout | the mask, one byte per element | native_dropout |
 | bias + activation, bias + dropout + add | the input; the mask | megatron-core fusions, one kernel each by torch.compile |
+| cross entropy, `native` fusion | fp32 exponentials, beside the fp32 logits | the same; 10 bytes a logit in the golden values |
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import megatron.core.fusions.fused_bias_dropout as bias_dropout
 import megatron.core.fusions.fused_bias_geglu as geglu
 import megatron.core.fusions.fused_bias_gelu as gelu
 import megatron.core.fusions.fused_bias_swiglu as swiglu
+import megatron.core.fusions.fused_cross_entropy as cross_entropy
 import torch
 import torch.nn.functional as F
 from torch.autograd import Function
@@ -128,6 +130,15 @@ def _half(y: torch.Tensor, *_: Any) -> torch.Tensor:
     return y.new_empty((*y.shape[:-1], y.shape[-1] // 2))
 
 
+_predicted_logits = cross_entropy.calculate_predicted_logits
+
+
+def _predicted_logits_compiled(logits: torch.Tensor, *arguments: Any) -> Any:
+    """What the eager code overwrites, a compiled kernel makes anew: fp32 logits and their exponentials live together."""
+    *others, _ = _predicted_logits(logits, *arguments)
+    return *others, torch.empty_like(logits)
+
+
 def pointwise() -> list[tuple[Any, str, Any]]:
     """(module, name, stand-in) of megatron-core's compiled kernels: each allocates its result and nothing else."""
     return [
@@ -144,6 +155,7 @@ def pointwise() -> list[tuple[Any, str, Any]]:
         (gelu, "bias_gelu", lambda bias, y: torch.empty_like(y)),
         (gelu, "bias_gelu_back", lambda g, bias, y: torch.empty_like(y)),
         (bias_dropout, "bias_dropout_add_fused_train", _bias_dropout_add),
+        (cross_entropy, "calculate_predicted_logits", _predicted_logits_compiled),
     ]
 
 

@@ -111,14 +111,17 @@ def _patches() -> list[tuple[Any, str, Any]]:
 
 
 @contextlib.contextmanager
-def transformer_engine(*, cp_comm_type: str = "p2p", workspace_bytes: int = 0) -> Iterator[None]:
+def transformer_engine(
+    *, cp_comm_type: str = "p2p", workspace_bytes: int = 0, copies_output: bool = False
+) -> Iterator[None]:
     """Inside, megatron-core's Transformer Engine layer spec builds the stand-ins. `cp_comm_type` and `workspace_bytes` are
-    facts of the software stack (specs/software.py)."""
+    facts of the software stack (specs/software.py), `copies_output` of the GPU's attention kernel."""
     attention, caches = te_stand_ins.DotProductAttention, te_stand_ins.DummyWeightGradients
     with contextlib.ExitStack() as stack:
         for owner, name, value in _patches():
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
         stack.enter_context(mock.patch.object(attention, "exchange", cp_comm_type))
         stack.enter_context(mock.patch.object(attention, "workspace_bytes", workspace_bytes))
+        stack.enter_context(mock.patch.object(attention, "copies_output", copies_output))
         stack.enter_context(mock.patch.object(caches, "buffers", {}))
         yield

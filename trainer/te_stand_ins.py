@@ -11,12 +11,12 @@ measured SimuMax B200 runs by tests/trainer/test_te_stand_ins.py):
 | LayerNormLinear | norm input, its statistics, norm output (with SP the local part) | with SP the gathered norm output |
 | ColumnParallelLinear | input (with SP the local part) | the same |
 | RowParallelLinear | input | with SP the whole output in forward, the gathered gradient in backward |
-| DotProductAttention | q, k, v, output, fp32 logsumexp; CP by a2a: the output before the exchange | fp32 accumulator of dq |
+| DotProductAttention | q, k, v, output, fp32 logsumexp; by a2a: output before the exchange (note) | fp32 accumulator of dq |
 | GroupedLinear | input | - |
 | fused SwiGLU, GELU | input | - |
 | every weight gradient | added to main_grad; a dummy of the weight's shape is cached for autograd | |
 
-fp8 is not stood in for.
+Note: attention kernels that are batch-first keep their output in that order too (`copies_output`). fp8 is not stood in for.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Attention(Function):
     """softmax(q k^T) v without the scores. `exchange` is how context parallelism moves keys and values."""
 
     @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, cp: int, exchange: str) -> Any:
+    def forward(ctx: Any, q: Any, k: Any, v: Any, cp: int, exchange: str, copies: bool) -> Any:
         heads, width = q.shape[-2], v.shape[-1]
         out = q.new_empty((*q.shape[:-1], width))
         statistics = q.new_empty((q.shape[1], heads, q.shape[0]), dtype=torch.float32)
@@ -154,7 +154,7 @@ class _Attention(Function):
             whole = [_rows(x, cp, x.shape[-1]) for x in (k, v)]
             del whole
         ctx.save_for_backward(q, k, v, out, statistics)
-        return out
+        return torch.empty_like(out) if copies else out
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -169,7 +169,7 @@ class _Attention(Function):
         del accumulator, moved, held
         if ctx.cp > 1 and ctx.exchange == "a2a":
             dq, dk, dv = torch.empty_like(dq), torch.empty_like(dk), torch.empty_like(dv)
-        return dq, dk, dv, None, None
+        return dq, dk, dv, None, None, None
 
 
 class _Norm(Function):
@@ -317,6 +317,7 @@ class DotProductAttention(torch.nn.Module):
 
     exchange: ClassVar[str] = "p2p"
     workspace_bytes: ClassVar[int] = 0
+    copies_output: ClassVar[bool] = False
 
     def __init__(self, config: Any, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -325,7 +326,8 @@ class DotProductAttention(torch.nn.Module):
     def forward(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> torch.Tensor:
         """[s, b, heads x value channels]. Inputs that are not one packed tensor are made contiguous."""
         DummyWeightGradients.workspace(query, self.workspace_bytes)
-        out = _Attention.apply(query.contiguous(), key.contiguous(), value.contiguous(), self.cp, self.exchange)
+        packed = (query.contiguous(), key.contiguous(), value.contiguous())
+        out = _Attention.apply(*packed, self.cp, self.exchange, self.copies_output)
         return out.reshape(*out.shape[:2], -1)
 
 

@@ -51,13 +51,14 @@ def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
     """What rank `rank` of the request's job holds. Raises InputError for a job that megatron-core cannot build."""
     started = time.perf_counter()
     job = enough_microbatches(request.job)
-    with _machine(job, request.memory, rank), MemoryLog() as log:
+    with _machine(job, request, rank), MemoryLog() as log:
         training = _build(job, request.memory)
         _name_state(log, training)
         state = log.at(log.now - 1)
         _watch(log, training)
         with _phases(log):
             forward_backward(training, 0)
+        after = log.at(log.now - 1)
         peak = log.peak()
         stage = parallel_state.get_pipeline_model_parallel_rank()
     return RankTrace(
@@ -70,12 +71,13 @@ def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
         by_category=peak.by_category,
         by_module=_by_module(peak),
         state_bytes=state.bytes,
+        after_bytes=after.bytes,
         saved_tensors=saved_tensors(log),
     )
 
 
 @contextlib.contextmanager
-def _machine(job: Job, memory: StackMemory, rank: int) -> Iterator[None]:
+def _machine(job: Job, request: TraceRequest, rank: int) -> Iterator[None]:
     """Rank `rank` of the job's world, with the software stack's kernels."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -88,8 +90,11 @@ def _machine(job: Job, memory: StackMemory, rank: int) -> Iterator[None]:
         stack.enter_context(gpu_kernels())
         stack.enter_context(fixed_routing(job.numerics.moe_imbalance))
         if job.software == "transformer-engine":
+            memory, copies = request.memory, request.copies_attention_output and job.plan.mbs > 1
             stack.enter_context(
-                transformer_engine(cp_comm_type=memory.cp_comm_type, workspace_bytes=memory.workspace_bytes)
+                transformer_engine(
+                    cp_comm_type=memory.cp_comm_type, workspace_bytes=memory.workspace_bytes, copies_output=copies
+                )
             )
         stack.enter_context(fake_tensors())
         yield
