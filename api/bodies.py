@@ -28,7 +28,7 @@ NOT_ASKED_HERE = frozenset(
         *("output", "export", "force", "as_json", "plot", "apply_to", "quiet", "gpu_table", "report", "even_if_too_large"),
         *("profile", "study", "resume", "budget", "storage", "folder", "device", "device_memory", "runner", "slurm"),
         *("partition", "account", "jobs", "job_timeout", "steps", "warmup_steps", "objective", "seed", "python"),
-        "save_calibration",
+        *("save_calibration", "gpus_here"),
     }
 )
 """Options of the command line that name files, programs, the terminal, or how this machine measures."""

@@ -84,7 +84,7 @@ def _study(task: Task, options: Options) -> bytes:
             control=listener.control,
         )
         reason = worker.run()
-        found = study_found(session)
+        found = study_found(session, task.body.get("price"))
     body = {**found_json(found), "calibration": session.question.calibration.version, "stopped": reason}
     return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
 
