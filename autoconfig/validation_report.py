@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.confidence import band_of
+from autoconfig.gpu_runs import GpuRun
 from autoconfig.validate import Validation, judged_lines
 from autoconfig.validation_bands import NOT_FOR_BANDS, POOLED
 from autoconfig.validation_groups import Figures
@@ -40,7 +41,7 @@ def sheets(found: Validation) -> list[Sheet]:
     """Every table that this validation can fill."""
     every = [error_sheet(found), bar_sheet(found), line_sheet(found), coverage_sheet(found), decision_sheet(found)]
     every += [reading_sheet(found), plan_sheet(found.placed), memory_sheet(found), verdict_sheet(found), headline_sheet(found)]
-    every += [unseen_sheet(found), gpu_sheet(found)]
+    every += [unseen_sheet(found), gpu_sheet(found.gpu_runs)]
     return [sheet for sheet in every if sheet.lines]
 
 
@@ -285,10 +286,10 @@ def headline_sheet(found: Validation) -> Sheet:
     )
 
 
-def gpu_sheet(found: Validation) -> Sheet:
+def gpu_sheet(runs: Sequence[GpuRun]) -> Sheet:
     """Jobs of `make gpu`, measured and predicted."""
     lines = []
-    for run in found.gpu_runs:
+    for run in runs:
         rank = "run" if run.rank is None else f"rank {run.rank}"
         measured = "out of memory" if run.measured_gib is None else f"{run.measured_gib:.3f}"
         memory = share(run.predicted_gib / run.measured_gib - 1, sign=True) if run.measured_gib else "-"

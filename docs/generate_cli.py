@@ -64,8 +64,8 @@ and loaded by `autoconfig.answer_json.schema(name)`:
 | `models`, `gpus`, `software` | an object with `schema_version` and one list of rows, named like the command |
 
 `validate --json` has the fields of the tables that it prints: `groups`, `bars`, `lines`, `bands`, `coverage`, `resisting`,
-`readings` (the same figures read harder; leaving out only), and with the options of their name
-`decisions`, `published_plans`, `memory`, `verdicts`, `headlines`.
+`unseen` (runs added after the formulas), `gpu_runs`, `readings` (the same figures read harder; leaving out only), and with the
+options of their name `decisions`, `published_plans`, `memory`, `verdicts`, `headlines`.
 
 `predict` writes one row per row of its table: `id`, step seconds with the 5 % and 95 % bound, tokens/s, TFLOPS and MFU in the
 row's `flops_convention`, peak GiB of its `peak_rank` and `peak_kind`, whether and how likely it fits, the confidence class, and

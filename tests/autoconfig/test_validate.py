@@ -309,6 +309,7 @@ def test_command(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [
     ["--leave-one-source-out", "--leave-one-model-out"], ["--html", "/none/v.html"], ["--html", "v.txt"], ["--docs", "x.csv"],
+    ["--gpu-runs", "/none"],
 ])  # fmt: skip
 def test_bad_options(options: list[str], autoconfig: SimpleNamespace) -> None:
     result = autoconfig.run("validate", *options)

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from autoconfig.gpu_runs import gpu_runs
+from autoconfig.validation_report import gpu_sheet
+from specs.errors import InputError
 from specs.exit_code import ExitCode
+from specs.measurement import read_measurement
 from specs.model_catalogue import load_model
 from tools import gpu, gpu_jobs
 
@@ -54,6 +58,39 @@ def test_a_sweep_ends_each_series_out_of_memory_and_goes_on(tmp_path: Path, monk
     assert summary["stack"] == "megatron-local" and not summary["transformer_engine_confirmed"]
     monkeypatch.setattr(gpu.Jobs, "_process", lambda *_: pytest.fail("a job with a result was run again"))
     assert gpu.main(command) == 0
+
+
+@needs_megatron
+def test_validate_reads_what_a_cpu_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels, emulated ranks and runs of a CPU: all predicted, the same plan once to fit and once not."""
+    monkeypatch.setattr(gpu_jobs, "MICRO_BATCHES", (1, 64))
+    monkeypatch.setattr(gpu_jobs, "RECOMPUTE", ("none",))
+    for part in gpu.PARTS:
+        command = ["--part", part, "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]
+        assert gpu.main(command) == 0
+    runs = gpu_runs(tmp_path)
+    assert len(runs) == 2 + 2 and {run.part for run in runs} == {"ranks", "sweep"}
+    assert all(run.agrees for run in runs)
+    places = [path for part in ("ranks", "sweep") for path in sorted(tmp_path.glob(f"*/{part}/*/result.json"))]
+    results = [read_measurement(path) for path in places]
+    for run, found in zip(runs, results, strict=True):  # no bar: a CPU's kernels keep other tensors than a GPU's
+        print(f"{run.plan}: {run.measured_gib} GiB, {run.predicted_gib} predicted")
+        ran = run.status == "ran"
+        assert run.measured_gib == (found.ranks[0].peak_allocated_bytes / 2**30 if ran else None)
+        assert (run.measured_seconds is not None and run.measured_seconds > 0) == ran
+    assert sum(run.predicted_seconds is not None for run in runs) == 1 + 2
+    lines = gpu_sheet(runs).lines
+    assert len(lines) == 4 and sum("out of memory" in line for line in lines) == 1 and all("right" in line for line in lines)
+
+
+def test_validate_without_results_or_with_a_strange_folder(tmp_path: Path) -> None:
+    assert gpu_runs(tmp_path) == ()
+    with pytest.raises(InputError, match="is no folder"):
+        gpu_runs(tmp_path / "none")
+    (tmp_path / "some-gpu" / "ranks" / "0").mkdir(parents=True)
+    (tmp_path / "some-gpu" / "ranks" / "0" / "result.json").write_text("{}")
+    with pytest.raises(InputError, match="PART=kernels"):
+        gpu_runs(tmp_path)
 
 
 @needs_megatron
