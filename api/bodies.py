@@ -80,6 +80,8 @@ def _field(option: click.Option) -> tuple[Any, Any]:
     else:
         kind = _Text
     description = (option.help or "").replace("`autoconfig gpus`", "`GET /v1/gpus`")
+    if option.required:
+        return kind, Field(description=description)
     return kind | None if default is None else kind, Field(default=default, description=description)
 
 

@@ -14,7 +14,7 @@ from specs.plan import TrainPlan
 from specs.recompute import Recompute
 from specs.software import SoftwareStack
 from time_model.job import Job, shapes_of
-from time_model.layer_table import layer_table
+from time_model.layer_table import KINDS, LayerTable, layer_table
 from time_model.operators import Operator
 
 
@@ -43,15 +43,39 @@ class OperatorRow:
 def explain_operators(
     *, model: ModelSpec, cluster: ClusterSpec, numerics: Numerics, stack: SoftwareStack, workload: Workload, plan: TrainPlan
 ) -> list[OperatorRow]:
-    """Every operator of a layer, the head and the embedding of `plan`, longest first within its layer kind."""
+    """Every operator of a layer, the head and the embedding of `plan`, and what a layer waits for the host, longest first
+    within its layer kind."""
     job = Job(model, cluster, numerics, stack, workload)
     shapes = shapes_of(layouts_of([plan], model, workload.global_batch_size), job)
-    rows = [_row(op, plan.recompute) for op in layer_table(job, shapes, [plan.recompute]).operators]
+    table = layer_table(job, shapes, [plan.recompute])
+    rows = [_row(op, plan.recompute) for op in table.operators] + _host_rows(table, plan.recompute)
     used = [row for row in rows if row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds > 0.0]
     order = ("all", "dense", "moe", "head", "embedding", "mtp")
     return sorted(
         used, key=lambda row: (order.index(row.layer), -(row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds))
     )
+
+
+def _host_rows(table: LayerTable, recompute: Recompute) -> list[OperatorRow]:
+    """What a layer of each kind waits for the host, beside its operators; whole layers that are run again wait again."""
+    rows = []
+    for layer, (forward, backward) in zip(KINDS, table.floor, strict=False):  # no experts: dense layers alone
+        waiting = _number(forward)
+        rows.append(
+            OperatorRow(
+                operator="launches by the host",
+                layer=layer,
+                formula="host_floor_seconds",
+                forward_seconds=waiting,
+                dgrad_seconds=_number(backward),
+                wgrad_seconds=0.0,
+                recompute_seconds=waiting if recompute.granularity == "full" else 0.0,
+                forward_flops=0.0,
+                forward_bytes=0.0,
+                share_of_peak=None,
+            )
+        )
+    return rows
 
 
 def _row(op: Operator, recompute: Recompute) -> OperatorRow:

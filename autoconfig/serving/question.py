@@ -182,6 +182,12 @@ def _model(request: ServeRequest) -> tuple[ModelSpec, list[str]]:
     return model_from_mapping(request.model, "model", "inline"), []
 
 
+MOST_DIGITS = 20
+"""Of a number that a message repeats."""
+LEAST_RATE, LEAST_LENGTH_CV = 1e-6, 1e-3
+"""Requests per second (one in twelve days), and spread of lengths over their mean, below which neither is told from none."""
+
+
 def _check(request: ServeRequest) -> None:
     bounds = (
         ("--gpus", request.gpus, 1, MOST_GPUS),
@@ -197,8 +203,11 @@ def _check(request: ServeRequest) -> None:
         ("--simulate", request.simulate, 0, 100),
     )
     for name, value, low, high in bounds:
-        if not (math.isfinite(value) and low <= value <= high):
-            raise InputError(f"{name} {value:g}: use {low:g} to {high:g}")
+        if not low <= value <= high:  # also not-a-number; whole numbers may be too large for a float
+            raise InputError(f"{name} {str(value)[:MOST_DIGITS]}: use {low:g} to {high:g}")
+    for name, value, least in (("--rate", request.rate, LEAST_RATE), ("--length-cv", request.length_cv, LEAST_LENGTH_CV)):
+        if 0 < value < least:
+            raise InputError(f"{name} {value:g}: use 0 or at least {least:g}")
     for name, limit in (("--ttft", request.ttft_s), ("--tpot", request.tpot_s), ("--price", request.price)):
         if limit is not None and not (math.isfinite(limit) and 0 < limit <= 1e9):
             raise InputError(f"{name} {limit:g}: use a positive number")

@@ -355,3 +355,17 @@ def test_random_questions_end_in_an_exit_code_we_know(autoconfig):
 @pytest.mark.soak
 def test_two_thousand_random_questions(autoconfig):
     check_random_questions(autoconfig, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")), 2000)
+
+
+@pytest.mark.parametrize(
+    "odd", [{"isl": 10**400}, {"gpus": -(10**400)}, {"draft_tokens": 10**400}, {"rate": 5e-324}, {"length_cv": 5e-324},
+            {"rate": float("nan")}, {"imbalance": float("inf")}]
+)  # fmt: skip
+def test_numbers_beyond_all_bounds_are_refused(odd):
+    from autoconfig.serving.question import ServeRequest
+    from autoconfig.serving.service import answer
+    from specs.errors import InputError
+
+    (name,) = odd
+    with pytest.raises(InputError, match=f"--{name.replace('_', '-')} .{{1,20}}: use "):
+        answer(ServeRequest(**{"model": "175b", "gpus": 8, **odd}))
