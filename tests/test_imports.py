@@ -1,6 +1,7 @@
 """The planner runs without torch: a subprocess imports every planner module with torch and its like made unimportable."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,10 @@ def test_kernels_init_holds_a_docstring_and_its_version_only():
 def test_no_tests_folder_is_a_package():
     """A lone tests/kernels/__init__.py takes the place of our `kernels` in any import mode."""
     assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+@pytest.mark.xdist_group("imports")
+def test_groups_of_tests_keep_to_one_worker(request):
+    """pytest-xdist groups by a suffix of the name; without it, costly fixtures run once in each worker."""
+    grouped = "PYTEST_XDIST_WORKER" in os.environ and request.config.option.loadgroup
+    assert request.node.nodeid.endswith("@imports") is bool(grouped)

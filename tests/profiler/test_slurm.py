@@ -90,7 +90,7 @@ def test_several_jobs_are_one_array(runner, jobs):
     subprocess.run(["scontrol", "requeue", numbers[3]], check=True)
     wait_until(lambda: runs_of(hiding) == 1, "the task has not started")
     hiding.life_file.unlink()
-    runner.submit_together([(folder, LIMIT_S) for folder in folders[:2]])
+    runner.submit_together([(hiding, LIMIT_S)])
     assert read_json(hiding.life_file)["slurm_job_id"] == numbers[1]
     runner.cancel(hiding)
     assert outcome(hiding).kind is Kind.CANCELLED and runs_of(hiding) == 1
