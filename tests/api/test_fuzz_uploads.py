@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import signal
@@ -86,9 +87,9 @@ def broken_object(chance: random.Random, found: dict, values: list) -> dict:
         if chance.random() < 0.2:
             place.pop(key, None)
         elif chance.random() < 0.1:
-            place[chance.choice(ODD)] = chance.choice(values)
+            place[chance.choice(ODD)] = copy.deepcopy(chance.choice(values))
         else:
-            place[key] = chance.choice(values)
+            place[key] = copy.deepcopy(chance.choice(values))  # its own: values must not come to hold themselves
     return found
 
 

@@ -32,13 +32,13 @@ SELECTIVE = {
 }  # fmt: skip
 TWO = {
     "gpt": ["tp=2", "tp=2,sp=1", "pp=2", "pp=2,vpp=2", "cp=2", "dp=2"],
-    "llama": ["tp=2,sp=1", "pp=2,first=3,last=1", "pp=2,vpp=2,recompute=full", "cp=2", "dp=2,mbs=2"],
+    "llama": ["tp=2,sp=1", "pp=2,first=3,last=1", "pp=2,vpp=2,recompute=full", "cp=2"],
     "moe": ["ep=2", "tp=2,sp=1,ep=2", "tp=2,sp=1,etp=2", "pp=2", "cp=2,ep=2"],
     "mla": ["tp=2,sp=1", "cp=2", "pp=2,recompute=selective:mla_up_proj"],
 }
 FOUR = {
     "gpt": ["pp=4", "tp=2,sp=1,pp=2,vpp=2"],
-    "llama": ["tp=2,sp=1,cp=2", "dp=2,cp=2"],
+    "llama": ["tp=2,sp=1,cp=2"],
     "moe": ["tp=2,sp=1,ep=2,etp=2,dp=2"],
     "mla": [],
 }
