@@ -25,7 +25,7 @@ from autoconfig.nearest_plan import changed_keys, nearest_legal
 from autoconfig.pipeline_split import OWN_RULES, PipelineSplit
 from autoconfig.remedies import Remedy, remedies
 from autoconfig.rules import RULE_TEXT, Setting
-from autoconfig.search import Ranking, rank_plans
+from autoconfig.search import SAFE_FIT, Ranking, rank_plans
 from autoconfig.space import Wish
 from specs.errors import InputError
 from specs.plan import TrainPlan
@@ -167,12 +167,15 @@ def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
 
 
 def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None) -> TrainPlan | None:
-    """The fastest plan, or among those as good as it the one nearest to `plan`; None where `plan` is as good."""
+    """The fastest plan whose chance to fit is at least SAFE_FIT (where there is one), or among those as good as it the one
+    nearest to `plan`; None where `plan` is as good."""
     if not len(ranking.row):
         return None
     positions = np.flatnonzero(_sayable(ranking))
     if not len(positions):
         return None
+    likely = positions[ranking.fit_chances()[positions] >= SAFE_FIT]
+    positions = likely if len(likely) else positions
     fastest = float(ranking.step_seconds[positions[0]])
     if report is not None and report.fits and report.step_seconds <= fastest * (1 + WORTH_SAYING):
         return None

@@ -12,7 +12,8 @@ from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
 from autoconfig.question import Question
 from autoconfig.remedies import Remedy
 from autoconfig.rules import RULE_TEXT
-from autoconfig.service import SAFE_FIT, Explanation, IncludedPlan, SearchAnswer
+from autoconfig.search import SAFE_FIT
+from autoconfig.service import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.verdict import RESOLUTION
 from specs.parameters import total_parameters
 from specs.units import GIB
@@ -115,7 +116,7 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
         safe = answer.safe
         console.print(
             f"[bold]Safe choice:[/bold] {escape(str(safe.plan))}, {seconds_text(safe.step_seconds)}, chance to fit "
-            f"{safe.confidence.fit_probability:.0%} (or search with --memory-margin 0.05)."
+            f"{safe.confidence.fit_probability:.0%}."
         )
     less = [r for r in answer.pareto if r.peak_bytes < first.peak_bytes][:3]
     if less:

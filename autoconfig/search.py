@@ -21,6 +21,7 @@ import numpy.typing as npt
 from autoconfig.recompute_options import legal_mask, recompute_options
 from autoconfig.rules import Setting
 from autoconfig.space import Space, Wish, enumerate_space
+from memory_model.overhead import fit_probability
 from memory_model.predict import MemoryEstimate, estimate_memory
 from specs.layouts import Layouts, middle_layers
 from specs.plan import TrainPlan
@@ -33,6 +34,10 @@ MOST_THREADS = 4
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+
+SAFE_FIT = 0.95
+"""Chance to fit from which a plan is called safe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,10 @@ class Ranking:
     def plan(self, position: int) -> TrainPlan:
         """The plan at a position of the columns."""
         return self.space.layouts.plan(int(self.row[position]), self.options[int(self.option[position])], self.setting.model)
+
+    def fit_chances(self) -> Floats:
+        """Chance to fit of every plan."""
+        return np.asarray(fit_probability(self.peak_bytes, self.limit_bytes, self.setting.cluster.memory_bytes))
 
 
 @dataclass

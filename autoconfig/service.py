@@ -13,16 +13,13 @@ from autoconfig.evaluate import Money, PlanReport, Violation, report_plan, viola
 from autoconfig.nearest_plan import nearest_legal
 from autoconfig.question import Question, Request, understand
 from autoconfig.remedies import Remedy, remedies
-from autoconfig.search import Ranking, rank_plans
+from autoconfig.search import SAFE_FIT, Ranking, rank_plans
 from autoconfig.verdict import RESOLUTION, nothing_legal, reason_for, tie_groups
-from memory_model.overhead import fit_probability
 from specs.layouts import stage_layers
 from specs.plan import TrainPlan, parse_plan
 from specs.units import GIB
 from time_model.explain import OperatorRow, explain_operators
 
-SAFE_FIT = 0.95
-"""Chance to fit from which a plan is called safe."""
 PARETO_POINTS = 12
 PARETO_SLOWEST = 2.0
 """The Pareto set ends at plans this many times slower than the first."""
@@ -156,9 +153,7 @@ def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) ->
     )
     gains = what_binds(s, plan, request.memory_margin) if binds else []
     note = memory_binds(included.report, gains) if binds else ""
-    return Explanation(
-        question=question, included=included, operators=tuple(operators), gains=tuple(gains), gains_note=note
-    )
+    return Explanation(question=question, included=included, operators=tuple(operators), gains=tuple(gains), gains_note=note)
 
 
 def pareto_positions(ranking: Ranking) -> list[int]:
@@ -178,8 +173,7 @@ def pareto_positions(ranking: Ranking) -> list[int]:
 
 def _safe_position(ranking: Ranking) -> int | None:
     """Position of the fastest plan whose chance to fit is at least SAFE_FIT; None where there is none."""
-    device = ranking.setting.cluster.memory_bytes
-    likely = np.flatnonzero(fit_probability(ranking.peak_bytes, ranking.limit_bytes, device) >= SAFE_FIT)
+    likely = np.flatnonzero(ranking.fit_chances() >= SAFE_FIT)
     return int(likely[0]) if len(likely) else None
 
 

@@ -182,6 +182,8 @@ def _model(request: ServeRequest) -> tuple[ModelSpec, list[str]]:
     return model_from_mapping(request.model, "model", "inline"), []
 
 
+LEAST_ODD_TPOT_S = 5.0
+"""Seconds per token from which a number without a unit was meant in milliseconds."""
 MOST_DIGITS = 20
 """Of a number that a message repeats."""
 LEAST_RATE, LEAST_LENGTH_CV = 1e-6, 1e-3
@@ -211,6 +213,8 @@ def _check(request: ServeRequest) -> None:
     for name, limit in (("--ttft", request.ttft_s), ("--tpot", request.tpot_s), ("--price", request.price)):
         if limit is not None and not (math.isfinite(limit) and 0 < limit <= 1e9):
             raise InputError(f"{name} {limit:g}: use a positive number")
+    if request.tpot_s is not None and request.tpot_s >= LEAST_ODD_TPOT_S:
+        raise InputError(f"--tpot {request.tpot_s:g} is {request.tpot_s:g} seconds a token: say --tpot {request.tpot_s:g}ms?")
     ratio = request.kv_memory_ratio
     if ratio is not None and not 0 < ratio <= 1:
         raise InputError(f"--kv-memory-ratio {ratio:g}: use a share above 0, at most 1")
