@@ -13,6 +13,7 @@ from autoconfig.argument_list import name_hint
 from autoconfig.calibration_file import calibrated
 from autoconfig.evaluate import Violation
 from autoconfig.export.plan_json import KIND, read_plan_text
+from autoconfig.export.scripts import MARK
 from autoconfig.megatron_arguments import Overrides, read_arguments
 from autoconfig.megatron_fsdp import connections_violation
 from autoconfig.pipeline_split import PipelineSplit
@@ -23,10 +24,13 @@ from autoconfig.shell_script import Script, read_script
 from autoconfig.shell_values import Value, Variables, fields_of, plain_value
 from autoconfig.space import Wish
 from specs.errors import FileError, InputError
+from specs.gpu_catalogue import gpu_ids
 from specs.plan import TrainPlan
 from time_model.calibration import Calibration, shipped
 
 MOST_BYTES = 1_000_000
+HEADER_CHARACTERS = 4_000
+"""Of a script, in which the header of `export` is looked for."""
 WANTED = "a launch script, an argument list or a plan.json"
 _HEAD = "A=(\n"
 
@@ -109,6 +113,13 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
     return _from_script("script", text, read_script(text, request.settings), request)
 
 
+def exported_gpu(text: str) -> str | None:
+    """The GPU in the header of a script that `export` wrote (export/scripts.py); None for other files."""
+    head = text[:HEADER_CHARACTERS]
+    found = re.search(r"^# .+ on [\d,]+ x ([a-z0-9.-]+) \(", head, re.MULTILINE)
+    return found[1] if MARK in head and found and found[1] in gpu_ids() else None
+
+
 def _from_script(kind: str, text: str, script: Script, request: CheckRequest) -> CheckInput:
     gpus = request.gpus if request.gpus is not None else script.num_gpus
     if gpus is None:
@@ -120,10 +131,14 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         global_batch_size=request.global_batch_size,
     )
     assumed: list[str] = []
+    gpu = request.gpu
+    if gpu is None and request.cluster is None and (own := exported_gpu(text)):
+        gpu = own
+        assumed.append(f"GPU {own}, from the header that export wrote (--gpu)")
     asked = Request(
         model=request.model or "",
         gpus=gpus,
-        gpu=request.gpu,
+        gpu=gpu,
         cluster=request.cluster,
         gpus_per_node=request.gpus_per_node,
         memory_margin=_margin(request),

@@ -88,6 +88,8 @@ def _bar() -> Iterator[tuple[Any, Any]]:
 
         def started(count: int) -> None:
             progress.update(task, total=count)
+            if not out.is_terminal:
+                click.echo(f"tracing {count} {'rank' if count == 1 else 'ranks'}, some seconds each", err=True)
 
         def done(trace: Any) -> None:
             progress.advance(task)

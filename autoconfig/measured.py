@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 
 from autoconfig.flops import CONVENTIONS
-from autoconfig.row_cells import CellError, Row, cell, count_of, degree, flag, number, whole
+from autoconfig.row_cells import NO, YES, CellError, Row, cell, count_of, degree, flag, number, whole
 from autoconfig.row_model import read_model, read_numerics, read_stack
 from autoconfig.row_words import odd_words
 from autoconfig.rules import Setting
@@ -269,7 +269,11 @@ def _sharding(row: Row, stack: SoftwareStack, assumed: list[str]) -> tuple[int, 
     stage = 3 if text == "hsdp" else whole(row, "fsdp", 0)
     if not 0 <= stage <= 3:
         raise CellError(f"cell fsdp={text[:40]!r} is no sharding stage (0 to 3, hsdp)")
-    return stage, stage < 2 and (shard != "none" if shard else stage == 1)
+    off = (*NO, "none")
+    sharded = shard.lower() not in off if shard else stage == 1
+    if shard and shard.lower() not in (*off, *YES, "dp") and not shard.isdigit():
+        assumed.append(f"optimizer state sharded (optimizer_shard {shard[:40]!r} is none of dp, none, or a number of ranks)")
+    return stage, stage < 2 and sharded
 
 
 def _cluster(row: Row, num_gpus: int, assumed: list[str]) -> ClusterSpec:

@@ -334,8 +334,7 @@ PLAN_RULES: tuple[PlanRule, ...] = (
         id="AC012",
         text="selective recomputation is by modules (selective:core_attn) in Megatron and most stacks, by operator "
         "(selective:op) in torchtitan",
-        enforced_in="nowhere",
-        reason="what a software stack has is ours to know",
+        enforced_in="config",
     ),
     PlanRule(
         id="AC011",
@@ -360,6 +359,9 @@ JUDGED_RULES = frozenset(rule.id for rule in ALL_RULES if rule.enforced_in in JU
 def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
     """The rule that forbids these modules for this model and precision, whatever the layout; None when legal."""
     model, modules = setting.model, set(recompute.modules)
+    own = setting.stack.recomputes_by_operator
+    if modules and (recompute.by_operator != own or (own and len(modules) > 1)):
+        return "AC012"
     if "mla_up_proj" in modules and not model.multi_latent_attention:
         return "NV115"
     if "moe_act" in modules and not model.is_moe:
@@ -372,9 +374,6 @@ def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
         return "AC006"
     if "mlp" in modules and 0 not in model.moe_pattern:
         return "AC004"
-    alone = not recompute.by_operator or len(modules) == 1
-    if modules and not (alone and recompute.by_operator == setting.stack.recomputes_by_operator):
-        return "AC010" if not setting.stack.supports_selective_recompute else "AC012"
     if "mlp" in modules and all_biases(model) and not setting.stack.supports_mlp_recompute_with_biases:
         return "AC011"
     if model.mtp_num_layers and recompute.method == "uniform" and recompute.num_layers > 1:

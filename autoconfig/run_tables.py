@@ -26,7 +26,11 @@ def read_csv(source: Path) -> tuple[list[str], list[dict[str, str]]]:
         raise FileError(f"{source} cannot be read: {reason}") from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
-        rows = [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in reader]
+        rows = []
+        for number, row in enumerate(reader, 1):
+            if row.get(None):  # type: ignore[call-overload]
+                raise InputError(f"{source}: row {number} has more cells than the header: a comma in a cell needs quotes")
+            rows.append({k: v or "" for k, v in row.items() if isinstance(k, str)})
     except csv.Error as error:
         raise InputError(f"{source} is not a CSV table: {error}") from error
     columns = list(reader.fieldnames or ())

@@ -448,3 +448,12 @@ def test_overlaps_that_are_not_legal_or_of_another_year_are_not_missed():
     answer, _ = checked(script("--attention-backend auto --micro-batch-size 1 --global-batch-size 64"))
     assert [one.flag for one in answer.missing] == ["--overlap-grad-reduce"]
     assert not checked(script("--micro-batch-size 1 --global-batch-size 64"))[0].missing
+
+
+def test_an_exported_script_remembers_its_gpu(tmp_path, autoconfig):
+    done = autoconfig.run("export", "--model", "llama3-8b", "--gpus", "8", "--gpu", "b200", "--output", str(tmp_path / "out"),
+               "tp=1,pp=1,dp=8,mbs=1,sp=0")  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    for name in ("train.sh", "train.sbatch", "plan.json"):
+        found = autoconfig.run("check", str(tmp_path / "out" / name)).stdout
+        assert "b200-180gb" in found and "of 172.4" in found, name
