@@ -28,7 +28,7 @@ def read_csv(source: Path) -> tuple[list[str], list[dict[str, str]]]:
     try:
         rows = []
         for number, row in enumerate(reader, 1):
-            if row.get(None):  # type: ignore[call-overload]
+            if row.get(None):
                 raise InputError(f"{source}: row {number} has more cells than the header: a comma in a cell needs quotes")
             rows.append({k: v or "" for k, v in row.items() if isinstance(k, str)})
     except csv.Error as error:
