@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from specs.errors import InputError
 
@@ -32,6 +33,11 @@ NAMES = (
     "save_calibration",
 )  # fmt: skip
 """Options of a profiling search, as the command gets them."""
+_STORED = frozenset({"device", "device_memory", "steps", "warmup_steps", "objective", "seed"})
+"""Those of them that are stored with the question."""
+_OF_THE_ANSWER = frozenset(("as_json", "top", "sort_by", "output", "report", "export", "force", "price", "tokens"))
+_WITH_RESUME = (frozenset(NAMES) - _STORED) | _OF_THE_ANSWER
+"""What may stand beside --resume without the question: nothing that is stored."""
 
 _folder = click.option(
     "--folder", default=DEFAULT_FOLDER, show_default=True, type=click.Path(path_type=Path), help="Studies, jobs and logs."
@@ -112,6 +118,8 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
     from autoconfig.study.worker import Control
 
     name, resume = _name(options, model_given)
+    if not model_given:
+        _refuse_half_a_question(ctx)
     budget = parse_budget(options["budget"] or DEFAULT_BUDGET)
     if options["save_calibration"]:
         from autoconfig.files import check_output_path
@@ -175,6 +183,15 @@ def _name(options: dict[str, Any], model_given: bool) -> tuple[str, bool]:
     if not model_given:
         raise InputError("--profile needs a question: say --model and --gpus; --resume NAME takes a stored one")
     return options["study"], False
+
+
+def _refuse_half_a_question(ctx: click.Context) -> None:
+    """--resume takes the stored question: other parts of one beside it would go unread. Raises InputError."""
+    given = ParameterSource.COMMANDLINE
+    parts = [p for p in ctx.command.params if p.name not in _WITH_RESUME and ctx.get_parameter_source(p.name or "") is given]
+    if parts:
+        named = ", ".join(max(part.opts, key=len) for part in parts)
+        raise InputError(f"--resume takes the stored question: leave out {named}, or repeat the whole question with --model")
 
 
 def settings_of_options(request: Request, options: dict[str, Any]) -> StudySettings:

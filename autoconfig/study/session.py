@@ -118,11 +118,15 @@ def lock_folder(folder: Path) -> FileLock:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"folder {str(folder)[:200]!r} cannot be made: {error.strerror or error}") from error
-    lock = take(folder / LOCK)
-    if lock is None:
-        who = holder(folder / LOCK) or "another process"
-        raise FileError(f"folder {folder} is in use by a search ({who}): wait for it, or give this one its own --folder")
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+    try:
+        lock = take(folder / LOCK)
+        if lock is None:
+            who = holder(folder / LOCK) or "another process"
+            raise FileError(f"folder {folder} is in use by a search ({who}): wait for it, or give this one its own --folder")
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+    except OSError as error:
+        reason = f"{error.strerror or error}; give another --folder"
+        raise FileError(f"folder {str(folder)[:200]!r} cannot be written to: {reason}") from error
     return lock
 
 
