@@ -175,7 +175,8 @@ def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
     wait_for(runner, again, Life.WAITING)
     wait_for(runner, never)
     assert outcome(never).kind is Kind.LOST and "NODE_FAIL" in outcome(never).message
-    wait_until(lambda: marked(again.path) == [], "processes of the first run are left")  # slurmd refuses a job that it still has
+    # slurmd refuses a job that it still has
+    wait_until(lambda: marked(again.path) == [], "processes of the first run are left")
     set_node(slurm, "resume")
     subprocess.run(["scontrol", "update", f"jobid={read_json(again.life_file)['slurm_job_id']}", "starttime=now"], check=False)
     wait_for(runner, again)
