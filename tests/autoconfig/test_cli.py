@@ -194,7 +194,7 @@ BAD = [
     ((*L8, "--gpus", "8", "--gpu", ""), ["GPU ''", "autoconfig gpus"]),
     ((*L8, "--gpus", "1000", "--gpus-per-node", "7"), ["1000", "7", "994 or 1001"]),
     ((*L8, "--gpus", "9"), ["9 GPUs", "nodes of 8", "8 or 16"]),
-    ((*L8, "--gpus", "0"), ["0 GPUs", "at least 1"]),
+    ((*L8, "--gpus", "0"), ["--gpus 0", "at least 1"]),
     ((*L8, "--gpus", "-8"), ["-8 GPUs", "at least 1"]),
     ((*L8, "--gpus", "99999999999999999999"), ["99999999999999999999", "1,000,000"]),
     ((*L8, "--gpus", "eight"), ["eight", "integer"]),
