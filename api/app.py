@@ -12,6 +12,7 @@ from typing import Any
 from dbos import DBOSClient
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Match
@@ -87,6 +88,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.include_router(routes_page.router())
     _add_document(app, settings)
     app.add_exception_handler(HTTPException, _http_problem)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
     app.add_middleware(Limits, most_bytes=settings.max_body_bytes)
     return app
@@ -136,6 +138,11 @@ def _methods(request: HttpRequest) -> set[str]:
         if match != Match.NONE:
             found |= set(getattr(route, "methods", None) or ())
     return found
+
+
+async def _gone(_: HttpRequest, error: Exception) -> Response:
+    """The caller left while sending: nobody reads this answer."""
+    return problem(400, "the body ended early")
 
 
 async def _bug(request: HttpRequest, error: Exception) -> Response:

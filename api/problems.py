@@ -18,6 +18,7 @@ TITLES = {
     404: "There is nothing here",
     405: "This method is not allowed here",
     406: "No such format",
+    408: "The request did not arrive",
     409: "This conflicts with an earlier request",
     413: "The request is too large",
     415: "The request must be JSON",

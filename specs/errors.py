@@ -60,7 +60,7 @@ class UnknownKeyError(UnknownNameError, PlanError):
     def __init__(self, kind: str, given: str, known: Iterable[str], text: str) -> None:
         """`kind`, `given` and `known` as of UnknownNameError; `text` is the short form."""
         names = tuple(known)
-        super().__init__(kind, given, names, f"in {text!r}; known: {' '.join(names)}")
+        super().__init__(kind, given, names, f"in {text!r}; {kind.split()[-1]}s: {' '.join(names)}")
         self.text = text
         whole_word = rf"(?<!\w){re.escape(given)}(?!\w)"
         self.mended = re.sub(whole_word, self.nearest[0], text, count=1, flags=re.IGNORECASE) if self.nearest else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 
@@ -226,8 +227,17 @@ def test_catalogues_come_in_pages(http):
 
 def test_small_answers_go_out_as_they_are_and_large_ones_gzipped(http):
     assert http.post("/v1/plans", json=QUESTION).headers["content-encoding"] == "gzip"
-    plain = http.post("/v1/plans", json=QUESTION, headers={"Accept-Encoding": "identity"})
-    assert "content-encoding" not in plain.headers and plain.json()["plans"]
+    accepted = {"identity": False, "gzip;q=0, *": False, "br, GZip;q=0.5": True, "*": True, "gzipped": False}
+    for header, zipped in accepted.items():
+        answer = http.post("/v1/plans", json=QUESTION, headers={"Accept-Encoding": header})
+        assert (answer.headers.get("content-encoding") == "gzip") is zipped and answer.json()["plans"], header
+
+
+def test_a_compressed_body_is_refused(http):
+    packed = gzip.compress(json.dumps(QUESTION).encode())
+    answer = http.post("/v1/plans", content=packed, headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    assert answer.status_code == 415 and "Content-Encoding" in answer.json()["detail"]
+    assert http.post("/v1/plans", json=QUESTION, headers={"Content-Encoding": "identity"}).status_code == 200
 
 
 def test_health_and_metrics(http):
