@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 
 from api import (
     routes_answers,
@@ -133,11 +133,21 @@ async def _http_problem(request: HttpRequest, error: Exception) -> Response:
 def _methods(request: HttpRequest) -> set[str]:
     """What the path allows, over all its routes."""
     found: set[str] = set()
-    for route in request.app.routes:
+    for route in every_route(request.app.routes):
         match, _ = route.matches(request.scope)
         if match != Match.NONE:
             found |= set(getattr(route, "methods", None) or ())
     return found
+
+
+def every_route(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """Routes, and those of included routers, which newer FastAPI keeps as one (0.165) and older copies (0.115)."""
+    for route in routes:
+        router = getattr(route, "original_router", None)
+        if router is None:
+            yield route
+        else:
+            yield from every_route(router.routes)
 
 
 async def _gone(_: HttpRequest, error: Exception) -> Response:

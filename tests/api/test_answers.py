@@ -233,6 +233,17 @@ def test_small_answers_go_out_as_they_are_and_large_ones_gzipped(http):
         assert (answer.headers.get("content-encoding") == "gzip") is zipped and answer.json()["plans"], header
 
 
+def test_other_methods_are_refused_with_those_allowed(http):
+    for method, path, allowed in (
+        ("PUT", "/v1/plans", "POST"),
+        ("PATCH", "/v1/searches", "GET, POST"),
+        ("POST", "/v1/searches/x", "DELETE, GET"),
+        ("DELETE", "/", "GET"),
+    ):
+        answer = http.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
 def test_a_compressed_body_is_refused(http):
     packed = gzip.compress(json.dumps(QUESTION).encode())
     answer = http.post("/v1/plans", content=packed, headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
