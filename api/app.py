@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -12,9 +12,10 @@ from typing import Any
 from dbos import DBOSClient
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 
 from api import (
     routes_answers,
@@ -87,6 +88,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.include_router(routes_page.router())
     _add_document(app, settings)
     app.add_exception_handler(HTTPException, _http_problem)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
     app.add_middleware(Limits, most_bytes=settings.max_body_bytes)
     return app
@@ -131,11 +133,26 @@ async def _http_problem(request: HttpRequest, error: Exception) -> Response:
 def _methods(request: HttpRequest) -> set[str]:
     """What the path allows, over all its routes."""
     found: set[str] = set()
-    for route in request.app.routes:
+    for route in every_route(request.app.routes):
         match, _ = route.matches(request.scope)
         if match != Match.NONE:
             found |= set(getattr(route, "methods", None) or ())
     return found
+
+
+def every_route(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """Routes, and those of included routers, which newer FastAPI keeps as one (0.165) and older copies (0.115)."""
+    for route in routes:
+        router = getattr(route, "original_router", None)
+        if router is None:
+            yield route
+        else:
+            yield from every_route(router.routes)
+
+
+async def _gone(_: HttpRequest, error: Exception) -> Response:
+    """The caller left while sending: nobody reads this answer."""
+    return problem(400, "the body ended early")
 
 
 async def _bug(request: HttpRequest, error: Exception) -> Response:

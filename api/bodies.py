@@ -4,18 +4,21 @@ themselves, so that a new option is a new field. Values are checked by the appli
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, Literal, NoReturn
 
 import click
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from api.problems import unknown_field
+from api.problems import unknown_field, wrong_value
 from autoconfig.cli import explain_command, search_command
 from autoconfig.cli_megatron import check_command
 from autoconfig.cli_scaling import scaling_command
 from autoconfig.export.write import FORMATS
 
 MOST_TEXTS = 64
+MOST_DEPTH = 32
+"""Levels of a body; a config.json has about five. Deep ones cannot be handed to another process."""
 MOST_ROWS = 1_000
 MOST_ID = 200
 _Text = Annotated[str, Field(max_length=2_000)]
@@ -191,11 +194,24 @@ def read_body(raw: bytes, kind: type[BaseModel]) -> dict[str, Any]:
         raise BodyError(400, f"the body is not valid JSON: {str(error)[:200]}") from None
     if not isinstance(data, dict):
         raise BodyError(400, "the body must be a JSON object")
+    if _is_deep(data):
+        raise BodyError(400, f"the JSON is nested more than {MOST_DEPTH} levels deep")
     try:
         checked = kind.model_validate(data)
     except ValidationError as error:
         raise _body_error(error, kind) from None
     return checked.model_dump()
+
+
+def _is_deep(data: object) -> bool:
+    """Whether containers are nested in more than MOST_DEPTH levels."""
+    level: list[Any] = [data]
+    for _ in range(MOST_DEPTH):
+        inner = (item for one in level for item in (one.values() if isinstance(one, dict) else one))
+        level = [item for item in inner if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def read_search(raw: bytes) -> dict[str, Any]:
@@ -220,12 +236,14 @@ _TAGS = frozenset({"str", "int", "float", "bool"})
 
 
 def _body_error(error: ValidationError, kind: type[BaseModel]) -> BodyError:
-    first = error.errors(include_url=False, include_context=True, include_input=False)[0]
+    first = error.errors(include_url=False, include_context=True)[0]
     path = [str(part) for part in first["loc"]]
     field = path[0] if path else ""
     if first["type"] == "extra_forbidden":
         more = unknown_field(field, list(kind.model_fields))
         return BodyError(400, f"unknown field {field[:80]!r}", **more)
-    allowed = first.get("ctx", {}).get("expected")
     where = ".".join(part for part in path if part not in _TAGS and part.replace("_", "").isalnum()) or field
-    return BodyError(400, f"{where}: {first['msg']}", field=field[:80], allowed=str(allowed) if allowed else None)
+    more = {}
+    if first["type"] == "literal_error":
+        more = wrong_value(first["input"], re.findall("'([^']*)'", first["ctx"]["expected"]))
+    return BodyError(400, f"{where}: {first['msg']}", field=field[:80], **more)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import logging
 import threading
 from collections import OrderedDict
 from concurrent.futures import TimeoutError as PoolTimeout
@@ -17,6 +18,7 @@ from pebble import ProcessExpired, ProcessPool
 from api.answers import answer, warm_up
 from api.problems import problem_bytes
 
+LOG = logging.getLogger("autoconfig.service")
 GZIP_FROM_BYTES = 1_024
 GZIP_LEVEL = 5
 JOBS_PER_PROCESS = 2_000
@@ -122,6 +124,10 @@ class Compute:
         """The answer, computed now and not kept; `calibration`: the caller's own, as JSON."""
         if self._pool is None:
             return render(503, problem_bytes(503, "the service is starting or stopping; try again"))
+        if not self._pool.active:
+            LOG.error("the pool of worker processes has failed; it is started again")
+            self.stop()
+            self.start()
         try:
             future = self._pool.schedule(answer, args=(kind, body, calibration), timeout=self._seconds)
             status, body_bytes = await asyncio.wrap_future(future)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -92,9 +93,18 @@ def respond(request: HttpRequest, found: Rendered) -> Response:
         return Response(found.body, status_code=found.status, media_type=MEDIA_TYPE)
     if request.method == "GET" and matches(request.headers.get("if-none-match", ""), found.etag):
         return Response(status_code=304, headers=headers)
-    if found.zipped is not None and "gzip" in request.headers.get("accept-encoding", ""):
+    if found.zipped is not None and takes_gzip(request):
         return Response(found.zipped, media_type=JSON, headers={**headers, "Content-Encoding": "gzip"})
     return Response(found.body, media_type=JSON, headers=headers)
+
+
+def takes_gzip(request: HttpRequest) -> bool:
+    """Accept-Encoding, RFC 9110 section 12.5.3: gzip by name, else `*`; a weight of 0 refuses."""
+    weights: dict[str, bool] = {}
+    for part in request.headers.get("accept-encoding", "").lower().split(","):
+        name, _, weight = part.partition(";")
+        weights[name.strip()] = not re.fullmatch(r"\s*q\s*=\s*0(\.0{0,3})?\s*", weight)
+    return weights.get("gzip", weights.get("*", False))
 
 
 def is_json(request: HttpRequest) -> bool:

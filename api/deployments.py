@@ -35,4 +35,4 @@ def _duration(key: str, value: str | float) -> float:
     try:
         return seconds(str(value))
     except ValueError as error:
-        raise InputError(f"{key}: {error}") from error
+        raise InputError(f"--{key}: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from specs.errors import AutoconfigError, InputError, UnknownNameError, nearest
+from specs.errors import AutoconfigError, InputError, UnknownKeyError, UnknownNameError, nearest
 
 MEDIA_TYPE = "application/problem+json"
 TITLES = {
@@ -18,6 +18,7 @@ TITLES = {
     404: "There is nothing here",
     405: "This method is not allowed here",
     406: "No such format",
+    408: "The request did not arrive",
     409: "This conflicts with an earlier request",
     413: "The request is too large",
     415: "The request must be JSON",
@@ -27,8 +28,10 @@ TITLES = {
     503: "The service is not ready",
 }
 MOST_ALLOWED = 200
+MOST_GIVEN = 80
+"""Characters of a value that a problem repeats."""
 _OPTION = re.compile(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
-_KIND_FIELDS = {"model": "model", "GPU": "gpu", "software stack": "software"}
+_KIND_FIELDS = {"model": "model", "GPU": "gpu", "software stack": "software", "engine": "engine"}
 
 
 def problem(status: int, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> Response:
@@ -51,17 +54,35 @@ def of_error(error: AutoconfigError) -> tuple[int, bytes]:
     mentioned = _OPTION.search(text)
     if mentioned:
         more["field"] = mentioned[1].replace("-", "_")
-    if isinstance(error, UnknownNameError):
+    unknown = _unknown_name(error)
+    if isinstance(unknown, UnknownKeyError):
+        more.setdefault("field", "plan")
+        more |= {"given": unknown.text[:MOST_GIVEN], "allowed": list(unknown.known), "nearest": unknown.mended}
+    elif unknown is not None:
         more |= {
-            "field": _KIND_FIELDS.get(error.kind, more.get("field")),
-            "given": error.given,
-            "allowed": list(error.known[:MOST_ALLOWED]),
-            "nearest": error.nearest[0] if error.nearest else None,
+            "field": _KIND_FIELDS.get(unknown.kind, more.get("field")),
+            "given": unknown.given,
+            "allowed": list(unknown.known[:MOST_ALLOWED]),
+            "nearest": unknown.nearest[0] if unknown.nearest else None,
         }
     return 422, problem_bytes(422, _OPTION.sub(lambda match: match[1].replace("-", "_"), text), **more)
+
+
+def _unknown_name(error: BaseException | None) -> UnknownNameError | None:
+    """The unknown name that an error is about, or the error that it was made from."""
+    while error is not None and not isinstance(error, UnknownNameError):
+        error = error.__cause__
+    return error
+
+
+def wrong_value(given: object, allowed: list[str]) -> dict[str, Any]:
+    """What a problem says of a value that is none of the allowed ones."""
+    text = str(given)[:MOST_GIVEN]
+    close = nearest(text, allowed, 1)
+    return {"given": text, "allowed": allowed, "nearest": close[0] if close else None}
 
 
 def unknown_field(given: str, known: list[str]) -> dict[str, Any]:
     """What a problem says of a field that does not exist."""
     close = nearest(given, known, 1)
-    return {"field": given[:80], "allowed": sorted(known), "nearest": close[0] if close else None}
+    return {"field": given[:MOST_GIVEN], "allowed": sorted(known), "nearest": close[0] if close else None}

@@ -84,6 +84,7 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
 )
 _PROBLEMS = {
     400: "The body is not JSON, or not as its schema says.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     422: "The question follows the schema and cannot be answered (or takes too long); the document says what would do.",

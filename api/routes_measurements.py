@@ -127,6 +127,7 @@ def router() -> APIRouter:
     found = APIRouter(prefix="/v1/measurements", tags=["measurements"])
     bad = {
         400: "The body is not JSON, or not as its schema says.",
+        408: "The body did not arrive in time.",
         413: "The body is too large.",
         415: "The body is not JSON.",
         422: "No run can calibrate, or there are too many.",

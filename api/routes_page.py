@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from api.compute import Rendered, render
-from api.context import Endpoint, matches, service_of
+from api.context import Endpoint, matches, service_of, takes_gzip
 from api.problems import problem
 from api.routes_answers import problem_responses
 from autoconfig.page_files import INDEX, media_type, page_text, served_names
@@ -31,7 +31,7 @@ def _respond(request: HttpRequest, name: str) -> Response:
     if matches(request.headers.get("if-none-match", ""), found.etag):
         return Response(status_code=304, headers=headers)
     kind = f"{media_type(name)}; charset=utf-8"
-    if found.zipped is not None and "gzip" in request.headers.get("accept-encoding", ""):
+    if found.zipped is not None and takes_gzip(request):
         return Response(found.zipped, media_type=kind, headers={**headers, "Content-Encoding": "gzip"})
     return Response(found.body, media_type=kind, headers=headers)
 

@@ -229,6 +229,7 @@ def router() -> APIRouter:
     }
     bad = {
         400: "The body is not JSON, or not as its schema says.",
+        408: "The body did not arrive in time.",
         409: "The key was used for another question.",
         413: "The body is too large.",
         415: "The body is not JSON.",

@@ -8,6 +8,7 @@ import click
 import uvicorn
 
 from api.app import create_app
+from api.protocol import LimitedHead
 from api.settings import ServiceSettings
 from specs.errors import InputError
 
@@ -27,6 +28,8 @@ def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0
     click.echo(f"listening on http://{shown}:{listening.getsockname()[1]}", err=True)
     config = uvicorn.Config(
         app,
+        http=LimitedHead,
+        ws="none",
         log_level="warning",
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,

@@ -153,7 +153,7 @@ def _check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
 
 def _calibration(request: Request) -> Calibration:
     if not request.local_files and request.calibration not in (None, NO_CALIBRATION):
-        raise InputError(f"calibration {request.calibration!r}: leave it out for the service's own, or say {NO_CALIBRATION}")
+        raise InputError(f"--calibration {request.calibration!r}: leave it out for the service's own, or say {NO_CALIBRATION}")
     if request.calibration is None and request.own_calibration is not None:
         return request.own_calibration
     return named_calibration(request.calibration)
@@ -174,14 +174,14 @@ def _check_wish(setting: Setting, wish: Wish) -> None:
 def _check(request: Request) -> None:
     if not 0.0 <= request.memory_margin < 1.0:
         raise InputError(
-            f"memory margin {request.memory_margin!r}: give the share of GPU memory to keep free, from 0 to below 1"
+            f"--memory-margin {request.memory_margin!r}: give the share of GPU memory to keep free, from 0 to below 1"
         )
     if request.sort_by not in SORTS:
-        raise InputError(f"sort by {request.sort_by!r}: use {', '.join(SORTS)}")
+        raise InputError(f"--sort-by {request.sort_by!r}: use {', '.join(SORTS)}")
     if not 1 <= request.top <= 100_000:
-        raise InputError(f"top {request.top}: give a number of plans from 1 to 100,000")
+        raise InputError(f"--top {request.top}: give a number of plans from 1 to 100,000")
     if request.price is not None and not 0 < request.price < 1e6:
-        raise InputError(f"price {request.price!r}: give money per GPU and hour, above 0 and below 1,000,000")
+        raise InputError(f"--price {request.price!r}: give money per GPU and hour, above 0 and below 1,000,000")
     if request.gpus is not None and request.gpus_at_most is not None:
         raise InputError("give either --gpus N (exactly N) or --gpus-at-most N (N or fewer), not both")
 
@@ -201,7 +201,8 @@ def read_cluster(request: Request, assumed: list[str]) -> ClusterSpec:
     """The hardware that a request names; what it leaves out is added to `assumed`. Raises InputError."""
     gpus = request.gpus if request.gpus is not None else request.gpus_at_most
     if gpus is not None and gpus < 1:
-        raise InputError(f"{gpus} GPUs: give a whole number of at least 1")
+        option = "--gpus" if request.gpus is not None else "--gpus-at-most"
+        raise InputError(f"{option} {gpus}: give a whole number of at least 1")
     if request.cluster is not None:
         if request.gpu is not None or request.gpu_table is not None or request.gpus_per_node is not None:
             raise InputError("give either --cluster FILE or --gpu, --gpu-table and --gpus-per-node, not both")
@@ -351,7 +352,7 @@ def _named(option: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{option}: {error}") from None
+        raise InputError(f"{option}: {error}") from error
 
 
 Progress = Callable[[str], None]

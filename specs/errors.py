@@ -4,6 +4,7 @@
     |-- InputError            the person or program asking gave something that cannot be used   (exit code 2, HTTP 4xx)
     |   |-- UnknownNameError  a model, GPU, software stack, rule or key that no catalogue holds
     |   |-- PlanError         a plan's short form or its values cannot be read
+    |   |   `-- UnknownKeyError   it names a key or a format that there is not; an UnknownNameError, too
     |   |-- UnsupportedError  understood, and refused with the reason (T5, BERT, RLHF, ...)
     |   `-- FileError         a file cannot be read or written
     `-- CatalogueError        a data file of ours is wrong: our bug, never the user's           (exit code 1)
@@ -14,6 +15,7 @@ A plan that does not fit is a result, not an error; "nothing fits" is exit code 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -50,6 +52,18 @@ class UnknownNameError(InputError):
         if self.nearest:
             text += f"; did you mean {' or '.join(self.nearest)}?"
         super().__init__(text + (f" ({hint})" if hint else ""))
+
+
+class UnknownKeyError(UnknownNameError, PlanError):
+    """A short form (`tp=8,mbs=1`) names a key or a format that there is not; `mended` is it with the nearest one instead."""
+
+    def __init__(self, kind: str, given: str, known: Iterable[str], text: str) -> None:
+        """`kind`, `given` and `known` as of UnknownNameError; `text` is the short form."""
+        names = tuple(known)
+        super().__init__(kind, given, names, f"in {text!r}; {kind.split()[-1]}s: {' '.join(names)}")
+        self.text = text
+        whole_word = rf"(?<!\w){re.escape(given)}(?!\w)"
+        self.mended = re.sub(whole_word, self.nearest[0], text, count=1, flags=re.IGNORECASE) if self.nearest else None
 
 
 class CatalogueError(AutoconfigError):

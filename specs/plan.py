@@ -11,7 +11,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from specs.errors import PlanError, nearest
+from specs.errors import PlanError, UnknownKeyError
 from specs.recompute import NONE, Recompute
 
 MAX_DEGREE = 1_000_000
@@ -120,9 +120,7 @@ def parse_keys(text: str) -> dict[str, object]:
         key, equals, value = part.partition("=")
         key = key.strip().lower()
         if key not in SHORT_TO_LONG:
-            close = nearest(key, SHORT_TO_LONG)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise PlanError(f"unknown plan key {key!r} in {text!r}{hint} (keys: {' '.join(SHORT_TO_LONG)})")
+            raise UnknownKeyError("plan key", key, SHORT_TO_LONG, text)
         if not equals or not value.strip():
             raise PlanError(f"plan {text!r}: {key} has no value; write {key}=...")
         if key in values:

@@ -13,7 +13,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from specs.errors import PlanError, nearest
+from specs.errors import PlanError, UnknownKeyError, UnknownNameError
 from specs.plan import check_commas
 from specs.serving_formats import KV_BYTES, WEIGHT_BYTES, kv_format, weight_format
 
@@ -103,9 +103,7 @@ def parse_engine_keys(text: str) -> dict[str, object]:
         key, equals, value = (x.strip() for x in part.partition("="))
         key = key.lower()
         if key not in SHORT_TO_LONG:
-            close = nearest(key, SHORT_TO_LONG)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise PlanError(f"unknown plan key {key!r} in {text!r}{hint} (keys: {' '.join(SHORT_TO_LONG)})")
+            raise UnknownKeyError("plan key", key, SHORT_TO_LONG, text)
         if not equals or not value:
             raise PlanError(f"plan {text!r}: {key} has no value; write {key}=...")
         if key in values:
@@ -115,7 +113,10 @@ def parse_engine_keys(text: str) -> dict[str, object]:
                 raise PlanError(f"plan {text!r}: {key}={value} is no whole number")
             values[key] = int(value)
         else:
-            values[key] = weight_format(value) if key == "weights" else kv_format(value)
+            try:
+                values[key] = weight_format(value) if key == "weights" else kv_format(value)
+            except UnknownNameError as error:
+                raise UnknownKeyError(error.kind, value, error.known, text) from None
     return values
 
 

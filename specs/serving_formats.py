@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from specs.errors import InputError, nearest
+from specs.errors import UnknownNameError
 from specs.gpu import GpuSpec
 from specs.model import ModelSpec
 
@@ -73,12 +73,12 @@ class ModuleFormats:
 
 
 def weight_format(text: str) -> str:
-    """Our name of a weight format. Raises InputError naming what there is."""
+    """Our name of a weight format. Raises UnknownNameError naming what there is."""
     return _lookup("weight format", text, WEIGHT_NAMES)
 
 
 def kv_format(text: str) -> str:
-    """Our name of a KV cache format. Raises InputError naming what there is."""
+    """Our name of a KV cache format. Raises UnknownNameError naming what there is."""
     return _lookup("KV cache format", text, KV_NAMES)
 
 
@@ -86,9 +86,7 @@ def _lookup(kind: str, text: str, known: dict[str, str]) -> str:
     wanted = text.strip().lower().replace("-", "_")
     wanted = SPELLINGS.get(wanted, wanted)
     if wanted not in known:
-        close = nearest(wanted, known)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"unknown {kind} {text!r}{hint} (known: {', '.join(known)})")
+        raise UnknownNameError(kind, text[:40], known, f"known: {', '.join(known)}")
     return known[wanted]
 
 

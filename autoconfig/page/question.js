@@ -115,6 +115,13 @@ export function setField(name, value) {
   element.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
+/** Takes the nearest valid value; of a list, in place of the one that is wrong. */
+function takeNearest(name, problem) {
+  const words = control(name).value.trim().split(/\s+/);
+  const mended = words.map((word) => (word === problem.given ? problem.nearest : word)).join(" ");
+  setField(name, KINDS[name] === "list" && words.includes(problem.given) ? mended : problem.nearest);
+}
+
 /** Shows a problem beside the field that it names, with the nearest valid value to take; false where no field is to blame. */
 export function showProblem(problem) {
   clearProblems();
@@ -123,7 +130,7 @@ export function showProblem(problem) {
   const place = element && byId(`problem-${name}`);
   if (!place) return false;
   replace(place, problem.message, problem.nearest ? h("button", { type: "button", class: "small",
-    onclick: () => { setField(name, problem.nearest); element.focus(); } }, `use ${problem.nearest}`) : null);
+    onclick: () => { takeNearest(name, problem); element.focus(); } }, `use ${problem.nearest}`) : null);
   element.setAttribute("aria-invalid", "true");
   element.setAttribute("aria-describedby", place.id);
   for (let around = element.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;

@@ -8,6 +8,7 @@ export class Problem extends Error {
     super(body.detail || body.title || `status ${status}`);
     this.status = status;
     this.field = body.field || null;
+    this.given = body.given || null;
     this.nearest = body.nearest || null;
     this.allowed = body.allowed || null;
   }

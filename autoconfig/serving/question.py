@@ -227,9 +227,13 @@ def _check(request: ServeRequest) -> None:
 def _wish(texts: Iterable[str]) -> dict[str, frozenset[object]]:
     values: dict[str, set[object]] = {}
     for text in texts:
-        for key, value in parse_engine_keys(text).items():
+        try:
+            found = parse_engine_keys(text)
+        except InputError as error:
+            raise InputError(f"--fix {text}: {error}") from error
+        for key, value in found.items():
             values.setdefault(key, set()).add(value)
-    return {key: frozenset(found) for key, found in values.items()}
+    return {key: frozenset(either) for key, either in values.items()}
 
 
 def seconds(text: str) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
 from autoconfig.serving.search import Deployments, search
 from memory_model.serving import ServingMemory, weight_parts_bytes
-from specs.errors import PlanError
+from specs.errors import InputError, PlanError
 from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
 from time_model.serving_costs import iteration_parts
 from time_model.serving_simulation import IterationTable, Limits, Requests, Served, poisson_arrivals, sampled_lengths, simulate
@@ -225,7 +225,10 @@ def _thinned(rows: Sequence[int], most: int) -> list[int]:
 
 def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[str, DeploymentReport | None, str]:
     """A plan that was asked for: its report, or why it is not among the deployments."""
-    plan = parse_serve_plan(text)
+    try:
+        plan = parse_serve_plan(text)
+    except InputError as error:
+        raise InputError(f"--include {text}: {error}") from error
     if plan.prefill is not None:
         raise PlanError(f"--include {text}: name one kind of instance; prefill(...)+decode(...) is searched only")
     own = plan.decode

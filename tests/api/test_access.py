@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from api.access import SCOPES, RateLimit
+from api.app import create_app, every_route
+from api.settings import ServiceSettings
 from tests.api.conftest import Running, autoconfig
 
 pytestmark = pytest.mark.xdist_group("api")
@@ -49,27 +51,49 @@ def routes(service: Running, key: str) -> Iterator[tuple[str, str]]:
     yield "GET", "/openapi.json"
 
 
-def test_every_route_needs_a_key(locked, keys):
+@pytest.fixture(scope="module")
+def revoked(locked) -> str:
+    """A key of every scope that was good, and used, until it was revoked."""
+    key = make_key(locked, *SCOPES)
+    with locked.client(key) as client:
+        assert client.get("/v1/gpus").status_code == 200
+    assert autoconfig("keys", "revoke", key.split("_")[1], "--database", locked.database).returncode == 0
+    return key
+
+
+def test_the_document_has_every_route(locked, keys, tmp_path):
+    """What is walked over below is what the application answers, and nothing more."""
+    app = create_app(ServiceSettings(database=f"sqlite:///{tmp_path}/s.db"))
+    answered = {(method, route.path) for route in every_route(app.routes) for method in route.methods - {"HEAD"}}
+    with locked.client(keys["admin"]) as client:
+        document = client.get("/openapi.json").json()
+    told = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
+    assert answered == told | {("GET", "/openapi.json")}
+    assert {("POST", "/v1/deployments"), ("POST", "/v1/measurements"), ("GET", "/v1/searches/{search_id}/export")} <= told
+
+
+def test_every_route_needs_a_key(locked, keys, revoked):
     found = [*routes(locked, keys["admin"])]
     assert len(found) >= 11
-    for method, path in found:
-        for key in (None, "ac_0_0", keys["read"][:-1], keys["read"] + "x", "nonsense", "ä"):
-            headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
-            answer = httpx.request(method, locked.url + path, headers=headers, timeout=30)
-            assert answer.status_code == 401, (method, path, key)
-            assert answer.headers["www-authenticate"].startswith("Bearer")
+    with locked.client() as client:
+        for method, path in found:
+            for key in (None, "ac_0_0", keys["read"][:-1], keys["read"] + "x", "nonsense", "ä", revoked):
+                headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
+                answer = client.request(method, path, headers=headers)
+                assert answer.status_code == 401, (method, path, key)
+                assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
 def test_every_route_needs_its_scope(locked, keys):
-    """No key but admin's passes everywhere; admin's is never refused for its scope."""
+    """One scope passes, and admin's."""
+    clients = {scope: locked.client(key) for scope, key in keys.items()}
     for method, path in routes(locked, keys["admin"]):
-        found = {}
-        for scope, key in keys.items():
-            with locked.client(key) as client:
-                found[scope] = client.request(method, path).status_code
-        assert found["admin"] not in (401, 403), (method, path)
-        assert 403 in found.values(), (method, path, found)
+        found = {scope: client.request(method, path).status_code for scope, client in clients.items()}
+        assert found.pop("admin") not in (401, 403), (method, path)
+        assert sorted(status == 403 for status in found.values()) == [False, True, True], (method, path, found)
         assert 401 not in found.values()
+    for client in clients.values():
+        client.close()
 
 
 def test_a_revoked_key_is_refused_at_once(locked):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 
@@ -148,14 +149,16 @@ def test_predictions_are_those_of_the_command_line(http, tmp_path):
         ({"model": "175b", "gpus": 64}, 422, "gpu", None),
         ({**QUESTION, "seq_len": 8}, 400, "seq_len", "seq_length"),
         ({**QUESTION, "gpus": "64"}, 400, "gpus", None),
-        ({**QUESTION, "gpus": 0}, 422, None, None),
-        ({**QUESTION, "precision": "fp12"}, 400, "precision", None),
-        ({**QUESTION, "fix": ["tq=8"]}, 422, "fix", None),
+        ({**QUESTION, "gpus": 0}, 422, "gpus", None),
+        ({**QUESTION, "precision": "bf17"}, 400, "precision", "bf16"),
+        ({**QUESTION, "sort_by": "stepp"}, 400, "sort_by", "step"),
+        ({**QUESTION, "top": 0}, 422, "top", None),
+        ({**QUESTION, "fix": ["pp=2,tq=8"]}, 422, "fix", "pp=2,tp=8"),
         ({**QUESTION, "model": "/etc/hostname"}, 422, "model", None),
         ({**QUESTION, "model": "./config.json"}, 422, "model", None),
         ({**QUESTION, "gpu": "local"}, 422, "gpu", None),
         ({**QUESTION, "cluster": "cluster.json", "gpu": None}, 400, "cluster", None),
-        ({**QUESTION, "calibration": "/etc/passwd"}, 422, None, None),
+        ({**QUESTION, "calibration": "/etc/passwd"}, 422, "calibration", None),
         ({**QUESTION, "output": "/tmp/x.csv"}, 400, "output", None),
         ({**QUESTION, "export": "/tmp/x"}, 400, "export", None),
         ([], 400, None, None),
@@ -184,6 +187,8 @@ def test_refusals_are_problem_documents(http, body, status, field, nearest):
         (b"\xff\xfe", 400),
         (b'{"model": "175b", "gpus": ' + b"9" * 5000 + b"}", 400),
         (b'{"model": "\\ud800", "gpus": 8, "gpu": "h100"}', 400),
+        (b'{"gpus": 8, "gpu": "h100-sxm-80gb", "model": ' + b'{"a":' * 32 + b"1" + b"}" * 33, 400),
+        (b'{"gpus": 8, "gpu": "h100-sxm-80gb", "model": ' + b'{"a":' * 900 + b"1" + b"}" * 901, 400),
         (b" " * (3 * 2**20), 413),
     ],
 )
@@ -222,8 +227,28 @@ def test_catalogues_come_in_pages(http):
 
 def test_small_answers_go_out_as_they_are_and_large_ones_gzipped(http):
     assert http.post("/v1/plans", json=QUESTION).headers["content-encoding"] == "gzip"
-    plain = http.post("/v1/plans", json=QUESTION, headers={"Accept-Encoding": "identity"})
-    assert "content-encoding" not in plain.headers and plain.json()["plans"]
+    accepted = {"identity": False, "gzip;q=0, *": False, "br, GZip;q=0.5": True, "*": True, "gzipped": False}
+    for header, zipped in accepted.items():
+        answer = http.post("/v1/plans", json=QUESTION, headers={"Accept-Encoding": header})
+        assert (answer.headers.get("content-encoding") == "gzip") is zipped and answer.json()["plans"], header
+
+
+def test_other_methods_are_refused_with_those_allowed(http):
+    for method, path, allowed in (
+        ("PUT", "/v1/plans", "POST"),
+        ("PATCH", "/v1/searches", "GET, POST"),
+        ("POST", "/v1/searches/x", "DELETE, GET"),
+        ("DELETE", "/", "GET"),
+    ):
+        answer = http.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+def test_a_compressed_body_is_refused(http):
+    packed = gzip.compress(json.dumps(QUESTION).encode())
+    answer = http.post("/v1/plans", content=packed, headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    assert answer.status_code == 415 and "Content-Encoding" in answer.json()["detail"]
+    assert http.post("/v1/plans", json=QUESTION, headers={"Content-Encoding": "identity"}).status_code == 200
 
 
 def test_health_and_metrics(http):

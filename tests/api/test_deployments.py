@@ -42,21 +42,30 @@ def test_a_pasted_model_is_served(http):
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "word"),
+    ("change", "status", "word", "nearest"),
     [
-        ({"tpot": "soon"}, 422, "no duration"),
-        ({"gpus": 0}, 422, "gpus 0"),
-        ({"model": "/etc/passwd"}, 422, "unknown model"),
-        ({"engine": "nvllm"}, 422, "nvllm"),
-        ({"goal": "best"}, 400, "goal"),
-        ({"export": "x"}, 400, "export"),
-        ({"isl": "many"}, 400, "isl"),
+        ({"tpot": "soon"}, 422, "no duration", None),
+        ({"gpus": 0}, 422, "gpus 0", None),
+        ({"model": "/etc/passwd"}, 422, "unknown model", None),
+        ({"model": "lama3-8b"}, 422, "unknown model", "llama3-8b"),
+        ({"gpu": "h1000-sxm-80gb"}, 422, "unknown GPU", "h100-sxm-80gb"),
+        ({"engine": "vlm"}, 422, "unknown engine", "vllm"),
+        ({"goal": "thruput"}, 400, "goal", "throughput"),
+        ({"fix": ["tp=2", "kv=fb8"]}, 422, "KV cache format", "kv=fp8"),
+        ({"fix": ["tpp=2"]}, 422, "unknown plan key", "tp=2"),
+        ({"include": ["tp=2,weights=fp9"]}, 422, "weight format", "tp=2,weights=fp8"),
+        ({"export": "x"}, 400, "export", None),
+        ({"simulat": 1}, 400, "unknown field", "simulate"),
+        ({"isl": "many"}, 400, "isl", None),
     ],
 )
-def test_what_cannot_be_answered_is_refused(http, change, status, word):
+def test_what_cannot_be_answered_is_refused(http, change, status, word, nearest):
+    """The problem names the field of the change, and the nearest valid value where there is one."""
     answer = http.post("/v1/deployments", json={**QUESTION, **change})
     assert answer.status_code == status, answer.text
-    assert word in answer.json()["detail"]
+    found = answer.json()
+    assert word in found["detail"] and found["field"] in change
+    assert nearest is None or found["nearest"] == nearest
 
 
 def test_limits_that_nothing_meets_name_the_nearest(http):

@@ -346,7 +346,7 @@ def test_gpus_at_most_within_one_node_and_where_nothing_fits(request_of):
         ({"include": ("tp=",)}, ["--include tp=", "no value"]),
         ({"gpus": None}, ["--gpus N"]),
         ({"gpus": 8, "gpus_at_most": 8}, ["--gpus", "--gpus-at-most", "not both"]),
-        ({"gpus": 0}, ["0 GPUs", "at least 1"]),
+        ({"gpus": 0}, ["--gpus 0", "at least 1"]),
         ({"memory_margin": 1.0}, ["1.0", "below 1"]),
         ({"memory_margin": float("nan")}, ["nan", "below 1"]),
         ({"sort_by": "colour"}, ["'colour'", "step, memory, cost"]),

@@ -205,9 +205,14 @@ def test_a_problem_stands_beside_its_field_with_the_nearest_value(asked, pages):
     page.get_by_label("GPUs", exact=True).fill("32")
     expect(page.locator("#problem-gpus")).to_be_empty()
     page.get_by_label("GPUs", exact=True).fill("0")
-    expect(page.locator("#problem")).to_contain_text("0 GPUs")
+    expect(page.locator("#problem-gpus")).to_contain_text("at least 1")
     expect(page.locator("#state")).to_contain_text("question before")
     assert not serious(page)
+    page.get_by_label("GPUs", exact=True).fill("32")
+    page.get_by_label("Only plans with", exact=True).fill("tq=8 pp=2")
+    page.get_by_role("button", name="use tp=8").click()
+    assert page.get_by_label("Only plans with", exact=True).input_value() == "tp=8 pp=2"
+    settled(page)
 
 
 def test_a_pasted_model_and_nothing_fits(asked, pages):
