@@ -317,7 +317,8 @@ VALUES = {
     "--prefix-hit": ["0", "0.5", "1", "2"],
     "--draft-tokens": ["0", "3", "65"],
     "--acceptance": ["0", "0.7", "1", "-1"],
-    "--length-cv": ["0", "1", "99"],
+    "--isl-stddev": ["0", "300", "-1", "nan", "1e9"],
+    "--osl-stddev": ["0", "50", "1e-9", "inf"],
     "--imbalance": ["1", "3", "0"],
     "--kv-memory-ratio": ["0.1", "0.9", "1", "0", "2"],
     "--price": ["2.5", "0", "nan"],
@@ -358,7 +359,7 @@ def test_two_thousand_random_questions(autoconfig):
 
 
 @pytest.mark.parametrize(
-    "odd", [{"isl": 10**400}, {"gpus": -(10**400)}, {"draft_tokens": 10**400}, {"rate": 5e-324}, {"length_cv": 5e-324},
+    "odd", [{"isl": 10**400}, {"gpus": -(10**400)}, {"draft_tokens": 10**400}, {"rate": 5e-324}, {"isl_stddev": 5e-324},
             {"rate": float("nan")}, {"imbalance": float("inf")}]
 )  # fmt: skip
 def test_numbers_beyond_all_bounds_are_refused(odd):
