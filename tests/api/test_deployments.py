@@ -70,11 +70,11 @@ def test_a_pasted_model_is_served(http):
         ({"goal": "best"}, 400, "goal"),
         ({"export": "x"}, 400, "export"),
         ({"isl": "many"}, 400, "isl"),
-        ({"isl_stddev": -1.0}, 422, "--isl-stddev -1.0"),
+        ({"isl_stddev": -1.0}, 422, "isl_stddev -1.0"),
         ({"trace": "/etc/passwd"}, 400, "trace"),
         ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 5}]}, 400, "trace"),
         ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 1.5}] * 2}, 400, "output_length"),
-        ({"trace": TRACE}, 422, "beside --trace"),
+        ({"trace": TRACE}, 422, "beside trace"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(http, change, status, word):
