@@ -169,8 +169,7 @@ def _seen(one: DeploymentReport, stream: Stream, served: Served, skipped: float)
         more = stream.osl > 1
         tpot = np.where(more, e2e / np.maximum(stream.osl - 1.0, 1.0), np.nan)
         ttft, e2e = early, early + np.where(more, e2e, 0.0)
-    starts = served.step_end_s[0] if not first else np.sort(served.step_end_s)[len(served.step_end_s) * first // count]
-    late = served.step_end_s >= starts
+    late = slice(len(served.step_s) * first // count, None)
     return _Seen(
         ttft_s=ttft[kept],
         tpot_s=tpot[kept],
