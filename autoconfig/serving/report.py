@@ -114,10 +114,11 @@ def show_latency(console: Console, one: DeploymentReport) -> None:
         f"  simulated {escape(str(one.plan))}: {found.requests:,} requests, {found.tokens_per_s_per_gpu:,.0f} tok/s/GPU, "
         f"{found.goodput_ratio:.0%} within limits",
         highlight=False,
+        soft_wrap=True,
     )
     for name, seconds in (("TTFT", found.ttft_s), ("TPOT", found.tpot_s), ("ITL", found.itl_s), ("E2E", found.e2e_s)):
         figures = "  ".join(f"{key} {milliseconds(value)}" for key, value in seconds.items())
-        console.print(f"    {name:<4} {figures}", highlight=False)
+        console.print(f"    {name:<4} {figures}", highlight=False, soft_wrap=True)
 
 
 def show_parts(console: Console, one: DeploymentReport) -> None:
@@ -135,13 +136,14 @@ def show_parts(console: Console, one: DeploymentReport) -> None:
         )
     )
     longest = f"; of the longest {one.longest_bytes / GIB:.3f}: {one.max_concurrency_longest:,}" if one.varies else ""
-    pieces = [f"{name} {size / GIB:.1f}" for name, size in one.weight_parts.items() if size > 0.005 * GIB]
+    pieces = [f"{name} {size / GIB:.1f}" for name, size in one.weight_parts.items() if size > 0.05 * GIB]
     console.print(
         f"  memory of a GPU: {device:.1f} GiB = weights {weights:.1f} ({', '.join(pieces)}), activations {active:.1f}, "
         f"runtime {runtime:.1f}, KV cache {pool:.1f} ({each:.3f} a sequence: {one.max_concurrency:,} at once in all{longest}), "
         f"kept free {device - weights - active - runtime - pool:.1f}",
         highlight=False,
+        soft_wrap=True,
     )
     total = sum(one.step_parts.values())
     steps = [f"{name} {s * 1e3:.2f}" for name, s in one.step_parts.items() if s > 0.002 * total]
-    console.print(f"  decode step {total * 1e3:.2f} ms = {' + '.join(steps)}", highlight=False)
+    console.print(f"  decode step {total * 1e3:.2f} ms = {' + '.join(steps)}", highlight=False, soft_wrap=True)
