@@ -80,7 +80,7 @@ def test_a_pasted_model_is_served(http):
         ({"trace": "/etc/passwd"}, 400, "trace", None),
         ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 5}]}, 400, "trace", None),
         ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 1.5}] * 2}, 400, "output_length", None),
-        ({"trace": TRACE}, 422, "beside trace", None),
+        ({"isl": 1000, "trace": TRACE}, 422, "beside trace", None),
     ],
 )
 def test_what_cannot_be_answered_is_refused(http, change, status, word, nearest):
