@@ -39,8 +39,12 @@ class Generation:
     prompt: int
     new: int
     engine: str = "megatron"
+    tokens: int | None = None
+    """Tokens of one iteration of a server (max_num_batched_tokens); the static engine takes all prompts at once."""
 
     def __post_init__(self) -> None:
+        if self.tokens is not None and not 1 <= self.tokens <= MOST_TOKENS:
+            raise InputError(f"generation.tokens={self.tokens} must be from 1 to {MOST_TOKENS:,}, or null")
         for name, least in (("prompt", 1), ("new", 2)):
             if not least <= getattr(self, name) <= MOST_TOKENS:
                 raise InputError(f"generation.{name}={getattr(self, name)} must be from {least} to {MOST_TOKENS:,} tokens")

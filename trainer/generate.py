@@ -1,8 +1,8 @@
 """Jobs of mode `generate`: rounds of requests through megatron-core's static inference engine, timed by its own events.
 
-A round is one batch: `plan.mbs` requests with prompts of `generation.prompt` tokens, each answered with `generation.new`. Tensor
-ranks run the same batch and take the same greedy tokens. The engine is StaticInferenceEngine with `legacy` (its dynamic engine
-needs flash attention) over the local layer specification, whose attention core is megatron-core's and reads the KV cache.
+A round is one batch: `plan.mbs` requests with prompts of `generation.prompt` tokens, each answered with `generation.new`.
+Tensor ranks run the same batch and take the same greedy tokens. The engine is StaticInferenceEngine with `legacy` (its dynamic
+engine needs flash attention) over the local layer specification; the attention core is megatron-core's and reads the KV cache.
 """
 
 from __future__ import annotations

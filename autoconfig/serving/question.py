@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autoconfig.serving.calibration_file import serving_calibration
 from memory_model.serving import ServingMemory, serving_memory
 from specs.engine import DEFAULT_ENGINE, EngineSpec, load_engine
 from specs.errors import InputError
@@ -18,7 +19,7 @@ from specs.model_catalogue import resolve_model
 from specs.parameters import Number
 from specs.serve_plan import EnginePlan, parse_engine_keys
 from specs.serving_formats import supports
-from time_model.serving_calibration import ServingCalibration, shipped_calibration
+from time_model.serving_calibration import ServingCalibration
 from time_model.serving_costs import ServingJob
 from time_model.serving_steady import Lengths, tokens_per_step
 
@@ -58,6 +59,8 @@ class ServeRequest:
     price: float | None = None
     top: int = 10
     simulate: int = 3
+    calibration: str | None = None
+    """File of constants that a study learned; None: the shipped ones."""
     local_files: bool = True
     """Whether the model may be a file of this machine."""
 
@@ -138,9 +141,10 @@ def understand(request: ServeRequest) -> ServeQuestion:
         raise InputError(f"--gpus-per-node {per_node}: use 1 to {MOST_GPUS}")
     assumed = list(notes)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
+    calibration = serving_calibration(request.calibration if request.local_files else None)
     assumed.append(
         f"engine {engine.name}: {'chunked' if chunked else 'whole-prompt'} prefill, "
-        f"{shipped_calibration().constants(engine, gpu).origin}"
+        f"{calibration.constants(engine, gpu).origin}"
     )
     wish = _wish(request.fix)
     for form in wish.get("weights", frozenset()):
@@ -167,7 +171,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         chunked=chunked,
         disaggregated=request.disaggregated and request.gpus > 1,
         wish=wish,
-        calibration=shipped_calibration(),
+        calibration=calibration,
         imbalance=request.imbalance,
         kv_memory_ratio=request.kv_memory_ratio,
         price=request.price,
