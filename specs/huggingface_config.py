@@ -44,7 +44,7 @@ def huggingface_config(model: ModelSpec) -> dict[str, Any]:
         if nearest is None or len(other) < len(nearest):
             nearest = other
     why = f" (nearest family differs in {', '.join(nearest)})" if nearest else ""
-    raise UnsupportedError(f"{model.name}: no Hugging Face architecture of the Llama, Qwen or Mixtral families has its shape{why}")
+    raise UnsupportedError(f"{model.name}: no Hugging Face architecture of Llama, Qwen or Mixtral has its shape{why}")
 
 
 def _common(model: ModelSpec) -> dict[str, Any]:

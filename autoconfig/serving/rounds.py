@@ -79,25 +79,30 @@ def predicted(job: ServingJob, asked: Round) -> RoundFigures:
 
 def refined(job: ServingJob, seen: Sequence[tuple[ServingJob, Round, RoundFigures]]) -> EngineConstants:
     """Constants that measured rounds give: the factor of the operators, that of communication where some round had any, the
-    host's seconds an iteration. Least squares of relative errors, none negative (Lawson and Hanson 1974). `seen`: the layout as
-    a job, what was asked, what was measured; without any, the job's own constants."""
-    rows = []
+    host's seconds an iteration and, for a server, those before a request's first one. Least squares of relative errors, none
+    negative (Lawson and Hanson 1974). `seen`: the layout as a job, what was asked, what was measured; without any, the job's
+    own constants."""
+    rows, waits = [], []
     for one, asked, measured in seen:
         first, later = features(one, asked)
         rows.append(first * (asked.chunks + 1.0) / 2.0 / measured.ttft_s)
         rest = asked.chunks - (asked.chunks + 1.0) / 2.0
         rows.append((rest * first / (asked.new - 1) + later) / measured.tpot_s)
+        waits += [0.0 if asked.tokens is None else 1.0 / measured.ttft_s, 0.0]
     if not rows:
         return job.constants
     table = np.array(rows)
-    columns = np.stack([table[:, OPERATORS] + table[:, EXPERTS], table[:, COMMUNICATION], table[:, HOST]], axis=1)
-    (factor, communication, host), _ = nnls(columns, np.ones(len(rows)))
+    columns = np.stack(
+        [table[:, OPERATORS] + table[:, EXPERTS], table[:, COMMUNICATION], table[:, HOST], np.array(waits)], axis=1
+    )
+    (factor, communication, host, request), _ = nnls(columns, np.ones(len(rows)))
     talks = bool(columns[:, 1].any())
     return EngineConstants(
         factor=float(factor),
         experts_factor=float(factor),
         communication_factor=float(communication) if talks else job.constants.communication_factor,
         host_s=float(host),
+        request_s=float(request),
         sampler_bytes=0.0,
         origin=f"{len(seen)} measured points",
     )

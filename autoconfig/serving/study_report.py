@@ -47,6 +47,8 @@ class Correction:
     operators: float
     communication: float
     host_s: float
+    request_s: float
+    """A server's, before a request's first iteration."""
     error_before: float
     """Median of |predicted / measured - 1| over throughput and TPOT of all points."""
     error_after: float
@@ -158,6 +160,7 @@ def _correction(
         operators=learned.factor,
         communication=learned.communication_factor,
         host_s=learned.host_s,
+        request_s=learned.request_s,
         error_before=error(session.candidates.forecast),
         error_after=error(corrected),
     )
@@ -237,9 +240,10 @@ def show_serving(console: Any, found: ServingFound, reason: str) -> None:
         console.print(f"Best: {found.best.plan}, {speed} at {step}; the prediction's first was {found.predicted_best}")
     console.print(f"Frontier, fastest user first: trials {', '.join(map(str, found.frontier))}")
     c = found.correction
+    waits = f" and {1e3 * c.request_s:.3g} ms a request" if c.request_s else ""
     console.print(
         f"Learned: operators take {c.operators:.2f} x their prediction, communication {c.communication:.2f} x, the host "
-        f"{1e3 * c.host_s:.3g} ms an iteration; error {c.error_before:.0%} before, {c.error_after:.0%} with it (median)."
+        f"{1e3 * c.host_s:.3g} ms an iteration{waits}; error {c.error_before:.0%} before, {c.error_after:.0%} with it (median)."
     )
     if found.rank_correlation is not None:
         console.print("Spearman over the frontier: {:.2f} throughput, {:.2f} TPOT.".format(*found.rank_correlation))

