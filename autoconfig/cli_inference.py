@@ -89,6 +89,11 @@ def search_inference(ctx: click.Context, /, as_json: bool, **options: Any) -> No
     """Rank the deployments that fit and meet the limits, best first.
 
     autoconfig search --inference --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms
+
+    With --profile: measure the frontier of throughput and time per token by jobs of a real engine on this machine or Slurm,
+    megatron-core's (--engine megatron, the default then) or vLLM's server (--engine vllm). --resume NAME goes on.
+
+    autoconfig search --inference --model llama3-8b --gpus 1 --isl 1000 --osl 256 --profile --budget 1h --study 8b
     """
     if cli_study.wants_profile(options):
         from autoconfig.cli_inference_study import check_answer_options, serving
