@@ -21,6 +21,7 @@ from specs.measurement import Measurement, RankFigures, step_statistics
 from trainer.cpu import cpu_for_cuda
 from trainer.emulate import without_peers
 from trainer.failure import Failure, Lost, classify
+from trainer.generate import generate
 from trainer.layer_timers import LayerTimers
 from trainer.live_memory import LiveMemory
 from trainer.microbatches import enough_microbatches
@@ -80,6 +81,7 @@ class Process:
             versions=versions(),
             host=socket.gethostname(),
             wall_seconds=time.monotonic() - self.started,
+            served=progress.served if failure is None else None,
             **(step_statistics(timed) if timed and failure is None else {}),
         )
 
@@ -141,6 +143,8 @@ def _train(process: Process) -> None:
             counted.enter_context(process.memory)
         if process.job.mode == "emulate":
             _emulate(process, counted)
+        elif process.job.mode == "generate":
+            generate(process.job, process.progress, process.memory, counted)
         else:
             train(build(process.job, process.device, process.memory), process.progress, counted)
 

@@ -24,6 +24,7 @@ from autoconfig.study.sampler import PlanSampler
 from autoconfig.study.settings import Budget, StudySettings
 from autoconfig.study.storage import close, errors_of, open_storage, open_study, sqlite_url
 from autoconfig.study.this_machine import on_this_device, operator_table
+from autoconfig.study.training_work import TrainingWork
 from autoconfig.study.worker import Listener, Worker
 from autoconfig.verdict import nothing_legal
 from profiler.errors import RunnerError
@@ -92,9 +93,10 @@ class Session:
         self.study.sampler = sampler
         return Worker(
             study=self.study,
-            setting=self.setting,
+            work=TrainingWork(
+                study=self.study, setting=self.setting, candidates=self.candidates, settings=self.settings, sampler=sampler
+            ),
             candidates=self.candidates,
-            settings=self.settings,
             sampler=sampler,
             runner=runner,
             jobs_folder=self.options.folder / JOBS,

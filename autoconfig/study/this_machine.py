@@ -50,7 +50,7 @@ def on_this_device(settings: StudySettings, table: Path | None) -> Local:
     ranks, assumed = request.gpus or 1, []
     limit = settings.device_memory_bytes
     if limit is None:
-        limit = int(CPU_SHARE * memory_bytes() / ranks)
+        limit = rank_memory_bytes(ranks)
         assumed.append(f"{limit / GIB:.3g} GiB for each rank, half of this machine's memory over {ranks} (--device-memory)")
     if request.seq_length is None:
         model, _ = read_model(request)
@@ -68,10 +68,20 @@ def on_this_device(settings: StudySettings, table: Path | None) -> Local:
     return Local(settings=replace(settings, device_memory_bytes=limit), request=request, assumed=tuple(assumed))
 
 
+def rank_memory_bytes(ranks: int) -> int:
+    """The default limit of a rank on this machine's CPU."""
+    return int(CPU_SHARE * memory_bytes() / ranks)
+
+
 def operator_table(study: Study, settings: StudySettings, folder: Path, python: str) -> Path:
     """The file of this machine's operators: kept in the study, measured once by `kernels.benchmark`. Raises InputError."""
     if settings.request.gpu or settings.request.cluster:
         raise InputError("--device cpu measures this machine: leave --gpu and --cluster out")
+    return cpu_table(study, folder, python)
+
+
+def cpu_table(study: Study, folder: Path, python: str) -> Path:
+    """`operator_table` whatever was asked."""
     path = folder / f"{hashlib.sha256(study.study_name.encode()).hexdigest()[:8]}-{TABLE_FILE}"
     kept = study.user_attrs.get(TABLE)
     if kept is None:
