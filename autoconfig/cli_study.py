@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shlex
 import signal
@@ -112,7 +113,7 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
     """The whole command."""
     from autoconfig.cli_options import request_of
     from autoconfig.study.screen import screen, show_found
-    from autoconfig.study.session import NothingFitsError, check_python, lock_folder, make_runner, open_session
+    from autoconfig.study.session import check_question, lock_folder, make_runner, open_session
     from autoconfig.study.settings import parse_budget
     from autoconfig.study.storage import errors_of
     from autoconfig.study.worker import Control
@@ -129,16 +130,15 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
     how = options_of_runner(
         options["folder"], options, storage_url=options["storage"], job_limit_s=job_limit_s(options)
     )
-    if how.runner == "local":
-        check_python(how.python)
+    say = (lambda text: None) if options["quiet"] else functools.partial(click.echo, err=True)
+    if resume:
+        _existing(how.folder, how.storage_url)
+    with _nothing_fits(ctx):
+        if given is not None:
+            check_question(name, given, how)
     with lock_folder(how.folder):
-        if given is not None and given.device == "cpu" and not options["quiet"]:
-            click.echo("measuring this CPU's operators, where the study has none yet ...", err=True)
-        try:
-            session = open_session(name, given, how, resume=resume)
-        except NothingFitsError as error:
-            click.echo(f"error: {error}", err=True)
-            ctx.exit(EXIT_NOTHING_FITS)
+        with _nothing_fits(ctx):
+            session = open_session(name, given, how, resume=resume, say=say)
         if not options["quiet"]:
             click.echo(f"Assumed: {'; '.join(session.assumed)}", err=True)
         control, resume_command = Control(), f"autoconfig search --resume {shlex.quote(name)}{_same_place(options)}"
@@ -154,6 +154,18 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
             click.echo(f"resume: {resume_command}", err=True)
         if control.finish or control.cancel:
             ctx.exit(EXIT_INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _nothing_fits(ctx: click.Context) -> Iterator[None]:
+    """Exit code 3 where no plan fits."""
+    from autoconfig.study.session import NothingFitsError
+
+    try:
+        yield
+    except NothingFitsError as error:
+        click.echo(f"error: {error}", err=True)
+        ctx.exit(EXIT_NOTHING_FITS)
 
 
 def _report(session: Session, options: dict[str, Any], reason: str, as_json: bool) -> Any:
@@ -345,11 +357,17 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 def delete_command(name: str, folder: Path, storage: str | None) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
     from autoconfig.study.session import lock_folder
-    from autoconfig.study.storage import delete_study, opened
+    from autoconfig.study.storage import DATABASE, delete_study, list_studies, opened, sqlite_url
+    from autoconfig.study.this_machine import forget_operators
 
     url = _existing(folder, storage)
     with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:
         delete_study(found, name)
+        left = {study.name for study in list_studies(found)}
+        if storage and (folder / DATABASE).exists():
+            with opened(sqlite_url(folder)) as own:
+                left |= {study.name for study in list_studies(own)}
+        forget_operators(folder, name, left)
     click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
 
 

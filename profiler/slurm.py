@@ -70,9 +70,7 @@ class SlurmRunner:
 
     def __init__(self, command: Command, options: SlurmOptions, environment: Mapping[str, str] | None = None) -> None:
         """Raises RunnerError where Slurm's programs are missing."""
-        missing = [program for program in PROGRAMS if shutil.which(program) is None]
-        if missing:
-            raise RunnerError(f"Slurm's {', '.join(missing)} is not on PATH; run on a login node, or say --runner local")
+        check_programs()
         self._command = command
         self._options = options
         self._environment = dict(environment or {})
@@ -212,6 +210,13 @@ class SlurmRunner:
             "#SBATCH --requeue",
             *self._options.lines(),
         ]
+
+
+def check_programs() -> None:
+    """Raises RunnerError where Slurm's programs are missing."""
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        raise RunnerError(f"Slurm's {', '.join(missing)} is not on PATH; run on a login node, or say --runner local")
 
 
 def _digest(names: Sequence[str]) -> str:
