@@ -137,7 +137,7 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
         if given is not None:
             check_question(name, given, how)
     with lock_folder(how.folder):
-        with _nothing_fits(ctx):
+        with _nothing_fits(ctx), _interrupted_early():
             session = open_session(name, given, how, resume=resume, say=say)
         if not options["quiet"]:
             click.echo(f"Assumed: {'; '.join(session.assumed)}", err=True)
@@ -154,6 +154,16 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
             click.echo(f"resume: {resume_command}", err=True)
         if control.finish or control.cancel:
             ctx.exit(EXIT_INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _interrupted_early() -> Iterator[None]:
+    """Ctrl-C before the first job, most likely while a CPU's operators are measured, which is not kept in parts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("before the first job: the same command begins again", err=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -35,6 +35,7 @@ from profiler.lock import FileLock, holder, take
 from profiler.runner import Runner
 from profiler.slurm import SlurmOptions, SlurmRunner, check_programs
 from specs.errors import FileError, InputError
+from specs.gpu import CPU_ARCHITECTURE
 
 JOBS, LOCK = "jobs", "search.lock"
 CANDIDATES = "candidates"
@@ -159,7 +160,7 @@ class Asked:
 
 
 def ask(settings: StudySettings, table: Path | None = None) -> Asked:
-    """What the time and memory models say. `table`: measured operators of this CPU; without one a CPU is taken for a GPU, which
+    """What the time and memory models say. `table`: measured operators of this CPU; without one a CPU has a GPU's speed, which
     is enough to refuse a question before anything is measured or written. Raises InputError and its kinds.
     """
     here = on_this_device(settings, table)
@@ -168,6 +169,9 @@ def ask(settings: StudySettings, table: Path | None = None) -> Asked:
     setting = question.setting
     if settings.device_memory_bytes is not None:
         setting = replace(setting, cluster=replace(setting.cluster, memory_bytes=settings.device_memory_bytes))
+    if settings.device == "cpu" and table is None:
+        gpu = replace(setting.cluster.gpu, architecture=CPU_ARCHITECTURE)
+        setting = replace(setting, cluster=replace(setting.cluster, gpu=gpu))
     ranking = rank_plans(setting, _buildable(question.wish), request.memory_margin)
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
