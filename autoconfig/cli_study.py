@@ -145,7 +145,13 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
         with contextlib.closing(session), errors_of(how.url):
             runner = make_runner(session)
             with screen(quiet=options["quiet"]) as listener, _signals(control, resume_command, listener.say):
-                reason = session.worker(runner, listener, budget, control=control).run()
+                worker = session.worker(runner, listener, budget, control=control)
+                try:
+                    reason = worker.run()
+                except Exception:
+                    if worker.abandon():
+                        listener.say(f"what ran is ended, and begins again with: {resume_command}")
+                    raise
             found = _report(session, options, reason, as_json)
         if not as_json:
             from autoconfig.cli import console

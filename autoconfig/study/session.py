@@ -37,6 +37,7 @@ from profiler.slurm import SlurmOptions, SlurmRunner, check_programs
 from specs.errors import FileError, InputError
 from specs.gpu import CPU_ARCHITECTURE
 
+OTHER_FOLDER = "; give another --folder"
 JOBS, LOCK = "jobs", "search.lock"
 CANDIDATES = "candidates"
 """Attribute of a study: a digest of its candidates."""
@@ -135,15 +136,15 @@ def lock_folder(folder: Path) -> FileLock:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"folder {str(folder)[:200]!r} cannot be made: {error.strerror or error}") from error
+        raise FileError(f"folder {str(folder)[:200]!r} cannot be made: {error.strerror or error}{OTHER_FOLDER}") from error
     try:
-        lock = take(folder / LOCK)
+        lock = _take(folder / LOCK)
         if lock is None:
             who = holder(folder / LOCK) or "another process"
             raise FileError(f"folder {folder} is in use by a search ({who}): wait for it, or give this one its own --folder")
         lock.write(f"process {os.getpid()} on {socket.gethostname()}")
     except OSError as error:
-        reason = f"{error.strerror or error}; give another --folder"
+        reason = f"{error.strerror or error}{OTHER_FOLDER}"
         raise FileError(f"folder {str(folder)[:200]!r} cannot be written to: {reason}") from error
     return lock
 
@@ -188,6 +189,13 @@ def check_question(name: str, given: StudySettings, options: Options) -> None:
     check_name(name)
     asked = ask(given)
     check_machine(options, asked.settings.device, asked.setting.cluster.num_gpus)
+
+
+def _take(path: Path) -> FileLock | None:
+    try:
+        return take(path)
+    except FileError as error:
+        raise FileError(f"{error}{OTHER_FOLDER}") from error
 
 
 def open_session(

@@ -111,7 +111,7 @@ def _benchmark(path: Path, python: str) -> None:
             return
         if done.returncode == BENCHMARK_INTERRUPTED:
             raise KeyboardInterrupt
-    said = " ".join((done.stderr or done.stdout).split())[-300:]
+    said = " ".join((done.stderr or done.stdout).rpartition("error: ")[2].split())[-300:]
     raise InputError(f"this CPU cannot be measured: {said or f'exit code {done.returncode}'}")
 
 

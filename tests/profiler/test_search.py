@@ -159,6 +159,25 @@ def test_a_full_disk(place):
         subprocess.run(["umount", str(small)], check=True)
 
 
+def test_a_database_that_fails_beside_a_running_job(place):
+    """The search says what failed and ends the job; the next one runs it again, as the same trial."""
+    process = start(place, *ARGUMENTS, *PROFILE, "--budget", "1trial", STAND_IN_EVERY_SECONDS="6")
+    wait_until(lambda: runs(place), "no job has started")
+    database = place / "work" / "studies.db"
+    whole = database.read_bytes()
+    database.write_bytes(b"no database" * 100)
+    with next((place / "work" / "jobs").glob("*/out.log")).open("a") as log:  # a step, which the search tells the storage
+        log.write("step 1/5 (timed): 0.1 s\n")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and "not a database" in err, err
+    assert "begins again with: autoconfig search --resume s" in err, err
+    assert left_over(place) == []
+    database.write_bytes(whole)
+    again = search(place, "--resume", "s", "--budget", "1trial", "--quiet")
+    assert again.returncode == 0, again.stderr
+    assert [t.user_attrs["outcome"] for t in trials_of(place, "s")] == ["measured"] and set(runs(place).values()) == {2}
+
+
 def test_a_read_only_folder(place):
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
@@ -169,7 +188,7 @@ def test_a_read_only_folder(place):
         pytest.skip("this machine does not let us mount a tmpfs")
     try:
         done = search(place, *ARGUMENTS, *PROFILE)
-        assert done.returncode == 2 and "Read-only file system" in done.stderr
+        assert done.returncode == 2 and "Read-only file system; give another --folder" in done.stderr
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
