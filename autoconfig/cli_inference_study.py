@@ -14,7 +14,6 @@ from specs.errors import InputError
 if TYPE_CHECKING:
     from autoconfig.serving.study_session import ServingSession
     from autoconfig.serving.study_settings import ServingSettings
-    from autoconfig.study.session import Options
 
 NOT_WITH_PROFILE = ("export_folder", "report")
 CPU_LENGTHS = {"isl": 64, "osl": 16}
@@ -24,12 +23,12 @@ CPU_LENGTHS = {"isl": 64, "osl": 16}
 def serving(options: dict[str, Any]) -> Kind:
     """Studies of deployments."""
     from autoconfig.serving.study_report import ServingWords, serving_found, serving_json, show_serving
-    from autoconfig.serving.study_session import make_serving_runner, open_serving
+    from autoconfig.serving.study_session import check_serving, make_serving_runner, open_serving
 
     return Kind(
         command="autoconfig search --inference",
         settings=lambda: settings_of(options),
-        check=_check,
+        check=check_serving,
         open=open_serving,
         runner=make_serving_runner,
         words=ServingWords(),
@@ -75,14 +74,6 @@ def check_answer_options(options: dict[str, Any]) -> None:
         if options[name] is not None:
             word = "export" if name == "export_folder" else name
             raise InputError(f"--{word} is not for --profile: search again with --fix, the study's tp and batch")
-
-
-def _check(how: Options, given: ServingSettings | None) -> None:
-    """Of a study that goes on, the engine is known when it was opened: the runner checks it."""
-    from autoconfig.serving.study_session import check_engine
-
-    if given is not None:
-        check_engine(how.python, given.engine)
 
 
 def _write_learned(session: ServingSession, target: Path) -> str | None:

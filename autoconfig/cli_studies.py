@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from autoconfig.cli_study import folder_option, report, storage_option, training
-from specs.errors import InputError
+from autoconfig.cli_study import existing_storage, folder_option, report, storage_option, training
 
 
 @click.group("studies")
@@ -26,7 +25,7 @@ def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
     """Every study of a folder or storage."""
     from autoconfig.study.storage import list_studies, opened
 
-    with opened(_existing(folder, storage)) as found:
+    with opened(existing_storage(folder, storage)) as found:
         rows = [
             {
                 "name": s.name, "kind": s.kind, "model": s.model, "gpus": s.gpus, "trials": s.trials, "measured": s.measured,
@@ -61,7 +60,7 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
     from autoconfig.study.session import Options
     from autoconfig.study.storage import errors_of, kind_stored, opened
 
-    url = _existing(folder, storage)
+    url = existing_storage(folder, storage)
     with opened(url) as database:
         stored = kind_stored(database, name)
     if stored == "inference":
@@ -86,20 +85,18 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 def delete_command(name: str, folder: Path, storage: str | None) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
     from autoconfig.study.session import lock_folder
-    from autoconfig.study.storage import delete_study, opened
+    from autoconfig.study.storage import DATABASE, delete_study, list_studies, opened, sqlite_url
+    from autoconfig.study.this_machine import forget_operators
 
-    url = _existing(folder, storage)
+    url = existing_storage(folder, storage)
     with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:
         delete_study(found, name)
+        left = {study.name for study in list_studies(found)}
+        if storage and (folder / DATABASE).exists():
+            with opened(sqlite_url(folder)) as own:
+                left |= {study.name for study in list_studies(own)}
+        forget_operators(folder, name, left)
     click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
-
-
-def _existing(folder: Path, storage: str | None) -> str:
-    from autoconfig.study.storage import DATABASE, sqlite_url
-
-    if storage is None and not (folder / DATABASE).exists():
-        raise InputError(f"no studies in {folder} (no {DATABASE} there): name the folder with --folder, or say --storage URL")
-    return storage or sqlite_url(folder)
 
 
 def register(cli: click.Group) -> None:

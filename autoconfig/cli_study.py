@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shlex
 import signal
@@ -126,8 +127,9 @@ class Kind:
     """That searches."""
     settings: Callable[[], Any]
     """What the options ask. Raises InputError."""
-    check: Callable[[Options, Any], None]
-    """Whether jobs can run on this machine. Raises RunnerError."""
+    check: Callable[[str, Any, Options], None]
+    """Whether the question can be asked and its jobs can run here, with nothing measured or written. Raises what `open` and
+    `runner` raise."""
     open: Callable[..., Any]
     runner: Callable[[Any], Any]
     words: Any
@@ -145,12 +147,12 @@ def training(options: dict[str, Any]) -> Kind:
     from autoconfig.cli_options import request_of
     from autoconfig.study.report import found_json, study_found
     from autoconfig.study.screen import TrainingWords, show_found
-    from autoconfig.study.session import check_python, make_runner, open_session
+    from autoconfig.study.session import check_question, make_runner, open_session
 
     return Kind(
         command="autoconfig search",
         settings=lambda: settings_of_options(request_of(options), options),
-        check=lambda how, _: check_python(how.python),
+        check=check_question,
         open=open_session,
         runner=make_runner,
         words=TrainingWords(),
@@ -175,7 +177,7 @@ def _write_learned(session: Session, target: Path) -> str | None:
 def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_json: bool, model_given: bool) -> None:
     """The whole command."""
     from autoconfig.study.screen import screen
-    from autoconfig.study.session import NothingFitsError, lock_folder
+    from autoconfig.study.session import lock_folder
     from autoconfig.study.settings import parse_budget
     from autoconfig.study.storage import errors_of
     from autoconfig.study.worker import Control
@@ -192,16 +194,15 @@ def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_j
     how = options_of_runner(
         options["folder"], options, storage_url=options["storage"], job_limit_s=job_limit_s(options)
     )
-    if how.runner == "local":
-        kind.check(how, given)
+    say = (lambda text: None) if options["quiet"] else functools.partial(click.echo, err=True)
+    if resume:
+        existing_storage(how.folder, how.storage_url)
+    with _nothing_fits(ctx):
+        if given is not None:
+            kind.check(name, given, how)
     with lock_folder(how.folder):
-        if given is not None and given.device == "cpu" and not options["quiet"]:
-            click.echo("measuring this CPU's operators, where the study has none yet ...", err=True)
-        try:
-            session = kind.open(name, given, how, resume=resume)
-        except NothingFitsError as error:
-            click.echo(f"error: {error}", err=True)
-            ctx.exit(EXIT_NOTHING_FITS)
+        with _nothing_fits(ctx), _interrupted_early():
+            session = kind.open(name, given, how, resume=resume, say=say)
         if not options["quiet"]:
             click.echo(f"Assumed: {'; '.join(session.assumed)}", err=True)
         control, resume_command = Control(), f"{kind.command} --resume {shlex.quote(name)}{_same_place(options)}"
@@ -211,7 +212,13 @@ def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_j
                 screen(quiet=options["quiet"], words=kind.words) as listener,
                 _signals(control, resume_command, listener.say),
             ):
-                reason = session.worker(runner, listener, budget, control=control).run()
+                worker = session.worker(runner, listener, budget, control=control)
+                try:
+                    reason = worker.run()
+                except Exception:
+                    if worker.abandon():
+                        listener.say(f"what ran is ended, and begins again with: {resume_command}")
+                    raise
             found = report(kind, session, options["save_calibration"], reason, as_json)
         if not as_json:
             from autoconfig.cli import console
@@ -220,6 +227,28 @@ def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_j
             click.echo(f"resume: {resume_command}", err=True)
         if control.finish or control.cancel:
             ctx.exit(EXIT_INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _interrupted_early() -> Iterator[None]:
+    """Ctrl-C before the first job, most likely while a CPU's operators are measured, which is not kept in parts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("before the first job: the same command begins again", err=True)
+        raise
+
+
+@contextlib.contextmanager
+def _nothing_fits(ctx: click.Context) -> Iterator[None]:
+    """Exit code 3 where no plan fits."""
+    from autoconfig.study.session import NothingFitsError
+
+    try:
+        yield
+    except NothingFitsError as error:
+        click.echo(f"error: {error}", err=True)
+        ctx.exit(EXIT_NOTHING_FITS)
 
 
 def report(kind: Kind, session: Any, save_calibration: str | None, reason: str, as_json: bool) -> Any:
@@ -341,3 +370,12 @@ def _same_place(options: dict[str, Any]) -> str:
     if options.get("gpus_here"):
         parts.append(f"--gpus-here {options['gpus_here']}")
     return "".join(f" {part}" for part in parts)
+
+
+def existing_storage(folder: Path, storage: str | None) -> str:
+    """The storage's URL. Raises InputError where the folder has none."""
+    from autoconfig.study.storage import DATABASE, sqlite_url
+
+    if storage is None and not (folder / DATABASE).exists():
+        raise InputError(f"no studies in {folder} (no {DATABASE} there): name the folder with --folder, or say --storage URL")
+    return storage or sqlite_url(folder)

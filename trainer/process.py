@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import time
 import traceback
 from typing import Any
@@ -28,6 +27,7 @@ from trainer.microbatches import enough_microbatches
 from trainer.parallel import parallel_groups, process_group_timeout
 from trainer.peers import Peers
 from trainer.result_file import ResultFile
+from trainer.say import say
 from trainer.training import Progress, build, rank_figures, train
 from trainer.versions import device_name, versions
 from trainer.without_engine import without_engine
@@ -94,7 +94,7 @@ def run_process(job: Job, result: ResultFile, peer_timeout: float) -> ExitCode:
     """Run this rank to its end. Returns the exit code, the same for all ranks that can still hear each other."""
     process = Process(job, result)
     if job.device == "cuda" and (reason := _no_device()) is not None:
-        _print(f"no device: {reason}")
+        say(f"no device: rank {process.rank}: {reason}")
         return ExitCode.NO_DEVICE
     try:
         store = _store(process, peer_timeout)
@@ -195,9 +195,5 @@ def _use_gpu(job: Job, device: torch.device) -> None:
 
 
 def _early(failure: Failure) -> ExitCode:
-    _print(f"{failure.code.name.lower().replace('_', ' ')}: {failure.message}")
+    say(f"{failure.code.name.lower().replace('_', ' ')}: {failure.message}")
     return failure.code
-
-
-def _print(message: str) -> None:
-    print(f"trainer: {message}", file=sys.stderr, flush=True)

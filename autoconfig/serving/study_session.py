@@ -20,15 +20,15 @@ from autoconfig.serving.study_settings import ServingSettings
 from autoconfig.serving.study_work import ServingWork
 from autoconfig.study.session import CANDIDATES, JOBS, Options, check_python, owner_of
 from autoconfig.study.settings import Budget
-from autoconfig.study.storage import close, errors_of, open_storage, open_study
-from autoconfig.study.this_machine import cpu_table, rank_memory_bytes
+from autoconfig.study.storage import check_name, close, errors_of, open_storage, open_study
+from autoconfig.study.this_machine import operator_table, rank_memory_bytes
 from autoconfig.study.worker import Listener, Worker
 from profiler.errors import RunnerError
 from profiler.folder import JobFolder
 from profiler.launch import environment, torchrun
 from profiler.local import LocalRunner
 from profiler.runner import Command, Runner
-from profiler.slurm import SlurmRunner
+from profiler.slurm import SlurmRunner, check_programs
 from specs.errors import InputError
 from specs.job import Job
 from specs.local_gpu import gpu_of_file
@@ -83,14 +83,33 @@ class ServingSession:
         )
 
 
-def open_serving(name: str, given: ServingSettings | None, options: Options, *, resume: bool) -> ServingSession:
-    """Load or make the study, answer its question, and list its candidates. Raises InputError and its kinds."""
-    if given is not None:
-        understand(given.request)  # nothing is stored of a question that cannot be asked
+def check_serving(name: str, given: ServingSettings, options: Options) -> None:
+    """Whether `open_serving` and `make_serving_runner` would take this, with nothing measured or written. Raises what they
+    raise."""
+    check_name(name)
+    _check_length(understand(given.request))
+    if options.runner == "slurm":
+        check_programs()
+    else:
+        check_engine(options.python, given.engine, 1 if given.device == "cuda" else 0)
+
+
+def open_serving(
+    name: str,
+    given: ServingSettings | None,
+    options: Options,
+    *,
+    resume: bool,
+    say: Callable[[str], None] = lambda text: None,
+) -> ServingSession:
+    """Load or make the study, answer its question, and list its candidates. `say` hears what takes long. Raises InputError and
+    its kinds."""
     storage = open_storage(options.url)
     with errors_of(options.url):
         study, settings = open_study(storage, name, given, resume=resume, wanted=ServingSettings)
-        table = cpu_table(study, options.folder, _benchmark_python(options.python)) if settings.device == "cpu" else None
+        table = None
+        if settings.device == "cpu":
+            table = operator_table(study, options.folder, _benchmark_python(options.python), say)
     question = understand(settings.request)
     _check_length(question)
     if table is not None:
@@ -144,10 +163,10 @@ def make_serving_runner(session: ServingSession) -> Runner:
     on_gpu = settings.device == "cuda"
     variables = environment(None if on_gpu else 1)
     command = serving_command(options.python, settings.engine)
+    gpus = max(row.plan.tp for row in session.candidates.rows)
     if options.runner == "slurm":
-        gpus = max(row.plan.tp for row in session.candidates.rows)
         return SlurmRunner(command, replace(options.slurm, nodes=1, gpus_per_node=gpus if on_gpu else 0), variables)
-    check_engine(options.python, settings.engine)
+    check_engine(options.python, settings.engine, gpus if on_gpu else 0)
     return LocalRunner(command, variables, nvml=on_gpu)
 
 
@@ -162,10 +181,12 @@ def serving_command(python: str, engine: str) -> Command:
     return command
 
 
-def check_engine(python: str, engine: str) -> None:
-    """The interpreter has the engine. Raises RunnerError."""
-    checks: dict[str, Callable[[], None]] = {"megatron": lambda: check_python(python), "vllm": lambda: _check_vllm(python)}
-    checks[engine]()
+def check_engine(python: str, engine: str, gpus: int) -> None:
+    """The interpreter has the engine and finds so many GPUs. Raises RunnerError."""
+    if engine == "megatron":
+        check_python(python, gpus)
+    else:
+        _check_vllm(python)
 
 
 def _check_vllm(python: str) -> None:

@@ -13,8 +13,8 @@ from specs.json_record import canonical_json, from_json, to_json
 from specs.units import GIB
 
 SCHEMA_VERSION = 1
-SHOWN_ONLY = ("include", "sort_by", "top", "tokens", "price", "gpu_table")
-"""Fields of a Request that change what is printed, or where a file lies, and not what is measured."""
+SHOWN_ONLY = ("include", "sort_by", "top", "tokens", "price")
+"""Fields of a Request that change what is printed, and not what is measured."""
 DEVICES = ("cuda", "cpu")
 OBJECTIVES = ("step", "headroom", "cost")
 

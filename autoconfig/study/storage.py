@@ -132,6 +132,12 @@ def _first_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__)[:200]
 
 
+def check_name(name: str) -> None:
+    """Raises InputError where a study cannot be called so."""
+    if not name or len(name) > 200 or any(not character.isprintable() for character in name):
+        raise InputError(f"study name {name[:60]!r}: 1 to 200 printable characters")
+
+
 def open_study(
     storage: RDBStorage,
     name: str,
@@ -144,8 +150,7 @@ def open_study(
 
     Raises UnknownNameError where there is none to resume, InputError where another question was stored under this name.
     """
-    if not name or len(name) > 200 or any(not character.isprintable() for character in name):
-        raise InputError(f"study name {name[:60]!r}: 1 to 200 printable characters")
+    check_name(name)
     try:
         study = optuna.load_study(study_name=name, storage=storage)
     except KeyError:
@@ -242,6 +247,6 @@ def delete_study(storage: RDBStorage, name: str) -> None:
 
 
 __all__ = [
-    "DATABASE", "StudySummary", "close", "delete_study", "errors_of", "list_studies", "open_storage", "open_study", "opened",
-    "shown", "sqlite_url",
+    "DATABASE", "StudySummary", "check_name", "close", "delete_study", "errors_of", "list_studies", "open_storage",
+    "open_study", "opened", "shown", "sqlite_url",
 ]  # fmt: skip

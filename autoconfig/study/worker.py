@@ -5,6 +5,7 @@ Everything is in the storage and the job folders: a worker that was killed is fo
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from profiler.folder import JobFolder, prepare, read_json
 from profiler.outcome import FINAL, Kind, Outcome, outcome_of
 from profiler.progress import timed_steps
 from profiler.runner import Life, Runner
-from specs.errors import InputError
+from specs.errors import AutoconfigError, InputError
 from specs.exit_code import ExitCode
 
 MOST_ATTEMPTS = 3
@@ -132,6 +133,15 @@ class Worker:
         except JobsFailError:
             self._cancel_all("no job can be measured here")
             raise
+
+    def abandon(self) -> bool:
+        """After an error that ended `run`: end its jobs, and tell nobody; the next search starts them again. Whether there were
+        any. One that cannot be ended is found again."""
+        running, self.running = self.running, []
+        with contextlib.suppress(AutoconfigError, OSError):
+            for one in running:
+                self.runner.cancel(one.folder)
+        return bool(running)
 
     @property
     def gpu_hours(self) -> float:
