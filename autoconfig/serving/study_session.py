@@ -87,7 +87,9 @@ def check_serving(name: str, given: ServingSettings, options: Options) -> None:
     """Whether `open_serving` and `make_serving_runner` would take this, with nothing measured or written. Raises what they
     raise."""
     check_name(name)
-    _check_length(understand(given.request))
+    question = understand(given.request)
+    _check_length(question)
+    candidates_of(question)
     if options.runner == "slurm":
         check_programs()
     else:

@@ -149,11 +149,11 @@ def test_studies_and_calibrations_of_serving(killed, autoconfig):
         (("--isl", "300", "--engine", "vllm", "--python", "/bin/true"), "256 positions"),
     ],
 )
-def test_what_a_study_of_serving_refuses(wrong, said, autoconfig, tmp_path, monkeypatch):
-    monkeypatch.setattr("autoconfig.serving.study_session.cpu_table", lambda *_: None)
+def test_what_a_study_of_serving_refuses(wrong, said, autoconfig, tmp_path):
     asked = ("--model", MODEL, "--gpus", "1", "--device", "cpu", "--profile", "--study", "x", "--folder", str(tmp_path))
     found = autoconfig.run("search", "--inference", *asked, *wrong)
     assert found.exit_code == 2 and said in found.output, found.output
+    assert not list(tmp_path.iterdir())  # said before anything is measured or written
 
 
 def choices(model="qwen2.5-0.5b", gpus=2, fix=()):
@@ -220,7 +220,8 @@ def test_a_communication_factor_is_learned_from_tensor_parallel_points_only():
 
 
 def test_stored_questions_of_serving_come_back():
-    settings = ServingSettings(request=ServeRequest(model="llama3-8b", gpus=2, engine="vllm", fix=("tp=2",)), seed=4)
+    asked = ServeRequest(model="llama3-8b", gpus=2, engine="vllm", isl=64, osl=16, fix=("tp=2",))
+    settings = ServingSettings(request=asked, seed=4)
     assert settings_of(settings_json(settings), "x", ServingSettings) == settings
     with pytest.raises(InputError, match="measures serving"):
         settings_of(settings_json(settings), "study x")
