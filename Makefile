@@ -16,7 +16,7 @@ GPU_PYTHON ?= $(PYTHON)
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test services lint judge bench soak tables calibration accuracy profiling-docs gpu clean
+.PHONY: help demo test services lint judge bench soak tables calibration accuracy inference-docs profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -27,6 +27,7 @@ help:
 	@echo "make tables  distil measured operators to time_model/data/operators and data/serving (downloads a wheel of 82 MB)"
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
 	@echo "make accuracy     write docs/accuracy.md"
+	@echo "make inference-docs  write the examples of docs/inference.md (after a refit)"
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
@@ -66,6 +67,9 @@ calibration: $(DEV)
 
 profiling-docs: $(DEV)
 	$(BIN)/python -m tools.profiling_docs
+
+inference-docs: $(DEV)
+	$(BIN)/python docs/generate_inference.py
 
 accuracy: $(DEV)
 	$(BIN)/autoconfig validate --docs docs/accuracy.md

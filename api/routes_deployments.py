@@ -5,18 +5,47 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from pydantic import Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from api.bodies import _Body, _fields, _Text
 from api.schemas import answer_schemas, body_schema
 from autoconfig.cli_inference import search_inference
 
-_LEFT_OUT = ("inference", "export_folder", "ttft_s", "tpot_s")
+_LEFT_OUT = ("inference", "export_folder", "ttft_s", "tpot_s", "trace")
+MOST_TRACE_ROWS = 10_000
+"""Of a trace in a body; the command line reads longer ones from files."""
+
+
+class TraceRow(BaseModel):
+    """One recorded request; other keys (Mooncake's hash_ids) are not read."""
+
+    model_config = ConfigDict(strict=True)
+
+    timestamp: float = Field(description="Arrival in milliseconds; not before that of the row above.")
+    input_length: int = Field(description="Input tokens, from 1 to 2,000,000.")
+    output_length: int = Field(description="Output tokens, from 1 to 2,000,000.")
+
+
 _limit: Any = _Text | float | None
 DeploymentsBody = create_model(
     "DeploymentsBody",
     __base__=_Body,
     ttft=(_limit, Field(default=None, description="Limit of the mean time to first token: seconds, or text like `2s`.")),
+    trace=(
+        list[TraceRow] | None,
+        Field(
+            default=None,
+            description="Requests as recorded, in place of lengths and rate: rows of Mooncake's traces, in order of arrival.",
+            min_length=2,
+            max_length=MOST_TRACE_ROWS,
+            examples=[
+                [
+                    {"timestamp": 0, "input_length": 900, "output_length": 120},
+                    {"timestamp": 350, "input_length": 4000, "output_length": 60},
+                ]
+            ],
+        ),
+    ),
     tpot=(_limit, Field(default=None, description="Limit of the mean time per output token, likewise.", examples=["50ms"])),
     **_fields(search_inference, _LEFT_OUT),
 )
@@ -39,4 +68,5 @@ def components() -> dict[str, Any]:
     funnel = found["Serve"]["properties"]["funnel"]  # without the seconds: the same question gives the same bytes
     del funnel["properties"]["seconds"]
     funnel["required"].remove("seconds")
-    return {**found, DeploymentsBody.__name__: body_schema(DeploymentsBody)}
+    body = body_schema(DeploymentsBody)
+    return {**found, **body.pop("$defs", {}), DeploymentsBody.__name__: body}

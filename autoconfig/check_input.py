@@ -131,6 +131,8 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         global_batch_size=request.global_batch_size,
     )
     assumed: list[str] = []
+    if script.num_gpus is not None and script.num_gpus != gpus:
+        assumed.append(f"{gpus:,} GPUs (--gpus); the script itself starts {script.num_gpus:,}")
     gpu = request.gpu
     if gpu is None and request.cluster is None and (own := exported_gpu(text)):
         gpu = own

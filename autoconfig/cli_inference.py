@@ -40,15 +40,25 @@ class Seconds(click.ParamType[float]):
 @inference_flag
 @click.option("--model", required=True, help="Catalogue name (llama3-70b), a size, or a Hugging Face config.json.")
 @click.option("--gpus", type=int, required=True, help="Number of GPUs; with --goal gpus the most there are.")
-@click.option("--gpu", default="h100-sxm-80gb", show_default=True, help="GPU type (see `autoconfig gpus`).")
+@click.option("--gpu", help="GPU type (see `autoconfig gpus`).  [default: h100-sxm-80gb]")
 @click.option("--gpus-per-node", type=int, help="GPUs that reach each other over the link; the usual server's if not given.")
-@click.option("--engine", default="trtllm-1.2", show_default=True, help="Engine generation (see docs/inference.md).")
-@click.option("--isl", type=int, default=1000, show_default=True, help="Input tokens of a request.")
-@click.option("--osl", type=int, default=1000, show_default=True, help="Output tokens of a request.")
+@click.option("--engine", help="Engine generation (see `autoconfig engines`).  [default: trtllm-1.2]")
+@click.option("--isl", type=int, help="Input tokens of a request, on average.  [default: 1000]")
+@click.option("--osl", type=int, help="Output tokens of a request, on average.  [default: 1000]")
+@click.option("--isl-stddev", type=float, help="Standard deviation of the input tokens.  [default: 0]")
+@click.option("--osl-stddev", type=float, help="Standard deviation of the output tokens.  [default: 0]")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    help="Requests as recorded, in place of lengths and rate: CSV of the Azure or BurstGPT traces, JSON lines of Mooncake's.",
+)
 @click.option("--ttft", "ttft_s", type=Seconds(), help="Limit of the mean time to first token, like 2s.")
 @click.option("--tpot", "tpot_s", type=Seconds(), help="Limit of the mean time per output token, like 50ms.")
 @click.option(
-    "--rate", type=float, default=0.0, help="Requests per second that arrive (Poisson); without it the queue is never empty."
+    "--rate",
+    type=float,
+    default=0.0,
+    help="Requests per second that arrive (Poisson; a trace's times are stretched); without it the queue is never empty.",
 )
 @click.option("--goal", type=click.Choice(GOALS), default="throughput", show_default=True, help="What is best.")
 @click.option(
@@ -58,10 +68,7 @@ class Seconds(click.ParamType[float]):
 @click.option("--prefix-hit", type=float, default=0.0, help="Share of the input whose cache is there already.")
 @click.option("--draft-tokens", type=int, default=0, help="Draft tokens checked per step (speculative decoding, MTP).")
 @click.option("--acceptance", type=float, default=0.0, help="Chance that a draft token is accepted.")
-@click.option("--length-cv", type=float, default=0.0, help="Coefficient of variation of both lengths, in the simulation.")
-@click.option(
-    "--imbalance", type=float, default=1.4, show_default=True, help="Experts: rows of the busiest rank over the mean."
-)
+@click.option("--imbalance", type=float, help="Experts: rows of the busiest rank over the mean.  [default: 1.4]")
 @click.option("--disaggregated/--aggregated-only", default=True, help="Also separate prefill and decode instances.")
 @click.option(
     "--chunked-prefill/--whole-prompts", "chunked", default=None, help="Split prompts over iterations; the engine's default."

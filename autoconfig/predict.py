@@ -26,7 +26,7 @@ from autoconfig.plan_rules import broken_as_published, broken_rules
 from autoconfig.question import Progress
 from autoconfig.row_cells import CellError, Row, cell, flag
 from autoconfig.rules import RULE_TEXT, Setting
-from autoconfig.run_tables import check_columns, check_rows, read_csv, unread_columns, write_csv
+from autoconfig.run_tables import check_columns, check_rows, read_csv, unread_columns, with_short_names, write_csv
 from autoconfig.search import rank_plans
 from memory_model.overhead import allocator_bytes, fit_probability
 from memory_model.predict import estimate_memory
@@ -62,7 +62,7 @@ LEAST_ROWS_FOR_WORKERS = 2_000
 ROWS_PER_BLOCK = 1_000
 SHIPPED_TABLE = (
     "a model of the catalogue by name needs no shape; the columns are those of "
-    "autoconfig/data/published/training_measurements.csv"
+    "autoconfig/data/published/training_measurements.csv, or Megatron's names of them (global_batch_size)"
 )
 MORE_COLUMNS = frozenset({"etp", "fp8_recipe", "hidden_dropout", "deterministic"})
 """Read, and not among the columns of the table that ships."""
@@ -123,7 +123,7 @@ def read_table(source: Path) -> list[dict[str, str]]:
 
 
 def _read(source: Path) -> tuple[list[str], list[dict[str, str]]]:
-    columns, rows = read_csv(source)
+    columns, rows = with_short_names(*read_csv(source))
     needed = {"gpu"} if "model" in columns else {"gpu", "hidden", "heads", "layers", "seq"}
     check_columns(source, columns, needed, SHIPPED_TABLE)
     return columns, rows

@@ -13,6 +13,30 @@ from specs.errors import FileError, InputError, nearest
 MAX_INPUT_BYTES = 512 * 2**20
 MOST_NAMED = 12
 """Columns that a warning names; the others are counted."""
+MEGATRON_NAMES = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+    "num_query_groups": "kv_heads",
+    "ffn_hidden_size": "ffn",
+    "vocab_size": "vocab",
+    "seq_length": "seq",
+    "num_experts": "experts",
+    "moe_router_topk": "topk",
+    "num_gpus": "gpus",
+    "world_size": "gpus",
+    "tensor_model_parallel_size": "tp",
+    "sequence_parallel": "sp",
+    "pipeline_model_parallel_size": "pp",
+    "virtual_pipeline_model_parallel_size": "vpp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp",
+    "data_parallel_size": "dp",
+    "micro_batch_size": "mbs",
+    "global_batch_size": "gbs",
+}
+"""Megatron's names of columns of training runs, and ours."""
 
 
 def read_csv(source: Path) -> tuple[list[str], list[dict[str, str]]]:
@@ -54,6 +78,17 @@ def check_rows(source: Path, rows: Sequence[object]) -> None:
     """Raises InputError for a table without a row."""
     if not rows:
         raise InputError(f"{source} has a header and no rows: give one line per run below it")
+
+
+def with_short_names(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> tuple[list[str], list[dict[str, str]]]:
+    """The table with MEGATRON_NAMES under our names; a column whose short name (or another of its names) stands beside it keeps
+    its own."""
+    short: dict[str, str] = {}
+    for name in columns:
+        ours = MEGATRON_NAMES.get(name.strip().lstrip("-").replace("-", "_"))
+        if ours is not None and ours not in columns and ours not in short.values():
+            short[name] = ours
+    return [short.get(name, name) for name in columns], [{short.get(k, k): v for k, v in row.items()} for row in rows]
 
 
 def unread_columns(columns: Iterable[str], read: Collection[str]) -> str:

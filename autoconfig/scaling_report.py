@@ -85,7 +85,8 @@ def _table(answer: ScalingAnswer, *, narrow: bool) -> Table:
     with_days = any(point.days is not None for point in answer.points)
     with_cost = any(point.cost is not None for point in answer.points)
     speedup = [] if narrow else ["speedup"]
-    right = ["GPUs", "step s", "tokens/s", *speedup, "efficiency", "goodput", *["days"] * with_days, *["cost"] * with_cost]
+    money = [*["days"] * with_days, *["cost"] * with_cost]
+    right = ["GPUs", "step s", "tokens/s", *speedup, "efficiency", "goodput", *money, "fit"]
     table.add_column("GPU")
     for name in right:
         table.add_column(name, justify="right", no_wrap=True)
@@ -103,6 +104,7 @@ def _table(answer: ScalingAnswer, *, narrow: bool) -> Table:
             f"{point.goodput.share:.1%}",
         ]
         cells += [_days(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
+        cells.append(f"{point.report.confidence.fit_probability:.0%}")
         table.add_row(point.gpu, *cells, str(point.report.plan))
     return table
 

@@ -13,7 +13,7 @@ from autoconfig.evaluate import Money, PlanReport, Violation, report_plan, viola
 from autoconfig.nearest_plan import nearest_legal
 from autoconfig.question import Question, Request, understand
 from autoconfig.remedies import Remedy, remedies
-from autoconfig.search import SAFE_FIT, Ranking, rank_plans
+from autoconfig.search import SAFE_FIT, Ranking, first_positions, rank_plans
 from autoconfig.verdict import RESOLUTION, nothing_legal, reason_for, tie_groups
 from specs.layouts import stage_layers
 from specs.plan import TrainPlan, parse_plan
@@ -87,8 +87,8 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
 
     order = [int(position) for position in _sorted(ranking, request.sort_by)[: request.top]]
     groups = tie_groups(ranking.step_seconds[ranking.best])
-    layout_ranks = {int(ranking.space.layout_id[ranking.row[p]]): rank for rank, p in enumerate(ranking.best)}
-    ranks = [layout_ranks[int(ranking.space.layout_id[ranking.row[p]])] for p in order]
+    layout_ids = ranking.space.layout_id[ranking.row]
+    ranks = [int(np.flatnonzero(layout_ids[ranking.best] == layout_ids[p])[0]) for p in order]
     reports = [report(position) for position in order]
     first = report(int(ranking.best[0])) if len(ranking.best) else None
     plans = tuple(
@@ -183,8 +183,7 @@ def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
     if sort_by != "memory":
         return ranking.best
     by_peak = np.lexsort((ranking.step_seconds, ranking.peak_bytes))
-    _, first = np.unique(ranking.space.layout_id[ranking.row[by_peak]], return_index=True)
-    return by_peak[np.sort(first)]
+    return by_peak[first_positions(ranking.space.layout_id[ranking.row[by_peak]])]
 
 
 def _read_plan(text: str, question: Question) -> TrainPlan:

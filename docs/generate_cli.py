@@ -70,8 +70,8 @@ options of their name `decisions`, `published_plans`, `memory`, `verdicts`, `hea
 `predict` writes one row per row of its table: `id`, step seconds with the 5 % and 95 % bound, tokens/s, TFLOPS and MFU in the
 row's `flops_convention`, peak GiB of its `peak_rank` and `peak_kind`, whether and how likely it fits, the confidence class, and
 a note: the rules that a plan breaks (its confidence is low then), what was assumed, where the model's name and its shape
-contradict each other, or why there is no prediction. Columns that nothing reads are named on stderr. A plan that is not whole
-is completed by search.
+contradict each other, or why there is no prediction. Columns may have Megatron's names (`global_batch_size`); those that
+nothing reads are named on stderr. A plan that is not whole is completed by search.
 
 `search --export DIR` (the first plan) and `export PLAN --output DIR` write `train.sh` (torchrun), `train.sbatch` (Slurm) and
 `plan.json` ([plan.schema.json](../autoconfig/schemas/plan.schema.json)). The scripts hold every Megatron-LM argument, start on

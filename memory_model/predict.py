@@ -6,6 +6,7 @@ Direction of calls: `estimate_memory` -> `tables.layer_tables` (per unique shape
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,8 @@ from specs.software import SoftwareStack
 Floats = npt.NDArray[np.float64]
 ROWS_PER_BLOCK = 8192
 """Rows combined at once, so that temporaries stay in the processor's cache."""
+WORTH_TAKING = 0.7
+"""Share of hopeful rows from which on all are computed: taking rows costs as well."""
 MOMENTS = (
     "mlp_backward",
     "attention_backward",
@@ -98,7 +101,7 @@ def estimate_memory(
         return stage_terms(model, cluster, numerics, stack, workload, block, every=detail)
 
     def layers(block: Layouts) -> LayerTable:
-        return layer_tables(model, cluster.gpu, numerics, stack, workload, block, recomputes, detail=detail)
+        return layer_tables(model, cluster.gpu, numerics, stack, workload, block, recomputes)
 
     if detail:
         return _detailed(layers(layouts), stages(layouts), recomputes, limit, cluster.memory_bytes)
@@ -111,17 +114,30 @@ def estimate_memory(
             hopeful = terms.state.max(axis=1) <= limit[rows]
             rows, block, terms = rows[hopeful], block.take(hopeful), terms.take(hopeful)
         if len(rows):
-            peaks[rows] = _peaks(_Fixed.of(layers(block), terms), recomputes)
+            fixed = _Fixed.of(layers(block), dataclasses.replace(terms, state_parts={}))
+            peaks[rows] = _peaks(fixed, recomputes, limit[rows] if skip_hopeless else None)
     return MemoryEstimate(peak_bytes=peaks, limit_bytes=limit, device_bytes=cluster.memory_bytes)
 
 
-def _peaks(fixed: _Fixed, recomputes: Sequence[Recompute]) -> Floats:
-    """[n, R]: the worst stage's peak."""
-    peaks = np.empty((len(fixed.terms.state), len(recomputes)))
+def _peaks(fixed: _Fixed, recomputes: Sequence[Recompute], limit: Floats | None) -> Floats:
+    """[n, R]: the worst stage's peak; with a limit, infinite where what the first stage holds is already above it."""
+    peaks = np.full((len(fixed.terms.state), len(recomputes)), np.inf)
+    first = fixed.terms.first_stage()
     for r, recompute in enumerate(recomputes):
-        _, moments = _stage_moments(fixed, recompute, r)
-        np.max(_largest(moments), axis=1, out=peaks[:, r])
+        if limit is not None:
+            held, _ = _held(fixed.layer, first, recompute, r)
+            rows = np.flatnonzero((first.state + held)[:, 0] <= limit)
+            if len(rows) < WORTH_TAKING * len(peaks):
+                if len(rows):
+                    peaks[rows, r] = _worst_stage(fixed.take(rows), recompute, r)
+                continue
+        peaks[:, r] = _worst_stage(fixed, recompute, r)
     return peaks
+
+
+def _worst_stage(fixed: _Fixed, recompute: Recompute, r: int) -> Floats:
+    _, moments = _stage_moments(fixed, recompute, r)
+    return np.asarray(_largest(moments).max(axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,15 +157,21 @@ class _Fixed:
     def of(cls, layer: LayerTable, terms: StageTerms) -> _Fixed:
         present = {kind: held > 0 for kind, held in terms.layers_in_flight.items()}
         largest = {
-            name: _largest_of_kinds({kind: getattr(table, name) for kind, table in layer.kinds.items()}, present)
+            name: _largest_of_kinds(layer.columns(name), present)
             for name in ("mlp_backward", "whole", "mlp_whole")
         }
         attention = layer.attention_backward[:, None]
         return cls(layer=layer, terms=terms, present=present, attention_backward=attention, **largest)
 
+    def take(self, rows: npt.NDArray[np.int64]) -> _Fixed:
+        """These rows alone."""
+        present = {kind: held[rows] for kind, held in self.present.items()}
+        arrays = {name: getattr(self, name)[rows] for name in ("mlp_backward", "attention_backward", "whole", "mlp_whole")}
+        return _Fixed(layer=self.layer.take(rows), terms=self.terms.take(rows), present=present, **arrays)
+
     def largest(self, name: str, r: int) -> Floats:
         """[n, S]: the largest value over the kinds of layer on each stage of a column that depends on the recompute option."""
-        return _largest_of_kinds({kind: getattr(table, name)[:, r] for kind, table in self.layer.kinds.items()}, self.present)
+        return _largest_of_kinds(self.layer.columns(name, r), self.present)
 
 
 def _largest_of_kinds(columns: dict[str, Floats], present: dict[str, npt.NDArray[np.bool_]]) -> Floats:
@@ -205,18 +227,24 @@ class _Stages:
     """MLP activations of one layer, gone when attention's backward starts."""
 
 
-def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages, dict[str, Floats]]:
-    """What the stages hold and their total bytes by moment, under recompute option number `r`."""
-    terms = fixed.terms
+def _held(layer: LayerTable, terms: StageTerms, recompute: Recompute, r: int) -> tuple[Floats, Floats]:
+    """Activations saved from forward, and the part of them that is inputs of checkpointed layers."""
     held = np.zeros(terms.state.shape)
-    for kind, table in fixed.layer.kinds.items():
-        held += terms.layers_in_flight[kind] * table.kept[:, r, None]
+    for kind, kept in layer.columns("kept", r).items():
+        held += terms.layers_in_flight[kind] * kept[:, None]
     inputs: Floats = np.zeros((1, 1))
     if recompute.granularity == "full":
         held *= 1.0 - recomputed_layers_per_chunk(recompute, terms.chunk_layers) / terms.chunk_layers
         checkpoints = checkpoints_per_chunk(recompute, terms.chunk_layers) * terms.chunks_in_flight
-        inputs = checkpoints * fixed.layer.layer_input[:, None]
+        inputs = checkpoints * layer.layer_input[:, None]
         held += inputs
+    return held, inputs
+
+
+def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages, dict[str, Floats]]:
+    """What the stages hold and their total bytes by moment, under recompute option number `r`."""
+    terms = fixed.terms
+    held, inputs = _held(fixed.layer, terms, recompute, r)
     back_mlp, back_attention = (
         recomputed_activations(recompute, terms.chunk_layers, fixed.whole, fixed.largest(name, r))
         for name in ("back_in_mlp", "back_in_attention")
@@ -243,7 +271,7 @@ def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment:
     parts = {name: np.broadcast_to(value, shape).copy() for name, value in terms.state_parts.items()}
     for kind, table in fixed.layer.kinds.items():
         for name, column in table.parts_kept[r].items():
-            value = terms.layers_in_flight[kind] * column[:, None] * share
+            value = terms.layers_in_flight[kind] * column[fixed.layer.shape, None] * share
             parts[name] = parts.get(name, 0.0) + np.where(at["optimizer_step_bytes"], 0.0, value)
     parts["layer_input"] = np.where(at["optimizer_step_bytes"], 0.0, stages.inputs)
     parts["recomputed_activations"] = sum(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,31 +40,45 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class KindTable:
-    """One kind of layer (dense or moe): bytes per layer and micro-batch, [n] or [n, R]."""
+    """One kind of layer (dense or moe): bytes per layer and micro-batch of u unique shapes, [u] or [u, R]."""
 
     kept: Floats
-    """[n, R] saved from forward to backward (full recomputation: of a layer that is left alone)."""
+    """[u, R] saved from forward to backward (full recomputation: of a layer that is left alone)."""
     whole: Floats
-    """[n] without recomputation."""
+    """[u] without recomputation."""
     mlp_kept: Floats
-    """[n, R] the MLP's part of `kept`."""
+    """[u, R] the MLP's part of `kept`."""
     mlp_whole: Floats
-    """[n] the MLP's part of `whole`."""
+    """[u] the MLP's part of `whole`."""
     back_in_mlp: Floats
     back_in_attention: Floats
     mlp_backward: Floats
-    """[n] temporaries of the MLP's backward."""
+    """[u] temporaries of the MLP's backward."""
     parts_kept: tuple[dict[str, Floats], ...]
-    """Per recompute option: part -> [n]; empty without detail."""
+    """Per recompute option: part -> [u]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTable:
-    """Per-row columns, gathered from the unique shapes."""
+    """Layers of n rows: those of their u unique shapes, gathered where a column is asked for."""
 
     kinds: dict[str, KindTable]
+    shape: npt.NDArray[np.int64]
+    """[n] number of the row's unique shape."""
     layer_input: Floats
+    """[n]"""
     attention_backward: Floats
+    """[n]"""
+
+    def take(self, rows: npt.NDArray[np.int64]) -> LayerTable:
+        """These rows alone."""
+        arrays = {name: getattr(self, name)[rows] for name in ("shape", "layer_input", "attention_backward")}
+        return LayerTable(kinds=self.kinds, **arrays)
+
+    def columns(self, name: str, option: int | None = None) -> dict[str, Floats]:
+        """Kind -> [n]: a column of its table, under one recompute option where it depends on it."""
+        found = {kind: getattr(table, name) for kind, table in self.kinds.items()}
+        return {kind: (values if option is None else values[:, option])[self.shape] for kind, values in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +98,19 @@ class StageTerms:
     tied_weight_gradient: Floats
     optimizer_step_bytes: Floats
 
-    def take(self, rows: npt.NDArray[np.bool_]) -> StageTerms:
-        """The rows that a mask selects."""
+    def first_stage(self) -> StageTerms:
+        """The first stage alone: [n, 1]."""
+        return self._each(lambda array: array[:, :1])
+
+    def take(self, rows: npt.NDArray[np.bool_ | np.int64]) -> StageTerms:
+        """The rows that a mask or positions select."""
+        return self._each(lambda array: array[rows])
+
+    def _each(self, change: Callable[[Floats], Floats]) -> StageTerms:
         arrays = {f.name: getattr(self, f.name) for f in dataclasses.fields(StageTerms)}
-        flight = {kind: held[rows] for kind, held in arrays.pop("layers_in_flight").items()}
-        parts = {name: part[rows] for name, part in arrays.pop("state_parts").items()}
-        return StageTerms(layers_in_flight=flight, state_parts=parts, **{name: array[rows] for name, array in arrays.items()})
+        flight = {kind: change(held) for kind, held in arrays.pop("layers_in_flight").items()}
+        parts = {name: change(part) for name, part in arrays.pop("state_parts").items()}
+        return StageTerms(layers_in_flight=flight, state_parts=parts, **{name: change(array) for name, array in arrays.items()})
 
 
 def unique_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -115,30 +136,21 @@ def layer_tables(
     workload: Workload,
     layouts: Layouts,
     recomputes: Sequence[Recompute],
-    *,
-    detail: bool,
 ) -> LayerTable:
-    """Layer bytes for every row: formulas run once per unique (tp, sp, cp, ep, etp, micro-batch). Parts only with `detail`."""
+    """Layer bytes for every row: formulas run once per unique (tp, sp, cp, ep, etp, micro-batch)."""
     first, inverse = unique_rows([layouts.tp, layouts.sp, layouts.cp, layouts.ep, layouts.etp, layouts.mbs])
     rows = layouts.take(first)
     shape = Shape.of(seq_length=workload.seq_length, tp=rows.tp, sp=rows.sp, cp=rows.cp, ep=rows.ep, etp=rows.etp, mbs=rows.mbs)
     memory = stack.memory
     kinds = {}
     for name, moe in kinds_of(model).items():
-        table = _kind_table(model, moe, gpu, numerics, memory, shape, recomputes)
-        kinds[name] = _gathered(table if detail else dataclasses.replace(table, parts_kept=()), inverse)
+        kinds[name] = _kind_table(model, moe, gpu, numerics, memory, shape, recomputes)
     return LayerTable(
         kinds=kinds,
+        shape=inverse,
         layer_input=activations.layer_input(model, numerics, shape)[inverse],
         attention_backward=_attention_backward(model, numerics, memory, shape)[inverse],
     )
-
-
-def _gathered(table: KindTable, inverse: npt.NDArray[np.int64]) -> KindTable:
-    """The rows' columns from those of the unique shapes."""
-    columns = {f.name: getattr(table, f.name)[inverse] for f in dataclasses.fields(KindTable) if f.name != "parts_kept"}
-    parts = tuple({name: column[inverse] for name, column in kept.items()} for kept in table.parts_kept)
-    return KindTable(parts_kept=parts, **columns)
 
 
 def _attention_backward(model: ModelSpec, numerics: Numerics, memory: StackMemory, shape: Shape) -> Floats:

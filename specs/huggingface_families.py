@@ -168,10 +168,11 @@ def _qwen3_moe(cfg: ConfigReader) -> Fields:
 
 
 def _deepseek(cfg: ConfigReader) -> Fields:
-    """DeepSeek-V2 and V3: multi-latent attention, the first layers dense, shared experts, V3 with MTP and correction biases."""
+    """DeepSeek-V2 and V3: multi-latent attention, the first layers dense, shared experts, V3 with MTP and correction biases.
+    Kimi K2 is built as V3 is (moonshotai/Kimi-K2-Instruct, modeling_deepseek.py)."""
     if cfg.boolean("attention_bias", False) or cfg.boolean("mlp_bias", False):
         raise _unsupported(cfg, "attention_bias or mlp_bias with multi-latent attention cannot be planned; both must be false")
-    v3 = cfg.text("model_type") == "deepseek_v3"
+    v3 = cfg.text("model_type") in ("deepseek_v3", "kimi_k2")
     heads, layers = cfg.integer("num_attention_heads"), _layers(cfg)
     value_dim = cfg.integer("v_head_dim", 128)
     q_rank = cfg.optional_integer("q_lora_rank") if cfg.has_key("q_lora_rank") else 1536
@@ -311,8 +312,8 @@ def _mpt(cfg: ConfigReader) -> Fields:
 
 FAMILIES: dict[str, Callable[[ConfigReader], Fields]] = {
     "bloom": _bloom, "deepseek_v2": _deepseek, "deepseek_v3": _deepseek, "falcon": _falcon, "gemma": _gemma, "gemma2": _gemma2,
-    "gpt2": _gpt2, "gpt_neox": _gpt_neox, "gpt_oss": _gpt_oss, "llama": _llama, "mistral": _mistral, "mixtral": _mixtral,
-    "mpt": _mpt, "nemotron": _nemotron, "opt": _opt, "phi3": _phi3, "qwen2": _qwen2, "qwen2_moe": _qwen2_moe, "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe,
+    "gpt2": _gpt2, "gpt_neox": _gpt_neox, "gpt_oss": _gpt_oss, "kimi_k2": _deepseek, "llama": _llama, "mistral": _mistral,
+    "mixtral": _mixtral, "mpt": _mpt, "nemotron": _nemotron, "opt": _opt, "phi3": _phi3, "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe, "qwen3": _qwen3, "qwen3_moe": _qwen3_moe,
 }
 """`model_type` -> the function that reads that family's keys."""

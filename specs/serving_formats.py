@@ -41,6 +41,23 @@ WEIGHT_NAMES = {
     "fp8_block": "fp8_block",
 }
 """Words that people use -> our format. fp16 and bf16 cost the same."""
+SPELLINGS = {
+    "float16": "bf16",
+    "bfloat16": "bf16",
+    "half": "bf16",
+    "fp8_e4m3": "fp8",
+    "e4m3": "fp8",
+    "int8_sq": "int8",
+    "w8a8_sq_per_channel": "int8",
+    "int4_awq": "int4",
+    "w4a16_awq": "int4",
+    "w4a16": "int4",
+    "awq": "int4",
+    "gptq": "int4",
+    "int4_gptq": "int4",
+    "block_fp8": "fp8_block",
+}
+"""Names of checkpoints and of engines' quantization options (TensorRT-LLM's QuantAlgo, vLLM's --quantization), read too."""
 KV_NAMES = {"bf16": "bf16", "fp16": "bf16", "auto": "bf16", "fp8": "fp8", "int8": "int8", "fp4": "nvfp4", "nvfp4": "nvfp4"}
 LEAST_CAPABILITY = {"fp8": 8.9, "fp8_block": 8.9, "nvfp4": 10.0}
 """CUDA compute capability whose matrix unit multiplies the format (NVIDIA CUDA programming guide, arithmetic by capability)."""
@@ -66,7 +83,8 @@ def kv_format(text: str) -> str:
 
 
 def _lookup(kind: str, text: str, known: dict[str, str]) -> str:
-    wanted = text.strip().lower()
+    wanted = text.strip().lower().replace("-", "_")
+    wanted = SPELLINGS.get(wanted, wanted)
     if wanted not in known:
         raise UnknownNameError(kind, text[:40], known, f"known: {', '.join(known)}")
     return known[wanted]

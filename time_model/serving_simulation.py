@@ -39,7 +39,7 @@ def grid_points(most: float, per_octave: int = 4) -> Vector:
 class IterationTable:
     """Seconds of an iteration by lookup: linear in tokens and sequences, bilinear in logs for attention."""
 
-    def __init__(self, job: ServingJob, most_tokens: float = 65536.0) -> None:
+    def __init__(self, job: ServingJob, most_tokens: float = 65536.0, most_length: float = 131072.0) -> None:
         """Prices the grids once, a few milliseconds."""
         c, layers = job.constants, job.model.num_layers
         self._tokens = [0.0, *grid_points(most_tokens)]
@@ -54,7 +54,7 @@ class IterationTable:
         self._fixed = c.host_s + c.layer_s * layers
         self._floor_mixed, self._floor_alone = float(floor_seconds(job, 1.0, 0.0)), float(floor_seconds(job, 0.0, 0.0))
         self._floor_sequence = float(floor_seconds(job, 0.0, 1.0)) - self._floor_alone
-        self._counts, self._lengths = grid_points(16384.0, 1), grid_points(131072.0, 2)
+        self._counts, self._lengths = grid_points(16384.0, 1), grid_points(_at_least(most_length), 2)
         count, length = np.meshgrid(self._counts, self._lengths, indexing="ij")
         self._decode = c.factor * decode_attention_seconds(job, count, length)
         self._prefill = c.factor * prefill_attention_seconds(job, count, length)
@@ -78,6 +78,11 @@ class IterationTable:
         low = table[i, j] * (1 - v) + table[i, j + 1] * v
         high = table[i + 1, j] * (1 - v) + table[i + 1, j + 1] * v
         return float(low * (1 - u) + high * u)
+
+
+def _at_least(most_length: float) -> float:
+    """A power of two that covers a length: 131,072 where that does."""
+    return max(131072.0, float(np.exp2(np.ceil(np.log2(most_length)))))
 
 
 def _position(points: Vector, x: float) -> tuple[int, float]:
@@ -130,6 +135,10 @@ class Served:
     duration_s: float
     """First arrival to last token."""
     iterations: int
+    step_end_s: Vector
+    """When each iteration that decoded (or run of alike ones) ended; its length and the tokens that it gave follow."""
+    step_s: Vector
+    step_tokens: Vector
 
     @property
     def requests_per_s(self) -> float:
@@ -159,6 +168,7 @@ def simulate(
     waiting: deque[int] = deque()
     finishing: list[tuple[int, int]] = []
     part: dict[int, float] = {}
+    steps_done: list[tuple[float, float, int]] = []
     now, next_arrival, iteration, kv_used, cached, iterations = 0.0, 0, 0, 0.0, 0.0, 0
     while next_arrival < count or waiting or finishing:
         while next_arrival < count and arrival[next_arrival] <= now:
@@ -198,6 +208,8 @@ def simulate(
                 jump = max(1, min(jump, int(np.ceil((arrival[next_arrival] - now) / step))))
         now, iteration, iterations = now + step * jump, iteration + jump, iterations + jump
         cached += running * jump
+        if running:
+            steps_done.append((now, step, running * jump))
         for r in complete:
             first[r] = now
             cached += held[r]
@@ -211,8 +223,16 @@ def simulate(
                 asked += 1
     ttft = first - np.array(arrival) + request_s
     tpot = np.where(requests.osl > 1, (done - first) / np.maximum(requests.osl - 1.0, 1.0), np.nan)
+    ends, lengths, tokens = np.array(steps_done, dtype=np.float64).reshape(-1, 3).T
     return Served(
-        ttft_s=ttft, tpot_s=tpot, e2e_s=done - np.array(arrival) + request_s, duration_s=now - arrival[0], iterations=iterations
+        ttft_s=ttft,
+        tpot_s=tpot,
+        e2e_s=done - np.array(arrival) + request_s,
+        duration_s=now - arrival[0],
+        iterations=iterations,
+        step_end_s=ends,
+        step_s=lengths,
+        step_tokens=tokens,
     )
 
 

@@ -31,6 +31,8 @@ class Lengths:
     """Output tokens of one decode iteration: 1, more with speculation."""
     drafted: float = 0.0
     """Draft tokens checked in one decode iteration beside the one that is due."""
+    context: float | None = None
+    """Tokens in the cache of a decoding sequence on average, where lengths differ (Trace.context_tokens)."""
 
     @property
     def prompt(self) -> float:
@@ -45,7 +47,7 @@ class Lengths:
     @property
     def average(self) -> float:
         """Tokens in the cache of a decoding sequence on average."""
-        return self.isl + self.osl / 2.0
+        return self.isl + self.osl / 2.0 if self.context is None else self.context
 
 
 def tokens_per_step(drafted: int, acceptance: float) -> float:

@@ -61,6 +61,8 @@ function memoryChart(list) {
     const parts = memoryParts(one).map((value, part) => [...MEMORY[part], value]);
     return { label: `#${index + 1}`, parts,
       lines: [one.plan, ...parts.map(([name, , value]) => `${gib(value)} GiB ${name}`),
+        ...(one.max_concurrency_longest < one.max_concurrency
+          ? [`${one.memory_gib.kv_longest_sequence.toFixed(3)} GiB the longest, ${count(one.max_concurrency_longest)} at once`] : []),
         `${one.memory_gib.kv_per_sequence.toFixed(3)} GiB a sequence, ${count(one.max_concurrency)} at once in all`] };
   });
   const { device } = list[0].memory_gib;
@@ -93,13 +95,29 @@ function stepChart(one) {
         used.map(([name]) => [name, ...kinds.map(([, found]) => (1e3 * (found[name] || 0)).toFixed(3))]), { class: "figures" }))));
 }
 
+/** A mean of tokens with its standard deviation where lengths differ. */
+const tokens = (mean, spread) => count(mean) + (spread ? ` (stddev ${count(spread)})` : "");
+
+/** The simulated latencies of a deployment: mean and percentiles. */
+function latencyTable(one) {
+  const found = one.simulated;
+  if (!found) return null;
+  const kinds = [["TTFT", found.ttft_seconds], ["TPOT", found.tpot_seconds], ["ITL", found.itl_seconds], ["E2E", found.e2e_seconds]];
+  return h("figure", { class: "latencies" },
+    h("figcaption", null, `Simulated, ${count(found.requests)} requests: ${percent(found.goodput_ratio)} within limits`),
+    h("div", { class: "scroll", tabindex: 0 }, table("Simulated latencies", ["", "mean", "p50", "p90", "p99"],
+      kinds.map(([name, of]) => [name, ...["mean", "p50", "p90", "p99"].map((key) => seconds(of[key]))]), { class: "figures" })));
+}
+
 function summary(answer) {
   const { question, funnel } = answer;
   const limits = [["TTFT", question.ttft_limit_seconds], ["TPOT", question.tpot_limit_seconds]].filter(([, limit]) => limit)
     .map(([name, limit]) => `${name} at most ${seconds(limit)}`);
   const text = [question.model, `${count(question.num_gpus)} x ${question.gpu}`, question.engine,
-    `${count(question.isl)} tokens in, ${count(question.osl)} out`,
-    question.requests_per_second ? `${question.requests_per_second} requests/s` : "full queue", `goal ${question.goal}`, ...limits];
+    `${tokens(question.isl, question.isl_stddev)} tokens in, ${tokens(question.osl, question.osl_stddev)} out`,
+    ...(question.isl_stddev || question.osl_stddev ? [`${count(question.longest_tokens)} at most`] : []),
+    ...(question.trace ? [`trace of ${count(question.trace.requests)} requests in ${seconds(question.trace.seconds)}`] : []),
+    question.requests_per_second ? `${Number(question.requests_per_second.toPrecision(4))} requests/s` : "full queue", `goal ${question.goal}`, ...limits];
   return h("div", { class: "summary" },
     h("p", null, text.map((words, index) => [index ? " · " : "", index ? words : h("strong", null, words)])),
     h("p", { class: "quiet" }, `${count(funnel.layouts)} layouts, ${count(funnel.enumerated)} deployments, ${count(funnel.fit)} fit, ` +
@@ -151,7 +169,7 @@ export function deploymentsView(answer, chosen, changed) {
       plan ? h("section", { class: "detail", "aria-label": "Chosen deployment" }, h("article", null,
         h("header", null, h("h2", null, planText(plan))),
         h("div", { class: "columns even" }, memoryChart(list.some((one) => one.plan === plan) ? list : [all.get(plan)]),
-          stepChart(all.get(plan))))) : null);
+          stepChart(all.get(plan))), latencyTable(all.get(plan)))) : null);
   };
   draw();
   return box;

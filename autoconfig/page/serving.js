@@ -5,9 +5,10 @@ import { deploymentsView } from "./deployments.js";
 import { post } from "./service.js";
 
 const PAUSE = 300;
-const NUMBERS = new Set(["isl", "osl", "rate", "prefix_hit"]);
+const NUMBERS = new Set(["isl", "osl", "isl_stddev", "osl_stddev", "rate", "prefix_hit"]);
 /** Fields: name, label, usual value. */
-const FIELDS = [["isl", "Tokens in", "1000"], ["osl", "Tokens out", "1000"], ["ttft", "TTFT at most", "none, like 2s"],
+const FIELDS = [["isl", "Tokens in", "1000"], ["osl", "Tokens out", "1000"],
+  ["isl_stddev", "Stddev in", "0"], ["osl_stddev", "Stddev out", "0"], ["ttft", "TTFT at most", "none, like 2s"],
   ["tpot", "TPOT at most", "none, like 50ms"], ["rate", "Requests/s", "full queue"], ["engine", "Engine", "trtllm-1.2"],
   ["goal", "Goal", "throughput"], ["prefix_hit", "Prefix hits, share", "0"]];
 /** What the link holds of this tab. */

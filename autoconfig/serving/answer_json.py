@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.serving.service import DeploymentReport, Latency, ServeAnswer
+from autoconfig.serving.service import DeploymentReport, ServeAnswer
+from autoconfig.serving.simulated import Latency, summary
 from specs.serve_plan import EnginePlan, ServePlan
 from specs.units import GIB
+from time_model.serving_workload import Trace
 
 
 def serve_json(answer: ServeAnswer) -> dict[str, Any]:
@@ -22,6 +24,10 @@ def serve_json(answer: ServeAnswer) -> dict[str, Any]:
             "engine": q.engine.name,
             "isl": q.lengths.isl,
             "osl": q.lengths.osl,
+            "isl_stddev": q.workload.isl_stddev,
+            "osl_stddev": q.workload.osl_stddev,
+            "longest_tokens": q.workload.longest_tokens,
+            "trace": _trace(q.workload) if isinstance(q.workload, Trace) else None,
             "ttft_limit_seconds": q.ttft_s,
             "tpot_limit_seconds": q.tpot_s,
             "requests_per_second": q.rate or None,
@@ -48,6 +54,15 @@ def serve_json(answer: ServeAnswer) -> dict[str, Any]:
     }
 
 
+def _trace(trace: Trace) -> dict[str, Any]:
+    return {
+        "requests": len(trace.arrival_s),
+        "seconds": float(trace.arrival_s[-1]),
+        "input_tokens": summary(trace.input_tokens),
+        "output_tokens": summary(trace.output_tokens),
+    }
+
+
 def deployment_json(one: DeploymentReport) -> dict[str, Any]:
     """One deployment."""
     m = one.memory
@@ -62,6 +77,7 @@ def deployment_json(one: DeploymentReport) -> dict[str, Any]:
         "ttft_seconds": one.ttft_s,
         "tpot_seconds": one.tpot_s,
         "max_concurrency": one.max_concurrency,
+        "max_concurrency_longest": one.max_concurrency_longest,
         "cost_per_million_tokens": one.cost_per_million_tokens,
         "memory_gib": {
             "device": float(m.device_bytes) / GIB,
@@ -70,6 +86,7 @@ def deployment_json(one: DeploymentReport) -> dict[str, Any]:
             "runtime": float(m.runtime_bytes) / GIB,
             "kv_pool": float(m.kv_pool_bytes) / GIB,
             "kv_per_sequence": float(m.kv_bytes_per_sequence) / GIB,
+            "kv_longest_sequence": one.longest_bytes / GIB,
         },
         "weights_gib": {name: size / GIB for name, size in one.weight_parts.items()},
         "decode_step_seconds": one.step_parts,
@@ -98,8 +115,10 @@ def _engine(plan: EnginePlan) -> dict[str, Any]:
 
 def _latency(found: Latency) -> dict[str, Any]:
     return {
+        "requests": found.requests,
         "ttft_seconds": found.ttft_s,
         "tpot_seconds": found.tpot_s,
+        "itl_seconds": found.itl_s,
         "e2e_seconds": found.e2e_s,
         "tokens_per_second_per_gpu": found.tokens_per_s_per_gpu,
         "goodput_ratio": found.goodput_ratio,

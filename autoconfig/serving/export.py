@@ -74,7 +74,8 @@ def _command(words: Sequence[str], options: Mapping[str, object]) -> str:
 
 
 def _length(question: ServeQuestion) -> int:
-    return int(question.lengths.isl + question.lengths.osl)
+    """Tokens of the longest request that the server must take."""
+    return int(question.workload.longest_tokens)
 
 
 def _instances(plan: EnginePlan, command: str) -> str:
@@ -217,4 +218,6 @@ def _benchmark(question: ServeQuestion, one: DeploymentReport) -> str:
         "--max-concurrency": None if question.rate else users,
         "--request-rate": f"{question.rate / replicas:g}" if question.rate else None,
     }
-    return _command(["vllm bench serve"], options)
+    differ = question.workload.isl_stddev or question.workload.osl_stddev
+    said = "# all requests have the mean lengths here; those of the question differ\n" if differ else ""
+    return said + _command(["vllm bench serve"], options)

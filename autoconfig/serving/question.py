@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memory_model.serving import ServingMemory, serving_memory
+from autoconfig.serving.assumptions import assumptions
+from autoconfig.serving.workload import DEFAULT_IMBALANCE, check_workload, read_workload
+from memory_model.serving import ServingMemory, kv_sequence_bytes, serving_memory
 from specs.engine import DEFAULT_ENGINE, EngineSpec, load_engine
 from specs.errors import InputError
 from specs.gpu import GpuSpec
@@ -21,26 +23,31 @@ from specs.serving_formats import supports
 from time_model.serving_calibration import ServingCalibration, shipped_calibration
 from time_model.serving_costs import ServingJob
 from time_model.serving_steady import Lengths, tokens_per_step
+from time_model.serving_workload import Workload
 
 GOALS = ("throughput", "ttft", "tpot", "gpus", "cost")
 MOST_GPUS = 4096
-MOST_TOKENS = 2_000_000
+DEFAULT_GPU = "h100-sxm-80gb"
 NIC_EFFICIENCY = 0.8
 """Share of a network card's rate that a cache transfer reaches (docs/time_model.md, network)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeRequest:
-    """What the person or program asked, unread."""
+    """What the person or program asked, unread. None means not given."""
 
     model: str | Mapping[str, Any]
     """A name or, over the network, what a config.json would hold."""
     gpus: int
-    gpu: str = "h100-sxm-80gb"
+    gpu: str | None = None
     gpus_per_node: int | None = None
-    engine: str = DEFAULT_ENGINE
-    isl: int = 1000
-    osl: int = 1000
+    engine: str | None = None
+    isl: int | None = None
+    osl: int | None = None
+    isl_stddev: float | None = None
+    osl_stddev: float | None = None
+    trace: str | Sequence[Mapping[str, Any]] | None = None
+    """A file, or rows with the keys of trace.JSON_KEYS: lengths, arrivals and their rate."""
     ttft_s: float | None = None
     tpot_s: float | None = None
     rate: float = 0.0
@@ -50,8 +57,7 @@ class ServeRequest:
     prefix_hit: float = 0.0
     draft_tokens: int = 0
     acceptance: float = 0.0
-    length_cv: float = 0.0
-    imbalance: float = 1.4
+    imbalance: float | None = None
     disaggregated: bool = True
     chunked: bool | None = None
     kv_memory_ratio: float | None = None
@@ -59,7 +65,7 @@ class ServeRequest:
     top: int = 10
     simulate: int = 3
     local_files: bool = True
-    """Whether the model may be a file of this machine."""
+    """Whether model and trace may be files of this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +77,7 @@ class ServeQuestion:
     engine: EngineSpec
     num_gpus: int
     gpus_per_node: int
+    workload: Workload
     lengths: Lengths
     ttft_s: float | None
     tpot_s: float | None
@@ -83,8 +90,9 @@ class ServeQuestion:
     imbalance: float
     kv_memory_ratio: float | None
     price: float | None
-    length_cv: float
     assumed: tuple[str, ...] = field(default=())
+    sized_for: float = 1.0
+    """Times the mean load that a deployment must carry, where bursts ask for more than the mean."""
 
     @property
     def nic_bytes_per_s(self) -> float:
@@ -108,18 +116,30 @@ class ServeQuestion:
         )
 
     def memory(self, job: ServingJob, batch: Number, tokens: Number) -> ServingMemory:
-        """Memory of one GPU of `job` for whole sequences of this question, at batch sizes and token budgets of one shape."""
+        """Memory of one GPU of `job` for sequences that hold what this question's hold on average, at batch sizes and token
+        budgets of one shape."""
         return serving_memory(
             self.model,
             job.plan,
             job.formats,
             self.gpu,
             self.engine,
-            length=self.lengths.isl + self.lengths.osl,
+            length=self.workload.held_tokens,
             batch=batch,
             tokens=tokens,
             kv_memory_ratio=self.kv_memory_ratio,
         )
+
+    def longest_bytes(self, plan: EnginePlan, memory: ServingMemory) -> float:
+        """Cache of the longest request on one rank; a deployment whose pool is smaller can never serve it."""
+        if self.workload.longest_tokens == self.workload.held_tokens:
+            return float(memory.kv_bytes_per_sequence)
+        return float(kv_sequence_bytes(self.model, plan, self.engine, self.workload.longest_tokens))
+
+    @property
+    def longest_prompt(self) -> float:
+        """Most input tokens that a prefill computes."""
+        return max(self.workload.longest_input * (1.0 - self.lengths.cached), 1.0)
 
     def limited(self, *, ttft: float = 1.0, tpot: float = 1.0) -> ServeQuestion:
         """The same with limits scaled."""
@@ -132,26 +152,24 @@ def understand(request: ServeRequest) -> ServeQuestion:
     """Raises InputError naming what cannot be used and what is allowed."""
     _check(request)
     model, notes = _model(request)
-    gpu, engine = load_gpu(request.gpu), load_engine(request.engine)
+    gpu, engine = load_gpu(request.gpu or DEFAULT_GPU), load_engine(request.engine or DEFAULT_ENGINE)
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))
     if not 1 <= per_node <= MOST_GPUS:
         raise InputError(f"--gpus-per-node {per_node}: use 1 to {MOST_GPUS}")
-    assumed = list(notes)
+    workload, rate = read_workload(request)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
-    assumed.append(
-        f"engine {engine.name}: {'chunked' if chunked else 'whole-prompt'} prefill, "
-        f"{shipped_calibration().constants(engine, gpu).origin}"
-    )
+    imbalance = DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance
     wish = _wish(request.fix)
     for form in wish.get("weights", frozenset()):
         if not supports(gpu, str(form)):
             raise InputError(f"--fix weights={form}: {gpu.id} does not multiply in it; use bf16, int8, int4 or leave it open")
     lengths = Lengths(
-        isl=float(request.isl),
-        osl=float(request.osl),
+        isl=workload.isl,
+        osl=workload.osl,
         cached=request.prefix_hit,
         drafted=float(request.draft_tokens),
         tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance),
+        context=workload.context_tokens,
     )
     return ServeQuestion(
         model=model,
@@ -159,20 +177,20 @@ def understand(request: ServeRequest) -> ServeQuestion:
         engine=engine,
         num_gpus=request.gpus,
         gpus_per_node=per_node,
+        workload=workload,
         lengths=lengths,
         ttft_s=request.ttft_s,
         tpot_s=request.tpot_s,
-        rate=request.rate,
+        rate=rate,
         goal=request.goal,
         chunked=chunked,
         disaggregated=request.disaggregated and request.gpus > 1,
         wish=wish,
         calibration=shipped_calibration(),
-        imbalance=request.imbalance,
+        imbalance=imbalance,
         kv_memory_ratio=request.kv_memory_ratio,
         price=request.price,
-        length_cv=request.length_cv,
-        assumed=tuple(assumed),
+        assumed=tuple(assumptions(request, notes, model, gpu, engine, workload)),
     )
 
 
@@ -186,30 +204,27 @@ LEAST_ODD_TPOT_S = 5.0
 """Seconds per token from which a number without a unit was meant in milliseconds."""
 MOST_DIGITS = 20
 """Of a number that a message repeats."""
-LEAST_RATE, LEAST_LENGTH_CV = 1e-6, 1e-3
-"""Requests per second (one in twelve days), and spread of lengths over their mean, below which neither is told from none."""
+LEAST_RATE = 1e-6
+"""Requests per second (one in twelve days) below which a rate is not told from none."""
 
 
 def _check(request: ServeRequest) -> None:
     bounds = (
         ("--gpus", request.gpus, 1, MOST_GPUS),
-        ("--isl", request.isl, 1, MOST_TOKENS),
-        ("--osl", request.osl, 1, MOST_TOKENS),
         ("--rate", request.rate, 0, 1e9),
         ("--prefix-hit", request.prefix_hit, 0, 1),
         ("--draft-tokens", request.draft_tokens, 0, 64),
         ("--acceptance", request.acceptance, 0, 1),
-        ("--length-cv", request.length_cv, 0, 10),
-        ("--imbalance", request.imbalance, 1, 100),
+        ("--imbalance", DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance, 1, 100),
         ("--top", request.top, 1, 1000),
         ("--simulate", request.simulate, 0, 100),
     )
     for name, value, low, high in bounds:
         if not low <= value <= high:  # also not-a-number; whole numbers may be too large for a float
             raise InputError(f"{name} {str(value)[:MOST_DIGITS]}: use {low:g} to {high:g}")
-    for name, value, least in (("--rate", request.rate, LEAST_RATE), ("--length-cv", request.length_cv, LEAST_LENGTH_CV)):
-        if 0 < value < least:
-            raise InputError(f"{name} {value:g}: use 0 or at least {least:g}")
+    if 0 < request.rate < LEAST_RATE:
+        raise InputError(f"--rate {request.rate:g}: use 0 or at least {LEAST_RATE:g}")
+    check_workload(request)
     for name, limit in (("--ttft", request.ttft_s), ("--tpot", request.tpot_s), ("--price", request.price)):
         if limit is not None and not (math.isfinite(limit) and 0 < limit <= 1e9):
             raise InputError(f"{name} {limit:g}: use a positive number")
@@ -220,8 +235,8 @@ def _check(request: ServeRequest) -> None:
         raise InputError(f"--kv-memory-ratio {ratio:g}: use a share above 0, at most 1")
     if request.goal not in GOALS:
         raise InputError(f"--goal {request.goal!r}: use {', '.join(GOALS)}")
-    if request.goal == "gpus" and not request.rate:
-        raise InputError("--goal gpus needs --rate, the requests per second that the GPUs must carry")
+    if request.goal == "gpus" and not request.rate and request.trace is None:
+        raise InputError("--goal gpus needs --rate, the requests per second that the GPUs must carry (or a --trace)")
 
 
 def _wish(texts: Iterable[str]) -> dict[str, frozenset[object]]:

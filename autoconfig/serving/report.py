@@ -8,8 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.service import DeploymentReport, ServeAnswer
 from specs.units import GIB
+from time_model.serving_workload import Trace
 
 
 def milliseconds(value: float) -> str:
@@ -21,14 +23,9 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
     """The whole answer of `search --inference`."""
     q, d = answer.question, answer.deployments
     limits = [f"{name} <= {milliseconds(limit)}" for name, limit in (("TTFT", q.ttft_s), ("TPOT", q.tpot_s)) if limit]
-    load = f"{q.rate:g} requests/s" if q.rate else "full queue"
-    console.print(
-        f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {q.lengths.isl:g} tokens in, {q.lengths.osl:g} out, {load}, "
-        f"goal {q.goal}{', ' + ', '.join(limits) if limits else ''}",
-        highlight=False,
-    )
-    for note in q.assumed:
-        console.print(f"  [dim]assumed: {escape(note)}[/dim]", highlight=False)
+    asked = ", ".join([load_text(q), f"goal {q.goal}", *limits])
+    console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}", highlight=False)
+    console.print(f"[dim]Assumed: {escape('; '.join(q.assumed))}[/dim]", highlight=False)
     console.print(
         f"{len(d.layouts):,} layouts, {d.enumerated:,} deployments enumerated -> {d.fit:,} fit -> "
         f"{len(d.order):,} meet the limits, priced in {d.seconds:.2f} s",
@@ -41,6 +38,7 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
         console.print(f"[bold]{escape(answer.miss)}[/bold]", highlight=False)
         if answer.nearest:
             console.print(_table("Nearest", [answer.nearest]))
+            show_latency(console, answer.nearest)
     if answer.pareto:
         console.print(_table("Pareto frontier: speed of a user against throughput of a GPU", answer.pareto))
     for text, found, why in answer.included:
@@ -48,6 +46,19 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
             console.print(f"--include {escape(text)}: {escape(why)}", highlight=False)
         else:
             console.print(_table(f"--include {text}", [found]))
+
+
+def load_text(question: ServeQuestion) -> str:
+    """Lengths, with standard deviation and the longest where they differ, and arrivals."""
+    work = question.workload
+    words = []
+    for mean, spread, name in ((work.isl, work.isl_stddev, "tokens in"), (work.osl, work.osl_stddev, "out")):
+        words.append(f"{mean:,.0f}{f' (stddev {spread:,.0f})' if spread else ''} {name}")
+    if work.isl_stddev or work.osl_stddev:
+        words.append(f"{work.longest_tokens:,.0f} at most")
+    if isinstance(work, Trace):
+        words.append(f"trace of {len(work.arrival_s):,} requests in {work.arrival_s[-1]:,.0f} s")
+    return ", ".join([*words, f"{question.rate:.4g} requests/s" if question.rate else "full queue"])
 
 
 def _table(title: str, reports: Sequence[DeploymentReport]) -> Table:
@@ -91,14 +102,23 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
     show_parts(console, best)
     for one in answer.reports:
         if one.latency:
-            t, o = one.latency.ttft_s, one.latency.tpot_s
-            console.print(
-                f"  simulated {escape(str(one.plan))}: {one.latency.tokens_per_s_per_gpu:,.0f} tok/s/GPU, "
-                f"TTFT p50 {milliseconds(t['p50'])} p90 {milliseconds(t['p90'])} p99 {milliseconds(t['p99'])}, "
-                f"TPOT p50 {milliseconds(o['p50'])} p99 {milliseconds(o['p99'])}, "
-                f"{one.latency.goodput_ratio:.0%} within limits",
-                highlight=False,
-            )
+            show_latency(console, one)
+
+
+def show_latency(console: Console, one: DeploymentReport) -> None:
+    """A simulated deployment: mean and percentiles."""
+    found = one.latency
+    if found is None:
+        return
+    console.print(
+        f"  simulated {escape(str(one.plan))}: {found.requests:,} requests, {found.tokens_per_s_per_gpu:,.0f} tok/s/GPU, "
+        f"{found.goodput_ratio:.0%} within limits",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for name, seconds in (("TTFT", found.ttft_s), ("TPOT", found.tpot_s), ("ITL", found.itl_s), ("E2E", found.e2e_s)):
+        figures = "  ".join(f"{key} {milliseconds(value)}" for key, value in seconds.items())
+        console.print(f"    {name:<4} {figures}", highlight=False, soft_wrap=True)
 
 
 def show_parts(console: Console, one: DeploymentReport) -> None:
@@ -115,13 +135,15 @@ def show_parts(console: Console, one: DeploymentReport) -> None:
             m.kv_bytes_per_sequence,
         )
     )
-    pieces = [f"{name} {size / GIB:.1f}" for name, size in one.weight_parts.items() if size > 0.005 * GIB]
+    longest = f"; of the longest {one.longest_bytes / GIB:.3f}: {one.max_concurrency_longest:,}" if one.varies else ""
+    pieces = [f"{name} {size / GIB:.1f}" for name, size in one.weight_parts.items() if size > 0.05 * GIB]
     console.print(
         f"  memory of a GPU: {device:.1f} GiB = weights {weights:.1f} ({', '.join(pieces)}), activations {active:.1f}, "
-        f"runtime {runtime:.1f}, KV cache {pool:.1f} ({each:.3f} a sequence: {one.max_concurrency:,} at once in all), "
+        f"runtime {runtime:.1f}, KV cache {pool:.1f} ({each:.3f} a sequence: {one.max_concurrency:,} at once in all{longest}), "
         f"kept free {device - weights - active - runtime - pool:.1f}",
         highlight=False,
+        soft_wrap=True,
     )
     total = sum(one.step_parts.values())
     steps = [f"{name} {s * 1e3:.2f}" for name, s in one.step_parts.items() if s > 0.002 * total]
-    console.print(f"  decode step {total * 1e3:.2f} ms = {' + '.join(steps)}", highlight=False)
+    console.print(f"  decode step {total * 1e3:.2f} ms = {' + '.join(steps)}", highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autoconfig.row_cells import Row, cell, number, whole
+from autoconfig.row_cells import Row, cell, count_of, degree, number
 from specs.engine import EngineSpec, load_engine
 from specs.errors import InputError, UnknownNameError, UnsupportedError
 from specs.gpu import GpuSpec
@@ -77,11 +77,11 @@ def read_case(row: Row) -> Case:
     else:
         lengths = replace(data_set(f"mlperf-{model.name}"), osl=_length(row, "osl"))
         assumed.append(f"input lengths of {lengths.name}")
-    gpus = whole(row, "n_gpus")
+    gpus = degree(row, "n_gpus", None)
     load = _load(row)
     rate = _rate(row) if load == "open" else 0.0
     requests = _requests(row, load, lengths)
-    batch = whole(row, "max_batch", 0) or (1 if load == "single" else None)
+    batch = count_of(row, "max_batch") or (1 if load == "single" else None)
     plans = _plans(row, model, gpu, gpus, assumed)
     return Case(
         model=model,
@@ -149,9 +149,10 @@ def _requests(row: Row, load: str, lengths: DataSet) -> int:
 
 def _plans(row: Row, model: ModelSpec, gpu: GpuSpec, gpus: int, assumed: list[str]) -> tuple[EnginePlan, ...]:
     weights, kv = _formats(row, gpu, assumed)
-    pp, adp, ep = (whole(row, key, 1) for key in ("pp", "attn_dp", "ep"))
-    degrees: Sequence[int] = [whole(row, "tp", 0)]
-    if not degrees[0]:
+    pp, adp, ep = (degree(row, key) for key in ("pp", "attn_dp", "ep"))
+    given = count_of(row, "tp")
+    degrees: Sequence[int] = [given or 1]
+    if given is None:
         degrees = [tp for tp in (1, 2, 4, 8) if gpus % (tp * pp * adp) == 0 and model.num_attention_heads % tp == 0]
         assumed.append("tp: the best of " + ", ".join(map(str, degrees)))
     plans = []

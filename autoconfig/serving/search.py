@@ -26,9 +26,12 @@ TOKENS = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0])
 PREFILLS_KEPT = 6
 TIE = 0.01
 """Throughputs this close (in logs) are alike: then aggregated comes before disaggregated, fewer pipeline stages before more."""
+SPARE = 0.9
+"""Share of its throughput that a deployment is asked for under a load: arrivals come in bursts."""
 COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "gpus", "room", "prefill", "prefills")
-"""layout: index; batch: sequences of an instance; requests_per_s: of the deployment; room: sequences that memory holds over
-batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances."""
+"""layout: index; batch: sequences of an instance that run at once; requests_per_s: of the deployment; room: sequences that
+memory holds over batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances. Under a load also
+most_batch and most_tokens: the limits that leave room for bursts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +47,20 @@ class Deployments:
     seconds: float
     too_large: EnginePlan | None = None
     """The layout that comes nearest to fitting, where none does."""
+    carries: bool = True
+    """False: under a load that no deployment carries; the one row is then the deployment that carries most of it."""
+    most_load: float = 1.0
+    """Times the mean load that a deployment within the limits carries on all GPUs."""
 
     def plan(self, row: int) -> ServePlan:
         """The row's plan."""
         c = {name: values[row] for name, values in self.columns.items()}
-        decode = self.layouts[int(c["layout"])].replace(
-            batch=int(c["batch"]), tokens=int(c["tokens"]), replicas=int(c["replicas"])
-        )
+        batch, tokens = c.get("most_batch", c["batch"]), c.get("most_tokens", c["tokens"])
+        decode = self.layouts[int(c["layout"])].replace(batch=int(batch), tokens=int(tokens), replicas=int(c["replicas"]))
         if c["prefill"] < 0:
             return ServePlan(decode=decode)
         prefill = self.layouts[int(c["prefill"])].replace(
-            batch=1, tokens=int(max(self.question.lengths.prompt, 512)), replicas=int(c["prefills"])
+            batch=1, tokens=int(max(self.question.longest_prompt, 512)), replicas=int(c["prefills"])
         )
         return ServePlan(prefill=prefill, decode=decode)
 
@@ -73,6 +79,8 @@ class Deployments:
         user, gpu = self.tokens_per_s_per_user, self.tokens_per_s_per_gpu
         within = np.isfinite(user) & (self.columns["ttft_s"] <= (self.question.ttft_s or np.inf))
         best, rows = 0.0, []
+        if not self.carries:
+            return []
         for row in np.lexsort((-gpu, -user)):
             if within[row] and gpu[row] > best * 1.0001:
                 best = gpu[row]
@@ -105,25 +113,31 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
     if question.disaggregated and blocks:
         blocks += _disaggregated(question, pricer, plans, prefills)
     columns = {name: np.concatenate([b[name] for b in blocks]) if blocks else np.zeros(0) for name in COLUMNS}
-    if question.rate:
-        columns = _for_rate(question, columns)
-    order = _order(question, plans, columns)
+    carries, most_load = True, 1.0
+    if question.rate and blocks:
+        most_load = float((columns["requests_per_s"] * _within(question, columns)).max()) * SPARE / question.rate
+        columns, carries = _for_rate(question, columns)
+    order = _order(question, plans, columns) if carries else np.zeros(0, dtype=np.int64)
     return Deployments(
         question=question,
         layouts=plans,
         columns=columns,
         order=order,
         enumerated=enumerated,
-        fit=len(columns["layout"]),
+        fit=len(columns["layout"]) if carries else 0,
         seconds=time.perf_counter() - start,
         too_large=_nearest_to_fit(question, plans) if not blocks else None,
+        carries=carries,
+        most_load=most_load,
     )
 
 
 def _grid(question: ServeQuestion) -> tuple[Vector, Vector]:
-    """Batches and token budgets, those of --fix where given."""
+    """Batches and token budgets, those of --fix where given; whole prompts of any length get a budget that holds them."""
     batches = np.array(sorted(float(b) for b in question.wish["batch"])) if "batch" in question.wish else BATCHES  # type: ignore[arg-type]
     tokens = np.array(sorted(float(t) for t in question.wish["tokens"])) if "tokens" in question.wish else TOKENS  # type: ignore[arg-type]
+    if not question.chunked and "tokens" not in question.wish and question.longest_prompt > TOKENS[-1]:
+        tokens = np.append(tokens, np.ceil(question.longest_prompt / 1024.0) * 1024.0)
     return batches, tokens
 
 
@@ -132,10 +146,12 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
     plan, lengths = job.plan, question.lengths
     batch, tokens = (x.ravel() for x in np.meshgrid(*_grid(question), indexing="ij"))
     ranks = plan.adp * plan.pp
-    held = question.memory(job, batch, tokens).max_concurrency * plan.adp
+    memory = question.memory(job, batch, tokens)
+    held = memory.max_concurrency * plan.adp
     keep = (held >= batch) & (batch >= ranks) & (tokens >= np.minimum(batch / ranks * (1.0 + lengths.drafted), 8192.0))
+    keep &= memory.kv_pool_bytes >= question.longest_bytes(plan, memory)
     if not question.chunked:
-        keep &= tokens >= lengths.prompt
+        keep &= tokens >= question.longest_prompt
     if not keep.any():
         return None
     batch, tokens, held = batch[keep], tokens[keep], held[keep]
@@ -187,8 +203,9 @@ def _disaggregated(
             if not loads(question.model, question.gpu, question.engine, plan):
                 continue
             job = question.job(plan)
-            held = question.memory(job, batches, np.maximum(batches / ranks, 512.0)).max_concurrency * plan.adp
-            keep = (held >= batches) & (batches >= ranks)
+            memory = question.memory(job, batches, np.maximum(batches / ranks, 512.0))
+            held = memory.max_concurrency * plan.adp
+            keep = (memory.kv_pool_bytes >= question.longest_bytes(plan, memory)) & (held >= batches) & (batches >= ranks)
             if not keep.any():
                 continue
             batch = batches[keep]
@@ -217,24 +234,50 @@ def _disaggregated(
     return blocks
 
 
-def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> dict[str, Vector]:
-    """Deployments that carry the load, with as few replicas as that takes (10 % spare for arrivals in bursts)."""
-    aggregated = columns["prefill"] < 0
+def _within(question: ServeQuestion, columns: Mapping[str, Vector]) -> npt.NDArray[np.bool_]:
+    """Rows whose latencies in closed form are within the limits."""
+    return (columns["ttft_s"] <= (question.ttft_s or np.inf)) & (columns["tpot_s"] <= (question.tpot_s or np.inf))
+
+
+def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> tuple[dict[str, Vector], bool]:
+    """(deployments that carry the load with as few replicas as that takes, True), or (the one that carries most, False)."""
+    aggregated, wanted = columns["prefill"] < 0, question.rate * question.sized_for / SPARE
     each = columns["requests_per_s"] / np.maximum(columns["replicas"], 1.0)
-    needed = np.where(aggregated, np.ceil(question.rate / (0.9 * each)), columns["replicas"])
+    needed = np.where(aggregated, np.ceil(wanted / each), columns["replicas"])
     size = columns["gpus"] / np.maximum(columns["replicas"], 1.0)
     result = dict(columns)
     result["gpus"] = np.where(aggregated, needed * size, columns["gpus"])
     result["replicas"] = needed
-    keep = (result["gpus"] <= question.num_gpus) & (columns["requests_per_s"] >= question.rate / 0.9)
+    keep = (result["gpus"] <= question.num_gpus) & (columns["requests_per_s"] >= wanted)
+    if not keep.any():
+        within = _within(question, columns)
+        most = [int(np.argmax(columns["requests_per_s"] * (within if within.any() else 1.0)))]
+        return {name: values[most] * (SPARE if name == "requests_per_s" else 1.0) for name, values in columns.items()}, False
     result["requests_per_s"] = np.full(len(each), question.rate)
-    return {name: values[keep] for name, values in result.items()}
+    return _room_for_bursts(question, {name: values[keep] for name, values in result.items()}), True
+
+
+def _room_for_bursts(question: ServeQuestion, columns: dict[str, Vector]) -> dict[str, Vector]:
+    """Adds most_batch and most_tokens: under a load `batch` sequences run on average, and more where requests come together.
+    The limit is the largest batch of the same instances that memory holds and whose time per token is within --tpot."""
+    apart = columns["prefill"] >= 0
+    alike = np.stack(
+        [columns["layout"], np.where(apart, -1.0, columns["tokens"]), columns["prefill"], columns["prefills"],
+         np.where(apart, columns["replicas"], -1.0)], axis=1
+    )  # fmt: skip
+    _, group = np.unique(alike, axis=0, return_inverse=True)
+    within = columns["tpot_s"] <= (question.tpot_s or np.inf)
+    size = np.where(within, columns["batch"], 0.0)
+    last = np.zeros(int(group.max()) + 1, dtype=np.int64)
+    order = np.argsort(size, kind="stable")
+    last[group[order]] = order  # the largest of each group comes last
+    widest = np.where(size[last[group]] > columns["batch"], last[group], np.arange(len(group)))
+    return {**columns, "most_batch": columns["batch"][widest], "most_tokens": columns["tokens"][widest]}
 
 
 def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:
     """Rows that meet the limits, best first."""
-    ok = (columns["ttft_s"] <= (question.ttft_s or np.inf)) & (columns["tpot_s"] <= (question.tpot_s or np.inf))
-    rows = np.flatnonzero(ok)
+    rows = np.flatnonzero(_within(question, columns))
     per_gpu = columns["requests_per_s"][rows] / columns["gpus"][rows]
     if len(rows):
         alike = np.floor(np.log(np.maximum(per_gpu, 1e-30)) / TIE)
@@ -260,7 +303,7 @@ def _nearest_to_fit(question: ServeQuestion, plans: Sequence[EnginePlan]) -> Eng
     best, room = None, -np.inf
     for plan in plans:
         memory = question.memory(question.job(plan), float(plan.adp * plan.pp), 512.0)
-        left = float(memory.kv_pool_bytes - memory.kv_bytes_per_sequence)
+        left = float(memory.kv_pool_bytes) - question.longest_bytes(plan, memory)
         if left > room:
             best, room = plan, left
     return best

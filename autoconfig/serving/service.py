@@ -10,33 +10,20 @@ import numpy as np
 
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
 from autoconfig.serving.search import Deployments, search
+from autoconfig.serving.simulated import Latency, simulated
 from memory_model.serving import ServingMemory, weight_parts_bytes
 from specs.errors import InputError, PlanError
 from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
+from specs.serving_formats import supports
 from time_model.serving_costs import iteration_parts
-from time_model.serving_simulation import IterationTable, Limits, Requests, Served, poisson_arrivals, sampled_lengths, simulate
 from time_model.serving_steady import prompts_per_iteration
 
 if TYPE_CHECKING:
     from autoconfig.question import Progress
 
-SEED = 20
-SIMULATED = 400
-"""Requests of a finalist's simulation per attention rank at most, and at least four generations of its batch."""
 RELAXED = 1.25
-PERCENTILES = (50, 90, 99)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Latency:
-    """A simulated finalist: seconds, mean and percentiles."""
-
-    ttft_s: dict[str, float]
-    tpot_s: dict[str, float]
-    e2e_s: dict[str, float]
-    tokens_per_s_per_gpu: float
-    goodput_ratio: float
-    """Share of requests that meet both limits."""
+HEADROOM_STEP, MOST_SIZES = 1.5, 6
+"""Least factor between the loads that deployments are sized for, and how many such loads are tried up to all GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +41,22 @@ class DeploymentReport:
     memory: ServingMemory
     weight_parts: dict[str, float]
     max_concurrency: int
-    """Whole sequences that memory holds in all decode instances."""
+    """Sequences of average length that memory holds in all decode instances."""
+    longest_bytes: float
+    """Cache of the longest request on one GPU."""
+    max_concurrency_longest: int
+    """Sequences as long as the longest that memory holds in all decode instances."""
     step_parts: dict[str, float]
     """Seconds of a decode iteration by part."""
     mixed_parts: dict[str, float]
     """The same with the prompts that an iteration carries (of a prefill instance: one prompt alone)."""
     latency: Latency | None = None
     cost_per_million_tokens: float | None = None
+
+    @property
+    def varies(self) -> bool:
+        """The longest request holds more than one of average length."""
+        return self.longest_bytes > float(self.memory.kv_bytes_per_sequence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,23 +79,78 @@ class ServeAnswer:
 def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnswer:
     """Search, report the best ones, simulate the finalists."""
     question = understand(request)
-    found = search(question, progress)
-    rows = _one_per_layout(found, request.top)
-    reports = [report(question, found, row) for row in rows]
-    for i in range(min(request.simulate, len(reports))):
-        if progress is not None:
-            progress(f"simulating {reports[i].plan}")
-        reports[i] = replace(reports[i], latency=simulated(question, reports[i]))
-    nearest, miss = _nearest(question, found) if not rows else (None, "")
+    found, reports, lines = _finalists(question, request, progress)
+    rows = _one_per_layout(found, request.top) if reports else []
+    nearest, miss = (None, "") if reports else _nearest(question, found)
+    if request.simulate and reports and question.rate and not any(_kept(question, one) for one in reports):
+        nearest, miss = _nearest_simulated(question, reports)
+        reports, rows = [], []
     return ServeAnswer(
         question=question,
         deployments=found,
         reports=tuple(reports),
         pareto=tuple(report(question, found, row) for row in _thinned(found.pareto(), 12)),
         included=tuple(_included(question, found, text) for text in request.include),
-        sensitivity=tuple(_sensitivity(question, found, rows)),
+        sensitivity=(*lines, *_sensitivity(question, found, rows)),
         nearest=nearest,
         miss=miss,
+    )
+
+
+def _finalists(
+    question: ServeQuestion, request: ServeRequest, progress: Progress | None
+) -> tuple[Deployments, list[DeploymentReport], list[str]]:
+    """(columns, reports with the first ones simulated, remarks). Under a load, where the simulated means of no finalist are
+    within the limits, deployments are sized for more load until they are, or until the GPUs carry no more: bursts and long
+    requests are in no closed form."""
+    found, reports = _simulated_reports(question, request, progress)
+    sized, step = question.sized_for, max(HEADROOM_STEP, (0.99 * found.most_load) ** (1.0 / MOST_SIZES))
+    while question.rate and request.simulate and reports and not any(_kept(question, one) for one in reports):
+        sized *= step
+        more = _simulated_reports(replace(question, sized_for=sized), request, progress)
+        if not more[1]:
+            return found, reports, []
+        found, reports = more
+    if question.rate:
+        reports.sort(key=lambda one: one.latency is not None and not _kept(question, one))
+    if sized == question.sized_for:
+        return found, reports, []
+    return found, reports, [
+        f"sized for {sized:.3g} times the mean load (users and latencies of the tables are at that load): "
+        "sized for less, bursts break the limits in the simulation"
+    ]  # fmt: skip
+
+
+def _simulated_reports(
+    question: ServeQuestion, request: ServeRequest, progress: Progress | None
+) -> tuple[Deployments, list[DeploymentReport]]:
+    """The search, and the best deployment of each layout, the first ones simulated."""
+    found = search(question, progress)
+    reports = [report(question, found, row) for row in _one_per_layout(found, request.top)]
+    for i in range(min(request.simulate, len(reports))):
+        if progress is not None:
+            progress(f"simulating {reports[i].plan}")
+        reports[i] = replace(reports[i], latency=simulated(question, reports[i]))
+    return found, reports
+
+
+def _kept(question: ServeQuestion, one: DeploymentReport) -> bool:
+    """Whether the simulated means are within the limits."""
+    return one.latency is not None and _over(question, one.latency) <= 1.0
+
+
+def _over(question: ServeQuestion, found: Latency) -> float:
+    """The larger of simulated mean over limit."""
+    return max(found.ttft_s["mean"] / (question.ttft_s or np.inf), found.tpot_s["mean"] / (question.tpot_s or np.inf))
+
+
+def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> tuple[DeploymentReport, str]:
+    """Where the closed form meets limits that bursts break."""
+    tried = [(_over(question, one.latency), one) for one in reports if one.latency is not None]
+    over, one = min(tried, key=lambda pair: pair[0])
+    return one, (
+        f"limits cannot be met: in the simulation the nearest deployment misses by {over - 1.0:.0%}, with "
+        f"{one.latency.goodput_ratio if one.latency else 0.0:.0%} of the requests within them; try more --gpus or wider limits"
     )
 
 
@@ -111,7 +162,8 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
     job = question.job(decode)
     lengths = question.lengths
     memory = _memory(question, decode)
-    running = decode.batch / (decode.adp * decode.pp)
+    longest = question.longest_bytes(decode, memory)
+    running = c["batch"] / (decode.adp * decode.pp)
     checked = running * (1.0 + lengths.drafted)
     parts = iteration_parts(job, checked, lengths.average, 0.0, 1.0)
     if plan.prefill is None:
@@ -128,10 +180,12 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         ttft_s=c["ttft_s"],
         tpot_s=c["tpot_s"],
         gpus=int(c["gpus"]),
-        concurrency=decode.batch * decode.replicas,
+        concurrency=int(c["batch"]) * decode.replicas,
         memory=memory,
         weight_parts=weight_parts_bytes(question.model, decode, job.formats),
         max_concurrency=int(memory.max_concurrency) * decode.adp * decode.replicas,
+        longest_bytes=longest,
+        max_concurrency_longest=int(max(float(memory.kv_pool_bytes), 0.0) // longest) * decode.adp * decode.replicas,
         step_parts={name: float(s) for name, s in parts.items()},
         mixed_parts={name: float(s) for name, s in mixed.items()},
         cost_per_million_tokens=cost,
@@ -140,67 +194,6 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
 
 def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
     return question.memory(question.job(plan), float(plan.batch), float(plan.tokens))
-
-
-def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
-    """The finalist's latency under its load: Poisson arrivals at --rate, else as many users as its batch, each asking again at
-    once.
-
-    One attention rank and micro-batch of one decode instance; with separate prefill its time to first token is the closed
-    form's.
-    """
-    decode, lengths = one.plan.decode, question.lengths
-    ranks = decode.adp * decode.pp
-    running = max(decode.batch // ranks, 1)
-    rng = np.random.default_rng(SEED)
-    count = max(min(SIMULATED, 8 * running), 4 * running)
-    rate = question.rate / (ranks * decode.replicas)
-    arrivals = poisson_arrivals(rate, count, rng) if question.rate else np.zeros(count)
-    whole = sampled_lengths(lengths.isl, question.length_cv, 10 * lengths.isl, count, rng)
-    isl = np.maximum(np.round(whole * (1.0 - lengths.cached)), 1.0) if one.plan.prefill is None else np.ones(count)
-    osl = sampled_lengths(lengths.osl, question.length_cv, 10 * lengths.osl, count, rng)
-    memory = one.memory
-    held = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) * (lengths.isl + lengths.osl) / decode.pp
-    limits = Limits(
-        batch=running,
-        tokens=decode.tokens,
-        kv_tokens=held,
-        chunked=question.chunked,
-        steps_per_token=1.0 / lengths.tokens_per_step,
-    )
-    table = IterationTable(question.job(decode))
-    users = None if question.rate else running
-    served = simulate(
-        table,
-        Requests(arrival_s=arrivals, isl=isl, osl=osl, cached=whole - isl),
-        limits,
-        question.job(decode).constants.request_s,
-        users=users,
-    )
-    return _latency(question, one, served, osl, ranks)
-
-
-def _latency(question: ServeQuestion, one: DeploymentReport, served: Served, osl: np.ndarray, ranks: int) -> Latency:
-    count = len(osl)
-    kept = np.isfinite(served.e2e_s) & (np.arange(count) >= count // 4)
-    ttft = np.full(count, one.ttft_s) if one.plan.prefill is not None else served.ttft_s
-    tpot = np.nan_to_num(served.tpot_s)
-    e2e = served.e2e_s + (one.ttft_s if one.plan.prefill is not None else 0.0)
-    good = (ttft <= (question.ttft_s or np.inf)) & (tpot <= (question.tpot_s or np.inf))
-    speed = served.requests_per_s * ranks * one.plan.decode.replicas * float(osl.mean()) / one.gpus
-    if one.plan.prefill is not None:
-        speed = min(speed, one.tokens_per_s_per_gpu)
-    return Latency(
-        ttft_s=_summary(ttft[kept]),
-        tpot_s=_summary(tpot[kept]),
-        e2e_s=_summary(e2e[kept]),
-        tokens_per_s_per_gpu=speed,
-        goodput_ratio=float(good[kept].mean()),
-    )
-
-
-def _summary(values: np.ndarray) -> dict[str, float]:
-    return {"mean": float(values.mean()), **{f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES}}
 
 
 def _one_per_layout(found: Deployments, most: int) -> list[int]:
@@ -240,11 +233,9 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     memory = _memory(question, own)
     held = int(memory.max_concurrency) * own.adp
     if held < own.batch:
-        return (
-            text,
-            None,
-            f"memory holds {held} sequences of {question.lengths.isl + question.lengths.osl:g} tokens, batch is {own.batch}",
-        )
+        return text, None, f"memory holds {held} sequences of {question.workload.held_tokens:g} tokens, batch is {own.batch}"
+    if memory.kv_pool_bytes < question.longest_bytes(own, memory):
+        return text, None, f"memory does not hold the longest request, {question.workload.longest_tokens:,.0f} tokens"
     wish = {key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv", "batch", "tokens")}
     narrow = replace(question, wish=wish, num_gpus=own.gpus, disaggregated=False, ttft_s=None, tpot_s=None)
     alone = search(narrow)
@@ -271,6 +262,15 @@ def _sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int
     return lines
 
 
+def _ways_out(question: ServeQuestion) -> str:
+    """What to try where nothing fits."""
+    tries = ["more --gpus", "a larger --gpu", "a shorter --isl or --osl"]
+    smaller = [name for name in ("fp8", "nvfp4", "int4") if supports(question.gpu, name)]
+    if smaller and "weights" not in question.wish:
+        tries.append(f"--fix weights={smaller[-1]}")
+    return f"try {', '.join(tries)}"
+
+
 def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
     """The deployment that misses the limits by least, and by how much."""
     c = found.columns
@@ -279,10 +279,19 @@ def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentRep
         if plan is None:
             return None, "no legal layout on these GPUs"
         memory = _memory(question, plan.replace(batch=plan.adp * plan.pp, tokens=512))
-        short = float(memory.kv_bytes_per_sequence - memory.kv_pool_bytes) / 2**30
+        short = (question.longest_bytes(plan, memory) - float(memory.kv_pool_bytes)) / 2**30
         if short > 0:
-            return None, f"nothing fits; nearest: {plan}, which lacks {short:.1f} GiB a GPU for one sequence"
-        return None, f"no deployment carries the load or matches --fix; memory would allow {plan}"
+            return None, (
+                f"nothing fits; nearest: {plan}, which lacks {short:.1f} GiB a GPU for one sequence of "
+                f"{question.workload.longest_tokens:,.0f} tokens; {_ways_out(question)}"
+            )
+        return None, f"no deployment matches --fix; memory would allow {plan}"
+    if not found.carries:
+        most = float(c["requests_per_s"][0])
+        return report(question, found, 0), (
+            f"{question.num_gpus} GPUs do not carry {question.rate:.4g} requests/s; the nearest deployment carries {most:.3g} "
+            f"(about {int(np.ceil(question.num_gpus * question.rate / most)):,} GPUs would, --gpus)"
+        )
     over = np.maximum(c["ttft_s"] / (question.ttft_s or np.inf), c["tpot_s"] / (question.tpot_s or np.inf))
     row = int(np.argmin(over))
     return report(question, found, row), f"limits cannot be met; the nearest deployment misses by {over[row] - 1.0:.0%}"

@@ -14,6 +14,7 @@ from specs.errors import InputError
 from tests.api.conftest import autoconfig
 
 QUESTION = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "simulate": 1, "top": 3}
+TRACE = [{"timestamp": 40.0 * k, "input_length": 100 + k, "output_length": 50, "hash_ids": [k]} for k in range(50)]
 OPTIONS = [word for key, value in QUESTION.items() for word in (f"--{key}", str(value))]
 
 
@@ -26,6 +27,24 @@ def test_deployments_are_those_of_the_command_line(http):
     assert answer.json() == said
     again = http.post("/v1/deployments", json={**QUESTION, "tpot": "20ms", "ttft": 0.5})
     assert again.headers["etag"] == answer.headers["etag"]
+
+
+def test_a_trace_in_the_body_is_the_file_of_the_command_line(http, tmp_path):
+    asked = {key: value for key, value in QUESTION.items() if key not in ("isl", "osl")}
+    answer = http.post("/v1/deployments", json={**asked, "trace": TRACE, "tpot": "20ms"})
+    assert answer.status_code == 200, answer.text
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, TRACE)), encoding="utf-8")
+    options = [word for key, value in asked.items() for word in (f"--{key}", str(value))]
+    said = json.loads(autoconfig("search", "--inference", *options, "--trace", str(path), "--tpot", "20ms", "--json").stdout)
+    del said["funnel"]["seconds"]
+    assert answer.json() == said
+    assert said["question"]["trace"]["requests"] == 50 and said["deployments"][0]["simulated"]["requests"] == 50
+    late = [TRACE[1], TRACE[0]]
+    refused = http.post("/v1/deployments", json={**asked, "trace": late})
+    assert refused.status_code == 422 and "trace row 2 arrives before" in refused.json()["detail"]
+    most = http.post("/v1/deployments", json={**asked, "trace": [{k: 1 for k in TRACE[0] if k != "hash_ids"}] * 10_001})
+    assert most.status_code == 400 and "trace" in most.json()["detail"]
 
 
 def test_a_pasted_model_is_served(http):
@@ -57,6 +76,11 @@ def test_a_pasted_model_is_served(http):
         ({"export": "x"}, 400, "export", None),
         ({"simulat": 1}, 400, "unknown field", "simulate"),
         ({"isl": "many"}, 400, "isl", None),
+        ({"isl_stddev": -1.0}, 422, "isl_stddev -1.0", None),
+        ({"trace": "/etc/passwd"}, 400, "trace", None),
+        ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 5}]}, 400, "trace", None),
+        ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 1.5}] * 2}, 400, "output_length", None),
+        ({"isl": 1000, "trace": TRACE}, 422, "beside trace", None),
     ],
 )
 def test_what_cannot_be_answered_is_refused(http, change, status, word, nearest):

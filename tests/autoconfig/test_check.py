@@ -341,6 +341,8 @@ def test_gpus_that_cannot_hold_the_plan_are_said(autoconfig, tmp_path):
     assert "needs a multiple of 32 GPUs, and the file's are 8: say --gpus 32 or --set NUM_NODES=4" in answer.violations[0].text
     assert not checked(text, settings={"NUM_NODES": "4"})[0].violations
     assert not checked(text, gpus=64)[0].violations
+    assert "64 GPUs (--gpus); the script itself starts 8" in checked(text, gpus=64)[0].source.question.assumed
+    assert not any("itself starts" in line for line in checked(text, gpus=8)[0].source.question.assumed)
     fixed = text.replace("torchrun", "NUM_NODES=1\ntorchrun")
     assert "--set" not in checked(fixed)[0].violations[0].text  # the file's own value counts
     assert "--set" not in checked(text.replace("${NUM_NODES:-1}", "1"))[0].violations[0].text

@@ -1,4 +1,4 @@
-"""docs/cli.md is what the command line says of itself."""
+"""docs/cli.md is what the command line says of itself, the examples of docs/inference.md what it answers."""
 
 import importlib.util
 import re
@@ -12,12 +12,16 @@ from specs.plan import SHORT_TO_LONG
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture(scope="module")
-def generator():
-    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
+def module_of(name):
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return module_of("generate_cli")
 
 
 def test_the_page_is_fresh(generator):
@@ -38,3 +42,14 @@ def test_every_command_and_option_is_on_the_page(generator):
 def test_links_of_the_page_resolve(generator):
     for target in re.findall(r"\]\(([^)]+)\)", generator.page()):
         assert (DOCS / target).is_file(), target
+
+
+def test_the_examples_of_serving_are_what_the_commands_print():
+    examples = module_of("generate_inference")
+    text = examples.PAGE.read_text(encoding="utf-8")
+    assert text == examples.page(text), "stale: run python docs/generate_inference.py"
+    assert "at once in all" in examples.block("70b") and "decode step" in examples.block("falcon")
+    changed = text.replace("at once in all", "at once", 1)
+    assert changed != examples.page(changed)
+    with pytest.raises(ValueError, match="not one example 70b"):
+        examples.page(text.replace("serving example 70b", "serving example"))

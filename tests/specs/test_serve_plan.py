@@ -73,4 +73,5 @@ def test_formats_by_checkpoint_and_gpu():
     assert module_formats(load_model("gpt-oss-20b"), "fp8", hopper).experts == "mxfp4_weight_only"
     assert module_formats(load_model("gpt-oss-20b"), "nvfp4", blackwell).experts == "mxfp4"
     assert weight_format("FP4") == "nvfp4" and not supports(hopper, "nvfp4") and supports(blackwell, "nvfp4")
+    assert weight_format("W4A16_AWQ") == weight_format("awq") == "int4" and weight_format("Float16") == "bf16"
     assert WEIGHT_BYTES["nvfp4"] == 0.5625 and WEIGHT_BYTES["int4"] == 0.515625

@@ -1,0 +1,60 @@
+"""What a serving answer took for granted, each with the option that changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from autoconfig.serving.workload import DEFAULT_IMBALANCE, DEFAULT_TOKENS
+from specs.engine import EngineSpec
+from specs.gpu import GpuSpec
+from specs.model import ModelSpec
+from time_model.serving_calibration import shipped_calibration
+from time_model.serving_workload import Trace, Workload
+
+if TYPE_CHECKING:
+    from autoconfig.serving.question import ServeRequest
+
+
+def assumptions(
+    request: ServeRequest, notes: Sequence[str], model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, workload: Workload
+) -> Iterator[str]:
+    """Lines for `Assumed: ...`; `notes`: what reading the model assumed."""
+    yield from notes
+    if request.gpu is None:
+        yield f"GPU {gpu.id} (--gpu)"
+    if request.gpus_per_node is None and request.gpus > 1:
+        yield f"{min(gpu.link_domain_size, request.gpus)} GPUs reach each other over {gpu.link} (--gpus-per-node)"
+    if request.engine is None:
+        yield f"engine {engine.name} (--engine)"
+    yield shipped_calibration().constants(engine, gpu).origin
+    if request.chunked is None:
+        yield f"{'chunked' if engine.chunked_prefill else 'whole-prompt'} prefill, the engine's default (--chunked-prefill)"
+    yield from _load(request, workload)
+    most = workload.longest_tokens
+    if most > model.max_position_embeddings:
+        yield f"{most:,.0f} tokens in a sequence, beyond the {model.max_position_embeddings:,} positions of {model.name}"
+    if model.is_moe and request.imbalance is None:
+        yield f"experts: the busiest rank has {DEFAULT_IMBALANCE:g} times the mean rows (--imbalance)"
+    if not request.prefix_hit:
+        yield "no prefix hits (--prefix-hit)"
+    if not request.draft_tokens:
+        yield "no speculation (--draft-tokens)"
+    if request.kv_memory_ratio is None:
+        of = "of the memory, weights and the rest within it" if engine.kv_of_total else "of the free memory"
+        yield f"{engine.kv_memory_ratio:g} {of} for the cache (--kv-memory-ratio)"
+    yield f"{engine.runtime_bytes / 1e9:g} GB of a GPU for context, libraries and workspaces"
+
+
+def _load(request: ServeRequest, workload: Workload) -> Iterator[str]:
+    if isinstance(workload, Trace):
+        yield "requests go to replicas and ranks in turn"
+        return
+    for name, given in (("isl", request.isl), ("osl", request.osl)):
+        if given is None:
+            yield f"{DEFAULT_TOKENS:,} {'input' if name == 'isl' else 'output'} tokens (--{name})"
+    if not request.isl_stddev and not request.osl_stddev:
+        yield "requests of one length (--isl-stddev, --osl-stddev)"
+    else:
+        yield f"lengths gamma distributed, at most {workload.longest_tokens:,.0f} tokens together (mean + 6 stddev each)"
+    yield "Poisson arrivals" if request.rate else "a queue that is never empty (--rate)"

@@ -1,0 +1,64 @@
+"""Writes the examples of docs/inference.md from the commands themselves. `python docs/generate_inference.py` (from the
+project's root, again after every refit); a test fails when the page is stale."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+from autoconfig.cli import cli
+
+PAGE = Path(__file__).with_name("inference.md")
+WIDTH = 128
+ONE_GPU = "--top 1 --isl 1024 --osl 1024"
+EXAMPLES = {
+    "70b": f"search --inference --model llama3-70b --gpus 1 --gpu h100-sxm-80gb --fix weights=fp8,kv=fp8 {ONE_GPU}",
+    "falcon": f"search --inference --model falcon-180b --gpus 1 --gpu h200-sxm-141gb --fix weights=int4,kv=fp8 {ONE_GPU}",
+}
+PARETO_SHOWN = 3
+"""Title, header and first row (one user alone) of the last table."""
+
+
+def printed(command: str) -> str:
+    """What a command prints: long lines folded, without what it assumed, the counts and seconds of the search, and the later
+    rows of the Pareto frontier."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        cli.main(shlex.split(command), standalone_mode=False)
+    text = re.sub(r"Assumed: .*?priced in [0-9.]+ s\n", "", out.getvalue(), flags=re.DOTALL)
+    lines = [line.rstrip() for line in text.splitlines()]
+    last = next(i for i, line in enumerate(lines) if line.startswith("Pareto frontier"))
+    kept = lines[: last + PARETO_SHOWN]
+    return "\n".join(folded for line in kept for folded in _folded(line))
+
+
+def _folded(line: str) -> list[str]:
+    """A line of at most WIDTH columns with its indent, the rest below it."""
+    room = WIDTH - 4
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, room, subsequent_indent=indent, drop_whitespace=True) if len(line) > room else [line]
+
+
+def block(name: str) -> str:
+    """The example with its command, as it stands between its marks."""
+    text = textwrap.indent(f"autoconfig {EXAMPLES[name]}\n\n{printed(EXAMPLES[name])}", "    ", lambda line: bool(line.strip()))
+    return f"<!-- serving example {name}: written by python docs/generate_inference.py -->\n{text}\n<!-- end of example -->"
+
+
+def page(text: str) -> str:
+    """The page with every example made anew. Raises ValueError where a mark is missing."""
+    for name in EXAMPLES:
+        pattern = rf"<!-- serving example {name}:.*?<!-- end of example -->"
+        if len(re.findall(pattern, text, flags=re.DOTALL)) != 1:
+            raise ValueError(f"the page has not one example {name}")
+        new = block(name)
+        text = re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL)
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
