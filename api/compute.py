@@ -21,6 +21,8 @@ from api.problems import problem_bytes
 LOG = logging.getLogger("autoconfig.service")
 GZIP_FROM_BYTES = 1_024
 GZIP_LEVEL = 5
+LARGE_BYTES = 2**20
+"""Answers from here on take tens of milliseconds to compress: not while other requests wait."""
 JOBS_PER_PROCESS = 2_000
 """A worker process is replaced after so many answers, so that memory stays bounded."""
 
@@ -139,4 +141,6 @@ class Compute:
             return render(422, problem_bytes(422, text))
         except ProcessExpired:
             return render(500, problem_bytes(500, "the worker process ended; try again, and see the service's log"))
-        return render(status, body_bytes)
+        if len(body_bytes) < LARGE_BYTES:
+            return render(status, body_bytes)
+        return await asyncio.to_thread(render, status, body_bytes)
