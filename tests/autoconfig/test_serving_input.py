@@ -12,8 +12,10 @@ from autoconfig.serving.question import ServeRequest, understand
 from autoconfig.serving.service import answer
 from autoconfig.serving.trace import read_trace, trace_of
 from specs.errors import AutoconfigError, FileError, InputError
+from specs.serve_plan import EnginePlan
 from time_model.serving_costs import iteration_seconds
-from time_model.serving_simulation import sampled_lengths
+from time_model.serving_layout import Pricer
+from time_model.serving_simulation import IterationTable, sampled_lengths
 from time_model.serving_workload import Drawn, Trace
 
 SMALL = ServeRequest(model="llama3-8b", gpus=1, gpu="h100-sxm-80gb", simulate=1, top=3, disaggregated=False)
@@ -282,3 +284,13 @@ def test_nothing_left_says_what_stands_in_the_way(asked, words):
     assert not found.reports and words in found.miss
     memory_or_space = "fix" in asked or asked.get("model") == "530b"
     assert (found.nearest is None) == memory_or_space
+
+
+def test_prompts_of_the_closed_form_cost_what_the_drawn_ones_do():
+    question = understand(ServeRequest(model="llama3-70b", gpus=1, gpu="h200", isl=12_000, isl_stddev=16_000.0))
+    job = question.job(EnginePlan(tp=1, weights="fp8", kv="fp8"))
+    drawn = sampled_lengths(12_000, 16 / 12, question.workload.longest_input, 4_000, np.random.default_rng(5))
+    table = IterationTable(job, most_length=question.workload.longest_tokens)
+    each = np.mean([table.seconds(0.0, 1.0, 1.0, tokens, tokens) for tokens in drawn])
+    closed = Pricer(lengths=question.lengths).prices(job).seconds(0.0, 1.0, 1.0, question.lengths.prompt)
+    assert float(closed) == pytest.approx(each, rel=0.05)
