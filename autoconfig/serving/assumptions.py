@@ -32,7 +32,7 @@ def assumptions(
         yield f"{min(gpu.link_domain_size, request.gpus)} GPUs reach each other over {gpu.link} (--gpus-per-node)"
     if request.engine is None:
         yield f"engine {engine.name} (--engine)"
-    yield constants
+    yield f"{engine.name} priced with {constants}"
     if request.chunked is None:
         yield f"{'chunked' if engine.chunked_prefill else 'whole-prompt'} prefill, the engine's default (--chunked-prefill)"
     yield from _load(request, workload)

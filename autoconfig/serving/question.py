@@ -174,6 +174,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         drafted=float(request.draft_tokens),
         tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance),
         context=workload.context_tokens,
+        prompt_rms=math.hypot(workload.isl, workload.isl_stddev),
     )
     return ServeQuestion(
         model=model,
