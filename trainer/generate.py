@@ -8,6 +8,8 @@ engine needs flash attention) over the local layer specification; the attention 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import statistics
 import time
@@ -43,11 +45,11 @@ def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_sco
         if memory is not None:
             memory.tag([parameter.data for parameter in model.parameters()], "weights")
             memory.reset_peak()
-        firsts, laters = [], []
+        firsts, laters, answers = [], [], []
         for number in range(job.warmup_steps + job.steps):
             dist.barrier()
             start = time.perf_counter()
-            first, later = _round(controller, job, asked)
+            first, later, answers = _round(controller, job, asked)
             progress.step_seconds.append(time.perf_counter() - start)
             firsts.append(first)
             laters.append(later)
@@ -62,6 +64,7 @@ def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_sco
         requests=job.plan.mbs * job.steps,
         ttft_samples=tuple(firsts[job.warmup_steps :]),
         tpot_samples=tuple(laters[job.warmup_steps :]),
+        answers_digest=hashlib.sha256(json.dumps(answers).encode()).hexdigest(),
     )
 
 
@@ -97,8 +100,8 @@ def _controller(job: Job, asked: Generation) -> tuple[Any, Any]:
     return model, TextGenerationController(inference_wrapped_model=wrapped, tokenizer=tokenizer)
 
 
-def _round(controller: Any, job: Job, asked: Generation) -> tuple[float, float]:
-    """(seconds to the first tokens, mean seconds of the later ones)."""
+def _round(controller: Any, job: Job, asked: Generation) -> tuple[float, float, list[list[int]]]:
+    """(seconds to the first tokens, mean seconds of the later ones, the answers)."""
     engine = StaticInferenceEngine(controller, max_batch_size=job.plan.mbs, legacy=True)
     sampling = SamplingParams(num_tokens_to_generate=asked.new, temperature=1.0, top_k=1)
     sampling.add_attributes({"no_early_termination": True})
@@ -107,8 +110,9 @@ def _round(controller: Any, job: Job, asked: Generation) -> tuple[float, float]:
     requests = [engine.add_request(prompt=text, sampling_params=sampling) for text in texts]
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):  # the engine's progress bar
         engine.run_engine()
-    first, *later = engine.scheduler.completed_request_pool[requests[0]].tpot
-    return float(first), statistics.fmean(later)
+    done = [engine.scheduler.completed_request_pool[request] for request in requests]
+    first, *later = done[0].tpot
+    return float(first), statistics.fmean(later), [[int(token) for token in one.generated_tokens] for one in done]
 
 
 class NumberTokenizer:

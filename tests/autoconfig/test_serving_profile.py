@@ -220,7 +220,8 @@ def test_a_communication_factor_is_learned_from_tensor_parallel_points_only():
 
 
 def test_stored_questions_of_serving_come_back():
-    settings = ServingSettings(request=ServeRequest(model="llama3-8b", gpus=2, engine="vllm", tpot_s=0.05, fix=("tp=2",)), seed=4)
+    request = ServeRequest(model="llama3-8b", gpus=2, engine="vllm", tpot_s=0.05, fix=("tp=2",))
+    settings = ServingSettings(request=request, seed=4)
     assert settings_of(settings_json(settings), "x", ServingSettings) == settings
     with pytest.raises(InputError, match="measures serving"):
         settings_of(settings_json(settings), "study x")

@@ -9,6 +9,7 @@ import pytest
 from job_help import make_job, wait_for, wait_until
 
 from autoconfig.serving.study_session import HAS_VLLM, serving_command
+from profiler import vllm_server
 from profiler.folder import prepare
 from profiler.launch import environment
 from profiler.local import LocalRunner
@@ -98,6 +99,15 @@ def test_a_cancelled_job_leaves_no_server(run):
     wait_until(lambda: len(marked(folder.path)) >= 3, "driver, server and its child")
     runner.cancel(folder)
     assert marked(folder.path) == [] and outcome_of(folder).kind is Kind.CANCELLED
+
+
+def test_a_group_is_gone_when_its_end_returns(monkeypatch):
+    """Deaf to SIGTERM, with children."""
+    monkeypatch.setattr(vllm_server, "GRACE_S", 0.5)
+    process = subprocess.Popen(["bash", "-c", "trap '' TERM; sleep 600 & sleep 600; sleep 600"], start_new_session=True)
+    vllm_server.end_group(process)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 def test_models_come_back_from_the_config_that_is_written_for_them():
