@@ -22,7 +22,6 @@ import torch.distributed as dist
 from megatron.core.inference.contexts import StaticInferenceContext
 from megatron.core.inference.engines import StaticInferenceEngine
 from megatron.core.inference.model_inference_wrappers.gpt.gpt_inference_wrapper import GPTInferenceWrapper
-from megatron.core.inference.model_inference_wrappers.inference_wrapper_config import InferenceWrapperConfig
 from megatron.core.inference.sampling_params import SamplingParams
 from megatron.core.inference.text_generation_controllers.text_generation_controller import TextGenerationController
 
@@ -34,6 +33,11 @@ from trainer.live_memory import LiveMemory
 from trainer.model import model_chunks, transformer_config
 from trainer.training import Progress
 from trainer.weights import set_weights
+
+try:  # megatron-core until 0.16
+    from megatron.core.inference.model_inference_wrappers.inference_wrapper_config import InferenceWrapperConfig
+except ImportError:  # later wrappers read the model's own configuration
+    InferenceWrapperConfig = None
 
 
 def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_scope: contextlib.ExitStack) -> None:
@@ -86,7 +90,16 @@ def _controller(job: Job, asked: Generation) -> tuple[Any, Any]:
     if job.device == "cpu":
         set_weights([model], job.model, job.seed)
     model.eval()
+    tokenizer = NumberTokenizer(job.model.vocab_size)
+    return model, TextGenerationController(inference_wrapped_model=_wrapped(model, job, asked, config), tokenizer=tokenizer)
+
+
+def _wrapped(model: Any, job: Job, asked: Generation, config: Any) -> Any:
+    """The model with its static KV cache, as the installed megatron-core wraps it."""
     batch, length = job.plan.mbs, asked.prompt + asked.new
+    context = StaticInferenceContext(batch, length)
+    if InferenceWrapperConfig is None:
+        return GPTInferenceWrapper(model, context)
     wrapper = InferenceWrapperConfig(
         hidden_size=job.model.hidden_size,
         params_dtype=config.params_dtype,
@@ -95,9 +108,7 @@ def _controller(job: Job, asked: Generation) -> tuple[Any, Any]:
         inference_max_requests=batch,
         inference_max_seq_length=length,
     )
-    wrapped = GPTInferenceWrapper(model, wrapper, StaticInferenceContext(batch, length))
-    tokenizer = NumberTokenizer(job.model.vocab_size)
-    return model, TextGenerationController(inference_wrapped_model=wrapped, tokenizer=tokenizer)
+    return GPTInferenceWrapper(model, wrapper, context)
 
 
 def _round(controller: Any, job: Job, asked: Generation) -> tuple[float, float, list[list[int]]]:
