@@ -33,7 +33,7 @@ from specs.units import GIB
 
 MODEL_FOLDER, LOG_FILE = "model", "server.log"
 SERVER = "vllm.entrypoints.openai.api_server"
-GRACE_S = 20.0
+GRACE_S = 5.0
 """From the polite signal to the kill."""
 LOOK_S = 0.5
 STATE_S = 5.0

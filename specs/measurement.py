@@ -54,6 +54,8 @@ class Served:
     ttft_samples: tuple[float, ...] = ()
     """By round, or by request."""
     tpot_samples: tuple[float, ...] = ()
+    answers_digest: str = ""
+    """sha256 of the answers' tokens, where the engine is told the weights: the same whatever the parallelism."""
 
     def __post_init__(self) -> None:
         for name in ("ttft_seconds", "tpot_seconds", "output_tokens_per_second"):

@@ -8,6 +8,8 @@ engine needs flash attention) over the local layer specification; the attention 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import statistics
 import time
@@ -20,7 +22,6 @@ import torch.distributed as dist
 from megatron.core.inference.contexts import StaticInferenceContext
 from megatron.core.inference.engines import StaticInferenceEngine
 from megatron.core.inference.model_inference_wrappers.gpt.gpt_inference_wrapper import GPTInferenceWrapper
-from megatron.core.inference.model_inference_wrappers.inference_wrapper_config import InferenceWrapperConfig
 from megatron.core.inference.sampling_params import SamplingParams
 from megatron.core.inference.text_generation_controllers.text_generation_controller import TextGenerationController
 
@@ -33,6 +34,11 @@ from trainer.model import model_chunks, transformer_config
 from trainer.training import Progress
 from trainer.weights import set_weights
 
+try:  # megatron-core until 0.16
+    from megatron.core.inference.model_inference_wrappers.inference_wrapper_config import InferenceWrapperConfig
+except ImportError:  # later wrappers read the model's own configuration
+    InferenceWrapperConfig = None
+
 
 def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_scope: contextlib.ExitStack) -> None:
     """All rounds, warm-up first; `progress` holds them. Live bytes are counted in the first (`memory_scope` is left after it):
@@ -43,11 +49,11 @@ def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_sco
         if memory is not None:
             memory.tag([parameter.data for parameter in model.parameters()], "weights")
             memory.reset_peak()
-        firsts, laters = [], []
+        firsts, laters, answers = [], [], []
         for number in range(job.warmup_steps + job.steps):
             dist.barrier()
             start = time.perf_counter()
-            first, later = _round(controller, job, asked)
+            first, later, answers = _round(controller, job, asked)
             progress.step_seconds.append(time.perf_counter() - start)
             firsts.append(first)
             laters.append(later)
@@ -62,6 +68,7 @@ def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_sco
         requests=job.plan.mbs * job.steps,
         ttft_samples=tuple(firsts[job.warmup_steps :]),
         tpot_samples=tuple(laters[job.warmup_steps :]),
+        answers_digest=hashlib.sha256(json.dumps(answers).encode()).hexdigest(),
     )
 
 
@@ -83,7 +90,16 @@ def _controller(job: Job, asked: Generation) -> tuple[Any, Any]:
     if job.device == "cpu":
         set_weights([model], job.model, job.seed)
     model.eval()
+    tokenizer = NumberTokenizer(job.model.vocab_size)
+    return model, TextGenerationController(inference_wrapped_model=_wrapped(model, job, asked, config), tokenizer=tokenizer)
+
+
+def _wrapped(model: Any, job: Job, asked: Generation, config: Any) -> Any:
+    """The model with its static KV cache, as the installed megatron-core wraps it."""
     batch, length = job.plan.mbs, asked.prompt + asked.new
+    context = StaticInferenceContext(batch, length)
+    if InferenceWrapperConfig is None:
+        return GPTInferenceWrapper(model, context)
     wrapper = InferenceWrapperConfig(
         hidden_size=job.model.hidden_size,
         params_dtype=config.params_dtype,
@@ -92,13 +108,11 @@ def _controller(job: Job, asked: Generation) -> tuple[Any, Any]:
         inference_max_requests=batch,
         inference_max_seq_length=length,
     )
-    wrapped = GPTInferenceWrapper(model, wrapper, StaticInferenceContext(batch, length))
-    tokenizer = NumberTokenizer(job.model.vocab_size)
-    return model, TextGenerationController(inference_wrapped_model=wrapped, tokenizer=tokenizer)
+    return GPTInferenceWrapper(model, wrapper, context)
 
 
-def _round(controller: Any, job: Job, asked: Generation) -> tuple[float, float]:
-    """(seconds to the first tokens, mean seconds of the later ones)."""
+def _round(controller: Any, job: Job, asked: Generation) -> tuple[float, float, list[list[int]]]:
+    """(seconds to the first tokens, mean seconds of the later ones, the answers)."""
     engine = StaticInferenceEngine(controller, max_batch_size=job.plan.mbs, legacy=True)
     sampling = SamplingParams(num_tokens_to_generate=asked.new, temperature=1.0, top_k=1)
     sampling.add_attributes({"no_early_termination": True})
@@ -107,8 +121,9 @@ def _round(controller: Any, job: Job, asked: Generation) -> tuple[float, float]:
     requests = [engine.add_request(prompt=text, sampling_params=sampling) for text in texts]
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):  # the engine's progress bar
         engine.run_engine()
-    first, *later = engine.scheduler.completed_request_pool[requests[0]].tpot
-    return float(first), statistics.fmean(later)
+    done = [engine.scheduler.completed_request_pool[request] for request in requests]
+    first, *later = done[0].tpot
+    return float(first), statistics.fmean(later), [[int(token) for token in one.generated_tokens] for one in done]
 
 
 class NumberTokenizer:

@@ -20,7 +20,6 @@ from specs.measurement import Measurement, RankFigures, step_statistics
 from trainer.cpu import cpu_for_cuda
 from trainer.emulate import without_peers
 from trainer.failure import Failure, Lost, classify
-from trainer.generate import generate
 from trainer.layer_timers import LayerTimers
 from trainer.live_memory import LiveMemory
 from trainer.microbatches import enough_microbatches
@@ -144,6 +143,8 @@ def _train(process: Process) -> None:
         if process.job.mode == "emulate":
             _emulate(process, counted)
         elif process.job.mode == "generate":
+            from trainer.generate import generate  # megatron-core's inference moves between releases: training does without
+
             generate(process.job, process.progress, process.memory, counted)
         else:
             train(build(process.job, process.device, process.memory), process.progress, counted)

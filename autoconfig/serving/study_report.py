@@ -90,7 +90,7 @@ def serving_found(session: ServingSession) -> ServingFound:
     before = choices.values(choices.forecast)
     allowed = [r for r, f in enumerate(choices.forecast) if _within(session, f.ttft_s, f.tpot_s)] or range(len(choices))
     now = choices.values(believed(choices, measured))
-    gone = {row for t in trials if t.state.is_finished() and (row := names.row_of(t, choices)) is not None}
+    gone = {*measured, *names.tried_in_vain(trials, choices)}
     left = [row for row, keep in enumerate(on_frontier(now)) if keep and row not in gone]
     return ServingFound(
         name=session.name,

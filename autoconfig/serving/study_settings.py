@@ -17,9 +17,9 @@ NOT_MEASURED = (
 )  # fmt: skip
 """Fields of a ServeRequest that rounds of equal requests do not have."""
 SHOWN_ONLY = (
-    "top", "simulate", "price", "local_files", "goal", "ttft_s", "tpot_s", "disaggregated", "imbalance", "gpus_per_node",
+    "top", "simulate", "price", "local_files", "goal", "disaggregated", "imbalance", "calibration",
 )  # fmt: skip
-"""Fields that change what is recommended or printed, and not which jobs run."""
+"""Fields that a study does not read, or that change what is printed and not which jobs run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,7 +220,7 @@ def test_a_communication_factor_is_learned_from_tensor_parallel_points_only():
 
 
 def test_stored_questions_of_serving_come_back():
-    asked = ServeRequest(model="llama3-8b", gpus=2, engine="vllm", isl=64, osl=16, fix=("tp=2",))
+    asked = ServeRequest(model="llama3-8b", gpus=2, engine="vllm", isl=64, osl=16, tpot_s=0.05, fix=("tp=2",))
     settings = ServingSettings(request=asked, seed=4)
     assert settings_of(settings_json(settings), "x", ServingSettings) == settings
     with pytest.raises(InputError, match="measures serving"):
