@@ -69,7 +69,8 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
         kind = serving({})
     else:
         kind = training({})
-    session = kind.open(name, None, Options(folder=folder, storage_url=url, python=sys.executable), resume=True)
+    how = Options(folder=folder, storage_url=url, python=sys.executable)
+    session = kind.open(name, None, how, resume=True, look_only=True)
     with contextlib.closing(session), errors_of(url):
         found = report(kind, session, save_calibration, "not asked to run", as_json)
     if not as_json:
@@ -84,18 +85,13 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 @storage_option
 def delete_command(name: str, folder: Path, storage: str | None) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
+    from autoconfig.study.deletion import forget
     from autoconfig.study.session import lock_folder
-    from autoconfig.study.storage import DATABASE, delete_study, list_studies, opened, sqlite_url
-    from autoconfig.study.this_machine import forget_operators
+    from autoconfig.study.storage import opened
 
     url = existing_storage(folder, storage)
     with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:
-        delete_study(found, name)
-        left = {study.name for study in list_studies(found)}
-        if storage and (folder / DATABASE).exists():
-            with opened(sqlite_url(folder)) as own:
-                left |= {study.name for study in list_studies(own)}
-        forget_operators(folder, name, left)
+        forget(found, name, folder, shared=storage is not None)
     click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
 
 

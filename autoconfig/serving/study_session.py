@@ -21,7 +21,7 @@ from autoconfig.serving.study_work import ServingWork
 from autoconfig.study.session import CANDIDATES, JOBS, Options, check_python, owner_of
 from autoconfig.study.settings import Budget
 from autoconfig.study.storage import check_name, close, errors_of, open_storage, open_study
-from autoconfig.study.this_machine import operator_table, rank_memory_bytes
+from autoconfig.study.this_machine import check_measured, operator_table, rank_memory_bytes
 from autoconfig.study.worker import Listener, Worker
 from profiler.errors import RunnerError
 from profiler.folder import JobFolder
@@ -102,14 +102,17 @@ def open_serving(
     options: Options,
     *,
     resume: bool,
+    look_only: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> ServingSession:
-    """Load or make the study, answer its question, and list its candidates. `say` hears what takes long. Raises InputError and
-    its kinds."""
+    """Load or make the study, answer its question, and list its candidates. `say` hears what takes long; `look_only` measures
+    nothing. Raises InputError and its kinds."""
     storage = open_storage(options.url)
     with errors_of(options.url):
         study, settings = open_study(storage, name, given, resume=resume, wanted=ServingSettings)
         table = None
+        if look_only and settings.device == "cpu":
+            check_measured(study, "autoconfig search --inference")
         if settings.device == "cpu":
             table = operator_table(study, options.folder, _benchmark_python(options.python), say)
     question = understand(settings.request)

@@ -198,6 +198,11 @@ def show_found(console: Any, found: Found, reason: str) -> None:
         console.print("Nothing was measured.")
         return
     console.print(f"Winner: {found.best.plan}, {_s(found.best.measured_s)}; the prediction's first was {found.prior_best}")
+    if (other := found.measured_less) is not None:
+        console.print(
+            f"Trial {other.trial} measured less, {_s(other.measured_s)}: with the noise of both, the prediction and what like "
+            "plans measured, the winner is likelier to be the faster one."
+        )
     if found.best.outcome == names.EMULATED:
         console.print("Steps are composed of emulated ranks: compute and memory measured, communication predicted.")
     if found.tokens_per_money is not None:

@@ -25,7 +25,7 @@ from autoconfig.study.jobs import full_job
 from autoconfig.study.sampler import PlanSampler
 from autoconfig.study.settings import Budget, StudySettings
 from autoconfig.study.storage import check_name, close, errors_of, open_storage, open_study, sqlite_url
-from autoconfig.study.this_machine import on_this_device, operator_table
+from autoconfig.study.this_machine import check_measured, on_this_device, operator_table
 from autoconfig.study.training_work import TrainingWork
 from autoconfig.study.worker import Listener, Worker
 from autoconfig.verdict import nothing_legal
@@ -201,13 +201,16 @@ def _take(path: Path) -> FileLock | None:
 
 
 def open_session(
-    name: str, given: StudySettings | None, options: Options, *, resume: bool, say: Callable[[str], None] = lambda text: None
-) -> Session:
-    """Load or make the study, answer its question, and list its candidates. `say` hears what takes long. Raises InputError and
-    its kinds."""
+    name: str, given: StudySettings | None, options: Options, *, resume: bool, look_only: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Session:  # fmt: skip
+    """Load or make the study, answer its question, and list its candidates. `say` hears what takes long; `look_only` measures
+    nothing. Raises InputError and its kinds."""
     storage = open_storage(options.url)
     with errors_of(options.url):
         study, settings = open_study(storage, name, given, resume=resume)
+        if look_only and settings.device == "cpu":
+            check_measured(study, "autoconfig search")
         table = operator_table(study, options.folder, options.python, say) if settings.device == "cpu" else None
     asked = ask(settings, table)
     _check_digest(study, asked.candidates, name, options.url)

@@ -155,8 +155,7 @@ def open_study(
         study = optuna.load_study(study_name=name, storage=storage)
     except KeyError:
         if resume or given is None:
-            known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
-            raise UnknownNameError("study", name, known, "autoconfig studies list shows them all") from None
+            raise _unknown(storage, name) from None
         study = _create(storage, name, given)
     deadline = time.monotonic() + QUESTION_S
     while SETTINGS not in study.user_attrs and time.monotonic() < deadline:
@@ -237,16 +236,25 @@ def kind_stored(storage: RDBStorage, name: str) -> str:
         return ""
 
 
+def study_id(storage: RDBStorage, name: str) -> int:
+    """Of the study with this name. Raises UnknownNameError."""
+    try:
+        return storage.get_study_id_from_name(name)
+    except KeyError:
+        raise _unknown(storage, name) from None
+
+
 def delete_study(storage: RDBStorage, name: str) -> None:
     """Forget a study; job folders stay. Raises UnknownNameError."""
-    try:
-        optuna.delete_study(study_name=name, storage=storage)
-    except KeyError:
-        known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
-        raise UnknownNameError("study", name, known, "autoconfig studies list shows them all") from None
+    storage.delete_study(study_id(storage, name))
+
+
+def _unknown(storage: RDBStorage, name: str) -> UnknownNameError:
+    known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
+    return UnknownNameError("study", name, known, "autoconfig studies list shows them all")
 
 
 __all__ = [
     "DATABASE", "StudySummary", "check_name", "close", "delete_study", "errors_of", "list_studies", "open_storage",
-    "open_study", "opened", "shown", "sqlite_url",
+    "open_study", "opened", "shown", "sqlite_url", "study_id",
 ]  # fmt: skip

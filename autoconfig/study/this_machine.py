@@ -97,6 +97,13 @@ def operator_table(study: Study, folder: Path, python: str, say: Callable[[str],
     return path
 
 
+def check_measured(study: Study, command: str) -> None:
+    """Raises InputError where this machine's operators were not measured yet; `command` goes on with a study."""
+    if TABLE not in study.user_attrs:
+        name = study.study_name
+        raise InputError(f"study {name} has measured nothing yet; {command} --resume {name} goes on with it")
+
+
 def forget_operators(folder: Path, study_name: str, left: Collection[str]) -> None:
     """Take away the operators' file of a deleted study, unless one of the studies `left` uses the same. Raises FileError."""
     path = table_file(folder, study_name)

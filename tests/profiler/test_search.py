@@ -14,6 +14,8 @@ import pytest
 from job_help import wait_until
 from study_help import (
     ARGUMENTS,
+    QUESTION,
+    ROOT,
     environment,
     fake_python,
     kill,
@@ -27,7 +29,9 @@ from study_help import (
     write_oracle,
 )
 
-from autoconfig.study.storage import TABLE, opened, sqlite_url
+from autoconfig.question import Request
+from autoconfig.study.settings import StudySettings
+from autoconfig.study.storage import TABLE, open_study, opened, sqlite_url
 from autoconfig.study.this_machine import forget_operators, operator_table, table_file
 
 PROFILE = ("--profile", "--study", "s")
@@ -267,8 +271,6 @@ def test_studies(place):
     folder = ("--folder", str(place / "work"))
 
     def studies(*arguments: str) -> subprocess.CompletedProcess[str]:
-        from study_help import ROOT
-
         command = [sys.executable, "-m", "autoconfig", "studies", *arguments]
         return subprocess.run(command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False)
 
@@ -287,8 +289,23 @@ def test_studies(place):
     assert not table.exists() and table_file(place / "work", "r").exists(), "only the deleted study's operators go"
     assert list((place / "work" / "jobs").iterdir()) == jobs
     assert studies("delete", "r", *folder).returncode == 0
+    with opened(sqlite_url(place / "work")) as storage:  # a CPU study that was stopped while its operators were measured
+        open_study(storage, "q", StudySettings(request=Request(**QUESTION), device="cpu"), resume=False)
+    unmeasured = studies("show", "q", *folder)
+    assert unmeasured.returncode == 2 and "has measured nothing yet" in unmeasured.stderr
+    assert studies("delete", "q", *folder).returncode == 0
     assert "no studies yet" in studies("list", *folder).stdout
     assert studies("list", "--folder", str(place)).returncode == 2
+
+
+def test_deleting_a_study_ends_what_a_killed_search_left_running(place):
+    process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="300")
+    wait_until(lambda: runs(place), "no job has started")
+    kill(process)
+    assert left_over(place)
+    command = [sys.executable, "-m", "autoconfig", "studies", "delete", "s", "--folder", str(place / "work")]
+    done = subprocess.run(command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and left_over(place) == [], done.stderr
 
 
 def test_operators_that_another_study_uses_stay(tmp_path):
