@@ -9,7 +9,7 @@ import numpy as np
 from autoconfig.serving.rows import Case
 from memory_model.serving import ServingMemory, serving_memory
 from specs.serve_plan import EnginePlan
-from time_model.serving_benchmark import trtllm_bench_limits
+from time_model.serving_benchmark import trtllm_bench_limits, trtllm_bench_table, tuned_batch
 from time_model.serving_calibration import ServingCalibration
 from time_model.serving_costs import ServingJob, constant_vector, iteration_seconds
 from time_model.serving_simulation import (
@@ -36,6 +36,8 @@ class Setup:
     memory: ServingMemory
     batch: int
     tokens: int
+    chunked: bool
+    """Prompts are split over iterations."""
     running: float
 
     @property
@@ -55,21 +57,33 @@ def set_up(case: Case, plan: EnginePlan, calibration: ServingCalibration) -> Set
         model=case.model, gpu=case.gpu, plan=plan, engine=case.engine, constants=calibration.constants(case.engine, case.gpu)
     )
     lengths, engine = case.lengths, case.engine
-    batch, tokens = engine.max_batch_size, engine.max_num_tokens
-    if case.load == "offline" and case.requests and engine.offline_limits == "trtllm-bench":
-        batch, tokens = trtllm_bench_limits(case.model, plan, case.gpu, job.formats, lengths.isl, lengths.osl)
-    batch, tokens = case.max_batch or batch, max(tokens, int(lengths.isl))
+    benchmark = case.load == "offline" and case.requests > 0
+    batch, tokens = _limits(case, job) if benchmark else (engine.max_batch_size, engine.max_num_tokens)
+    batch, chunked = case.max_batch or batch, engine.chunked_prefill or (benchmark and engine.offline_chunked)
+    tokens = tokens if chunked else max(tokens, int(lengths.isl))
     ranks = plan.adp * plan.pp
-    held = min(batch * ranks, case.requests) if case.requests else batch * ranks
+    held = min(batch * ranks, case.requests) if case.requests and not engine.reserves_slots else batch * ranks
     memory = serving_memory(
         case.model, plan, job.formats, case.gpu, engine, length=lengths.isl + lengths.osl, batch=held, tokens=tokens
     )
     room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)
     spread = (lengths.isl + lengths.osl) / lengths.held_tokens(engine.scheduler_policy)
+    if benchmark and engine.offline_batch_tuning:
+        batch = min(batch, tuned_batch(int(room)))
     running = min(batch, float(np.floor(room * spread)) // plan.pp)
     if case.requests:
         running = min(running, case.requests / (ranks * plan.replicas))
-    return Setup(job=job, memory=memory, batch=batch, tokens=tokens, running=max(running, 1.0))
+    return Setup(job=job, memory=memory, batch=batch, tokens=tokens, chunked=chunked, running=max(running, 1.0))
+
+
+def _limits(case: Case, job: ServingJob) -> tuple[int, int]:
+    """(max_batch_size, max_num_tokens) of a published offline run of the engine."""
+    lengths, way, found = case.lengths, case.engine.offline_limits, None
+    if way == "trtllm-bench":
+        found = trtllm_bench_limits(case.model, job.plan, case.gpu, job.formats, lengths.isl, lengths.osl)
+    elif way == "trtllm-bench table":
+        found = trtllm_bench_table(case.model, job.plan, lengths.isl, lengths.osl)
+    return found or (case.engine.max_batch_size, case.engine.max_num_tokens)
 
 
 def offline_generations(case: Case, setup: Setup) -> tuple[list[tuple[float, Generation]], float]:
@@ -80,7 +94,7 @@ def offline_generations(case: Case, setup: Setup) -> tuple[list[tuple[float, Gen
     ranks = plan.adp * plan.pp * plan.replicas
 
     def of(running: float) -> Generation:
-        return generation(setup.job, lengths, running, setup.tokens, chunked=case.engine.chunked_prefill, bursts=bursts)
+        return generation(setup.job, lengths, running, setup.tokens, chunked=setup.chunked, bursts=bursts)
 
     if not case.requests:
         return [(1.0, of(setup.running))], setup.running * lengths.osl * ranks / plan.gpus
@@ -138,7 +152,7 @@ def open_loop(case: Case, setup: Setup) -> OpenLoop:
         batch=setup.batch,
         tokens=setup.tokens,
         kv_tokens=held,
-        chunked=case.engine.chunked_prefill,
+        chunked=setup.chunked,
         whole=case.engine.scheduler_policy == "no_evict",
     )
     served = simulate(IterationTable(setup.job), requests, limits, setup.job.constants.request_s)
