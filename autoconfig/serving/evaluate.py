@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from scipy.optimize import brentq
 
 from autoconfig.serving.rows import Case
 from memory_model.serving import ServingMemory, serving_memory
@@ -26,6 +28,8 @@ from time_model.serving_steady import Generation, Lengths, generation
 SEED = 20
 STEADY_SECONDS, MOST_REQUESTS = 600.0, 15_000
 """Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration); requests per rank at most."""
+RATED_STEP, RATED_STEPS, RATED_PRECISION = 1.25, 7, 5e-3
+"""Of the search for the speed at which a rate is the largest within limits: factor of a step, steps, relative precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +136,13 @@ class OpenLoop:
     requests_per_s: float
     """Of the whole deployment."""
     served: Served
+    slowdown: float = 1.0
+    """How much slower than priced the deployment is, where a published rate says so."""
 
 
-def open_loop(case: Case, setup: Setup) -> OpenLoop:
-    """Poisson arrivals on one attention rank and micro-batch of one replica, which gets its share of the requests."""
+def open_loop(case: Case, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
+    """Poisson arrivals on one attention rank and micro-batch of one replica, which gets its share of the requests; every
+    iteration `slowdown` times as long as priced."""
     plan = setup.job.plan
     ranks = plan.adp * plan.pp * plan.replicas
     rng = np.random.default_rng(SEED)
@@ -155,7 +162,7 @@ def open_loop(case: Case, setup: Setup) -> OpenLoop:
         chunked=setup.chunked,
         whole=case.engine.scheduler_policy == "no_evict",
     )
-    served = simulate(IterationTable(setup.job), requests, limits, setup.job.constants.request_s)
+    served = simulate(IterationTable(setup.job).slowed(slowdown), requests, limits, setup.job.constants.request_s)
     kept = np.isfinite(served.e2e_s)
     tokens = np.maximum(requests.osl - 1.0, 0.0)[kept]
     tpot = served.tpot_s[kept]
@@ -166,4 +173,29 @@ def open_loop(case: Case, setup: Setup) -> OpenLoop:
         e2e_s=float(np.mean(served.e2e_s[kept])),
         requests_per_s=served.requests_per_s * ranks,
         served=served,
+        slowdown=slowdown,
     )
+
+
+def rated_loop(case: Case, setup: Setup, limits: tuple[float, float]) -> OpenLoop:
+    """The open loop of a deployment that keeps the limits at this rate and at no higher one.
+
+    How fast the system is beside the priced one is what the rate tells (power caps, cooling, tuning): every iteration is
+    stretched or shortened alike until the 99th percentile of TTFT or TPOT is at its limit. At the priced speed where no
+    factor up to RATED_STEP^RATED_STEPS does that.
+    """
+
+    @cache
+    def loop(log_factor: float) -> OpenLoop:
+        return open_loop(case, setup, float(np.exp(log_factor)))
+
+    def excess(log_factor: float) -> float:
+        served = loop(log_factor).served
+        worst = [np.nanpercentile(x, 99) / limit for x, limit in zip((served.ttft_s, served.tpot_s), limits, strict=True)]
+        return float(np.log(max(worst)))
+
+    step = -np.sign(excess(0.0)) * np.log(RATED_STEP)
+    for i in range(RATED_STEPS):
+        if excess(i * step) * excess((i + 1) * step) <= 0:
+            return loop(float(brentq(excess, i * step, (i + 1) * step, xtol=RATED_PRECISION)))
+    return loop(0.0)

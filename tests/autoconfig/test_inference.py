@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
 from autoconfig.serving.answer_json import serve_json
-from autoconfig.serving.evaluate import set_up
+from autoconfig.serving.evaluate import rated_loop, set_up
 from autoconfig.serving.fit import FACTOR, Sample, fit, samples_of
 from autoconfig.serving.predict import COLUMNS, predict_rows, read_table
 from autoconfig.serving.question import ServeRequest, seconds, understand
@@ -144,6 +144,23 @@ def test_published_offline_runs_get_the_limits_of_their_release(rows):
     new = first(backend_version="0.17", gpu="A100-SXM4-80GB", model="Llama-3.1-70B", tp="8", isl="500", osl="2000")
     assert (new.batch, new.tokens, new.chunked) == (512, 2048, True)
     assert not first(backend_version="0.14.0", kind="online_qps").chunked
+
+
+def test_an_mlperf_server_rate_is_the_largest_within_its_limits(rows):
+    """The scenario's metric: 99th percentiles stand at a limit; half of the rate says half of the speed."""
+    served = (r for r in rows if r["kind"] == "mlperf" and r["scenario"] == "Server")
+    row = next(r for r in served if r["gpu"] == "H200" and r["n_gpus"] == "1")
+    slowdowns = []
+    for rate in (14.5, 7.25):
+        case = read_case({**row, "offered_qps": str(rate)})
+        assert case.limits == (2.0, 0.2)
+        found = rated_loop(case, set_up(case, case.plans[0], shipped_calibration()), case.limits)
+        first, between = (np.nanpercentile(x, 99) for x in (found.served.ttft_s, found.served.tpot_s))
+        assert max(first / 2.0, between / 0.2) == pytest.approx(1.0, abs=0.05)
+        slowdowns.append(found.slowdown)
+    assert 0.7 < slowdowns[0] < 1.3 and slowdowns[1] > 1.5 * slowdowns[0]
+    assert read_case({**row, "tpot_limit_ms": ""}).limits is None
+    assert read_case({**row, "kind": "online_qps"}).limits is None
 
 
 @pytest.mark.parametrize(
