@@ -19,6 +19,8 @@ from specs.serving_formats import KV_BYTES, WEIGHT_BYTES, ModuleFormats
 
 LOGIT_BYTES = 4.0
 """Logits are sampled in fp32."""
+RESERVED_LOGITS, RESERVED_TOKEN_BYTES, TOP_K_BYTES = 5, 7 * 4, 1024 * 8 * 8
+"""Of a slot of TensorRT-LLM's C++ runtime: rows of the vocabulary, bytes a token, top-K's candidates (1,024 in 8 blocks)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +110,8 @@ def _blocks(tokens: Number, engine: EngineSpec) -> Number:
     return np.ceil(np.asarray(tokens) / engine.kv_block_tokens) * engine.kv_block_tokens
 
 
-def activation_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, tokens: Number, sequences: Number) -> Number:
-    """Live at once in an iteration: hidden buffers, the widest layer's inputs and outputs, fp32 logits of the sequences.
+def activation_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, tokens: Number) -> Number:
+    """Live at once in an iteration: hidden buffers, the widest layer's inputs and outputs; without logits (slot_bytes).
 
     2 (c h + w) bytes a token, w = (G + 1) f/t of a dense MLP, or k (G + 1) f_e/(tp adp / ep) + h of routed experts.
     """
@@ -120,8 +122,23 @@ def activation_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, tok
             model.moe_router_topk * (g * model.moe_ffn_hidden_size * plan.ep / (plan.tp * plan.adp) + h) / plan.ep * plan.adp
         )
         width = max(width, routed)
-    logits = LOGIT_BYTES * sequences * float(padded_vocab_size(model, plan.tp))
-    return 2.0 * tokens * (engine.activation_live_buffers * h + width) + logits
+    return 2.0 * tokens * (engine.activation_live_buffers * h + width)
+
+
+def slot_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, length: Number) -> Number:
+    """Logits and decoding state of one sequence: 4 V, fp32 logits; more where the engine reserves its slots.
+
+    TensorRT-LLM's C++ runtime holds 5 rows of V for each of max_batch_size sequences (the engine's logits: runtimeBuffers.cpp;
+    logits to sample from and counts for penalties: penaltyLayer.cpp; log-probabilities and candidates of top-K:
+    samplingTopKKernels.cu; biases: gptDecoderBatched.cpp) and 7 numbers a token (ids, gathered ids, parents, log-probabilities
+    twice, cache indirection in and out). With tp > 1 its network holds 16-bit logits gathered, split, concatenated, and its own
+    share: 2 V (3 + 1/t) (tensorrt_llm/functional.py, allgather).
+    """
+    vocabulary = float(padded_vocab_size(model, plan.tp))
+    if not engine.reserves_slots:
+        return LOGIT_BYTES * vocabulary
+    gathered = 2.0 * vocabulary * (3.0 + 1.0 / plan.tp) if plan.tp > 1 else 0.0
+    return RESERVED_LOGITS * LOGIT_BYTES * vocabulary + TOP_K_BYTES + RESERVED_TOKEN_BYTES * length + gathered
 
 
 def serving_memory(
@@ -139,13 +156,14 @@ def serving_memory(
     """Memory of one GPU for sequences of `length` tokens (input and output together).
 
     The pool is the engine's share of what weights, activations and runtime leave free (TensorRT-LLM), or its share of the
-    whole device less them (vLLM, SGLang).
+    whole device less them (vLLM, SGLang). `batch`: sequences that run, or max_batch_size where the engine reserves its slots.
     """
     batch = plan.batch if batch is None else batch
     tokens = plan.tokens if tokens is None else tokens
     share = engine.kv_memory_ratio if kv_memory_ratio is None else kv_memory_ratio
     weights = weights_bytes(model, plan, formats)
-    active = activation_bytes(model, plan, engine, tokens, np.asarray(batch) / (plan.adp * plan.pp))
+    slots = np.asarray(batch) / (plan.adp * plan.pp)
+    active = activation_bytes(model, plan, engine, tokens) + slots * slot_bytes(model, plan, engine, length)
     used = weights + active + engine.runtime_bytes
     device = float(gpu.memory_bytes)
     pool = share * device - used if engine.kv_of_total else share * (device - used)

@@ -38,6 +38,8 @@ class EngineSpec:
     """CUDA context, libraries, communicators, graphs: what a process holds beside weights, cache and activations."""
     activation_live_buffers: float = 4.0
     """Buffers of hidden size alive at once per token of an iteration, beside the widest layer's."""
+    reserves_slots: bool = False
+    """Logits and decoding state are allocated for max_batch_size at the start (memory_model.serving.slot_bytes)."""
     keeps_window_only: bool = True
     """Sliding-window layers cache and read the window only; False: they keep every token."""
     chunked_prefill: bool = True
@@ -49,7 +51,12 @@ class EngineSpec:
     max_batch_size: int = 2048
     """Default sequences of one iteration."""
     offline_limits: str = ""
-    """How the published offline runs chose both: `trtllm-bench` (time_model.serving_benchmark); empty: the defaults."""
+    """How the published offline runs chose both (time_model.serving_benchmark): `trtllm-bench`, computed; `trtllm-bench table`,
+    looked up; empty: the defaults."""
+    offline_chunked: bool = False
+    """The published offline runs split prompts (`chunking` of trtllm-bench)."""
+    offline_batch_tuning: bool = False
+    """The published offline runs rounded the batch down to what the cache holds (`dynamic_max_batch_size`)."""
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
 
 

@@ -47,6 +47,32 @@ def trtllm_bench_limits(
     return max(64, step * int(np.ceil(batch / step))), max(2048, token_step * int(np.ceil(tokens / token_step)))
 
 
+def trtllm_bench_table(model: ModelSpec, plan: EnginePlan, isl: float, osl: float) -> tuple[int, int] | None:
+    """(max_batch_size, max_num_tokens) in the table that trtllm-bench had before it computed them, by model, layout and longest
+    sequence; None for others. Source: data/serving_workloads.json."""
+    layouts: dict[str, dict[str, list[int]]] = _workloads()["bench_table"]["by_model"].get(model.name, {})
+    row = layouts.get(f"tp{plan.tp}_pp{plan.pp}")
+    if row is None:
+        return None
+    batch, tokens = row.get(f"{isl + osl:g}") or row["general"]
+    return batch, tokens
+
+
+TUNED_BATCHES = ((144, 128), (336, 256), (672, 512), (832, 768), (1280, 1024), (1664, 1536))
+
+
+def tuned_batch(capacity: int) -> int:
+    """Batch size that TensorRT-LLM's C++ executor sets while it runs, where `capacity` sequences fit the cache.
+
+    Source: NVIDIA/TensorRT-LLM cpp/tensorrt_llm/executor/dynamicBatchConfig.cpp (kDefaultBatchSizeTable) and
+    dynamicBatchTuner.cpp (getRuntimeBatchSize: beyond the table, down to a multiple of 512 where at most 127 are lost).
+    """
+    for below, batch in TUNED_BATCHES:
+        if capacity < below:
+            return batch
+    return capacity - capacity % 512 if capacity % 512 < 128 else capacity
+
+
 @cache
 def _workloads() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(

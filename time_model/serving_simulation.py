@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +62,13 @@ class IterationTable:
         count, length = np.meshgrid(counts, lengths, indexing="ij")
         self._decode: Table = (c.factor * decode_attention_seconds(job, count, length)).tolist()
         self._prefill: Table = (c.factor * prefill_attention_seconds(job, count, length)).tolist()
+        self._slowdown = 1.0
+
+    def slowed(self, factor: float) -> IterationTable:
+        """The same with every iteration `factor` times as long."""
+        other = copy(self)
+        other._slowdown = self._slowdown * factor
+        return other
 
     def seconds(self, decode: float, length: float, prompts: float, prompt_tokens: float, attended: float) -> float:
         """`decode` sequences of `length` tokens beside `prompts` prompts with `prompt_tokens` new tokens in all, each part of a
@@ -73,7 +81,7 @@ class IterationTable:
             whole = max(prompt_tokens / attended, 1e-9)
             total += self._bilinear(self._prefill, max(whole, 1.0), attended) * min(whole, 1.0)
         floor = self._floor_mixed if prompt_tokens > 0 else self._floor_alone
-        return max(total, floor + self._floor_sequence * (decode + prompts))
+        return self._slowdown * max(total, floor + self._floor_sequence * (decode + prompts))
 
     def _bilinear(self, table: Table, count: float, length: float) -> float:
         i, u = _position(self._counts, count)

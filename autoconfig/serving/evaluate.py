@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from scipy.optimize import brentq
 
 from autoconfig.serving.rows import Case
 from memory_model.serving import ServingMemory, serving_memory
 from specs.serve_plan import EnginePlan
-from time_model.serving_benchmark import trtllm_bench_limits
+from time_model.serving_benchmark import trtllm_bench_limits, trtllm_bench_table, tuned_batch
 from time_model.serving_calibration import ServingCalibration
 from time_model.serving_costs import ServingJob, constant_vector, iteration_seconds
 from time_model.serving_simulation import (
@@ -26,6 +28,8 @@ from time_model.serving_steady import Generation, Lengths, generation
 SEED = 20
 STEADY_SECONDS, MOST_REQUESTS = 600.0, 15_000
 """Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration); requests per rank at most."""
+RATED_STEP, RATED_STEPS, RATED_PRECISION = 1.25, 7, 5e-3
+"""Of the search for the speed at which a rate is the largest within limits: factor of a step, steps, relative precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class Setup:
     memory: ServingMemory
     batch: int
     tokens: int
+    chunked: bool
+    """Prompts are split over iterations."""
     running: float
 
     @property
@@ -55,21 +61,33 @@ def set_up(case: Case, plan: EnginePlan, calibration: ServingCalibration) -> Set
         model=case.model, gpu=case.gpu, plan=plan, engine=case.engine, constants=calibration.constants(case.engine, case.gpu)
     )
     lengths, engine = case.lengths, case.engine
-    batch, tokens = engine.max_batch_size, engine.max_num_tokens
-    if case.load == "offline" and case.requests and engine.offline_limits == "trtllm-bench":
-        batch, tokens = trtllm_bench_limits(case.model, plan, case.gpu, job.formats, lengths.isl, lengths.osl)
-    batch, tokens = case.max_batch or batch, max(tokens, int(lengths.isl))
+    benchmark = case.load == "offline" and case.requests > 0
+    batch, tokens = _limits(case, job) if benchmark else (engine.max_batch_size, engine.max_num_tokens)
+    batch, chunked = case.max_batch or batch, engine.chunked_prefill or (benchmark and engine.offline_chunked)
+    tokens = tokens if chunked else max(tokens, int(lengths.isl))
     ranks = plan.adp * plan.pp
-    held = min(batch * ranks, case.requests) if case.requests else batch * ranks
+    held = min(batch * ranks, case.requests) if case.requests and not engine.reserves_slots else batch * ranks
     memory = serving_memory(
         case.model, plan, job.formats, case.gpu, engine, length=lengths.isl + lengths.osl, batch=held, tokens=tokens
     )
     room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)
     spread = (lengths.isl + lengths.osl) / lengths.held_tokens(engine.scheduler_policy)
+    if benchmark and engine.offline_batch_tuning:
+        batch = min(batch, tuned_batch(int(room)))
     running = min(batch, float(np.floor(room * spread)) // plan.pp)
     if case.requests:
         running = min(running, case.requests / (ranks * plan.replicas))
-    return Setup(job=job, memory=memory, batch=batch, tokens=tokens, running=max(running, 1.0))
+    return Setup(job=job, memory=memory, batch=batch, tokens=tokens, chunked=chunked, running=max(running, 1.0))
+
+
+def _limits(case: Case, job: ServingJob) -> tuple[int, int]:
+    """(max_batch_size, max_num_tokens) of a published offline run of the engine."""
+    lengths, way, found = case.lengths, case.engine.offline_limits, None
+    if way == "trtllm-bench":
+        found = trtllm_bench_limits(case.model, job.plan, case.gpu, job.formats, lengths.isl, lengths.osl)
+    elif way == "trtllm-bench table":
+        found = trtllm_bench_table(case.model, job.plan, lengths.isl, lengths.osl)
+    return found or (case.engine.max_batch_size, case.engine.max_num_tokens)
 
 
 def offline_generations(case: Case, setup: Setup) -> tuple[list[tuple[float, Generation]], float]:
@@ -80,7 +98,7 @@ def offline_generations(case: Case, setup: Setup) -> tuple[list[tuple[float, Gen
     ranks = plan.adp * plan.pp * plan.replicas
 
     def of(running: float) -> Generation:
-        return generation(setup.job, lengths, running, setup.tokens, chunked=case.engine.chunked_prefill, bursts=bursts)
+        return generation(setup.job, lengths, running, setup.tokens, chunked=setup.chunked, bursts=bursts)
 
     if not case.requests:
         return [(1.0, of(setup.running))], setup.running * lengths.osl * ranks / plan.gpus
@@ -118,10 +136,13 @@ class OpenLoop:
     requests_per_s: float
     """Of the whole deployment."""
     served: Served
+    slowdown: float = 1.0
+    """How much slower than priced the deployment is, where a published rate says so."""
 
 
-def open_loop(case: Case, setup: Setup) -> OpenLoop:
-    """Poisson arrivals on one attention rank and micro-batch of one replica, which gets its share of the requests."""
+def open_loop(case: Case, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
+    """Poisson arrivals on one attention rank and micro-batch of one replica, which gets its share of the requests; every
+    iteration `slowdown` times as long as priced."""
     plan = setup.job.plan
     ranks = plan.adp * plan.pp * plan.replicas
     rng = np.random.default_rng(SEED)
@@ -138,10 +159,10 @@ def open_loop(case: Case, setup: Setup) -> OpenLoop:
         batch=setup.batch,
         tokens=setup.tokens,
         kv_tokens=held,
-        chunked=case.engine.chunked_prefill,
+        chunked=setup.chunked,
         whole=case.engine.scheduler_policy == "no_evict",
     )
-    served = simulate(IterationTable(setup.job), requests, limits, setup.job.constants.request_s)
+    served = simulate(IterationTable(setup.job).slowed(slowdown), requests, limits, setup.job.constants.request_s)
     kept = np.isfinite(served.e2e_s)
     tokens = np.maximum(requests.osl - 1.0, 0.0)[kept]
     tpot = served.tpot_s[kept]
@@ -152,4 +173,29 @@ def open_loop(case: Case, setup: Setup) -> OpenLoop:
         e2e_s=float(np.mean(served.e2e_s[kept])),
         requests_per_s=served.requests_per_s * ranks,
         served=served,
+        slowdown=slowdown,
     )
+
+
+def rated_loop(case: Case, setup: Setup, limits: tuple[float, float]) -> OpenLoop:
+    """The open loop of a deployment that keeps the limits at this rate and at no higher one.
+
+    How fast the system is beside the priced one is what the rate tells (power caps, cooling, tuning): every iteration is
+    stretched or shortened alike until the 99th percentile of TTFT or TPOT is at its limit. At the priced speed where no
+    factor up to RATED_STEP^RATED_STEPS does that.
+    """
+
+    @cache
+    def loop(log_factor: float) -> OpenLoop:
+        return open_loop(case, setup, float(np.exp(log_factor)))
+
+    def excess(log_factor: float) -> float:
+        served = loop(log_factor).served
+        worst = [np.nanpercentile(x, 99) / limit for x, limit in zip((served.ttft_s, served.tpot_s), limits, strict=True)]
+        return float(np.log(max(worst)))
+
+    step = -np.sign(excess(0.0)) * np.log(RATED_STEP)
+    for i in range(RATED_STEPS):
+        if excess(i * step) * excess((i + 1) * step) <= 0:
+            return loop(float(brentq(excess, i * step, (i + 1) * step, xtol=RATED_PRECISION)))
+    return loop(0.0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autoconfig.row_cells import Row
 from autoconfig.run_tables import check_columns, check_rows, read_csv, unread_columns, write_csv
-from autoconfig.serving.evaluate import Setup, offline_throughput, open_loop, set_up, single_request
+from autoconfig.serving.evaluate import Setup, offline_throughput, open_loop, rated_loop, set_up, single_request
 from autoconfig.serving.rows import MEASURED, NEEDED, Case, read_case
 from specs.errors import AutoconfigError
 from time_model.serving_calibration import ServingCalibration, shipped_calibration
@@ -40,6 +40,8 @@ class Prediction:
     note: str = ""
     requests_per_s: float | None = None
     """Open loop only; not a column."""
+    offered_tpot_ms: float | None = None
+    """At the priced speed, limits unread; open loop only, not a column."""
 
     @property
     def failed(self) -> bool:
@@ -154,7 +156,10 @@ def _answer(case: Case, setup: Setup) -> Prediction:
             **held,  # type: ignore[arg-type]
         )
     if case.load == "open":
-        found = open_loop(case, setup)
+        offered = open_loop(case, setup)
+        found = rated_loop(case, setup, case.limits) if case.limits else offered
+        if case.limits:
+            notes.append(f"rate read as the largest within the limits: iterations {found.slowdown:.2f} times as long as priced")
         between = found.tpot_s if not case.requests else found.itl_s
         return Prediction(
             row=0,
@@ -163,6 +168,7 @@ def _answer(case: Case, setup: Setup) -> Prediction:
             tpot_ms=between * 1e3,
             latency_ms=found.e2e_s * 1e3,
             requests_per_s=found.requests_per_s,
+            offered_tpot_ms=offered.tpot_s * 1e3,
             note="; ".join(notes),
             **held,  # type: ignore[arg-type]
         )

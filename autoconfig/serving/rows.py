@@ -35,8 +35,8 @@ MEASURED = frozenset(
 """Never read by a prediction (source and locator say where a row is from, nothing more)."""
 NEEDED = ("model", "gpu", "n_gpus", "osl")
 ENCODER_DECODERS = ("t5", "mt5")
-GPU_WORDS = {"h100_nvl": "h100-nvl-94gb", "gh200": "gh200-96gb", "rtx-pro-6000-blackwell-server": "rtx-pro-6000-96gb"}
-"""Spellings of published tables that the catalogue's aliases do not hold."""
+GPU_WORDS = {"h100_nvl": "h100-nvl-94gb", "gh200": "gh200-144gb", "rtx-pro-6000-blackwell-server": "rtx-pro-6000-96gb"}
+"""Spellings of published tables that the catalogue's aliases do not hold; MLPerf's GH200 systems are GH200-144GB (v4.1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,8 @@ class Case:
     requests: int = 0
     """Requests of the run; 0: as many as a steady state takes."""
     max_batch: int | None = None
+    limits: tuple[float, float] | None = None
+    """99th percentiles of TTFT and TPOT in seconds that a published MLPerf Server rate is the largest within."""
     assumed: tuple[str, ...] = field(default=())
 
 
@@ -94,6 +96,7 @@ def read_case(row: Row) -> Case:
         rate=rate,
         requests=requests,
         max_batch=batch,
+        limits=_limits(row) if load == "open" else None,
         assumed=(*notes, *assumed),
     )
 
@@ -138,6 +141,18 @@ def _rate(row: Row) -> float:
     if value is None or value <= 0:
         raise InputError(f"cell offered_qps={text[:40]!r}: a positive number of requests per second, or inf")
     return value
+
+
+def _limits(row: Row) -> tuple[float, float] | None:
+    """Limits of an MLPerf Server run, whose metric is the "maximum Poisson throughput parameter supported" while the 99th
+    percentiles of TTFT and TPOT keep them.
+
+    Source: mlcommons/inference_policies, inference_rules.adoc (scenarios); mlcommons/inference, loadgen/results.cc.
+    """
+    first, between = number(row, "ttft_limit_ms"), number(row, "tpot_limit_ms")
+    if cell(row, "kind") != "mlperf" or not first or not between or min(first, between) <= 0:
+        return None
+    return first / 1e3, between / 1e3
 
 
 def _requests(row: Row, load: str, lengths: DataSet) -> int:

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
 from autoconfig.serving.answer_json import serve_json
+from autoconfig.serving.evaluate import rated_loop, set_up
 from autoconfig.serving.fit import FACTOR, Sample, fit, samples_of
 from autoconfig.serving.predict import COLUMNS, predict_rows, read_table
 from autoconfig.serving.question import ServeRequest, seconds, understand
@@ -127,6 +128,38 @@ def test_published_throughput_is_near(rows):
     chosen = dense[::12]
     errors = [p.out_tok_s_gpu / float(r["out_tok_s_gpu"]) - 1 for r, p in zip(chosen, predict_rows(chosen), strict=True)]
     assert len(errors) > 10 and np.mean(np.abs(errors)) < 0.08
+
+
+def test_published_offline_runs_get_the_limits_of_their_release(rows):
+    """0.14 from its table, 0.17 computed and rounded to what the cache holds; both split prompts, served runs do not."""
+
+    def first(**cells):
+        case = read_case(next(r for r in rows if all(r[k] == v for k, v in cells.items())))
+        return set_up(case, case.plans[0], shipped_calibration())
+
+    old = first(backend_version="0.14.0", kind="max_throughput", tp="8", isl="128", osl="2048")
+    assert (old.batch, old.tokens, old.chunked) == (8192, 16384, True)
+    assert old.running < 400, "logits of 8,192 slots leave half of the cache"
+    new = first(backend_version="0.17", gpu="A100-SXM4-80GB", model="Llama-3.1-70B", tp="8", isl="500", osl="2000")
+    assert (new.batch, new.tokens, new.chunked) == (512, 2048, True)
+    assert not first(backend_version="0.14.0", kind="online_qps").chunked
+
+
+def test_an_mlperf_server_rate_is_the_largest_within_its_limits(rows):
+    """The scenario's metric: 99th percentiles stand at a limit; half of the rate says half of the speed."""
+    served = (r for r in rows if r["kind"] == "mlperf" and r["scenario"] == "Server")
+    row = next(r for r in served if r["gpu"] == "H200" and r["n_gpus"] == "1")
+    slowdowns = []
+    for rate in (14.5, 7.25):
+        case = read_case({**row, "offered_qps": str(rate)})
+        assert case.limits == (2.0, 0.2)
+        found = rated_loop(case, set_up(case, case.plans[0], shipped_calibration()), case.limits)
+        first, between = (np.nanpercentile(x, 99) for x in (found.served.ttft_s, found.served.tpot_s))
+        assert max(first / 2.0, between / 0.2) == pytest.approx(1.0, abs=0.05)
+        slowdowns.append(found.slowdown)
+    assert 0.7 < slowdowns[0] < 1.3 and slowdowns[1] > 1.5 * slowdowns[0]
+    assert read_case({**row, "tpot_limit_ms": ""}).limits is None
+    assert read_case({**row, "kind": "online_qps"}).limits is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, weights_bytes
+from memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, slot_bytes, weights_bytes
 from specs.engine import load_engine
 from specs.gpu_catalogue import load_gpu
 from specs.model_catalogue import load_model
@@ -58,6 +58,26 @@ def test_70b_in_fp8_on_one_h100():
     used = found.weights_bytes + found.activation_bytes + found.runtime_bytes
     assert found.kv_pool_bytes == pytest.approx(0.95 * (H100.memory_bytes - used))
     assert 25 <= found.max_concurrency <= 35
+
+
+def test_slots_of_the_cpp_runtime_by_hand():
+    """Five 32-bit rows of the vocabulary, top-K's candidates, seven numbers a token; over tp the 16-bit logits as well."""
+    model, engine, rows = load_model("llama3-70b"), load_engine("trtllm-0.14"), 128256
+    assert slot_bytes(model, EnginePlan(), ENGINE, 2048) == 4 * rows
+    alone = 5 * 4 * rows + 65536 + 28 * 2048
+    assert slot_bytes(model, EnginePlan(), engine, 2048) == alone
+    assert slot_bytes(model, EnginePlan(tp=2), engine, 2048) == alone + 2 * rows * 3.5
+
+
+def test_a_large_max_batch_size_takes_the_cache_of_the_cpp_runtime():
+    model, plan, engine = load_model("llama3-70b"), EnginePlan(weights="fp8", kv="fp8"), load_engine("trtllm-0.14")
+    formats = module_formats(model, "fp8", H100)
+    small, large = (
+        serving_memory(model, plan, formats, H100, engine, length=2000, batch=slots, tokens=2048) for slots in (64, 2048)
+    )
+    taken = 1984 * slot_bytes(model, plan, engine, 2000)
+    assert small.kv_pool_bytes - large.kv_pool_bytes == pytest.approx(engine.kv_memory_ratio * taken)
+    assert 0.3 < large.max_concurrency / small.max_concurrency < 0.7
 
 
 def test_falcon_180b_in_int4_on_one_h200():

@@ -11,7 +11,14 @@ from specs.gpu_catalogue import gpu_ids, load_gpu
 from specs.model_catalogue import load_model
 from specs.serve_plan import EnginePlan
 from time_model import serving_ideal as ideal
-from time_model.serving_benchmark import DataSet, data_set_of_lengths, offline_requests, trtllm_bench_limits
+from time_model.serving_benchmark import (
+    DataSet,
+    data_set_of_lengths,
+    offline_requests,
+    trtllm_bench_limits,
+    trtllm_bench_table,
+    tuned_batch,
+)
 from time_model.serving_calibration import NO_CALIBRATION, EngineConstants, ServingCalibration, shipped_calibration
 from time_model.serving_costs import (
     ServingJob,
@@ -209,6 +216,22 @@ def test_speculation_follows_leviathan():
     assert tokens_per_step(0, 0.9) == 1.0
     assert tokens_per_step(3, 1.0) == 4.0
     assert tokens_per_step(2, 0.5) == pytest.approx(1 + 0.5 + 0.25)
+
+
+def test_table_of_trtllm_bench_before_it_computed_limits():
+    model = load_model("llama3-70b")
+    assert trtllm_bench_table(model, EnginePlan(tp=2), 1000.0, 1000.0) == (256, 1024)
+    assert trtllm_bench_table(model, EnginePlan(tp=2), 2048.0, 2048.0) == (2048, 1024)
+    assert trtllm_bench_table(model, EnginePlan(tp=8), 128.0, 128.0) == (8192, 16384)
+    assert trtllm_bench_table(model, EnginePlan(tp=4, pp=2), 128.0, 128.0) is None
+    assert trtllm_bench_table(load_model("qwen3-32b"), EnginePlan(), 128.0, 128.0) is None
+
+
+@pytest.mark.parametrize(
+    ("capacity", "batch"), [(143, 128), (144, 256), (671, 512), (1663, 1536), (1664, 1664), (2100, 2048)]
+)
+def test_batch_that_the_cpp_executor_sets_for_what_the_cache_holds(capacity, batch):
+    assert tuned_batch(capacity) == batch
 
 
 def test_limits_of_trtllm_bench_by_hand():
