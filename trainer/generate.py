@@ -49,7 +49,9 @@ def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_sco
         if memory is not None:
             memory.tag([parameter.data for parameter in model.parameters()], "weights")
             memory.reset_peak()
-        firsts, laters, answers = [], [], []
+        firsts: list[float] = []
+        laters: list[float] = []
+        answers: list[list[int]] = []
         for number in range(job.warmup_steps + job.steps):
             dist.barrier()
             start = time.perf_counter()
