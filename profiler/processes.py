@@ -65,6 +65,22 @@ def start_ticks(process: int) -> int | None:
     return int(text.rpartition(")")[2].split()[19])
 
 
+def group_members(group: int) -> list[int]:
+    """Live processes of a process group; those that ended and were not reaped yet are left out. Reads /proc."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            text = Path(f"/proc/{entry}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        state, _, theirs = text.rpartition(")")[2].split()[:3]
+        if int(theirs) == group and state not in ("Z", "X"):
+            found.append(int(entry))
+    return found
+
+
 def die_with_parent() -> Callable[[], object]:
     """For Popen's preexec_fn: the kernel sends SIGTERM to the child when this process dies, however it dies."""
     library = ctypes.CDLL(None, use_errno=True)

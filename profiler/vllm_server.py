@@ -23,7 +23,7 @@ from pathlib import Path
 
 from profiler.folder import write_json, write_text
 from profiler.load_client import LoadRound, ServerError, load_round
-from profiler.processes import die_with_parent
+from profiler.processes import die_with_parent, group_members
 from specs.errors import AutoconfigError, InputError
 from specs.exit_code import ExitCode
 from specs.huggingface_config import huggingface_config
@@ -163,17 +163,9 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         deadline = time.monotonic() + grace
-        while _group_lives(process) and time.monotonic() < deadline:
+        while group_members(process.pid) and time.monotonic() < deadline:
             time.sleep(0.05)
-
-
-def _group_lives(process: subprocess.Popen[bytes]) -> bool:
-    process.poll()  # a zombie would keep the group
-    try:
-        os.killpg(process.pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    process.poll()
 
 
 def _measurement(
@@ -198,12 +190,12 @@ def _measurement(
 
 
 def _served(rounds: list[LoadRound]) -> Served:
-    """Means over requests (specs.measurement); throughput is all tokens over all rounds' time."""
-    answers = [answer for one in rounds for answer in one.answers]
+    """Of the fastest round (specs.measurement.Served)."""
+    fastest, answers = min(rounds, key=lambda one: one.seconds), [answer for one in rounds for answer in one.answers]
     return Served(
-        ttft_seconds=statistics.fmean(answer.ttft_s for answer in answers),
-        tpot_seconds=statistics.fmean(answer.tpot_s for answer in answers),
-        output_tokens_per_second=sum(answer.tokens for answer in answers) / sum(one.seconds for one in rounds),
+        ttft_seconds=statistics.fmean(answer.ttft_s for answer in fastest.answers),
+        tpot_seconds=statistics.fmean(answer.tpot_s for answer in fastest.answers),
+        output_tokens_per_second=fastest.tokens_per_s,
         requests=len(answers),
         ttft_samples=tuple(answer.ttft_s for answer in answers),
         tpot_samples=tuple(answer.tpot_s for answer in answers),

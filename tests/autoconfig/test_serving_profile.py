@@ -34,7 +34,7 @@ MODEL = str(ROOT / "docs" / "examples" / "tiny_model.json")
 BATCHES = (1, 4, 16, 64)
 QUESTION = (
     "--model", MODEL, "--gpus", "1", "--device", "cpu", "--profile", "--isl", "64", "--osl", "12",
-    "--steps", "3", "--warmup-steps", "1", *(part for batch in BATCHES for part in ("--fix", f"batch={batch}")),
+    "--steps", "12", "--warmup-steps", "1", *(part for batch in BATCHES for part in ("--fix", f"batch={batch}")),
 )  # fmt: skip
 CPU = dataclasses.replace(
     load_gpu("h100"), id="cpu", architecture="cpu", flops_per_s={"fp32": 30e9, "bf16": 30e9}, hbm_bytes_per_s=10e9,
