@@ -44,13 +44,10 @@ def outcome(folder):
     return found
 
 
-def start_now(runner, folder) -> None:
+def start_now(runner, folder) -> bool:
     """A job that is queued again waits for two minutes by itself; while its first run is being ended it cannot be told."""
     update = ["scontrol", "update", f"jobid={read_json(folder.life_file)['slurm_job_id']}", "starttime=now"]
-    wait_until(
-        lambda: runner.poll(folder) is not Life.WAITING or subprocess.run(update, check=False).returncode == 0,
-        "the job cannot be told to start",
-    )
+    return runner.poll(folder) is not Life.WAITING or subprocess.run(update, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -105,7 +102,7 @@ def test_several_jobs_are_one_array(runner, jobs):
     runner.cancel(hiding)
     assert outcome(hiding).kind is Kind.CANCELLED and runs_of(hiding) == 1
     wait_until(lambda: marked(hiding.path) == [], "processes of a cancelled task are left")
-    start_now(runner, slow)
+    wait_until(lambda: start_now(runner, slow), "the job cannot be told to start")
     for folder, kind in ((measured, Kind.MEASURED), (too_large, Kind.OUT_OF_MEMORY), (slow, Kind.MEASURED)):
         wait_for(runner, folder)
         assert outcome(folder).kind is kind, outcome(folder).message
@@ -195,6 +192,18 @@ def set_node(node: str, state: str) -> None:
     subprocess.run(["scontrol", "update", f"nodename={node}", f"state={state}", "reason=test"], check=state == "down")
 
 
+def run_again(runner, node, folder) -> None:
+    """Until the job has ended. The node is resumed as often as it takes: Slurm drains one that still has the first run."""
+
+    def ended() -> bool:
+        if runner.poll(folder) is Life.WAITING:
+            set_node(node, "resume")
+            start_now(runner, folder)
+        return runner.poll(folder) is Life.ENDED
+
+    wait_until(ended, "the job does not run again")
+
+
 def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
     """Last, because everything on the node goes. Slurm queues the job again, and it runs once the node is back, or fails where
     slurmd still holds the first run: then it is lost, no crash, and a further submit runs it. A job that may not be queued
@@ -207,13 +216,11 @@ def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
     for folder in (again, never):
         wait_until(lambda folder=folder: runs_of(folder) == 1, "the job has not started")
     set_node(slurm, "down")
-    wait_for(runner, again, Life.WAITING)
+    wait_for(runner, again, Life.WAITING, Life.ENDED)
     wait_for(runner, never)
     assert outcome(never).kind is Kind.LOST and "NODE_FAIL" in outcome(never).message
-    set_node(slurm, "resume")
-    start_now(runner, again)
-    wait_for(runner, again)
+    run_again(runner, slurm, again)
     while outcome(again).kind is Kind.LOST and read_json(again.launch_file)["attempt"] < MOST_ATTEMPTS:
         runner.submit(again, LIMIT_S)
-        wait_for(runner, again)
+        run_again(runner, slurm, again)
     assert outcome(again).kind is Kind.MEASURED and runs_of(again) == 2, outcome(again).message
