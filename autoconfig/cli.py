@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig import cli_inference, cli_megatron, cli_study, cli_trace, cli_truth
+from autoconfig import cli_inference, cli_megatron, cli_studies, cli_study, cli_trace, cli_truth
 from autoconfig.cli_options import question_options, request_of, search_options
 from autoconfig.cli_scaling import scaling_command
 from specs.errors import AutoconfigError, InputError
@@ -126,7 +126,8 @@ def search_command(
     if cli_study.wants_profile(options):
         if given := [name for name, value in (("output", output), ("report", report), ("export", export)) if value is not None]:
             raise InputError(f"--{given[0]} is not for --profile: export what a study found with autoconfig export PLAN")
-        cli_study.run_profile(ctx, options, as_json=as_json, model_given=options["model"] is not None)
+        kind = cli_study.training(options)
+        cli_study.run_profile(ctx, options, kind, as_json=as_json, model_given=options["model"] is not None)
         return
     from autoconfig.export.service import check_export_folder, export_plan
     from autoconfig.files import check_table_path, write_table
@@ -348,7 +349,7 @@ def _terminal_progress(text: str) -> None:
 
 
 cli_megatron.register(cli)
-cli_study.register(cli)
+cli_studies.register(cli)
 cli.add_command(scaling_command)
 
 

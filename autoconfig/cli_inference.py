@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from autoconfig import cli_study
 from autoconfig.cli_messages import clear_progress, progress, say_predicted
 from specs.errors import InputError
 
@@ -36,10 +37,15 @@ class Seconds(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+def _measured(command: Any) -> Any:
+    """The options of training's --profile that serving has, under the same names."""
+    return cli_study.study_options(command, without=cli_study.NOT_FOR_SERVING)
+
+
 @click.command("search")
 @inference_flag
-@click.option("--model", required=True, help="Catalogue name (llama3-70b), a size, or a Hugging Face config.json.")
-@click.option("--gpus", type=int, required=True, help="Number of GPUs; with --goal gpus the most there are.")
+@click.option("--model", help="Catalogue name (llama3-70b), a size, or a Hugging Face config.json.")
+@click.option("--gpus", type=int, help="Number of GPUs; with --goal gpus the most there are.")
 @click.option("--gpu", help="GPU type (see `autoconfig gpus`).  [default: h100-sxm-80gb]")
 @click.option("--gpus-per-node", type=int, help="GPUs that reach each other over the link; the usual server's if not given.")
 @click.option("--engine", help="Engine generation (see `autoconfig engines`).  [default: trtllm-1.2]")
@@ -75,6 +81,7 @@ class Seconds(click.ParamType[float]):
 )
 @click.option("--kv-memory-ratio", type=float, help="Share of free memory for the cache; the engine's default.")
 @click.option("--price", type=float, help="Money per GPU and hour.")
+@click.option("--calibration", metavar="FILE", help="Constants that a study learned (--save-calibration).")
 @click.option("--top", type=int, default=10, show_default=True, help="Deployments to show.")
 @click.option("--simulate", type=int, default=3, show_default=True, help="Finalists to simulate event by event.")
 @click.option(
@@ -83,29 +90,48 @@ class Seconds(click.ParamType[float]):
 @click.option("--report", metavar="OUT.html", help="Write the answer as one HTML file that needs nothing else.")
 @click.option("--force", is_flag=True, help="With --export: replace files that autoconfig did not write.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@_measured
 @click.pass_context
-def search_inference(
-    ctx: click.Context,
-    /,
-    inference: bool,
-    as_json: bool,
-    export_folder: str | None,
-    report: str | None,
-    force: bool,
-    **options: Any,
-) -> None:
+def search_inference(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     """Rank the deployments that fit and meet the limits, best first.
 
     autoconfig search --inference --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms
+
+    With --profile: measure the frontier of throughput and time per token by jobs of a real engine on this machine or Slurm,
+    megatron-core's (--engine megatron, the default then) or vLLM's server (--engine vllm). --resume NAME goes on.
+
+    autoconfig search --inference --model llama3-8b --gpus 1 --isl 1000 --osl 256 --profile --budget 1h --study 8b
     """
+    if cli_study.wants_profile(options):
+        from autoconfig.cli_inference_study import check_answer_options, serving
+
+        check_answer_options(options)
+        if options["model"] is not None:
+            _check_question(options)
+        cli_study.run_profile(ctx, options, serving(options), as_json=as_json, model_given=options["model"] is not None)
+        return
+    _check_question(options)
+    _answer(ctx, options, as_json=as_json)
+
+
+def _check_question(options: dict[str, Any]) -> None:
+    missing = [f"--{name}" for name in ("model", "gpus") if options[name] is None]
+    if missing:
+        raise click.UsageError(f"Missing option {' and '.join(missing)}.")
+
+
+def _answer(ctx: click.Context, options: dict[str, Any], *, as_json: bool) -> None:
+    """A predicted answer, printed and written."""
     from autoconfig.serving.question import ServeRequest
     from autoconfig.serving.service import answer
 
+    export_folder, report, force = options["export_folder"], options["report"], options["force"]
+    asked = {name: options[name] for name in ServeRequest.__dataclass_fields__ if name in options}
     if report is not None:
         from autoconfig.html_report import check_report_path
 
         check_report_path(Path(report))
-    found = answer(ServeRequest(**options), None if as_json else progress())
+    found = answer(ServeRequest(**asked), None if as_json else progress())
     clear_progress()
     if as_json:
         from autoconfig.serving.answer_json import serve_json

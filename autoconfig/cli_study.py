@@ -1,13 +1,15 @@
-"""`autoconfig search --profile` and `autoconfig studies`: measured answers."""
+"""`autoconfig search --profile`: measured answers."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,21 +35,25 @@ NAMES = (
     "save_calibration",
 )  # fmt: skip
 """Options of a profiling search, as the command gets them."""
+NOT_FOR_SERVING = ("gpus_here", "objective")
+"""Options of a profiling search that serving does not have: nothing is emulated, and there are always two objectives."""
 _STORED = frozenset({"device", "device_memory", "steps", "warmup_steps", "objective", "seed"})
 """Those of them that are stored with the question."""
 _OF_THE_ANSWER = frozenset(("as_json", "top", "sort_by", "output", "report", "export", "force", "price", "tokens"))
-_WITH_RESUME = (frozenset(NAMES) - _STORED) | _OF_THE_ANSWER
+_WITH_RESUME = (frozenset(NAMES) - _STORED) | _OF_THE_ANSWER | {"inference"}
 """What may stand beside --resume without the question: nothing that is stored."""
 
-_folder = click.option(
+folder_option = click.option(
     "--folder", default=DEFAULT_FOLDER, show_default=True, type=click.Path(path_type=Path), help="Studies, jobs and logs."
 )
-_storage = click.option("--storage", metavar="URL", help="postgresql://... for many workers.  [default: SQLite in --folder]")
+storage_option = click.option(
+    "--storage", metavar="URL", help="postgresql://... for many workers.  [default: SQLite in --folder]"
+)
 
 
-def runner_options(command: Command) -> Command:
+def runner_options(command: Command, without: Sequence[str] = ()) -> Command:
     """How jobs run: shared by a profiling search and a worker that profiles."""
-    own = (
+    own = [
         click.option(
             "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
             help="Jobs as processes of this machine, or through sbatch.",
@@ -61,21 +67,29 @@ def runner_options(command: Command) -> Command:
             help="GPUs that jobs can have; below --gpus, ranks of each plan are emulated on one.  [default: --gpus]",
         ),
         click.option("--python", default=sys.executable, help="Interpreter with torch and megatron-core.  [default: this one]"),
-    )  # fmt: skip
+    ]  # fmt: skip
+    return _with(command, own, without)
+
+
+def _with(command: Command, own: Sequence[Callable[[Command], Command]], without: Sequence[str]) -> Command:
+    """The command with options, but for those named."""
+    before = len(getattr(command, "__click_params__", []))
     for option in reversed(own):
         command = option(command)
+    params = getattr(command, "__click_params__", [])
+    params[before:] = [param for param in params[before:] if param.name not in without]
     return command
 
 
-def study_options(command: Command) -> Command:
-    """What only a profiling search has."""
-    own = (
+def study_options(command: Command, without: Sequence[str] = ()) -> Command:
+    """What only a profiling search has, but for options named in `without`."""
+    own = [
         click.option("--profile", is_flag=True, help="Measure the most promising plans with short jobs; needs --study."),
         click.option("--study", metavar="NAME", help="With --profile: name of the study; one that is there goes on."),
         click.option("--resume", metavar="NAME", help="Go on with a study; its question is stored."),
         click.option("--budget", help=f"Like 30m, 2h, 16gpu-hours, 20trials.  [default: {DEFAULT_BUDGET}]"),
-        _storage,
-        _folder,
+        storage_option,
+        folder_option,
         click.option("--device", type=click.Choice(("cuda", "cpu")), help="Where jobs run.  [default: cuda]"),
         click.option("--device-memory", metavar="SIZE", help="Limit of each rank, like 2GiB.  [CPU: half of all, shared out]"),
         click.option("--job-timeout", default="1h", show_default=True, metavar="TIME", help="A job's most time."),
@@ -88,11 +102,8 @@ def study_options(command: Command) -> Command:
         click.option("--seed", type=int, default=0, show_default=True, help="Of the study."),
         click.option("--quiet", is_flag=True, help="No progress."),
         click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json)."),
-    )  # fmt: skip
-    command = runner_options(command)
-    for option in reversed(own):
-        command = option(command)
-    return command
+    ]  # fmt: skip
+    return _with(runner_options(command, without), own, without)
 
 
 def wants_profile(options: dict[str, Any]) -> bool:
@@ -108,11 +119,65 @@ def wants_profile(options: dict[str, Any]) -> bool:
     return False
 
 
-def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, model_given: bool) -> None:
-    """The whole command."""
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What sets studies apart: of training, of serving."""
+
+    command: str
+    """That searches."""
+    settings: Callable[[], Any]
+    """What the options ask. Raises InputError."""
+    check: Callable[[str, Any, Options], None]
+    """Whether the question can be asked and its jobs can run here, with nothing measured or written. Raises what `open` and
+    `runner` raise."""
+    open: Callable[..., Any]
+    runner: Callable[[Any], Any]
+    words: Any
+    """`study.screen.Words`."""
+    found: Callable[[Any], Any]
+    """From a session, what it found."""
+    as_json: Callable[[Any], dict[str, Any]]
+    show: Callable[[Any, Any, str], None]
+    learned: Callable[[Any, Path], str | None]
+    """Writes what was learned; its name, None where nothing was."""
+
+
+def training(options: dict[str, Any]) -> Kind:
+    """Studies of training plans."""
     from autoconfig.cli_options import request_of
-    from autoconfig.study.screen import screen, show_found
-    from autoconfig.study.session import NothingFitsError, check_python, lock_folder, make_runner, open_session
+    from autoconfig.study.report import found_json, study_found
+    from autoconfig.study.screen import TrainingWords, show_found
+    from autoconfig.study.session import check_question, make_runner, open_session
+
+    return Kind(
+        command="autoconfig search",
+        settings=lambda: settings_of_options(request_of(options), options),
+        check=check_question,
+        open=open_session,
+        runner=make_runner,
+        words=TrainingWords(),
+        found=lambda session: study_found(session, options.get("price")),
+        as_json=found_json,
+        show=show_found,
+        learned=_write_learned,
+    )
+
+
+def _write_learned(session: Session, target: Path) -> str | None:
+    from autoconfig.calibration_file import write_calibration
+    from autoconfig.study.report import learned_calibration
+
+    learned = learned_calibration(session)
+    if learned is None:
+        return None
+    write_calibration(learned, target)
+    return learned.version
+
+
+def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_json: bool, model_given: bool) -> None:
+    """The whole command."""
+    from autoconfig.study.screen import screen
+    from autoconfig.study.session import lock_folder
     from autoconfig.study.settings import parse_budget
     from autoconfig.study.storage import errors_of
     from autoconfig.study.worker import Control
@@ -125,51 +190,78 @@ def run_profile(ctx: click.Context, options: dict[str, Any], *, as_json: bool, m
         from autoconfig.files import check_output_path
 
         check_output_path(Path(options["save_calibration"]), (".json",))
-    given = settings_of_options(request_of(options), options) if model_given else None
+    given = kind.settings() if model_given else None
     how = options_of_runner(
         options["folder"], options, storage_url=options["storage"], job_limit_s=job_limit_s(options)
     )
-    if how.runner == "local":
-        check_python(how.python)
+    say = (lambda text: None) if options["quiet"] else functools.partial(click.echo, err=True)
+    if resume:
+        existing_storage(how.folder, how.storage_url)
+    with _nothing_fits(ctx):
+        if given is not None:
+            kind.check(name, given, how)
     with lock_folder(how.folder):
-        if given is not None and given.device == "cpu" and not options["quiet"]:
-            click.echo("measuring this CPU's operators, where the study has none yet ...", err=True)
-        try:
-            session = open_session(name, given, how, resume=resume)
-        except NothingFitsError as error:
-            click.echo(f"error: {error}", err=True)
-            ctx.exit(EXIT_NOTHING_FITS)
+        with _nothing_fits(ctx), _interrupted_early():
+            session = kind.open(name, given, how, resume=resume, say=say)
         if not options["quiet"]:
             click.echo(f"Assumed: {'; '.join(session.assumed)}", err=True)
-        control, resume_command = Control(), f"autoconfig search --resume {shlex.quote(name)}{_same_place(options)}"
+        control, resume_command = Control(), f"{kind.command} --resume {shlex.quote(name)}{_same_place(options)}"
         with contextlib.closing(session), errors_of(how.url):
-            runner = make_runner(session)
-            with screen(quiet=options["quiet"]) as listener, _signals(control, resume_command, listener.say):
-                reason = session.worker(runner, listener, budget, control=control).run()
-            found = _report(session, options, reason, as_json)
+            runner = kind.runner(session)
+            with (
+                screen(quiet=options["quiet"], words=kind.words) as listener,
+                _signals(control, resume_command, listener.say),
+            ):
+                worker = session.worker(runner, listener, budget, control=control)
+                try:
+                    reason = worker.run()
+                except Exception:
+                    if worker.abandon():
+                        listener.say(f"what ran is ended, and begins again with: {resume_command}")
+                    raise
+            found = report(kind, session, options["save_calibration"], reason, as_json)
         if not as_json:
             from autoconfig.cli import console
 
-            show_found(console(), found, reason)
+            kind.show(console(), found, reason)
             click.echo(f"resume: {resume_command}", err=True)
         if control.finish or control.cancel:
             ctx.exit(EXIT_INTERRUPTED)
 
 
-def _report(session: Session, options: dict[str, Any], reason: str, as_json: bool) -> Any:
-    from autoconfig.calibration_file import write_calibration
-    from autoconfig.study.report import found_json, learned_calibration, study_found
+@contextlib.contextmanager
+def _interrupted_early() -> Iterator[None]:
+    """Ctrl-C before the first job, most likely while a CPU's operators are measured, which is not kept in parts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("before the first job: the same command begins again", err=True)
+        raise
 
-    found = study_found(session, options.get("price"))
+
+@contextlib.contextmanager
+def _nothing_fits(ctx: click.Context) -> Iterator[None]:
+    """Exit code 3 where no plan fits."""
+    from autoconfig.study.session import NothingFitsError
+
+    try:
+        yield
+    except NothingFitsError as error:
+        click.echo(f"error: {error}", err=True)
+        ctx.exit(EXIT_NOTHING_FITS)
+
+
+def report(kind: Kind, session: Any, save_calibration: str | None, reason: str, as_json: bool) -> Any:
+    """What a session's study found, printed as JSON or not at all, and the file of what was learned."""
+    found = kind.found(session)
     if as_json:
-        click.echo(json.dumps({**found_json(found), "stopped": reason}, indent=2, allow_nan=False))
-    if options["save_calibration"]:
-        learned = learned_calibration(session)
+        click.echo(json.dumps({**kind.as_json(found), "stopped": reason}, indent=2, allow_nan=False))
+    if save_calibration:
+        learned = kind.learned(session, Path(save_calibration))
         if learned is None:
             click.echo("nothing was measured, so there is no calibration to write", err=True)
         else:
-            write_calibration(learned, Path(options["save_calibration"]))
-            click.echo(f"calibration {learned.version} written to {options['save_calibration']}", err=True)
+            click.echo(f"calibration {learned} written to {save_calibration}", err=True)
     return found
 
 
@@ -234,7 +326,7 @@ def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Opt
         runner=options["runner"],
         python=options["python"],
         slots=options["jobs"],
-        gpus_here=options["gpus_here"],
+        gpus_here=options.get("gpus_here"),
         slurm=SlurmOptions(partition=options["partition"], account=options["account"], extra=tuple(options["slurm"])),
         **more,
     )
@@ -275,92 +367,15 @@ def _same_place(options: dict[str, Any]) -> str:
         parts.append(f"--python {shlex.quote(options['python'])}")
     if options["runner"] != "local":
         parts.append(f"--runner {options['runner']}")
-    if options["gpus_here"]:
+    if options.get("gpus_here"):
         parts.append(f"--gpus-here {options['gpus_here']}")
     return "".join(f" {part}" for part in parts)
 
 
-@click.group("studies")
-def studies_group() -> None:
-    """Profiling studies: list, show, delete."""
-
-
-@studies_group.command("list")
-@_folder
-@_storage
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
-    """Every study of a folder or storage."""
-    from autoconfig.study.storage import list_studies, opened
-
-    with opened(_existing(folder, storage)) as found:
-        rows = [
-            {
-                "name": s.name, "model": s.model, "gpus": s.gpus, "trials": s.trials, "measured": s.measured,
-                "running": s.running, "best_step_seconds": s.best_step_seconds,
-                "started": s.started.isoformat(timespec="seconds") if s.started else None,
-            }
-            for s in list_studies(found)
-        ]  # fmt: skip
-    if as_json or rows:
-        from autoconfig.cli import show_rows
-
-        show_rows("studies", rows if as_json else [_readable(row) for row in rows], as_json)
-    else:
-        click.echo("no studies yet")
-
-
-def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    best = row["best_step_seconds"]
-    shown = {**row, "best_step_seconds": None if best is None else f"{best:.4g}"}
-    return {name: "-" if value is None else value for name, value in shown.items()}
-
-
-@studies_group.command("show")
-@click.argument("name")
-@_folder
-@_storage
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-@click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json).")
-def show_command(name: str, folder: Path, storage: str | None, as_json: bool, save_calibration: str | None) -> None:
-    """What a study found: measured beside predicted."""
-    from autoconfig.study.screen import show_found
-    from autoconfig.study.session import Options, open_session
-    from autoconfig.study.storage import errors_of
-
-    url = _existing(folder, storage)
-    session = open_session(name, None, Options(folder=folder, storage_url=url, python=sys.executable), resume=True)
-    with contextlib.closing(session), errors_of(url):
-        found = _report(session, {"save_calibration": save_calibration}, "not asked to run", as_json)
-    if not as_json:
-        from autoconfig.cli import console
-
-        show_found(console(), found, "as stored")
-
-
-@studies_group.command("delete")
-@click.argument("name")
-@_folder
-@_storage
-def delete_command(name: str, folder: Path, storage: str | None) -> None:
-    """Forget a study. Job folders stay: what they measured is not measured again."""
-    from autoconfig.study.session import lock_folder
-    from autoconfig.study.storage import delete_study, opened
-
-    url = _existing(folder, storage)
-    with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:
-        delete_study(found, name)
-    click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
-
-
-def _existing(folder: Path, storage: str | None) -> str:
+def existing_storage(folder: Path, storage: str | None) -> str:
+    """The storage's URL. Raises InputError where the folder has none."""
     from autoconfig.study.storage import DATABASE, sqlite_url
 
     if storage is None and not (folder / DATABASE).exists():
         raise InputError(f"no studies in {folder} (no {DATABASE} there): name the folder with --folder, or say --storage URL")
     return storage or sqlite_url(folder)
-
-
-def register(cli: click.Group) -> None:
-    """Add the group."""
-    cli.add_command(studies_group)

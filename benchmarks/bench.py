@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+
+import beside_aiconfigurator
 
 QUESTION = [
     "search",
@@ -154,20 +155,7 @@ def serving_rate() -> None:
         arguments = ["search", "--inference", "--model", model, "--gpus", str(gpus), "--gpu", "h200-sxm-141gb", "--isl", "1000"]
         wall, megabytes = command([*arguments, "--osl", "500", "--ttft", "2s", "--tpot", "50ms", "--json"])
         print(f"  {model} on {gpus} H200, whole process: {wall:.2f} s, {megabytes:.0f} MB")
-    aiconfigurator_beside_it()
-
-
-def aiconfigurator_beside_it() -> None:
-    """The same question put to aiconfigurator, where it is installed."""
-    found = shutil.which("aiconfigurator")
-    if found is None:
-        print("  aiconfigurator is not installed: nothing to compare with")
-        return
-    question = ["--model", "LLAMA3.1_70B", "--total_gpus", "8", "--system", "h200_sxm", "--isl", "1000", "--osl", "500"]
-    start = time.perf_counter()
-    limits = ["--ttft", "2000", "--tpot", "50"]
-    done = subprocess.run([found, "cli", "default", *question, *limits], capture_output=True, check=False)
-    print(f"  aiconfigurator, same question: {time.perf_counter() - start:.1f} s (exit code {done.returncode})")
+    beside_aiconfigurator.main()
 
 
 def main() -> None:

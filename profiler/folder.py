@@ -6,6 +6,7 @@ FOLDER/<first 16 digits of the content hash>/
     launch.json   how it was started: command, time limit, attempt
     life.json     who watches over it now: process or Slurm job
     end.json      how the watched process ended: exit code, timeout, cancelled
+    exit.json     the command's exit code, written by a Slurm job's script: not there where the script was cut short
     out.log       what the job printed
     nvml.jsonl    GPU memory, power, clocks beside a GPU job
     lock          held while a local job runs
@@ -51,6 +52,10 @@ class JobFolder:
     @property
     def end_file(self) -> Path:
         return self.path / "end.json"
+
+    @property
+    def exit_file(self) -> Path:
+        return self.path / "exit.json"
 
     @property
     def log_file(self) -> Path:

@@ -37,7 +37,11 @@ ABOUT_THIS_MACHINE = frozenset({ExitCode.MISSING_PACKAGE, ExitCode.NO_DEVICE, Ex
 
 CORE_SAYS = "trainer: "
 """How the training core's own messages begin."""
-SEARCHED_LINES = 60
+CONSEQUENCES = tuple(f"{CORE_SAYS}{code.name.lower().replace('_', ' ')}: " for code in (
+    ExitCode.TERMINATED, ExitCode.INTERRUPTED, ExitCode.PEER_LOST))  # fmt: skip
+"""How a rank begins that only followed another one's end."""
+SEARCHED_LINES = 5_000
+"""Below what the core says, torchrun prints a traceback of its own and six lines for every rank of the node."""
 EXITED, TIMEOUT, CANCEL, LOSS = "exited", "timeout", "cancelled", "lost"
 """`reason` in end.json."""
 
@@ -95,7 +99,8 @@ def _from_result(folder: JobFolder) -> Outcome:
     if measurement.status == "oom":
         return Outcome(kind=Kind.OUT_OF_MEMORY, message=measurement.message, measurement=measurement)
     if measurement.status == "failed":
-        message = measurement.message + _tail(folder)
+        tail = _tail(folder)  # usually it says the same
+        message = measurement.message + (f"; log {folder.log_file}" if measurement.message in tail else tail)
         return Outcome(kind=Kind.FAILED, message=message, measurement=measurement, exit_code=measurement.exit_code)
     if not measurement.step_seconds or measurement.step_seconds <= 0:
         return Outcome(kind=Kind.GARBAGE, message=f"{folder.result_file} ran and has no step time")
@@ -103,7 +108,10 @@ def _from_result(folder: JobFolder) -> Outcome:
 
 
 def _tail(folder: JobFolder) -> str:
-    """What the training core said last (`trainer: ...`; torchrun prints a frame below it), else the last lines."""
-    said = [line for line in folder.last_lines(SEARCHED_LINES) if line.startswith(CORE_SAYS)]
-    lines = said[-1:] or folder.last_lines(3)
-    return f"; log {folder.log_file}" + (f" ends: {' | '.join(line.strip()[:400] for line in lines)}" if lines else " is empty")
+    """What the training core said last of its own accord (`trainer: ...`; torchrun prints a frame below it, and ends the other
+    ranks, which say so too), else the last lines."""
+    lines = folder.last_lines(SEARCHED_LINES)
+    said = [line for line in lines if line.startswith(CORE_SAYS)]
+    reasons = [line for line in said if not line.startswith(CONSEQUENCES)]
+    shown = reasons[-1:] or said[-1:] or lines[-3:]
+    return f"; log {folder.log_file}" + (f" ends: {' | '.join(line.strip()[:400] for line in shown)}" if shown else " is empty")

@@ -27,8 +27,11 @@ from profiler.runner import Command, Life
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 NAME_PREFIX = "autoconfig-"
 SCRIPT = "job.sbatch"
+EXIT_NOTE = """printf '{"exit_code": %d, "restarts": %d}\\n' $code "${SLURM_RESTART_COUNT:-0}\""""
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 ALIVE = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
+OUT_OF_MEMORY = "OUT_OF_MEMORY"
+"""The host's memory that the job may have: Slurm may kill the script with the command."""
 LOST_STATES = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
 CALL_S = 60.0
 """What one call of a Slurm program may take: the controller answers late when it is busy."""
@@ -67,9 +70,7 @@ class SlurmRunner:
 
     def __init__(self, command: Command, options: SlurmOptions, environment: Mapping[str, str] | None = None) -> None:
         """Raises RunnerError where Slurm's programs are missing."""
-        missing = [program for program in PROGRAMS if shutil.which(program) is None]
-        if missing:
-            raise RunnerError(f"Slurm's {', '.join(missing)} is not on PATH; run on a login node, or say --runner local")
+        check_programs()
         self._command = command
         self._options = options
         self._environment = dict(environment or {})
@@ -103,7 +104,7 @@ class SlurmRunner:
     def _write_script(self, folder: JobFolder, limit_s: float, array: tuple[str, int] | None) -> None:
         """launch.json and the batch script of one job; `array`: the name that squeue knows it by, and its task."""
         attempt = int(read_json(folder.launch_file).get("attempt", 0)) + 1
-        for stale in (folder.end_file, folder.life_file):
+        for stale in (folder.end_file, folder.life_file, folder.exit_file):
             stale.unlink(missing_ok=True)
         command = self._command(folder, folder.job())
         launch = {"runner": self.name, "command": command, "limit_s": limit_s, "attempt": attempt}
@@ -111,17 +112,17 @@ class SlurmRunner:
         write_text(folder.path / SCRIPT, self._script(folder, command, limit_s))
 
     def poll(self, folder: JobFolder) -> Life:
-        """Ask squeue, then scontrol, then sacct. What is not known any more and left no result is lost."""
+        """Ask squeue, then scontrol, then sacct. What is not known any more and left no result or exit code is lost."""
         job_id = self._job_id(folder)
         if job_id is None:
             return Life.ENDED if outcome_of(folder) is not None else Life.LOST
-        state, detail = self._state(job_id)
+        state, restarts = self._state(job_id)
         if state in WAITING:
             return Life.WAITING
         if state in ALIVE:
             return Life.RUNNING
         if not folder.end_file.exists():
-            write_json(folder.end_file, _end_of(state, detail, job_id))
+            write_json(folder.end_file, _end_of(state, job_id, _exit_code(folder, restarts)))
         return Life.ENDED
 
     def cancel(self, folder: JobFolder) -> None:
@@ -152,24 +153,24 @@ class SlurmRunner:
         write_json(folder.life_file, {"slurm_job_id": found[0]})
         return found[0]
 
-    def _state(self, job_id: str) -> tuple[str, str]:
-        """(state, ExitCode or reason); an empty state where nobody knows the job."""
+    def _state(self, job_id: str) -> tuple[str, int | None]:
+        """(state, how often the job was queued again, where that is known); an empty state where nobody knows the job."""
         done = _call(["squeue", "--noheader", f"--jobs={job_id}", "--format=%T"])
         if done.returncode and "Invalid job id" not in done.stderr:
             raise RunnerError(f"squeue does not answer: {_said(done)}")
         state = done.stdout.strip()
         if state in WAITING or state in ALIVE:
-            return state, ""
+            return state, None
         done = _call(["scontrol", "show", "job", job_id, "--oneliner"])
         fields = dict(re.findall(r"(\S+?)=(\S*)", done.stdout))
         if done.returncode == 0 and fields.get("JobState"):
-            return fields["JobState"], fields.get("ExitCode", "")
+            restarts = fields.get("Restarts", "")
+            return fields["JobState"], int(restarts) if restarts.isdigit() else None
         if shutil.which("sacct") is not None:
-            done = _call(["sacct", f"--jobs={job_id}", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode"])
+            done = _call(["sacct", f"--jobs={job_id}", "--noheader", "--parsable2", "--allocations", "--format=State"])
             if done.returncode == 0 and done.stdout.strip():
-                state, _, code = done.stdout.strip().splitlines()[-1].partition("|")
-                return state.split()[0], code
-        return "", ""
+                return done.stdout.strip().splitlines()[-1].split()[0], None
+        return "", None
 
     def _script(self, folder: JobFolder, command: Sequence[str], limit_s: float) -> str:
         environment = {**self._environment, MARK: str(folder.path)}
@@ -178,8 +179,12 @@ class SlurmRunner:
             f"#SBATCH --output={folder.log_file}",
             "#SBATCH --open-mode=append",
             f"cd {shlex.quote(str(folder.path))} || exit 1",
+            f"rm -f {folder.exit_file.name}",
             *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
-            f"exec {'srun ' if self._options.nodes > 1 else ''}{shlex.join(command)}",
+            f"{'srun ' if self._options.nodes > 1 else ''}{shlex.join(command)}",
+            "code=$?",
+            f"{EXIT_NOTE} > {folder.exit_file.name}",
+            "exit $code",
         ]
         return "\n".join(lines) + "\n"
 
@@ -207,21 +212,41 @@ class SlurmRunner:
         ]
 
 
+def check_programs() -> None:
+    """Raises RunnerError where Slurm's programs are missing."""
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        raise RunnerError(f"Slurm's {', '.join(missing)} is not on PATH; run on a login node, or say --runner local")
+
+
 def _digest(names: Sequence[str]) -> str:
     return hashlib.sha256(" ".join(names).encode()).hexdigest()[:NAME_DIGITS]
 
 
-def _end_of(state: str, detail: str, job_id: str) -> dict[str, object]:
-    """end.json from a final state."""
+def _exit_code(folder: JobFolder, restarts: int | None) -> int | None:
+    """What the command ended with, as the job's script says; None where the script did not come to its end, or where only an
+    earlier run did (`restarts`: how often Slurm queued the job again)."""
+    said = read_json(folder.exit_file)
+    code = said.get("exit_code")
+    return code if isinstance(code, int) and restarts in (None, said.get("restarts")) else None
+
+
+def _end_of(state: str, job_id: str, code: int | None) -> dict[str, object]:
+    """end.json from a final state. FAILED alone does not mean that the command died: Slurm says so too of a job that it queued
+    again after its node was lost and then could not start, because the node still holds the first run. The command's own exit
+    code tells them apart."""
     if state == "TIMEOUT" or state == "DEADLINE":
         return {"reason": TIMEOUT, "detail": state, "seconds": 0.0}
     if state.startswith("CANCELLED"):
         return {"reason": CANCEL, "detail": state}
-    if not state:
-        return {"reason": LOSS, "detail": f"Slurm does not know job {job_id} any more"}
     if state in LOST_STATES:
         return {"reason": LOSS, "detail": f"Slurm job {job_id} ended as {state}"}
-    return {"reason": EXITED, "exit_code": detail.split(":")[0] or "unknown", "detail": state}
+    if code is not None or state == OUT_OF_MEMORY:
+        return {"reason": EXITED, "exit_code": "unknown" if code is None else code, "detail": state}
+    if not state:
+        return {"reason": LOSS, "detail": f"Slurm does not know job {job_id} any more"}
+    why = "its node was lost, could not start it, or does not see its folder"
+    return {"reason": LOSS, "detail": f"Slurm job {job_id} ended as {state} and its script did not come to its end: {why}"}
 
 
 def _call(command: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -20,13 +20,36 @@ from specs.numerics import Numerics, Workload
 from specs.plan import TrainPlan, parse_plan
 
 SCHEMA_VERSION = 1
-MODES = ("run", "emulate")
+MODES = ("run", "emulate", "generate")
 DEVICES = ("cpu", "cuda")
 SOFTWARE = ("megatron-local", "transformer-engine")
 """Stacks that the training core can build; names of `specs/catalogue/software`."""
 ATTENTION_KERNELS = ("flash", "unfused")
 _NOT_CONTENT = ("name", "default_seq_length", "default_global_batch_size", "published_parameters", "norm_epsilon", "router")
 """Fields of ModelSpec that the training core does not read: two names of one architecture are one job."""
+ENGINES = ("megatron", "vllm")
+"""What a job of mode `generate` runs: megatron-core's static engine, or vLLM's server."""
+MOST_TOKENS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Requests of a job of mode `generate`: `mbs` of them at once, each of `prompt` tokens and answered with `new`."""
+
+    prompt: int
+    new: int
+    engine: str = "megatron"
+    tokens: int | None = None
+    """Tokens of one iteration of a server (max_num_batched_tokens); the static engine takes all prompts at once."""
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None and not 1 <= self.tokens <= MOST_TOKENS:
+            raise InputError(f"generation.tokens={self.tokens} must be from 1 to {MOST_TOKENS:,}, or null")
+        for name, least in (("prompt", 1), ("new", 2)):
+            if not least <= getattr(self, name) <= MOST_TOKENS:
+                raise InputError(f"generation.{name}={getattr(self, name)} must be from {least} to {MOST_TOKENS:,} tokens")
+        if self.engine not in ENGINES:
+            raise InputError(f"generation.engine={self.engine!r} is not one of {', '.join(ENGINES)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +61,8 @@ class Job:
     workload: Workload
     numerics: Numerics = field(default_factory=Numerics)
     mode: str = "run"
-    """`run`: plan.world_size processes train. `emulate`: one process does what `rank` of them would do."""
+    """`run`: plan.world_size processes train. `emulate`: one process does what `rank` of them would do. `generate`: an engine
+    answers requests (`generation`); a step is a round, every request from its prompt to its last token."""
     device: str = "cuda"
     """cpu (gloo, memory counted by live storages) or cuda (NCCL, torch's allocator)."""
     software: str = "megatron-local"
@@ -55,6 +79,8 @@ class Job:
     """Limit of each rank: allocations above it end the job as out of memory. None: the device's own."""
     rank: int | None = None
     """Which rank `emulate` stands for, 0 to plan.world_size - 1."""
+    generation: Generation | None = None
+    """What `generate` is asked."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("mode", MODES), ("device", DEVICES), ("software", SOFTWARE),
@@ -67,6 +93,7 @@ class Job:
         if self.device_memory_bytes is not None and self.device_memory_bytes < 1:
             raise InputError(f"device_memory_bytes={self.device_memory_bytes} must be at least 1, or null for no limit")
         self._check_rank()
+        self._check_generation()
         stage_layers(self.model, self.plan)
         samples = self.plan.mbs * self.plan.dp
         if self.workload.global_batch_size % samples:
@@ -75,9 +102,16 @@ class Job:
                 f"{self.plan.mbs} x {self.plan.dp} = {samples}"
             )
 
+    def _check_generation(self) -> None:
+        asked = self.generation
+        if (self.mode == "generate") != (asked is not None):
+            raise InputError("mode generate needs generation (prompt and new tokens); leave it out of the other modes")
+        if asked is not None and self.workload.seq_length != asked.prompt + asked.new:
+            raise InputError(f"seq_length={self.workload.seq_length} must be prompt + new = {asked.prompt + asked.new}")
+
     def _check_rank(self) -> None:
-        if self.mode == "run" and self.rank is not None:
-            raise InputError(f"rank={self.rank} is for mode emulate; leave it out of a run")
+        if self.mode != "emulate" and self.rank is not None:
+            raise InputError(f"rank={self.rank} is for mode emulate; leave it out of mode {self.mode}")
         if self.mode == "emulate" and (self.rank is None or not 0 <= self.rank < self.plan.world_size):
             raise InputError(f"mode emulate needs rank from 0 to {self.plan.world_size - 1} (tp x pp x cp x dp of {self.plan})")
 
@@ -88,13 +122,15 @@ class Job:
 
     @property
     def num_processes(self) -> int:
-        """Processes to start: one per rank of a run, one for an emulated rank."""
-        return self.plan.world_size if self.mode == "run" else 1
+        """Processes to start: one per rank, one for an emulated rank."""
+        return 1 if self.mode == "emulate" else self.plan.world_size
 
     @property
     def content_hash(self) -> str:
         """64 hexadecimal digits: sha256 of the canonical JSON, without names that change nothing in the run."""
         content = job_json(self)
+        if content["generation"] is None:
+            del content["generation"]  # the hash of every other job is what it was before there were such jobs
         content["model"] = {key: value for key, value in content["model"].items() if key not in _NOT_CONTENT}
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 

@@ -40,6 +40,30 @@ class RankFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Served:
+    """What the timed rounds of a generation gave: `mbs` requests at once, each of `prompt` tokens and answered with `new`."""
+
+    ttft_seconds: float
+    """From the request to its first token. Static engine: median over the rounds; server: mean over the requests."""
+    tpot_seconds: float
+    """(first to last token) / (new - 1). Static engine: median over the rounds; server: mean over the requests."""
+    output_tokens_per_second: float
+    """Of the whole instance, prompts' time included."""
+    requests: int
+    """Answered in the timed rounds."""
+    ttft_samples: tuple[float, ...] = ()
+    """By round, or by request."""
+    tpot_samples: tuple[float, ...] = ()
+    answers_digest: str = ""
+    """sha256 of the answers' tokens, where the engine is told the weights: the same whatever the parallelism."""
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_seconds", "tpot_seconds", "output_tokens_per_second"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"served.{name}={getattr(self, name)} must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One job's outcome. Raises InputError for a status or category that does not exist."""
 
@@ -77,6 +101,8 @@ class Measurement:
     """Host name of rank 0."""
     wall_seconds: float = 0.0
     """From the start of rank 0 to this record."""
+    served: Served | None = None
+    """Of a generation that ran; its steps are rounds."""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

@@ -37,7 +37,7 @@ class LayoutPrices:
     """Output layer, sampling and host by sequences."""
     decode_s: Vector
     prefill_s: Vector
-    """By prompts of the question's length."""
+    """By prompts of the question's lengths."""
     fixed_s: float
     floor_mixed_s: float
     floor_alone_s: float
@@ -79,7 +79,9 @@ class Pricer:
         )
         prefill = self._once(
             ("prefill", plan.tp, plan.kv, job.formats.attention),
-            lambda: c.factor * prefill_attention_seconds(job, SEQUENCES, self.lengths.isl) * (1.0 - self.lengths.cached**2),
+            lambda: (
+                c.factor * prefill_attention_seconds(job, SEQUENCES, self.lengths.attended) * (1.0 - self.lengths.cached**2)
+            ),
         )
         fixed = c.host_s + c.layer_s * job.model.num_layers
         return LayoutPrices(

@@ -26,6 +26,8 @@ from time_model.serving_costs import (
 )
 
 Vector = npt.NDArray[np.float64]
+Table = list[list[float]]
+"""Plain lists: a look-up in them takes a fraction of numpy's."""
 MOST_AT_ONCE = 64
 """Iterations taken together at most, so that growing caches are seen."""
 
@@ -54,10 +56,11 @@ class IterationTable:
         self._fixed = c.host_s + c.layer_s * layers
         self._floor_mixed, self._floor_alone = float(floor_seconds(job, 1.0, 0.0)), float(floor_seconds(job, 0.0, 0.0))
         self._floor_sequence = float(floor_seconds(job, 0.0, 1.0)) - self._floor_alone
-        self._counts, self._lengths = grid_points(16384.0, 1), grid_points(_at_least(most_length), 2)
-        count, length = np.meshgrid(self._counts, self._lengths, indexing="ij")
-        self._decode = c.factor * decode_attention_seconds(job, count, length)
-        self._prefill = c.factor * prefill_attention_seconds(job, count, length)
+        counts, lengths = grid_points(16384.0, 1), grid_points(_at_least(most_length), 2)
+        self._counts, self._lengths = counts.tolist(), lengths.tolist()
+        count, length = np.meshgrid(counts, lengths, indexing="ij")
+        self._decode: Table = (c.factor * decode_attention_seconds(job, count, length)).tolist()
+        self._prefill: Table = (c.factor * prefill_attention_seconds(job, count, length)).tolist()
 
     def seconds(self, decode: float, length: float, prompts: float, prompt_tokens: float, attended: float) -> float:
         """`decode` sequences of `length` tokens beside `prompts` prompts with `prompt_tokens` new tokens in all, each part of a
@@ -72,12 +75,12 @@ class IterationTable:
         floor = self._floor_mixed if prompt_tokens > 0 else self._floor_alone
         return max(total, floor + self._floor_sequence * (decode + prompts))
 
-    def _bilinear(self, table: Vector, count: float, length: float) -> float:
+    def _bilinear(self, table: Table, count: float, length: float) -> float:
         i, u = _position(self._counts, count)
         j, v = _position(self._lengths, length)
-        low = table[i, j] * (1 - v) + table[i, j + 1] * v
-        high = table[i + 1, j] * (1 - v) + table[i + 1, j + 1] * v
-        return float(low * (1 - u) + high * u)
+        low = table[i][j] * (1 - v) + table[i][j + 1] * v
+        high = table[i + 1][j] * (1 - v) + table[i + 1][j + 1] * v
+        return low * (1 - u) + high * u
 
 
 def _at_least(most_length: float) -> float:
@@ -85,9 +88,9 @@ def _at_least(most_length: float) -> float:
     return max(131072.0, float(np.exp2(np.ceil(np.log2(most_length)))))
 
 
-def _position(points: Vector, x: float) -> tuple[int, float]:
-    i = min(max(int(np.searchsorted(points, x, side="right")) - 1, 0), len(points) - 2)
-    return i, float(min(max((x - points[i]) / (points[i + 1] - points[i]), 0.0), 1.0))
+def _position(points: list[float], x: float) -> tuple[int, float]:
+    i = min(max(bisect_right(points, x) - 1, 0), len(points) - 2)
+    return i, min(max((x - points[i]) / (points[i + 1] - points[i]), 0.0), 1.0)
 
 
 def _linear(points: list[float], values: list[float], x: float) -> float:
@@ -199,7 +202,7 @@ def simulate(
             now = max(now, arrival[next_arrival])
             continue
         mean = cached / running if running else 0.0
-        attended = float(np.mean([held[r] for r in complete])) if complete else held[waiting[0]] if chosen else 1.0
+        attended = sum(held[r] for r in complete) / len(complete) if complete else held[waiting[0]] if chosen else 1.0
         step = table.seconds(running, mean, len(complete), chosen, max(attended, 1.0))
         jump = 1
         if not chosen:

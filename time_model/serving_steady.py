@@ -34,6 +34,14 @@ class Lengths:
     context: float | None = None
     """Tokens in the cache of a decoding sequence on average, where lengths differ (Trace.context_tokens)."""
 
+    prompt_rms: float | None = None
+    """Root mean square of the input tokens, where lengths differ: attention of a prompt grows with its square."""
+
+    @property
+    def attended(self) -> float:
+        """Input tokens of a prompt whose attention costs as much as the requests' do on average."""
+        return self.isl if self.prompt_rms is None else self.prompt_rms
+
     @property
     def prompt(self) -> float:
         """Input tokens to compute."""

@@ -16,6 +16,7 @@ from specs.exit_code import ExitCode
 from specs.job import Job, read_job
 from trainer.limits import limit_process
 from trainer.result_file import ResultFile
+from trainer.say import say
 
 
 def main(arguments: list[str] | None = None) -> ExitCode:
@@ -84,8 +85,9 @@ def _missing_engine(job: Job) -> str | None:
 
 
 def _fail(code: ExitCode, message: str) -> ExitCode:
-    if os.environ.get("RANK", "0") == "0":
-        print(f"trainer: {message}", file=sys.stderr, flush=True)
+    """Every rank says why it ends: torchrun ends the others at the first that does, maybe before they come to speak."""
+    rank = os.environ.get("RANK", "0")
+    say(message if rank == "0" else f"rank {rank}: {message}")
     return code
 
 

@@ -1,126 +1,131 @@
-"""`python -P -m trainer.generate --job job.json --prompt 32 --new 16`: megatron-core's static inference engine.
+"""Jobs of mode `generate`: rounds of requests through megatron-core's static inference engine, timed by its own events.
 
-One process; the batch is the job's micro-batch size, every prompt has --prompt tokens and generates --new. Writes
-generation.json beside the job: seconds of the prompts' iteration and of every later one, as the engine's own events time them.
-The engine is StaticInferenceEngine with `legacy` (its dynamic engine needs flash attention) over the local layer specification.
+A round is one batch: `plan.mbs` requests with prompts of `generation.prompt` tokens, each answered with `generation.new`.
+Tensor ranks run the same batch and take the same greedy tokens. The engine is StaticInferenceEngine with `legacy` (its dynamic
+engine needs flash attention) over the local layer specification; the attention core is megatron-core's and reads the KV cache.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import hashlib
 import json
 import os
-import sys
+import statistics
 import time
-import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from megatron.core.inference.contexts import StaticInferenceContext
+from megatron.core.inference.engines import StaticInferenceEngine
+from megatron.core.inference.model_inference_wrappers.gpt.gpt_inference_wrapper import GPTInferenceWrapper
+from megatron.core.inference.sampling_params import SamplingParams
+from megatron.core.inference.text_generation_controllers.text_generation_controller import TextGenerationController
 
 from specs.errors import InputError, PlanError
-from specs.exit_code import ExitCode
-from specs.job import Job, read_job
+from specs.job import Generation, Job
+from specs.measurement import Served
+from specs.parameters import padded_vocab_size
+from trainer.live_memory import LiveMemory
+from trainer.model import model_chunks, transformer_config
+from trainer.training import Progress
+from trainer.weights import set_weights
 
-GENERATION_FILE = "generation.json"
-
-
-def main(arguments: list[str] | None = None) -> ExitCode:
-    """Read, generate, write. Returns the process's exit code."""
-    parser = argparse.ArgumentParser(prog="python -P -m trainer.generate", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--job", type=Path, required=True)
-    parser.add_argument("--prompt", type=_count, required=True, help="tokens of every prompt")
-    parser.add_argument("--new", type=_count, required=True, help="tokens that every request generates, at least 2")
-    options = parser.parse_args(arguments)
-    try:
-        job = read_job(options.job)
-        if job.plan.world_size != 1:
-            raise PlanError(f"{job.plan}: the static engine is run on one process; use tp=1,pp=1,dp=1")
-        warnings.simplefilter("ignore")  # megatron-core warns at import of everything optional that is not installed
-        found = generate(job, options.prompt, options.new)
-    except InputError as error:
-        print(f"trainer.generate: {error}", file=sys.stderr, flush=True)
-        return ExitCode.BAD_JOB
-    except ImportError as error:
-        print(f"trainer.generate: {error}; pip install 'megatron-autoconfig[train]'", file=sys.stderr, flush=True)
-        return ExitCode.MISSING_PACKAGE
-    target = options.job.resolve().parent / GENERATION_FILE
-    beside = target.with_name(f".{GENERATION_FILE}.{os.getpid()}")
-    beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    beside.replace(target)
-    return ExitCode.RAN
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 2 <= value <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text}: give 2 to 1,000,000 tokens")
-    return value
-
-
-def generate(job: Job, prompt: int, new: int) -> dict[str, Any]:
-    """{batch, prompt_tokens, new_tokens, prompt_seconds, step_seconds: [each later iteration]}, of the second of two rounds."""
-    import torch.distributed as dist
-
-    from trainer.cpu import cpu_for_cuda
-    from trainer.parallel import parallel_groups
-    from trainer.without_engine import without_engine
-
-    with contextlib.ExitStack() as scope:
-        if job.device == "cpu":
-            scope.enter_context(cpu_for_cuda())
-            scope.enter_context(_timed_events())
-        scope.enter_context(without_engine())
-        dist.init_process_group("gloo" if job.device == "cpu" else "nccl", store=dist.HashStore(), rank=0, world_size=1)
-        scope.callback(dist.destroy_process_group)
-        scope.enter_context(parallel_groups(job, 600.0))
-        controller = _controller(job, prompt + new)
-        rounds = [_round(controller, job, prompt, new) for _ in range(2)]
-    return {"batch": job.plan.mbs, "prompt_tokens": prompt, "new_tokens": new, **rounds[-1]}
-
-
-def _controller(job: Job, length: int) -> Any:
-    from megatron.core.inference.contexts import StaticInferenceContext
-    from megatron.core.inference.model_inference_wrappers.gpt.gpt_inference_wrapper import GPTInferenceWrapper
+try:  # megatron-core until 0.16
     from megatron.core.inference.model_inference_wrappers.inference_wrapper_config import InferenceWrapperConfig
-    from megatron.core.inference.text_generation_controllers.text_generation_controller import TextGenerationController
+except ImportError:  # later wrappers read the model's own configuration
+    InferenceWrapperConfig = None
 
-    from specs.parameters import padded_vocab_size
-    from trainer.model import model_chunks, transformer_config
-    from trainer.weights import set_weights
 
+def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_scope: contextlib.ExitStack) -> None:
+    """All rounds, warm-up first; `progress` holds them. Live bytes are counted in the first (`memory_scope` is left after it):
+    counting slows operators down. Raises InputError for what the static engine cannot run."""
+    asked = _asked(job)
+    with _timed_events() if job.device == "cpu" else contextlib.nullcontext():
+        model, controller = _controller(job, asked)
+        if memory is not None:
+            memory.tag([parameter.data for parameter in model.parameters()], "weights")
+            memory.reset_peak()
+        firsts: list[float] = []
+        laters: list[float] = []
+        answers: list[list[int]] = []
+        for number in range(job.warmup_steps + job.steps):
+            dist.barrier()
+            start = time.perf_counter()
+            first, later, answers = _round(controller, job, asked)
+            progress.step_seconds.append(time.perf_counter() - start)
+            firsts.append(first)
+            laters.append(later)
+            memory_scope.close()
+            if dist.get_rank() == 0:
+                print(f"round {number + 1}: first tokens {first:.4g} s, then {later:.4g} s a token", flush=True)
+    first, later = (statistics.median(values[job.warmup_steps :]) for values in (firsts, laters))
+    progress.served = Served(
+        ttft_seconds=first,
+        tpot_seconds=later,
+        output_tokens_per_second=job.plan.mbs * asked.new / (first + (asked.new - 1) * later),
+        requests=job.plan.mbs * job.steps,
+        ttft_samples=tuple(firsts[job.warmup_steps :]),
+        tpot_samples=tuple(laters[job.warmup_steps :]),
+        answers_digest=hashlib.sha256(json.dumps(answers).encode()).hexdigest(),
+    )
+
+
+def _asked(job: Job) -> Generation:
+    asked, plan = job.generation, job.plan
+    if asked is None or asked.engine != "megatron":
+        raise InputError("the training core generates with megatron-core's static engine: generation.engine=megatron")
+    if job.software != "megatron-local":
+        raise InputError(f"software {job.software}: the static engine runs over megatron-local")
+    if plan.world_size != plan.tp:
+        raise PlanError(f"{plan}: one instance of the static engine is tensor-parallel only here; use pp=1,cp=1,dp=1")
+    return asked
+
+
+def _controller(job: Job, asked: Generation) -> tuple[Any, Any]:
+    """(this rank's model, the controller that steps it)."""
     config = transformer_config(job)
     (model,) = model_chunks(job, config, own_attention=False)
     if job.device == "cpu":
         set_weights([model], job.model, job.seed)
     model.eval()
-    batch = job.plan.mbs
+    tokenizer = NumberTokenizer(job.model.vocab_size)
+    return model, TextGenerationController(inference_wrapped_model=_wrapped(model, job, asked, config), tokenizer=tokenizer)
+
+
+def _wrapped(model: Any, job: Job, asked: Generation, config: Any) -> Any:
+    """The model with its static KV cache, as the installed megatron-core wraps it."""
+    batch, length = job.plan.mbs, asked.prompt + asked.new
+    context = StaticInferenceContext(batch, length)
+    if InferenceWrapperConfig is None:
+        return GPTInferenceWrapper(model, context)
     wrapper = InferenceWrapperConfig(
         hidden_size=job.model.hidden_size,
         params_dtype=config.params_dtype,
         inference_batch_times_seqlen_threshold=-1,
-        padded_vocab_size=int(padded_vocab_size(job.model, 1)),
+        padded_vocab_size=int(padded_vocab_size(job.model, job.plan.tp)),
         inference_max_requests=batch,
         inference_max_seq_length=length,
     )
-    wrapped = GPTInferenceWrapper(model, wrapper, StaticInferenceContext(batch, length))
-    return TextGenerationController(inference_wrapped_model=wrapped, tokenizer=NumberTokenizer(job.model.vocab_size))
+    return GPTInferenceWrapper(model, wrapper, context)
 
 
-def _round(controller: Any, job: Job, prompt: int, new: int) -> dict[str, Any]:
-    from megatron.core.inference.engines import StaticInferenceEngine
-    from megatron.core.inference.sampling_params import SamplingParams
-
+def _round(controller: Any, job: Job, asked: Generation) -> tuple[float, float, list[list[int]]]:
+    """(seconds to the first tokens, mean seconds of the later ones, the answers)."""
     engine = StaticInferenceEngine(controller, max_batch_size=job.plan.mbs, legacy=True)
-    sampling = SamplingParams(num_tokens_to_generate=new, temperature=1.0, top_k=1)
+    sampling = SamplingParams(num_tokens_to_generate=asked.new, temperature=1.0, top_k=1)
     sampling.add_attributes({"no_early_termination": True})
     most = job.model.vocab_size - 1
-    texts = [" ".join(str((7 * i + j) % most + 1) for j in range(prompt)) for i in range(job.plan.mbs)]
+    texts = [" ".join(str((7 * i + j) % most + 1) for j in range(asked.prompt)) for i in range(job.plan.mbs)]
     requests = [engine.add_request(prompt=text, sampling_params=sampling) for text in texts]
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):  # the engine's progress bar
         engine.run_engine()
-    first, *later = engine.scheduler.completed_request_pool[requests[0]].tpot
-    return {"prompt_seconds": first, "step_seconds": later}
+    done = [engine.scheduler.completed_request_pool[request] for request in requests]
+    first, *later = done[0].tpot
+    return float(first), statistics.fmean(later), [[int(token) for token in one.generated_tokens] for one in done]
 
 
 class NumberTokenizer:
@@ -164,13 +169,5 @@ class TimedEvent:
 
 @contextlib.contextmanager
 def _timed_events() -> Iterator[None]:
-    from unittest import mock
-
-    import torch
-
     with mock.patch.object(torch.cuda, "Event", TimedEvent):
         yield
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

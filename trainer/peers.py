@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import Any
 
 from specs.exit_code import ExitCode
 from trainer.failure import Failure, Lost
+from trainer.say import say
 
 TICK_SECONDS = 0.1
 BEAT_SECONDS = 1.0
@@ -203,5 +203,5 @@ def _say(failure: Failure | None, quiet: bool = False) -> ExitCode:
     if failure is None:
         return ExitCode.RAN
     if not quiet:
-        print(f"trainer: {failure.code.name.lower().replace('_', ' ')}: {failure.message}", file=sys.stderr, flush=True)
+        say(f"{failure.code.name.lower().replace('_', ' ')}: {failure.message}")
     return failure.code

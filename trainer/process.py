@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import time
 import traceback
 from typing import Any
@@ -27,6 +26,7 @@ from trainer.microbatches import enough_microbatches
 from trainer.parallel import parallel_groups, process_group_timeout
 from trainer.peers import Peers
 from trainer.result_file import ResultFile
+from trainer.say import say
 from trainer.training import Progress, build, rank_figures, train
 from trainer.versions import device_name, versions
 from trainer.without_engine import without_engine
@@ -80,6 +80,7 @@ class Process:
             versions=versions(),
             host=socket.gethostname(),
             wall_seconds=time.monotonic() - self.started,
+            served=progress.served if failure is None else None,
             **(step_statistics(timed) if timed and failure is None else {}),
         )
 
@@ -92,7 +93,7 @@ def run_process(job: Job, result: ResultFile, peer_timeout: float) -> ExitCode:
     """Run this rank to its end. Returns the exit code, the same for all ranks that can still hear each other."""
     process = Process(job, result)
     if job.device == "cuda" and (reason := _no_device()) is not None:
-        _print(f"no device: {reason}")
+        say(f"no device: rank {process.rank}: {reason}")
         return ExitCode.NO_DEVICE
     try:
         store = _store(process, peer_timeout)
@@ -141,6 +142,10 @@ def _train(process: Process) -> None:
             counted.enter_context(process.memory)
         if process.job.mode == "emulate":
             _emulate(process, counted)
+        elif process.job.mode == "generate":
+            from trainer.generate import generate  # megatron-core's inference moves between releases: training does without
+
+            generate(process.job, process.progress, process.memory, counted)
         else:
             train(build(process.job, process.device, process.memory), process.progress, counted)
 
@@ -191,9 +196,5 @@ def _use_gpu(job: Job, device: torch.device) -> None:
 
 
 def _early(failure: Failure) -> ExitCode:
-    _print(f"{failure.code.name.lower().replace('_', ' ')}: {failure.message}")
+    say(f"{failure.code.name.lower().replace('_', ' ')}: {failure.message}")
     return failure.code
-
-
-def _print(message: str) -> None:
-    print(f"trainer: {message}", file=sys.stderr, flush=True)

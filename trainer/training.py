@@ -15,7 +15,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from specs.job import Job
-from specs.measurement import RankFigures
+from specs.measurement import RankFigures, Served
 from trainer.batches import microbatches
 from trainer.live_memory import LiveMemory
 from trainer.model import model_chunks, transformer_config
@@ -55,6 +55,8 @@ class Progress:
     pipeline_stage: int = 0
     layer_seconds: dict[str, float] = field(default_factory=dict)
     """Emulated ranks: median seconds of one layer and micro-batch (trainer/layer_timers.py)."""
+    served: Served | None = None
+    """Of a generation's timed rounds."""
 
     def note_stage(self) -> None:
         """Keep this rank's pipeline stage, from megatron-core's parallel state."""

@@ -9,7 +9,6 @@ from autoconfig.serving.workload import DEFAULT_IMBALANCE, DEFAULT_TOKENS
 from specs.engine import EngineSpec
 from specs.gpu import GpuSpec
 from specs.model import ModelSpec
-from time_model.serving_calibration import shipped_calibration
 from time_model.serving_workload import Trace, Workload
 
 if TYPE_CHECKING:
@@ -17,9 +16,15 @@ if TYPE_CHECKING:
 
 
 def assumptions(
-    request: ServeRequest, notes: Sequence[str], model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, workload: Workload
+    request: ServeRequest,
+    notes: Sequence[str],
+    model: ModelSpec,
+    gpu: GpuSpec,
+    engine: EngineSpec,
+    workload: Workload,
+    constants: str,
 ) -> Iterator[str]:
-    """Lines for `Assumed: ...`; `notes`: what reading the model assumed."""
+    """Lines for `Assumed: ...`; `notes`: what reading the model assumed, `constants`: where the engine's are from."""
     yield from notes
     if request.gpu is None:
         yield f"GPU {gpu.id} (--gpu)"
@@ -27,7 +32,7 @@ def assumptions(
         yield f"{min(gpu.link_domain_size, request.gpus)} GPUs reach each other over {gpu.link} (--gpus-per-node)"
     if request.engine is None:
         yield f"engine {engine.name} (--engine)"
-    yield shipped_calibration().constants(engine, gpu).origin
+    yield f"{engine.name} priced with {constants}"
     if request.chunked is None:
         yield f"{'chunked' if engine.chunked_prefill else 'whole-prompt'} prefill, the engine's default (--chunked-prefill)"
     yield from _load(request, workload)

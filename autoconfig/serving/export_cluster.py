@@ -15,21 +15,26 @@ def slurm_script(question: ServeQuestion, kind: str, plan: EnginePlan) -> str:
     """`sbatch serve.sbatch`: an array of one job per instance, each on its own node share."""
     gpus, per_node = plan.tp * plan.pp * plan.adp, question.gpus_per_node
     nodes = -(-gpus // per_node)
+    launched = nodes > 1 and question.engine.framework == "tensorrt-llm"  # trtllm-llmapi-launch: a task for each GPU
     lines = [
         "#!/usr/bin/env bash",
         MARK,
         f"#SBATCH --job-name={slug(question.model.name)}-{kind}",
         f"#SBATCH --array=0-{plan.replicas - 1}",
         f"#SBATCH --nodes={nodes}",
-        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --ntasks-per-node={per_node if launched else 1}",
         f"#SBATCH --gpus-per-node={min(gpus, per_node)}",
         "set -euo pipefail",
         "# Port of an instance: FIRST_PORT (8000) + its number in the array; the node is in the job's output.",
         "export INSTANCE=$SLURM_ARRAY_TASK_ID",
-        f'srun bash "${{SLURM_SUBMIT_DIR:-$PWD}}/{kind}.sh"',
+        f'srun {"--mpi=pmix " if launched else ""}bash "${{SLURM_SUBMIT_DIR:-$PWD}}/{kind}.sh"',
     ]
     if nodes > 1:
-        lines.insert(-1, f"# {nodes} nodes an instance: start the engine's own launcher (Ray, MPI) before this line.")
+        lines[-1:-1] = [
+            "# One instance over all nodes of the job; the script runs once on each.",
+            'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export HEAD_NODE",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -72,6 +77,7 @@ spec:
           env:
             - {{name: MODEL, value: "$MODEL"}}
             - {{name: INSTANCE, value: "0"}}
+            - {{name: FIRST_PORT, value: "{PORT}"}}
           ports:
             - containerPort: {PORT}
           readinessProbe:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.serving.assumptions import assumptions
+from autoconfig.serving.calibration_file import serving_calibration
 from autoconfig.serving.workload import DEFAULT_IMBALANCE, check_workload, read_workload
 from memory_model.serving import ServingMemory, kv_sequence_bytes, serving_memory
 from specs.engine import DEFAULT_ENGINE, EngineSpec, load_engine
@@ -20,7 +21,7 @@ from specs.model_catalogue import resolve_model
 from specs.parameters import Number
 from specs.serve_plan import EnginePlan, parse_engine_keys
 from specs.serving_formats import supports
-from time_model.serving_calibration import ServingCalibration, shipped_calibration
+from time_model.serving_calibration import ServingCalibration
 from time_model.serving_costs import ServingJob
 from time_model.serving_steady import Lengths, tokens_per_step
 from time_model.serving_workload import Workload
@@ -64,6 +65,8 @@ class ServeRequest:
     price: float | None = None
     top: int = 10
     simulate: int = 3
+    calibration: str | None = None
+    """File of constants that a study learned; None: the shipped ones."""
     local_files: bool = True
     """Whether model and trace may be files of this machine."""
 
@@ -159,6 +162,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
     workload, rate = read_workload(request)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
     imbalance = DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance
+    calibration = serving_calibration(request.calibration if request.local_files else None)
     wish = _wish(request.fix)
     for form in wish.get("weights", frozenset()):
         if not supports(gpu, str(form)):
@@ -170,6 +174,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         drafted=float(request.draft_tokens),
         tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance),
         context=workload.context_tokens,
+        prompt_rms=math.hypot(workload.isl, workload.isl_stddev),
     )
     return ServeQuestion(
         model=model,
@@ -186,11 +191,11 @@ def understand(request: ServeRequest) -> ServeQuestion:
         chunked=chunked,
         disaggregated=request.disaggregated and request.gpus > 1,
         wish=wish,
-        calibration=shipped_calibration(),
+        calibration=calibration,
         imbalance=imbalance,
         kv_memory_ratio=request.kv_memory_ratio,
         price=request.price,
-        assumed=tuple(assumptions(request, notes, model, gpu, engine, workload)),
+        assumed=tuple(assumptions(request, notes, model, gpu, engine, workload, calibration.constants(engine, gpu).origin)),
     )
 
 

@@ -38,7 +38,7 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
         console.print(f"[bold]{escape(answer.miss)}[/bold]", highlight=False)
         if answer.nearest:
             console.print(_table("Nearest", [answer.nearest]))
-            show_latency(console, answer.nearest)
+            show_latency(console, answer.nearest, limits=True)
     if answer.pareto:
         console.print(_table("Pareto frontier: speed of a user against throughput of a GPU", answer.pareto))
     for text, found, why in answer.included:
@@ -102,17 +102,17 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
     show_parts(console, best)
     for one in answer.reports:
         if one.latency:
-            show_latency(console, one)
+            show_latency(console, one, limits=bool(answer.question.ttft_s or answer.question.tpot_s))
 
 
-def show_latency(console: Console, one: DeploymentReport) -> None:
+def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> None:
     """A simulated deployment: mean and percentiles."""
     found = one.latency
     if found is None:
         return
+    said = f"{found.requests:,} requests, {found.tokens_per_s_per_gpu:,.0f} tok/s/GPU"
     console.print(
-        f"  simulated {escape(str(one.plan))}: {found.requests:,} requests, {found.tokens_per_s_per_gpu:,.0f} tok/s/GPU, "
-        f"{found.goodput_ratio:.0%} within limits",
+        f"  simulated {escape(str(one.plan))}: {said}{f', {found.goodput_ratio:.0%} within limits' if limits else ''}",
         highlight=False,
         soft_wrap=True,
     )

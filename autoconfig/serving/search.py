@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.serving.engine_limits import least_tokens
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, loads
 from memory_model.serving import kv_token_bytes
@@ -150,6 +151,7 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
     held = memory.max_concurrency * plan.adp
     keep = (held >= batch) & (batch >= ranks) & (tokens >= np.minimum(batch / ranks * (1.0 + lengths.drafted), 8192.0))
     keep &= memory.kv_pool_bytes >= question.longest_bytes(plan, memory)
+    keep &= tokens >= least_tokens(question.engine, plan, batch)
     if not question.chunked:
         keep &= tokens >= question.longest_prompt
     if not keep.any():

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoconfig.serving.miss import missed, nearest_row, no_deployment, over_text
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
 from autoconfig.serving.search import Deployments, search
 from autoconfig.serving.simulated import Latency, simulated
 from memory_model.serving import ServingMemory, weight_parts_bytes
 from specs.errors import InputError, PlanError
 from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
-from specs.serving_formats import supports
 from time_model.serving_costs import iteration_parts
 from time_model.serving_steady import prompts_per_iteration
 
@@ -144,13 +144,21 @@ def _over(question: ServeQuestion, found: Latency) -> float:
     return max(found.ttft_s["mean"] / (question.ttft_s or np.inf), found.tpot_s["mean"] / (question.tpot_s or np.inf))
 
 
+def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
+    """Where no deployment is left: the one that misses by least, and by how much, or what stands in the way."""
+    row = nearest_row(question, found)
+    return (
+        (None, no_deployment(question, found)) if row is None else (report(question, found, row), missed(question, found, row))
+    )
+
+
 def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> tuple[DeploymentReport, str]:
     """Where the closed form meets limits that bursts break."""
-    tried = [(_over(question, one.latency), one) for one in reports if one.latency is not None]
-    over, one = min(tried, key=lambda pair: pair[0])
+    tried = [(_over(question, one.latency), one, one.latency) for one in reports if one.latency is not None]
+    over, one, latency = min(tried, key=lambda each: each[0])
     return one, (
-        f"limits cannot be met: in the simulation the nearest deployment misses by {over - 1.0:.0%}, with "
-        f"{one.latency.goodput_ratio if one.latency else 0.0:.0%} of the requests within them; try more --gpus or wider limits"
+        f"limits cannot be met: in the simulation the nearest deployment misses by {over_text(over)}, with "
+        f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus or wider limits"
     )
 
 
@@ -260,38 +268,3 @@ def _sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int
             gain = float(found.tokens_per_s_per_gpu[ok].max()) / best - 1.0
             lines.append(f"{name} {limit * 1e3:g} -> {limit * RELAXED * 1e3:g} ms gives {gain:+.0%} tokens/s/GPU")
     return lines
-
-
-def _ways_out(question: ServeQuestion) -> str:
-    """What to try where nothing fits."""
-    tries = ["more --gpus", "a larger --gpu", "a shorter --isl or --osl"]
-    smaller = [name for name in ("fp8", "nvfp4", "int4") if supports(question.gpu, name)]
-    if smaller and "weights" not in question.wish:
-        tries.append(f"--fix weights={smaller[-1]}")
-    return f"try {', '.join(tries)}"
-
-
-def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
-    """The deployment that misses the limits by least, and by how much."""
-    c = found.columns
-    if not len(c["layout"]):
-        plan = found.too_large
-        if plan is None:
-            return None, "no legal layout on these GPUs"
-        memory = _memory(question, plan.replace(batch=plan.adp * plan.pp, tokens=512))
-        short = (question.longest_bytes(plan, memory) - float(memory.kv_pool_bytes)) / 2**30
-        if short > 0:
-            return None, (
-                f"nothing fits; nearest: {plan}, which lacks {short:.1f} GiB a GPU for one sequence of "
-                f"{question.workload.longest_tokens:,.0f} tokens; {_ways_out(question)}"
-            )
-        return None, f"no deployment matches --fix; memory would allow {plan}"
-    if not found.carries:
-        most = float(c["requests_per_s"][0])
-        return report(question, found, 0), (
-            f"{question.num_gpus} GPUs do not carry {question.rate:.4g} requests/s; the nearest deployment carries {most:.3g} "
-            f"(about {int(np.ceil(question.num_gpus * question.rate / most)):,} GPUs would, --gpus)"
-        )
-    over = np.maximum(c["ttft_s"] / (question.ttft_s or np.inf), c["tpot_s"] / (question.tpot_s or np.inf))
-    row = int(np.argmin(over))
-    return report(question, found, row), f"limits cannot be met; the nearest deployment misses by {over[row] - 1.0:.0%}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from autoconfig.serving.engine_limits import limit
 from memory_model.serving import weights_bytes
 from specs.engine import EngineSpec
 from specs.gpu import GpuSpec
@@ -28,8 +29,8 @@ def layouts(
     """Layouts with replicas that fill `num_gpus`, in the order of the columns; memory is not looked at.
 
     tp divides the query heads and stays within a link domain; ep divides the experts and the ranks of a stage; attention data
-    parallelism is for mixtures of experts (their experts are shared by all ranks; a dense model's replicas do the same). `wish`
-    holds the values of --fix by key.
+    parallelism is for mixtures of experts (their experts are shared by all ranks; a dense model's replicas do the same). What
+    the engine has no arguments for is left out. `wish` holds the values of --fix by key.
     """
     weights = [str(w) for w in wish.get("weights", ())]
     caches = [str(k) for k in wish.get("kv", ())]
@@ -54,7 +55,7 @@ def layouts(
                             plan = EnginePlan(
                                 tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp)
                             )
-                            if all(
+                            if not limit(engine, plan) and all(
                                 getattr(plan, key) in values for key, values in wish.items() if key not in ("batch", "tokens")
                             ):
                                 yield plan

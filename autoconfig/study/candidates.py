@@ -39,26 +39,14 @@ KINDS = ("sp", "recompute", "dist_opt", "fsdp", "offload", "first", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidates:
-    """Plans of one question. All columns have n rows."""
+class Choices:
+    """What a study may choose from: n rows, each named by its parameters."""
 
-    plans: tuple[TrainPlan, ...]
     params: tuple[Params, ...]
-    """What distinguishes the plans; no two are the same."""
-    predicted_s: Floats
-    """Step seconds by the time model."""
-    shares: Floats
-    """[n, factors]: part of the predicted step that each calibration factor but `step` scales."""
-    sizes: Floats
-    """[n, SIZES]: log2 of the degrees."""
-    kinds: npt.NDArray[np.int64]
-    """[n, KINDS + variant]: codes; equal codes mean equal values."""
-    peak_bytes: Floats
-    limit_bytes: Floats
-    device_bytes: float
+    """What distinguishes the rows; no two are the same."""
 
     def __len__(self) -> int:
-        return len(self.plans)
+        return len(self.params)
 
     @cached_property
     def index(self) -> dict[tuple[tuple[str, Value], ...], int]:
@@ -74,6 +62,24 @@ class Candidates:
     def row_of(self, params: Params) -> int | None:
         """The candidate with these parameters; None where there is none."""
         return self.index.get(key_of(params))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates(Choices):
+    """Plans of one question. All columns have n rows."""
+
+    plans: tuple[TrainPlan, ...]
+    predicted_s: Floats
+    """Step seconds by the time model."""
+    shares: Floats
+    """[n, factors]: part of the predicted step that each calibration factor but `step` scales."""
+    sizes: Floats
+    """[n, SIZES]: log2 of the degrees."""
+    kinds: npt.NDArray[np.int64]
+    """[n, KINDS + variant]: codes; equal codes mean equal values."""
+    peak_bytes: Floats
+    limit_bytes: Floats
+    device_bytes: float
 
 
 def key_of(params: Params) -> tuple[tuple[str, Value], ...]:

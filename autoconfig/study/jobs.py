@@ -34,6 +34,7 @@ class Stage:
     job: Job
     predicted_s: float
     """Step seconds of this very job by the time model."""
+    least_limit_s: float = LEAST_LIMIT_S
 
     @property
     def expected_s(self) -> float:
@@ -42,7 +43,7 @@ class Stage:
 
     def limit_s(self, most: float) -> float:
         """After this time the job is ended."""
-        return min(most, max(LEAST_LIMIT_S, LIMIT_TIMES * self.expected_s))
+        return min(most, max(self.least_limit_s, LIMIT_TIMES * self.expected_s))
 
 
 def full_job(setting: Setting, plan: TrainPlan, settings: StudySettings) -> Job:

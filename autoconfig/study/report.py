@@ -83,6 +83,14 @@ class Found:
     tokens_per_money: float | None
     """Of the winner, where a price is known: tokens for one unit of the money that --price is in."""
 
+    @property
+    def measured_less(self) -> Line | None:
+        """The fastest measured line where that is another plan than the winner: noise can make it so."""
+        if self.best is None:
+            return None
+        like = [line for line in self.lines if line.outcome == self.best.outcome and line.measured_s is not None]
+        return like[0] if like and like[0].plan != self.best.plan else None
+
 
 def study_found(session: Session, price_per_gpu_hour: float | None = None) -> Found:
     """Everything that the finished trials say."""

@@ -14,34 +14,19 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autoconfig.study.candidates import Candidates
+from autoconfig.study.candidates import Candidates, Choices
 from autoconfig.study.proposal import Proposal, propose
 from autoconfig.study.surrogate import Scatter, prior_covariance, shipped_scatter
 from autoconfig.study.trials import failed_rows, results_of, row_of, tried_in_vain
 from specs.errors import AutoconfigError
 
 
-class PlanSampler(BaseSampler):
-    """Proposes the candidate that is most likely the best."""
+class ProposingSampler(BaseSampler):
+    """Proposes candidates: `proposal` says which, and is a pure function of what the study holds."""
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        seed: int,
-        scatter: Scatter | None = None,
-        *,
-        headroom: bool = False,
-        emulated: bool = False,
-    ) -> None:
-        """`candidates` of the study's question; `headroom`: step time against free memory; `emulated`: full jobs cannot run
-        here, so that composed steps are the answer."""
-        self.headroom, self.emulated = headroom, emulated
-        self.candidates = candidates
-        self._seed = seed
-        self.scatter = scatter or shipped_scatter()
-        self.covariance = prior_covariance(candidates, self.scatter)
-        self.last: dict[int, Proposal] = {}
-        """Proposals made by this process, by trial number."""
+    candidates: Choices
+    last: dict[int, Proposal]
+    """Proposals made by this process, by trial number."""
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Every parameter with all values that occur."""
@@ -60,6 +45,34 @@ class PlanSampler(BaseSampler):
     ) -> Any:
         """Never called: all parameters are sampled together."""
         raise AssertionError(f"{param_name} is not a key of the study's plans")
+
+    def proposal(self, study: Study, number: int) -> Proposal:
+        """The proposal for a trial number from what is finished now."""
+        raise NotImplementedError
+
+
+class PlanSampler(ProposingSampler):
+    """Proposes the candidate that is most likely the best."""
+
+    candidates: Candidates
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        seed: int,
+        scatter: Scatter | None = None,
+        *,
+        headroom: bool = False,
+        emulated: bool = False,
+    ) -> None:
+        """`candidates` of the study's question; `headroom`: step time against free memory; `emulated`: full jobs cannot run
+        here, so that composed steps are the answer."""
+        self.headroom, self.emulated = headroom, emulated
+        self.candidates = candidates
+        self._seed = seed
+        self.scatter = scatter or shipped_scatter()
+        self.covariance = prior_covariance(candidates, self.scatter)
+        self.last = {}
 
     def proposal(self, study: Study, number: int) -> Proposal:
         """The proposal for a trial number from what is finished now."""
@@ -86,6 +99,6 @@ class NothingLeft(AutoconfigError):
     """Every candidate was tried."""
 
 
-def distributions(candidates: Candidates) -> dict[str, BaseDistribution]:
+def distributions(candidates: Choices) -> dict[str, BaseDistribution]:
     """Parameter -> categorical distribution over its values."""
     return {name: CategoricalDistribution(choices=values) for name, values in candidates.choices.items()}

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from optuna.trial import FrozenTrial
 
@@ -18,6 +18,35 @@ from autoconfig.study.worker import Worker
 
 REFRESH_S = 0.5
 LAST_LINES = 12
+
+
+class Words(Protocol):
+    """What is said of a kind of study."""
+
+    def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> str:
+        """What runs now and why."""
+
+    def ended(self, trial: FrozenTrial) -> str:
+        """What a trial brought."""
+
+    def status(self, worker: Worker) -> str:
+        """How far it is."""
+
+
+class TrainingWords:
+    """Step times."""
+
+    def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> str:
+        """`started_line`."""
+        return started_line(trial, stage, again)
+
+    def ended(self, trial: FrozenTrial) -> str:
+        """`ended_line`."""
+        return ended_line(trial)
+
+    def status(self, worker: Worker) -> str:
+        """`status_line`."""
+        return status_line(worker)
 
 
 class Quiet:
@@ -39,17 +68,17 @@ class Quiet:
 class Plain(Quiet):
     """One line per event."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, words: Words) -> None:
         """Where lines go."""
-        self._stream = stream
+        self._stream, self._words = stream, words
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:
         """What runs now and why."""
-        self.say(started_line(trial, stage, again))
+        self.say(self._words.started(trial, stage, again))
 
     def ended(self, trial: FrozenTrial, verdict: Verdict) -> None:
         """What came of it."""
-        self.say(ended_line(trial))
+        self.say(self._words.ended(trial))
 
     def say(self, text: str) -> None:
         """The line."""
@@ -59,19 +88,19 @@ class Plain(Quiet):
 class Live(Quiet):
     """A table that is drawn again; the lines of the last events below it."""
 
-    def __init__(self, live: Any) -> None:
+    def __init__(self, live: Any, words: Words) -> None:
         """`live`: rich's."""
-        self._live = live
+        self._live, self._words = live, words
         self._lines: list[str] = []
         self._drawn = 0.0
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:
         """Remembered."""
-        self.say(started_line(trial, stage, again))
+        self.say(self._words.started(trial, stage, again))
 
     def ended(self, trial: FrozenTrial, verdict: Verdict) -> None:
         """Remembered."""
-        self.say(ended_line(trial))
+        self.say(self._words.ended(trial))
 
     def say(self, text: str) -> None:
         """Remembered."""
@@ -87,24 +116,24 @@ class Live(Quiet):
         if now - self._drawn >= REFRESH_S:
             self._drawn = now
             self._live.update(
-                Group(Text(status_line(worker), style="bold"), *(Text(line) for line in self._lines)), refresh=True
+                Group(Text(self._words.status(worker), style="bold"), *(Text(line) for line in self._lines)), refresh=True
             )
 
 
 @contextmanager
-def screen(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Quiet]:
+def screen(*, quiet: bool, stream: TextIO | None = None, words: Words | None = None) -> Iterator[Quiet]:
     """The listener that fits the terminal."""
-    out = sys.stderr if stream is None else stream
+    out, words = sys.stderr if stream is None else stream, words or TrainingWords()
     if quiet:
         yield Quiet()
     elif not out.isatty():
-        yield Plain(out)
+        yield Plain(out, words)
     else:
         from rich.console import Console
         from rich.live import Live as RichLive
 
         with RichLive(console=Console(file=out, highlight=False), auto_refresh=False) as live:
-            listener = Live(live)
+            listener = Live(live, words)
             yield listener
             live.update("", refresh=True)
         for line in listener._lines:
@@ -169,6 +198,11 @@ def show_found(console: Any, found: Found, reason: str) -> None:
         console.print("Nothing was measured.")
         return
     console.print(f"Winner: {found.best.plan}, {_s(found.best.measured_s)}; the prediction's first was {found.prior_best}")
+    if (other := found.measured_less) is not None:
+        console.print(
+            f"Trial {other.trial} measured less, {_s(other.measured_s)}: with the noise of both, the prediction and what like "
+            "plans measured, the winner is likelier to be the faster one."
+        )
     if found.best.outcome == names.EMULATED:
         console.print("Steps are composed of emulated ranks: compute and memory measured, communication predicted.")
     if found.tokens_per_money is not None:

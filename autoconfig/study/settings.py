@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from autoconfig.question import Request
 from specs.errors import InputError
@@ -13,41 +13,73 @@ from specs.json_record import canonical_json, from_json, to_json
 from specs.units import GIB
 
 SCHEMA_VERSION = 1
-SHOWN_ONLY = ("include", "sort_by", "top", "tokens", "price", "gpu_table")
-"""Fields of a Request that change what is printed, or where a file lies, and not what is measured."""
+SHOWN_ONLY = ("include", "sort_by", "top", "tokens", "price")
+"""Fields of a Request that change what is printed, and not what is measured."""
 DEVICES = ("cuda", "cpu")
 OBJECTIVES = ("step", "headroom", "cost")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings:
-    """Everything that decides which jobs a study runs."""
+class MeasuredQuestion:
+    """What every study stores: the question, and how jobs measure it. A kind of study adds its request."""
 
-    request: Request
+    kind: ClassVar[str] = ""
+    """Of another study than training's, as it is stored."""
+    request_type: ClassVar[type] = Request
+    shown_only: ClassVar[tuple[str, ...]] = ()
+
+    request: Any
     device: str = "cuda"
     device_memory_bytes: int | None = None
     """Limit of each rank; None: the device's own."""
     seed: int = 0
     steps: int = 5
     warmup_steps: int = 2
-    objective: str = "step"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("device", DEVICES), ("objective", OBJECTIVES)):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} {getattr(self, name)!r}: use {', '.join(allowed)}")
+        if self.device not in DEVICES:
+            raise InputError(f"device {self.device!r}: use {', '.join(DEVICES)}")
         if not 1 <= self.steps <= 10_000 or not 0 <= self.warmup_steps <= 10_000:
             raise InputError(f"steps {self.steps} and warm-up steps {self.warmup_steps} must be from 1 (0) to 10,000")
         if not 0 <= self.seed < 2**31:
             raise InputError(f"seed {self.seed}: give a whole number from 0 to 2,147,483,647")
 
+    @property
+    def metrics(self) -> dict[str, str]:
+        """Name of each of the study's values -> its direction."""
+        raise NotImplementedError
 
-def settings_json(settings: StudySettings) -> dict[str, Any]:
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings(MeasuredQuestion):
+    """Everything that decides which jobs a study of training runs."""
+
+    shown_only: ClassVar[tuple[str, ...]] = SHOWN_ONLY
+
+    request: Request
+    objective: str = "step"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective not in OBJECTIVES:
+            raise InputError(f"objective {self.objective!r}: use {', '.join(OBJECTIVES)}")
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """Step time; against free memory where that is asked."""
+        step = {"step seconds": "minimize"}
+        return {**step, "memory headroom (GiB)": "maximize"} if self.objective == "headroom" else step
+
+
+Settings = TypeVar("Settings", bound=MeasuredQuestion)
+
+
+def settings_json(settings: MeasuredQuestion) -> dict[str, Any]:
     """What `settings_of` reads; only what was asked, without what only changes the printing."""
     request = {
         f.name: to_json(getattr(settings.request, f.name))
-        for f in dataclasses.fields(Request)
-        if f.name not in SHOWN_ONLY and getattr(settings.request, f.name) != _default(f)
+        for f in dataclasses.fields(settings.request_type)
+        if f.name not in settings.shown_only and getattr(settings.request, f.name) != _default(f)
     }
     request |= {
         name: {key: value for key, value in request[name].items() if value is not None}
@@ -56,21 +88,35 @@ def settings_json(settings: StudySettings) -> dict[str, Any]:
     }
     request = {name: value for name, value in request.items() if value != {}}
     rest = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name != "request"}
-    return {"schema_version": SCHEMA_VERSION, "request": request, **rest}
+    kind = {"kind": settings.kind} if settings.kind else {}
+    return {"schema_version": SCHEMA_VERSION, **kind, "request": request, **rest}
 
 
-def settings_of(body: Any, where: str) -> StudySettings:
-    """From JSON. Raises InputError where it was written by another version."""
+def kind_of(body: Any) -> str:
+    """Of stored settings: empty for training."""
+    return str(body.get("kind", "")) if isinstance(body, dict) else ""
+
+
+OPTION_OF_KIND = {"": "", "inference": " --inference"}
+"""What `autoconfig search` is told for studies of a kind."""
+
+
+def settings_of(body: Any, where: str, wanted: type[Settings] = StudySettings) -> Settings:  # type: ignore[assignment]
+    """From JSON. Raises InputError where it was written by another version, or is another kind of study."""
+    kind = kind_of(body)
+    if kind != wanted.kind and kind in OPTION_OF_KIND:
+        said = "serving" if kind else "training"
+        raise InputError(f"{where} measures {said}: go on with autoconfig search{OPTION_OF_KIND[kind]} --resume NAME")
     if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
         raise InputError(f"{where} holds no question that this version can read; give it a new name with --study")
-    rest = {key: value for key, value in body.items() if key != "schema_version"}
+    rest = {key: value for key, value in body.items() if key not in ("schema_version", "kind")}
     request = dict(rest.pop("request"))
     loose = {name: request.pop(name) for name in ("numerics", "architecture") if name in request}
-    asked = dataclasses.replace(from_json(Request, request, f"{where}.request"), **loose)
-    return dataclasses.replace(from_json(StudySettings, {**rest, "request": asked}, where))
+    asked: Any = from_json(wanted.request_type, request, f"{where}.request")
+    return from_json(wanted, {**rest, "request": dataclasses.replace(asked, **loose)}, where)
 
 
-def differences(stored: StudySettings, given: StudySettings) -> list[str]:
+def differences(stored: MeasuredQuestion, given: MeasuredQuestion) -> list[str]:
     """What another question asks differently: `gpus: 8 stored, 16 given`; empty for the same question."""
     before, after = settings_json(stored), settings_json(given)
     flat = [({**body.pop("request"), **body}) for body in (before, after)]

@@ -19,7 +19,15 @@ from optuna.study import Study
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from autoconfig.study.settings import StudySettings, differences, settings_json, settings_of
+from autoconfig.study.settings import (
+    MeasuredQuestion,
+    Settings,
+    StudySettings,
+    differences,
+    kind_of,
+    settings_json,
+    settings_of,
+)
 from specs.errors import FileError, InputError, UnknownNameError
 
 SETTINGS, TABLE, NOTES = "settings", "operator_table", "notes"
@@ -124,24 +132,35 @@ def _first_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__)[:200]
 
 
-def open_study(storage: RDBStorage, name: str, given: StudySettings | None, *, resume: bool) -> tuple[Study, StudySettings]:
+def check_name(name: str) -> None:
+    """Raises InputError where a study cannot be called so."""
+    if not name or len(name) > 200 or any(not character.isprintable() for character in name):
+        raise InputError(f"study name {name[:60]!r}: 1 to 200 printable characters")
+
+
+def open_study(
+    storage: RDBStorage,
+    name: str,
+    given: Settings | None,
+    *,
+    resume: bool,
+    wanted: type[Settings] = StudySettings,  # type: ignore[assignment]
+) -> tuple[Study, Settings]:
     """The study and its question: a new one, or one that is there and asks the same. `given` may be None in a resume.
 
     Raises UnknownNameError where there is none to resume, InputError where another question was stored under this name.
     """
-    if not name or len(name) > 200 or any(not character.isprintable() for character in name):
-        raise InputError(f"study name {name[:60]!r}: 1 to 200 printable characters")
+    check_name(name)
     try:
         study = optuna.load_study(study_name=name, storage=storage)
     except KeyError:
         if resume or given is None:
-            known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
-            raise UnknownNameError("study", name, known, "autoconfig studies list shows them all") from None
+            raise _unknown(storage, name) from None
         study = _create(storage, name, given)
     deadline = time.monotonic() + QUESTION_S
     while SETTINGS not in study.user_attrs and time.monotonic() < deadline:
         time.sleep(0.2)
-    stored = settings_of(study.user_attrs.get(SETTINGS), f"study {name}")
+    stored = settings_of(study.user_attrs.get(SETTINGS), f"study {name}", wanted)
     if given is not None and (changed := differences(stored, given)):
         text = "; ".join(changed[:4])
         raise InputError(
@@ -150,18 +169,17 @@ def open_study(storage: RDBStorage, name: str, given: StudySettings | None, *, r
     return study, stored
 
 
-def _create(storage: RDBStorage, name: str, given: StudySettings) -> Study:
+def _create(storage: RDBStorage, name: str, given: MeasuredQuestion) -> Study:
     """A worker that comes second loads what the first made; both write the same question."""
-    directions = ["minimize", "maximize"] if given.objective == "headroom" else ["minimize"]
+    directions: Any = list(given.metrics.values())
     try:
-        study = optuna.create_study(study_name=name, storage=storage, directions=directions)  # type: ignore[arg-type]
+        study = optuna.create_study(study_name=name, storage=storage, directions=directions)
     except DuplicatedStudyError:
         return optuna.load_study(study_name=name, storage=storage)
     else:
-        names = ["step seconds", "memory headroom (GiB)"] if given.objective == "headroom" else ["step seconds"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            study.set_metric_names(names)
+            study.set_metric_names(list(given.metrics))
         study.set_user_attr(SETTINGS, settings_json(given))
     return study
 
@@ -171,12 +189,17 @@ class StudySummary:
     """A row of `autoconfig studies list`."""
 
     name: str
+    kind: str
+    """training or inference."""
     model: str
     gpus: int | None
     trials: int
     measured: int
     running: int
     best_step_seconds: float | None
+    """Of training."""
+    best_tokens_per_s_per_gpu: float | None
+    """Of inference."""
     started: datetime | None
 
 
@@ -185,33 +208,53 @@ def list_studies(storage: RDBStorage) -> list[StudySummary]:
     found = []
     for summary in sorted(optuna.get_all_study_summaries(storage), key=lambda s: s.study_name):
         trials = storage.get_all_trials(storage.get_study_id_from_name(summary.study_name), deepcopy=False)
-        request = summary.user_attrs.get(SETTINGS, {}).get("request", {})
+        stored = summary.user_attrs.get(SETTINGS, {})
+        request, kind = stored.get("request", {}), kind_of(stored)
         values = [t.values[0] for t in trials if t.state == TrialState.COMPLETE and t.values]
         found.append(
             StudySummary(
                 name=summary.study_name,
+                kind=kind or "training",
                 model=str(request.get("model", "-")),
                 gpus=request.get("gpus"),
                 trials=len(trials),
                 measured=len(values),
                 running=sum(t.state == TrialState.RUNNING for t in trials),
-                best_step_seconds=min(values, default=None),
+                best_step_seconds=None if kind else min(values, default=None),
+                best_tokens_per_s_per_gpu=max(values, default=None) if kind else None,
                 started=summary.datetime_start,
             )
         )
     return found
 
 
+def kind_stored(storage: RDBStorage, name: str) -> str:
+    """Of a study (`settings.kind_of`); that of training where there is no such study."""
+    try:
+        return kind_of(storage.get_study_user_attrs(storage.get_study_id_from_name(name)).get(SETTINGS))
+    except KeyError:
+        return ""
+
+
+def study_id(storage: RDBStorage, name: str) -> int:
+    """Of the study with this name. Raises UnknownNameError."""
+    try:
+        return storage.get_study_id_from_name(name)
+    except KeyError:
+        raise _unknown(storage, name) from None
+
+
 def delete_study(storage: RDBStorage, name: str) -> None:
     """Forget a study; job folders stay. Raises UnknownNameError."""
-    try:
-        optuna.delete_study(study_name=name, storage=storage)
-    except KeyError:
-        known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
-        raise UnknownNameError("study", name, known, "autoconfig studies list shows them all") from None
+    storage.delete_study(study_id(storage, name))
+
+
+def _unknown(storage: RDBStorage, name: str) -> UnknownNameError:
+    known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
+    return UnknownNameError("study", name, known, "autoconfig studies list shows them all")
 
 
 __all__ = [
-    "DATABASE", "StudySummary", "close", "delete_study", "errors_of", "list_studies", "open_storage", "open_study", "opened",
-    "shown", "sqlite_url",
+    "DATABASE", "StudySummary", "check_name", "close", "delete_study", "errors_of", "list_studies", "open_storage",
+    "open_study", "opened", "shown", "sqlite_url", "study_id",
 ]  # fmt: skip

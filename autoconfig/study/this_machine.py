@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from autoconfig.study.storage import TABLE
 from profiler.folder import write_text
 from profiler.launch import ROOT
 from profiler.processes import MARK, die_with_parent, end_marked
-from specs.errors import InputError
+from specs.errors import FileError, InputError
 from specs.local_cpu import memory_bytes
 from specs.units import GIB
 
@@ -47,10 +48,12 @@ def on_this_device(settings: StudySettings, table: Path | None) -> Local:
     request = settings.request
     if settings.device != "cpu":
         return Local(settings=settings, request=request)
+    if request.gpu or request.gpu_table or request.cluster:
+        raise InputError("--device cpu measures this machine: leave --gpu, --gpu-table and --cluster out")
     ranks, assumed = request.gpus or 1, []
     limit = settings.device_memory_bytes
     if limit is None:
-        limit = int(CPU_SHARE * memory_bytes() / ranks)
+        limit = rank_memory_bytes(ranks)
         assumed.append(f"{limit / GIB:.3g} GiB for each rank, half of this machine's memory over {ranks} (--device-memory)")
     if request.seq_length is None:
         model, _ = read_model(request)
@@ -64,17 +67,27 @@ def on_this_device(settings: StudySettings, table: Path | None) -> Local:
         assumed.append(
             f"global batch {request.global_batch_size}, {SAMPLES_PER_RANK} for each rank of a CPU (--global-batch-size)"
         )
-    request = replace(request, gpu_table=str(table), gpus_per_node=ranks, software=request.software or "megatron-local")
+    software, measured = request.software or "megatron-local", None if table is None else str(table)
+    request = replace(request, gpu_table=measured, gpus_per_node=ranks, software=software)
     return Local(settings=replace(settings, device_memory_bytes=limit), request=request, assumed=tuple(assumed))
 
 
-def operator_table(study: Study, settings: StudySettings, folder: Path, python: str) -> Path:
+def rank_memory_bytes(ranks: int) -> int:
+    """The default limit of a rank on this machine's CPU."""
+    return int(CPU_SHARE * memory_bytes() / ranks)
+
+
+def table_file(folder: Path, study_name: str) -> Path:
+    """Where `operator_table` writes: one file for each study of a folder."""
+    return folder / f"{hashlib.sha256(study_name.encode()).hexdigest()[:8]}-{TABLE_FILE}"
+
+
+def operator_table(study: Study, folder: Path, python: str, say: Callable[[str], None]) -> Path:
     """The file of this machine's operators: kept in the study, measured once by `kernels.benchmark`. Raises InputError."""
-    if settings.request.gpu or settings.request.cluster:
-        raise InputError("--device cpu measures this machine: leave --gpu and --cluster out")
-    path = folder / f"{hashlib.sha256(study.study_name.encode()).hexdigest()[:8]}-{TABLE_FILE}"
+    path = table_file(folder, study.study_name)
     kept = study.user_attrs.get(TABLE)
     if kept is None:
+        say("measuring this CPU's operators ...")
         end_marked(path, 0.0)  # what a search killed with -9 may have left
         _benchmark(path, python)
         kept = json.loads(path.read_text(encoding="utf-8"))
@@ -82,6 +95,24 @@ def operator_table(study: Study, settings: StudySettings, folder: Path, python: 
     else:
         write_text(path, json.dumps(kept) + "\n")
     return path
+
+
+def check_measured(study: Study, command: str) -> None:
+    """Raises InputError where this machine's operators were not measured yet; `command` goes on with a study."""
+    if TABLE not in study.user_attrs:
+        name = study.study_name
+        raise InputError(f"study {name} has measured nothing yet; {command} --resume {name} goes on with it")
+
+
+def forget_operators(folder: Path, study_name: str, left: Collection[str]) -> None:
+    """Take away the operators' file of a deleted study, unless one of the studies `left` uses the same. Raises FileError."""
+    path = table_file(folder, study_name)
+    if path in {table_file(folder, name) for name in left}:
+        return
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"{str(path)[:200]!r} cannot be deleted: {error.strerror or error}") from error
 
 
 def _benchmark(path: Path, python: str) -> None:
@@ -92,7 +123,7 @@ def _benchmark(path: Path, python: str) -> None:
             return
         if done.returncode == BENCHMARK_INTERRUPTED:
             raise KeyboardInterrupt
-    said = " ".join((done.stderr or done.stdout).split())[-300:]
+    said = " ".join((done.stderr or done.stdout).rpartition("error: ")[2].split())[-300:]
     raise InputError(f"this CPU cannot be measured: {said or f'exit code {done.returncode}'}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from autoconfig.study.candidates import Candidates
+from autoconfig.study.candidates import Candidates, Choices
 from autoconfig.study.proposal import Result
 
 PLAN = "plan"
@@ -38,7 +38,7 @@ AGAIN = frozenset({DUPLICATE, "cancelled", "lost"})
 """Outcomes after which a plan may be proposed again."""
 
 
-def row_of(trial: FrozenTrial, candidates: Candidates) -> int | None:
+def row_of(trial: FrozenTrial, candidates: Choices) -> int | None:
     """The candidate that a trial is about; None before its parameters are all written, or where it is none of them."""
     return candidates.row_of(trial.params)
 
@@ -71,7 +71,7 @@ def results_of(trials: Sequence[FrozenTrial], candidates: Candidates, *, emulate
     return [found for trial in trials if (found := result_of(trial, candidates, emulated=emulated)) is not None]
 
 
-def tried_in_vain(trials: Sequence[FrozenTrial], candidates: Candidates) -> list[int]:
+def tried_in_vain(trials: Sequence[FrozenTrial], candidates: Choices) -> list[int]:
     """Rows whose trial ended without a full measurement: not to be proposed again."""
     ended = [t for t in trials if t.state in (TrialState.FAIL, TrialState.PRUNED) and t.user_attrs.get(OUTCOME) not in AGAIN]
     rows = [row_of(trial, candidates) for trial in ended]

@@ -5,7 +5,7 @@ Everything is in the storage and the job folders: a worker that was killed is fo
 
 from __future__ import annotations
 
-import math
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,20 +15,19 @@ from typing import Any, Protocol
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from autoconfig.rules import Setting
 from autoconfig.study import trials as names
-from autoconfig.study.candidates import Candidates
-from autoconfig.study.emulated import verdict_of_ranks
-from autoconfig.study.jobs import SHORT, Stage, emulated_stages, stages
+from autoconfig.study.candidates import Choices
+from autoconfig.study.jobs import SHORT, Stage
 from autoconfig.study.proposal import Proposal
-from autoconfig.study.sampler import NothingLeft, PlanSampler
-from autoconfig.study.settings import Budget, StudySettings
-from autoconfig.study.verdicts import Verdict, hopeless, verdict_of
+from autoconfig.study.sampler import NothingLeft, ProposingSampler
+from autoconfig.study.settings import Budget
+from autoconfig.study.verdicts import Verdict
+from autoconfig.study.work import Work
 from profiler.folder import JobFolder, prepare, read_json
 from profiler.outcome import FINAL, Kind, Outcome, outcome_of
 from profiler.progress import timed_steps
 from profiler.runner import Life, Runner
-from specs.errors import InputError
+from specs.errors import AutoconfigError, InputError
 from specs.exit_code import ExitCode
 
 MOST_ATTEMPTS = 3
@@ -87,10 +86,9 @@ class Worker:
     """One search process. `run` returns why it stopped."""
 
     study: Study
-    setting: Setting
-    candidates: Candidates
-    settings: StudySettings
-    sampler: PlanSampler
+    work: Work
+    candidates: Choices
+    sampler: ProposingSampler
     runner: Runner
     jobs_folder: Path
     owner: str
@@ -136,12 +134,20 @@ class Worker:
             self._cancel_all("no job can be measured here")
             raise
 
+    def abandon(self) -> bool:
+        """After an error that ended `run`: end its jobs, and tell nobody; the next search starts them again. Whether there were
+        any. One that cannot be ended is found again."""
+        running, self.running = self.running, []
+        with contextlib.suppress(AutoconfigError, OSError):
+            for one in running:
+                self.runner.cancel(one.folder)
+        return bool(running)
+
     @property
     def gpu_hours(self) -> float:
         """GPU time of the jobs of this process, running ones too."""
         now = self.clock()
-        gpus = 1 if self.sampler.emulated else self.setting.cluster.num_gpus
-        return gpus * (sum(self.job_seconds) + sum(now - r.since for r in self.running)) / 3600
+        return self.work.gpus * (sum(self.job_seconds) + sum(now - r.since for r in self.running)) / 3600
 
     def seconds_left(self) -> float | None:
         """Of the budget; None where time is not limited."""
@@ -189,7 +195,7 @@ class Worker:
         assert row is not None
         if names.REPEAT not in trial.user_attrs:
             earlier = [t for t in self.study.get_trials(deepcopy=False) if t.number < trial.number]
-            fidelity = names.EMULATED if self.sampler.emulated else None
+            fidelity = self.work.fidelity
             same = [
                 t for t in earlier if names.row_of(t, self.candidates) == row and t.user_attrs.get(names.FIDELITY) == fidelity
             ]
@@ -203,8 +209,7 @@ class Worker:
         self._note(
             trial,
             {
-                names.PLAN: str(self.candidates.plans[row]),
-                names.PREDICTED: float(self.candidates.predicted_s[row]),
+                **self.work.notes(row),
                 **({names.WHY: made.why, names.CHANCE: made.chance} if made is not None else {}),
             },
         )
@@ -213,9 +218,8 @@ class Worker:
 
     def _stages(self, trial: Trial, row: int) -> list[Stage]:
         """The trial's jobs; its number of earlier measurements is kept, so that they are the same after a kill."""
-        plan, seconds = self.candidates.plans[row], float(self.candidates.predicted_s[row])
-        planned = emulated_stages if names.FIDELITY in trial.user_attrs else stages
-        return planned(self.setting, plan, seconds, self.settings, int(trial.user_attrs.get(names.REPEAT, 0)))
+        attributes = trial.user_attrs
+        return self.work.stages(row, int(attributes.get(names.REPEAT, 0)), attributes.get(names.FIDELITY))
 
     def _claim(self, trial: Trial, row: int) -> bool:
         """Whether the plan is ours. Of workers that chose the same at once exactly one goes on: whoever sees a lower number,
@@ -287,15 +291,14 @@ class Worker:
         steps = timed_steps(one.folder)
         if len(steps) == one.steps_seen or not steps or one.stage.job.mode == "emulate":
             return
-        if self.settings.objective != "headroom":  # Optuna keeps no steps of studies with two objectives
+        if self.work.keeps_steps:
             for number in range(one.steps_seen, len(steps)):
                 one.trial.report(steps[number], number)
         one.steps_seen = len(steps)
         left = (one.stage.job.steps - len(steps)) * min(steps)
         if left < PRUNE_LEFT_S:
             return
-        ratio = math.log(min(steps) / one.stage.predicted_s)
-        verdict = hopeless(one.row, ratio, f"its first {len(steps)} steps", self.study, self.sampler, one.trial.number)
+        verdict = self.work.ruled_out(one.row, one.stage, steps, one.trial.number)
         if verdict is not None:
             self.runner.cancel(one.folder)
             self.running.remove(one)
@@ -306,8 +309,7 @@ class Worker:
         """A short job may rule its plan out; else the trial's next job."""
         assert outcome.measurement is not None and outcome.measurement.step_seconds is not None
         if one.stage.name == SHORT:
-            ratio = math.log(outcome.measurement.step_seconds / one.stage.predicted_s)
-            verdict = hopeless(one.row, ratio, "its short job", self.study, self.sampler, one.trial.number)
+            verdict = self.work.ruled_out(one.row, one.stage, [outcome.measurement.step_seconds], one.trial.number)
             if verdict is not None:
                 self._tell(one.trial, verdict)
                 return
@@ -362,13 +364,7 @@ class Worker:
             self.listener.ended(self._frozen(trial), verdict)
 
     def _verdict(self, outcome: Outcome, one: Running) -> Verdict:
-        limit = float(self.candidates.limit_bytes[one.row])
-        if outcome.kind is not Kind.MEASURED or one.stage.job.mode != "emulate":
-            return verdict_of(outcome, one.stage, self.settings, limit)
-        ended = [outcome_of(prepare(self.jobs_folder, stage.job)) for stage in one.stages]
-        measured = [found.measurement for found in ended if found is not None and found.measurement is not None]
-        plan = self.candidates.plans[one.row]
-        return verdict_of_ranks(self.setting, plan, measured, one.stage.predicted_s, self.settings, limit)
+        return self.work.verdict(outcome, one.row, one.stage, one.stages, self.jobs_folder)
 
     def _note(self, trial: Trial, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():

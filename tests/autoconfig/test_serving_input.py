@@ -12,8 +12,10 @@ from autoconfig.serving.question import ServeRequest, understand
 from autoconfig.serving.service import answer
 from autoconfig.serving.trace import read_trace, trace_of
 from specs.errors import AutoconfigError, FileError, InputError
+from specs.serve_plan import EnginePlan
 from time_model.serving_costs import iteration_seconds
-from time_model.serving_simulation import sampled_lengths
+from time_model.serving_layout import Pricer
+from time_model.serving_simulation import IterationTable, sampled_lengths
 from time_model.serving_workload import Drawn, Trace
 
 SMALL = ServeRequest(model="llama3-8b", gpus=1, gpu="h100-sxm-80gb", simulate=1, top=3, disaggregated=False)
@@ -262,3 +264,33 @@ def test_the_command_with_a_trace(autoconfig, tmp_path):
 def test_rows_are_checked_as_files_are():
     with pytest.raises(AutoconfigError, match="trace row 2: output_length '0'"):
         trace_of([entry(0, 5, 5), entry(1, 5, 0)])
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"fix": ("tp=3",)}, "no layout of llama3-8b on 8 GPUs has tp=3; there are tp = 1, 2, 4, 8"),
+        ({"fix": ("tp=8,pp=4",)}, "tp=8, pp=4 together; drop a --fix"),
+        ({"fix": ("batch=1000000",)}, "no deployment matches --fix batch=1000000: a batch is 1 to about"),
+        ({"fix": ("tokens=100",)}, "tokens holds a whole prompt of 1,000"),
+        ({"model": "530b", "gpus": 1}, "for one sequence of 2,000 tokens; try more --gpus"),
+        ({"rate": 1e6}, "8 GPUs do not carry 1e+06 requests/s; the nearest deployment carries"),
+        ({"tpot_s": 1e-6}, "ms of at most 0.001)"),
+        ({"ttft_s": 1e-6}, "misses by a factor of"),
+    ],
+)
+def test_nothing_left_says_what_stands_in_the_way(asked, words):
+    found = answer(ServeRequest(**{"model": "llama3-8b", "gpus": 8, "gpu": "h100", **asked}))
+    assert not found.reports and words in found.miss
+    memory_or_space = "fix" in asked or asked.get("model") == "530b"
+    assert (found.nearest is None) == memory_or_space
+
+
+def test_prompts_of_the_closed_form_cost_what_the_drawn_ones_do():
+    question = understand(ServeRequest(model="llama3-70b", gpus=1, gpu="h200", isl=12_000, isl_stddev=16_000.0))
+    job = question.job(EnginePlan(tp=1, weights="fp8", kv="fp8"))
+    drawn = sampled_lengths(12_000, 16 / 12, question.workload.longest_input, 4_000, np.random.default_rng(5))
+    table = IterationTable(job, most_length=question.workload.longest_tokens)
+    each = np.mean([table.seconds(0.0, 1.0, 1.0, tokens, tokens) for tokens in drawn])
+    closed = Pricer(lengths=question.lengths).prices(job).seconds(0.0, 1.0, 1.0, question.lengths.prompt)
+    assert float(closed) == pytest.approx(each, rel=0.05)

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 from job_help import wait_until
+from optuna.trial import TrialState
 from study_help import ROOT, kill, left_over, runs, told, trials_of
 
+from specs.exit_code import ExitCode
 from specs.measurement import read_measurement
 from tools.cpu_study import MODEL, STUDY, compare, compared, lines_of, rewrite, search_command
 
@@ -149,3 +151,23 @@ def test_killed_ten_times_with_real_jobs(tmp_path):
     assert told(found)[: len(kept)] == kept and all(trial.state.is_finished() for trial in found)
     assert set(runs(tmp_path).values()) == {1}
     wait_until(lambda: left_over(tmp_path) == [], "processes of jobs are left")
+
+
+def test_a_plan_that_meets_its_memory_limit_is_pruned(tmp_path):
+    """Predicted to need 84 MiB of each rank, and in truth 106: --device-memory 95MiB lets the plan through and ends its job,
+    not the study; another plan that recomputes runs, and is the winner."""
+    counting_python(tmp_path)
+    limit = 95 * 2**20
+    asked = ("--fix", "tp=2", "--fix", "mbs=8", "--fix", "sp=0", "--fix", "recompute=none", "--fix", "recompute=full:uniform:1")
+    process = start(tmp_path, *search_command(MODEL, "4trials", tmp_path / "work", (*asked, "--device-memory", "95MiB")))
+    out, err = process.communicate(timeout=1200)
+    assert process.returncode == 0, err
+    found = {trial.user_attrs["plan"].partition("recompute=")[2]: trial for trial in trials_of(tmp_path, STUDY, "work")}
+    pruned = found["none"]
+    assert pruned.state == TrialState.PRUNED and pruned.user_attrs["outcome"] == "out_of_memory"
+    result = read_measurement(tmp_path / "work" / "jobs" / pruned.user_attrs["job"] / "result.json")
+    assert result.status == "oom" and result.exit_code == ExitCode.OUT_OF_MEMORY and "out of memory" in result.message
+    assert limit - 16 * 2**20 < max(rank.peak_allocated_bytes for rank in result.ranks) <= limit
+    assert found["full:uniform:1"].state == TrialState.COMPLETE
+    assert [line for line in out.splitlines() if "recompute=none" in line and line.rstrip().endswith("out of memory")], out
+    assert "Winner: tp=2,pp=1,dp=1,mbs=8,sp=0,recompute=full:uniform:1" in out and left_over(tmp_path) == []

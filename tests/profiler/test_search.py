@@ -1,16 +1,21 @@
 """Whole searches through the command line: real processes for the search and for every job."""
 
+import importlib.util
 import json
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
 
+import optuna
 import pytest
 from job_help import wait_until
 from study_help import (
     ARGUMENTS,
+    QUESTION,
+    ROOT,
     environment,
     fake_python,
     kill,
@@ -24,7 +29,13 @@ from study_help import (
     write_oracle,
 )
 
+from autoconfig.question import Request
+from autoconfig.study.settings import StudySettings
+from autoconfig.study.storage import TABLE, open_study, opened, sqlite_url
+from autoconfig.study.this_machine import forget_operators, operator_table, table_file
+
 PROFILE = ("--profile", "--study", "s")
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="make test installs megatron-core")
 
 
 @pytest.fixture
@@ -152,6 +163,25 @@ def test_a_full_disk(place):
         subprocess.run(["umount", str(small)], check=True)
 
 
+def test_a_database_that_fails_beside_a_running_job(place):
+    """The search says what failed and ends the job; the next one runs it again, as the same trial."""
+    process = start(place, *ARGUMENTS, *PROFILE, "--budget", "1trial", STAND_IN_EVERY_SECONDS="6")
+    wait_until(lambda: runs(place), "no job has started")
+    database = place / "work" / "studies.db"
+    whole = database.read_bytes()
+    database.write_bytes(b"no database" * 100)
+    with next((place / "work" / "jobs").glob("*/out.log")).open("a") as log:  # a step, which the search tells the storage
+        log.write("step 1/5 (timed): 0.1 s\n")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and "not a database" in err, err
+    assert "begins again with: autoconfig search --resume s" in err, err
+    assert left_over(place) == []
+    database.write_bytes(whole)
+    again = search(place, "--resume", "s", "--budget", "1trial", "--quiet")
+    assert again.returncode == 0, again.stderr
+    assert [t.user_attrs["outcome"] for t in trials_of(place, "s")] == ["measured"] and set(runs(place).values()) == {2}
+
+
 def test_a_read_only_folder(place):
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
@@ -162,7 +192,7 @@ def test_a_read_only_folder(place):
         pytest.skip("this machine does not let us mount a tmpfs")
     try:
         done = search(place, *ARGUMENTS, *PROFILE)
-        assert done.returncode == 2 and "Read-only file system" in done.stderr
+        assert done.returncode == 2 and "Read-only file system; give another --folder" in done.stderr
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
@@ -205,20 +235,26 @@ def test_a_relative_folder(place):
         ((*PROFILE, "--objective", "cost"), "say --price too"),
         ((*PROFILE, "--export", "there"), "--export is not for --profile"),
         ((*PROFILE, "--python", "/no/such/python"), "--python /no/such/python cannot be started: No such file"),
-        ((*PROFILE, "--device", "cpu"), "leave --gpu and --cluster out"),
+        ((*PROFILE, "--device", "cpu"), "leave --gpu, --gpu-table and --cluster out"),
         ((*PROFILE, "--jobs", "2"), "use --runner slurm"),
         (("--resume", "a", "--study", "b"), "name two studies"),
+        (("--resume", "a"), "no studies in autoconfig-profile"),
+        (("--profile", "--study", "s" * 201), "1 to 200 printable characters"),
+        pytest.param(PROFILE, "no job can be measured here: torch finds no usable GPU, jobs need 8", marks=needs_torch),
+        pytest.param((*PROFILE, "--gpus-here", "1"), "torch finds no usable GPU, jobs need 1", marks=needs_torch),
     ],
 )
 def test_arguments_that_make_no_sense(tmp_path, monkeypatch, arguments, said):
+    """Refused before anything is measured or written."""
     from click.testing import CliRunner
 
     from autoconfig.cli import cli
 
-    monkeypatch.setattr("autoconfig.study.session.check_python", lambda python: None) if "cpu" in arguments else None
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = CliRunner().invoke(cli, ["search", *ARGUMENTS, *arguments])
     assert done.exit_code == 2 and said in done.output, done.output
+    assert "measuring" not in done.output and list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_package_ends_the_search_at_once(place):
@@ -235,8 +271,6 @@ def test_studies(place):
     folder = ("--folder", str(place / "work"))
 
     def studies(*arguments: str) -> subprocess.CompletedProcess[str]:
-        from study_help import ROOT, environment, sys
-
         command = [sys.executable, "-m", "autoconfig", "studies", *arguments]
         return subprocess.run(command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False)
 
@@ -245,6 +279,38 @@ def test_studies(place):
     shown = json.loads(studies("show", "s", *folder, "--json").stdout)
     assert len(shown["lines"]) == 2
     assert studies("delete", "t", *folder).returncode == 2
+    with opened(sqlite_url(place / "work")) as storage:  # as a study on a CPU does, once its operators were measured
+        table, jobs = table_file(place / "work", "s"), list((place / "work" / "jobs").iterdir())
+        for name in ("s", "r"):
+            kept = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
+            kept.set_user_attr(TABLE, {"operators": name})
+            operator_table(kept, place / "work", sys.executable, print)
     assert studies("delete", "s", *folder).returncode == 0
+    assert not table.exists() and table_file(place / "work", "r").exists(), "only the deleted study's operators go"
+    assert list((place / "work" / "jobs").iterdir()) == jobs
+    assert studies("delete", "r", *folder).returncode == 0
+    with opened(sqlite_url(place / "work")) as storage:  # a CPU study that was stopped while its operators were measured
+        open_study(storage, "q", StudySettings(request=Request(**QUESTION), device="cpu"), resume=False)
+    unmeasured = studies("show", "q", *folder)
+    assert unmeasured.returncode == 2 and "has measured nothing yet" in unmeasured.stderr
+    assert studies("delete", "q", *folder).returncode == 0
     assert "no studies yet" in studies("list", *folder).stdout
     assert studies("list", "--folder", str(place)).returncode == 2
+
+
+def test_deleting_a_study_ends_what_a_killed_search_left_running(place):
+    process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="300")
+    wait_until(lambda: runs(place), "no job has started")
+    kill(process)
+    assert left_over(place)
+    command = [sys.executable, "-m", "autoconfig", "studies", "delete", "s", "--folder", str(place / "work")]
+    done = subprocess.run(command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and left_over(place) == [], done.stderr
+
+
+def test_operators_that_another_study_uses_stay(tmp_path):
+    table_file(tmp_path, "s").write_text("{}")
+    forget_operators(tmp_path, "s", {"r", "s"})
+    assert table_file(tmp_path, "s").exists()
+    forget_operators(tmp_path, "s", {"r"})
+    assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ import stand_in
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
 from study_help import ARGUMENTS, fake_python, runs, search, trials_of
 
+from autoconfig.study.worker import MOST_ATTEMPTS
 from profiler.errors import RunnerError
 from profiler.folder import prepare, read_json, write_json
 from profiler.outcome import FINAL, Kind, outcome_of
@@ -41,6 +42,15 @@ def outcome(folder):
     found = outcome_of(folder)
     assert found is not None
     return found
+
+
+def start_now(runner, folder) -> None:
+    """A job that is queued again waits for two minutes by itself; while its first run is being ended it cannot be told."""
+    update = ["scontrol", "update", f"jobid={read_json(folder.life_file)['slurm_job_id']}", "starttime=now"]
+    wait_until(
+        lambda: runner.poll(folder) is not Life.WAITING or subprocess.run(update, check=False).returncode == 0,
+        "the job cannot be told to start",
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +105,7 @@ def test_several_jobs_are_one_array(runner, jobs):
     runner.cancel(hiding)
     assert outcome(hiding).kind is Kind.CANCELLED and runs_of(hiding) == 1
     wait_until(lambda: marked(hiding.path) == [], "processes of a cancelled task are left")
-    subprocess.run(["scontrol", "update", f"jobid={numbers[3]}", "starttime=now"], check=False)
+    start_now(runner, slow)
     for folder, kind in ((measured, Kind.MEASURED), (too_large, Kind.OUT_OF_MEMORY), (slow, Kind.MEASURED)):
         wait_for(runner, folder)
         assert outcome(folder).kind is kind, outcome(folder).message
@@ -111,6 +121,30 @@ def test_a_job_that_vanished_is_lost(runner, jobs):
     runner.submit(folder, LIMIT_S)
     wait_for(runner, folder)
     assert outcome(folder).kind is Kind.MEASURED
+
+
+def test_a_script_that_is_cut_short_is_lost(slurm, jobs):
+    """Slurm says FAILED of it, as of a command that ends with 1; an exit code that the script left is of this run only."""
+    runner = SlurmRunner(lambda folder, job: ["bash", "-c", "kill -9 $PPID"], SlurmOptions())
+    folder = prepare(jobs, make_job(stand_in.MEASURE, 7))
+    runner.submit(folder, LIMIT_S)
+    wait_for(runner, folder)
+    assert outcome(folder).kind is Kind.LOST and "ended as FAILED" in outcome(folder).message
+    for restarts, kind in ((3, Kind.LOST), (0, Kind.CRASHED)):
+        folder.end_file.unlink()
+        write_json(folder.exit_file, {"exit_code": 9, "restarts": restarts})
+        assert runner.poll(folder) is Life.ENDED and outcome(folder).kind is kind
+    assert "exit code 9" in outcome(folder).message
+
+
+def test_a_job_that_died_is_known_after_slurm_forgot_it(runner, jobs):
+    folder = prepare(jobs, make_job(stand_in.DIE, 9))
+    runner.submit(folder, LIMIT_S)
+    wait_for(runner, folder)
+    folder.end_file.unlink()
+    write_json(folder.life_file, {"slurm_job_id": "4000000"})
+    assert runner.poll(folder) is Life.ENDED
+    assert outcome(folder).kind is Kind.CRASHED and "exit code 1" in outcome(folder).message
 
 
 def test_gpus_are_asked_for(slurm, jobs):
@@ -162,8 +196,9 @@ def set_node(node: str, state: str) -> None:
 
 
 def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
-    """Last, because everything on the node goes. Slurm queues the job again, and it runs once the node is back; a job that may
-    not be queued again is lost."""
+    """Last, because everything on the node goes. Slurm queues the job again, and it runs once the node is back, or fails where
+    slurmd still holds the first run: then it is lost, no crash, and a further submit runs it. A job that may not be queued
+    again is lost."""
     again = prepare(jobs, make_job(stand_in.SLOW, 5))
     never = prepare(jobs, make_job(stand_in.SLOW, 6))
     strict = SlurmRunner(stand_in_command, SlurmOptions(extra=("--no-requeue",)), {"STAND_IN_SECONDS": "600"})
@@ -175,9 +210,10 @@ def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
     wait_for(runner, again, Life.WAITING)
     wait_for(runner, never)
     assert outcome(never).kind is Kind.LOST and "NODE_FAIL" in outcome(never).message
-    # slurmd refuses a job that it still has
-    wait_until(lambda: marked(again.path) == [], "processes of the first run are left")
     set_node(slurm, "resume")
-    subprocess.run(["scontrol", "update", f"jobid={read_json(again.life_file)['slurm_job_id']}", "starttime=now"], check=False)
+    start_now(runner, again)
     wait_for(runner, again)
-    assert outcome(again).kind is Kind.MEASURED and runs_of(again) == 2
+    while outcome(again).kind is Kind.LOST and read_json(again.launch_file)["attempt"] < MOST_ATTEMPTS:
+        runner.submit(again, LIMIT_S)
+        wait_for(runner, again)
+    assert outcome(again).kind is Kind.MEASURED and runs_of(again) == 2, outcome(again).message

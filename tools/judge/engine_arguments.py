@@ -1,72 +1,179 @@
-"""`ENGINE_PYTHON tools/judge/engine_arguments.py serve.sh...`: what the engine's own parser says of an exported start script.
+"""`ENGINE_PYTHON tools/judge/engine_arguments.py DIR...`: what the engine's own parser and checks say of exported scripts.
 
-Runs with the Python that has vLLM or SGLang (no GPU is needed) and nothing of this project. The script runs in bash with a
-stand-in for the server that prints its arguments; the parser reads these. Prints what was read; exit code 1 on a refusal.
+Each DIR holds exported files and the model's config.json (tools/judge/serving_plans.py writes such folders). Runs with the
+Python that has vLLM or SGLang (no GPU is needed) and nothing of this project. A script runs in bash with a stand-in for the
+server that prints its arguments; the engine's parser reads these, its own checks of the whole configuration follow, and what
+they make of each value is compared with the plan in deployment.json. Exit code 1 where anything is refused or differs.
+
+SGLang: ServerArgs.resolve_once with --device cuda and check_server_args, which need no GPU. vLLM: the parser, then
+SchedulerConfig and ParallelConfig; its CPU platform is named, since the one of CUDA asks the GPU.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
-SHOWN = ("tensor_parallel", "pipeline_parallel", "max_num", "max_model", "kv_cache_dtype", "quantization", "tp_size", "chunked")
+SERVERS = ("serve.sh", "prefill.sh", "decode.sh")
 
 
-def arguments_of(script: Path) -> tuple[str, list[str]]:
+def arguments_of(script: Path, model: str = "model") -> tuple[str, list[str]]:
     """(program, arguments) of the first instance that the script starts."""
     with tempfile.TemporaryDirectory() as folder:
         stand_in = Path(folder) / "stand-in"
         stand_in.write_text('#!/bin/bash\nprintf "%s\\0" "$(basename "$0")" "$@"\n', encoding="utf-8")
         stand_in.chmod(0o755)
-        for name in ("vllm", "python3", "trtllm-serve", "torchrun"):
+        for name in ("vllm", "python3", "trtllm-serve", "trtllm-llmapi-launch", "torchrun"):
             (Path(folder) / name).symlink_to(stand_in)
-        given = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "MODEL": "model", "MEGATRON": "megatron"}
-        given["INSTANCE"] = "0"
+        given = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "MODEL": model, "MEGATRON": "megatron"}
+        given |= {"INSTANCE": "0", "HEAD_NODE": "node0"}
+        if "quantization_config" in _config(Path(model)):
+            given["QUANTIZATION"] = ""
         done = subprocess.run(["bash", str(script)], env=given, capture_output=True, text=True, check=True, timeout=60)
     program, *rest = done.stdout.rstrip("\0").split("\0")
     return program, rest
 
 
-def parsed_by_vllm(arguments: list[str]) -> Any:
-    """`vllm serve MODEL ...` as vLLM reads it; its platform is the CPU's where no GPU is found."""
+def _config(model: Path) -> dict[str, Any]:
+    file = model / "config.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def read_by_vllm(arguments: list[str], model: Path) -> dict[str, Any]:
+    """`vllm serve MODEL ...` as vLLM reads it, and what its scheduler's and parallel sizes' own checks say."""
     import vllm.platforms
     from vllm.platforms.cpu import CpuPlatform
 
     vllm.platforms._current_platform = CpuPlatform()
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.config import ParallelConfig, SchedulerConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.common.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    command, model, *rest = arguments
+    command, name, *rest = arguments
     assert command == "serve", arguments[:2]
-    return make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", model, *rest])
+    read = AsyncEngineArgs.from_cli_args(make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", name, *rest]))
+    SchedulerConfig(
+        max_num_batched_tokens=read.max_num_batched_tokens,
+        max_num_seqs=read.max_num_seqs,
+        max_model_len=read.max_model_len,
+        enable_chunked_prefill=read.enable_chunked_prefill,
+        is_encoder_decoder=False,
+    )
+    ParallelConfig(
+        tensor_parallel_size=read.tensor_parallel_size,
+        pipeline_parallel_size=read.pipeline_parallel_size,
+        data_parallel_size=read.data_parallel_size,
+        enable_expert_parallel=read.enable_expert_parallel,
+    )
+    ranks = read.tensor_parallel_size * read.data_parallel_size
+    return {
+        "tp x adp": ranks,
+        "pp": read.pipeline_parallel_size,
+        "adp": read.data_parallel_size,
+        "ep": ranks if read.enable_expert_parallel else 1,
+        "sequences a rank": read.max_num_seqs,
+        "tokens a rank": read.max_num_batched_tokens,
+        "fp8 cache": read.kv_cache_dtype == "fp8",
+        "quantization": read.quantization,
+        "transfer": read.kv_transfer_config and read.kv_transfer_config.kv_role,
+        "nodes": read.nnodes,
+    }
 
 
-def parsed_by_sglang(arguments: list[str]) -> Any:
-    """`python3 -m sglang.launch_server ...` as SGLang reads it."""
-    import argparse
+def read_by_sglang(arguments: list[str], model: Path) -> dict[str, Any]:
+    """`python3 -m sglang.launch_server ...` as SGLang reads, completes and checks it for CUDA GPUs."""
+    _define_operators_of_torchvision()
+    from sglang.srt.server_args import prepare_server_args
 
-    from sglang.srt.server_args import ServerArgs
-
-    parser = argparse.ArgumentParser()
-    ServerArgs.add_cli_args(parser)
     assert arguments[:2] == ["-m", "sglang.launch_server"], arguments[:2]
-    return parser.parse_args(arguments[2:])
+    server = prepare_server_args([*arguments[2:], "--device", "cuda"])
+    server.resolve_once()
+    server.check_server_args()
+    read = server.resolved_dict()
+    return {
+        "tp x adp": read["tp_size"],
+        "pp": read["pp_size"],
+        "adp": read["attn_dp_size"],
+        "ep": read["ep_size"],
+        "sequences a rank": max(read["max_running_requests"] // read["attn_dp_size"], 1),
+        "tokens a rank": min(read["chunked_prefill_size"], read["max_prefill_tokens"])
+        if read["chunked_prefill_size"] > 0
+        else read["max_prefill_tokens"],
+        "fp8 cache": read["kv_cache_dtype"] == "fp8_e4m3",
+        "quantization": read["quantization"],
+        "transfer": read["disaggregation_mode"],
+        "nodes": read["nnodes"],
+    }
+
+
+def _define_operators_of_torchvision() -> None:
+    """SGLang imports torchvision for pictures; its operators need torch's CUDA build, so their names alone are registered."""
+    import torch
+
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.startswith("torchvision")]:
+            del sys.modules[name]
+        text = importlib.metadata.distribution("torchvision").locate_file("torchvision/_meta_registrations.py").read_text()
+        for name in sorted(set(re.findall(r'"torchvision::(\w+)"', text))):
+            torch.library.define(f"torchvision::{name}", "(Tensor x) -> Tensor")
+
+
+def meant_by(plan: dict[str, Any], script: str, read_tokens: int) -> dict[str, Any]:
+    """What a plan of deployment.json means, by the names of a reading.
+
+    A prefill instance has at least a sequence for each rank and stage. A decode instance runs no prompts: any more tokens do.
+    """
+    tp, pp, adp = (plan[f"{name}_parallel_size"] for name in ("tensor", "pipeline", "attention_data"))
+    tokens = plan["max_num_tokens"]
+    return {
+        "tp x adp": tp * adp,
+        "pp": pp,
+        "adp": adp,
+        "ep": plan["expert_parallel_size"],
+        "sequences a rank": max(plan["max_batch_size"], adp * pp if script == "prefill.sh" else adp) // adp,
+        "tokens a rank": max(tokens, read_tokens) if script == "decode.sh" else tokens,
+        "fp8 cache": plan["kv_cache_format"] == "fp8",
+    }
+
+
+def judge(folder: Path) -> list[str]:
+    """What is wrong with the scripts of a folder; prints what was read."""
+    wrong = []
+    described = json.loads((folder / "deployment.json").read_text(encoding="utf-8"))
+    for script in [folder / name for name in SERVERS if (folder / name).is_file()]:
+        kind = "prefill" if script.name == "prefill.sh" else "decode"
+        program, arguments = arguments_of(script, str(folder))
+        try:
+            found = (read_by_vllm if program == "vllm" else read_by_sglang)(arguments, folder)
+        except (Exception, SystemExit) as refused:  # whatever the engine's checks raise is its refusal
+            if "--verbose" in sys.argv:
+                traceback.print_exc()
+            wrong.append(f"{script}: refused: {type(refused).__name__}: {refused}")
+            continue
+        print(f"{script}: {found}")
+        for name, meant in meant_by(described[kind], script.name, found["tokens a rank"]).items():
+            if found[name] != meant:
+                wrong.append(f"{script}: {name} is read as {found[name]}, the plan has {meant}")
+    return wrong
 
 
 def main() -> None:
-    """Each script named on the command line."""
-    for name in sys.argv[1:]:
-        program, arguments = arguments_of(Path(name))
-        try:
-            found = (parsed_by_vllm if program == "vllm" else parsed_by_sglang)(arguments)
-        except SystemExit as refused:
-            raise SystemExit(1) from refused
-        shown = {key: value for key, value in vars(found).items() if value is not None and any(part in key for part in SHOWN)}
-        print(f"{name}: read by {program}: {shown}")
+    """Each folder named on the command line."""
+    wrong = [line for name in sys.argv[1:] if name != "--verbose" for line in judge(Path(name))]
+    print("\n".join(wrong) or "nothing refused, every value as planned")
+    raise SystemExit(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+"""`autoconfig search --inference --profile`: the measured trade-off of throughput and time per token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from autoconfig.cli_study import Kind
+from specs.errors import InputError
+
+if TYPE_CHECKING:
+    from autoconfig.serving.study_session import ServingSession
+    from autoconfig.serving.study_settings import ServingSettings
+
+NOT_WITH_PROFILE = ("export_folder", "report")
+CPU_LENGTHS = {"isl": 64, "osl": 16}
+"""Tokens of a request on a CPU where none were given: jobs of seconds."""
+
+
+def serving(options: dict[str, Any]) -> Kind:
+    """Studies of deployments."""
+    from autoconfig.serving.study_report import ServingWords, serving_found, serving_json, show_serving
+    from autoconfig.serving.study_session import check_serving, make_serving_runner, open_serving
+
+    return Kind(
+        command="autoconfig search --inference",
+        settings=lambda: settings_of(options),
+        check=check_serving,
+        open=open_serving,
+        runner=make_serving_runner,
+        words=ServingWords(),
+        found=serving_found,
+        as_json=serving_json,
+        show=show_serving,
+        learned=_write_learned,
+    )
+
+
+def settings_of(options: dict[str, Any]) -> ServingSettings:
+    """What is measured. Raises InputError."""
+    from autoconfig.serving.question import ServeRequest
+    from autoconfig.serving.study_settings import ENGINES, ServingSettings
+    from autoconfig.serving.workload import DEFAULT_TOKENS
+    from autoconfig.study.settings import parse_size
+
+    source = click.get_current_context().get_parameter_source
+    given = {name for name in options if source(name) not in (None, ParameterSource.DEFAULT)}
+    asked = {name: options[name] for name in ServeRequest.__dataclass_fields__ if name in options}
+    if "engine" not in given:
+        asked["engine"] = ENGINES[0]
+    device = options["device"] or "cuda"
+    if device == "cpu":
+        if given & {"gpu", "gpus_per_node"}:
+            raise InputError("--device cpu measures this machine: leave --gpu and --gpus-per-node out")
+        asked |= {name: tokens for name, tokens in CPU_LENGTHS.items() if name not in given}
+    asked |= {name: DEFAULT_TOKENS for name in CPU_LENGTHS if asked[name] is None}
+    memory = options["device_memory"]
+    return ServingSettings(
+        request=ServeRequest(**asked),
+        device=device,
+        device_memory_bytes=None if memory is None else parse_size(memory),
+        seed=options["seed"],
+        steps=options["steps"],
+        warmup_steps=options["warmup_steps"],
+    )
+
+
+def check_answer_options(options: dict[str, Any]) -> None:
+    """Raises InputError for options of an answer that a study does not give."""
+    for name in NOT_WITH_PROFILE:
+        if options[name] is not None:
+            word = "export" if name == "export_folder" else name
+            raise InputError(f"--{word} is not for --profile: search again with --fix, the study's tp and batch")
+
+
+def _write_learned(session: ServingSession, target: Path) -> str | None:
+    from autoconfig.serving.calibration_file import write_learned
+
+    return write_learned(session, target)

@@ -1,0 +1,100 @@
+"""`autoconfig studies`: the studies of a folder or storage."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autoconfig.cli_study import existing_storage, folder_option, report, storage_option, training
+
+
+@click.group("studies")
+def studies_group() -> None:
+    """Profiling studies: list, show, delete."""
+
+
+@studies_group.command("list")
+@folder_option
+@storage_option
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
+    """Every study of a folder or storage."""
+    from autoconfig.study.storage import list_studies, opened
+
+    with opened(existing_storage(folder, storage)) as found:
+        rows = [
+            {
+                "name": s.name, "kind": s.kind, "model": s.model, "gpus": s.gpus, "trials": s.trials, "measured": s.measured,
+                "running": s.running, "best_step_seconds": s.best_step_seconds,
+                "best_tokens_per_s_per_gpu": s.best_tokens_per_s_per_gpu,
+                "started": s.started.isoformat(timespec="seconds") if s.started else None,
+            }
+            for s in list_studies(found)
+        ]  # fmt: skip
+    if as_json or rows:
+        from autoconfig.cli import show_rows
+
+        show_rows("studies", rows if as_json else [_readable(row) for row in rows], as_json)
+    else:
+        click.echo("no studies yet")
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    best = {name: row[name] for name in ("best_step_seconds", "best_tokens_per_s_per_gpu")}
+    shown = {**row, **{name: None if value is None else f"{value:.4g}" for name, value in best.items()}}
+    return {name: "-" if value is None else value for name, value in shown.items()}
+
+
+@studies_group.command("show")
+@click.argument("name")
+@folder_option
+@storage_option
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json).")
+def show_command(name: str, folder: Path, storage: str | None, as_json: bool, save_calibration: str | None) -> None:
+    """What a study found: measured beside predicted."""
+    from autoconfig.study.session import Options
+    from autoconfig.study.storage import errors_of, kind_stored, opened
+
+    url = existing_storage(folder, storage)
+    with opened(url) as database:
+        stored = kind_stored(database, name)
+    if stored == "inference":
+        from autoconfig.cli_inference_study import serving
+
+        kind = serving({})
+    else:
+        kind = training({})
+    how = Options(folder=folder, storage_url=url, python=sys.executable)
+    session = kind.open(name, None, how, resume=True, look_only=True)
+    with contextlib.closing(session), errors_of(url):
+        found = report(kind, session, save_calibration, "not asked to run", as_json)
+    if not as_json:
+        from autoconfig.cli import console
+
+        kind.show(console(), found, "as stored")
+
+
+@studies_group.command("delete")
+@click.argument("name")
+@folder_option
+@storage_option
+def delete_command(name: str, folder: Path, storage: str | None) -> None:
+    """Forget a study. Job folders stay: what they measured is not measured again."""
+    from autoconfig.study.deletion import forget
+    from autoconfig.study.session import lock_folder
+    from autoconfig.study.storage import opened
+
+    url = existing_storage(folder, storage)
+    with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:
+        forget(found, name, folder, shared=storage is not None)
+    click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
+
+
+def register(cli: click.Group) -> None:
+    """Add the group."""
+    cli.add_command(studies_group)

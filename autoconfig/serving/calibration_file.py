@@ -1,0 +1,82 @@
+"""What a study of serving learned, as a file for `autoconfig search --inference --calibration`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autoconfig.files import write_atomically
+from specs.errors import FileError, InputError
+from time_model.serving_calibration import NUMBERS, ServingCalibration, shipped_calibration
+
+if TYPE_CHECKING:
+    from autoconfig.serving.study_session import ServingSession
+
+KIND, SCHEMA_VERSION = "serving calibration", 1
+MOST_BYTES = 2**20
+FACTORS = ("factor", "experts_factor")
+
+
+def write_learned(session: ServingSession, target: Path) -> str | None:
+    """The constants that the study's points give, for its engine and GPU; their name, None where nothing was measured. Raises
+    FileError."""
+    from autoconfig.serving.frontier import measured_rows
+
+    measured = measured_rows(session.study.get_trials(deepcopy=False), session.candidates)
+    if not measured:
+        return None
+    learned = session.candidates.learned(measured)
+    body = {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        "engine": session.question.engine.name,
+        "gpu": session.question.gpu.id,
+        "origin": f"study {session.name}, {len(measured)} points",
+        "constants": {name: getattr(learned, name) for name in (*FACTORS, *NUMBERS)},
+    }
+
+    def write(file: Path) -> None:
+        file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+    write_atomically(target, write)
+    return f"of {session.question.engine.name} on {session.question.gpu.id}"
+
+
+def serving_calibration(path: str | None) -> ServingCalibration:
+    """The shipped constants; with a file, its own for its engine and GPU. Raises FileError or InputError."""
+    shipped = shipped_calibration()
+    if path is None:
+        return shipped
+    body = _read(Path(path))
+    engine, constants = body["engine"], body["constants"]
+    factors = {"all": constants["factor"], "experts": constants["experts_factor"]}
+    return replace(
+        shipped,
+        engines={**shipped.engines, engine: {name: constants[name] for name in NUMBERS}},
+        gpus={**shipped.gpus, engine: {**shipped.gpus.get(engine, {}), body["gpu"]: factors}},
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    shown = f"calibration {str(path)[:200]!r}"
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise FileError(f"{shown} is larger than {MOST_BYTES // 2**20} MiB")
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"{shown} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{shown} is no JSON; write one with autoconfig search --inference --profile") from error
+    constants = body.get("constants") if isinstance(body, dict) else None
+    if not isinstance(constants, dict) or body.get("kind") != KIND or body.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"{shown} is no {KIND}; write one with autoconfig search --inference --profile --save-calibration FILE"
+        )
+    names = (*FACTORS, *NUMBERS)
+    wrong = [n for n in names if isinstance(constants.get(n), bool) or not isinstance(constants.get(n), int | float)]
+    named = all(isinstance(body.get(n), str) for n in ("engine", "gpu"))
+    if wrong or not named or not all(0 <= constants[n] < 1e6 for n in names):
+        raise InputError(f"{shown}: constants {', '.join(names)} must be numbers from 0 to 1e6, engine and gpu names")
+    return body

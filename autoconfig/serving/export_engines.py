@@ -1,0 +1,260 @@
+"""The start command of one engine instance, in the engine's own arguments, and where to set what a plan cannot say.
+
+Argument names and their meaning: trtllm-serve and the options of TensorRT-LLM 1.3; vllm serve of vLLM 0.33;
+sglang.launch_server of SGLang 0.5.23; Megatron-LM's text generation server of megatron-core 0.19.2. Who judged them:
+docs/inference.md, start scripts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autoconfig.export.scripts import MARK
+from autoconfig.serving.question import ServeQuestion
+from specs.errors import UnsupportedError
+from specs.serve_plan import EnginePlan
+from specs.serving_formats import module_formats
+
+SGLANG_BOOTSTRAP_PORT = 8998
+"""--disaggregation-bootstrap-port, where decode instances find a prefill instance: SGLang's default plus its number."""
+SGLANG_DIST_PORT = 20000
+"""Of --dist-init-addr, on the first node of an instance of several."""
+HEAD_NODE = (
+    "NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-0}}",
+    ': "${HEAD_NODE:?set HEAD_NODE to the first node, NODE_RANK to this node (0 is the first)}"',
+)
+"""Of an instance on several nodes, whose script runs once on each."""
+NIXL_PORT, NIXL_PORTS = 5600, 100
+"""VLLM_NIXL_SIDE_CHANNEL_PORT: vLLM's default, and from one instance to the next (each data-parallel rank adds 1)."""
+VLLM_KV = {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
+SGLANG_KV = {"bf16": "auto", "fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
+TRTLLM_KV = {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
+"""--kv-cache-dtype by our format; auto is the model's own 16 bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How one instance starts: lines of shell, of which the last is the server's command; PORT and INSTANCE are set."""
+
+    words: tuple[str, ...]
+    options: Mapping[str, object]
+    before: tuple[str, ...] = ()
+    """Shell lines before the instances."""
+    each: tuple[str, ...] = ()
+    """Shell lines before the command of each instance."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Other files, by name."""
+
+    @property
+    def command(self) -> str:
+        """One option a line; flags are True, options that are None or False are left out."""
+        lines = [" ".join(self.words)]
+        for name, value in self.options.items():
+            if value is True:
+                lines.append(f"  {name}")
+            elif value is not None and value is not False:
+                lines.append(f"  {name} {value}".rstrip())
+        return "\n".join([*self.each, " \\\n".join(lines)])
+
+
+def length(question: ServeQuestion) -> int:
+    """Tokens of the longest request that the server must take."""
+    return int(question.workload.longest_tokens)
+
+
+def nodes_of(question: ServeQuestion, plan: EnginePlan) -> int:
+    """Nodes of one instance."""
+    return -(-plan.tp * plan.pp * plan.adp // question.gpus_per_node)
+
+
+def sequences(kind: str, plan: EnginePlan) -> int:
+    """Sequences of a whole instance: of a prefill instance at least one for each rank and stage."""
+    return max(plan.batch, plan.adp * plan.pp) if kind == "prefill" else plan.batch
+
+
+def _share(question: ServeQuestion) -> str:
+    return f"{question.kv_memory_ratio or question.engine.kv_memory_ratio:g}"
+
+
+def _cache(plan: EnginePlan, question: ServeQuestion, names: Mapping[str, str]) -> str:
+    if plan.kv not in names:
+        raise UnsupportedError(
+            f"{plan}: no {question.engine.framework} option for a cache in {plan.kv}; --fix kv= one of {', '.join(names)}"
+        )
+    return names[plan.kv]
+
+
+def _quantised_at_load(question: ServeQuestion, plan: EnginePlan) -> bool:
+    """Whether the engine can make these weights from a 16-bit checkpoint; other formats are named by the checkpoint itself."""
+    formats = module_formats(question.model, plan.weights, question.gpu)
+    return {formats.attention, formats.mlp, formats.experts} == {"fp8"}
+
+
+QUANTIZATION = (
+    "# fp8: a checkpoint in 16 bits is quantised at load; for one that names its own format: QUANTIZATION= (empty)",
+    "QUANTIZATION=${QUANTIZATION-fp8}",
+)
+QUANTIZATION_OPTION = '${QUANTIZATION:+--quantization "$QUANTIZATION"}'
+
+
+def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
+    """trtllm-serve with its options as YAML; batch limits are those of one attention rank and pipeline stage."""
+    most = max(sequences(kind, plan) // (plan.adp * plan.pp), 1)
+    yaml = [
+        MARK,
+        f"enable_attention_dp: {'true' if plan.adp > 1 else 'false'}",
+        f"enable_chunked_prefill: {'true' if question.chunked else 'false'}",
+        "kv_cache_config:",
+        f"  dtype: {_cache(plan, question, TRTLLM_KV)}",
+        f"  free_gpu_memory_fraction: {_share(question)}",
+        "cuda_graph_config:",
+        "  enable_padding: true",
+        f"  max_batch_size: {most}",
+    ]
+    if kind != "serve":
+        yaml += ["cache_transceiver_config:", "  backend: DEFAULT", f"  max_tokens_in_buffer: {length(question)}"]
+    if kind == "prefill":
+        yaml.append("disable_overlap_scheduler: true")
+    options = {
+        "--backend": "pytorch",
+        "--host": "0.0.0.0",
+        "--port": '"$PORT"',
+        "--tp_size": plan.tp * plan.adp,
+        "--pp_size": plan.pp,
+        "--ep_size": plan.ep if question.model.is_moe else None,
+        "--max_batch_size": most,
+        "--max_num_tokens": plan.tokens,
+        "--max_seq_len": length(question),
+        "--extra_llm_api_options": f'"$(dirname "$0")/{kind}.yaml"',
+    }
+    words: tuple[str, ...] = ("trtllm-serve", '"$MODEL"')
+    if nodes_of(question, plan) > 1:
+        words = ("trtllm-llmapi-launch", *words)
+        options["--gpus_per_node"] = question.gpus_per_node
+    return Start(words=words, options=options, files={f"{kind}.yaml": "\n".join(yaml) + "\n"})
+
+
+def vllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
+    """vllm serve; --max-num-seqs and --max-num-batched-tokens are of one data-parallel rank, all its stages together."""
+    most = max(sequences(kind, plan) // plan.adp, 1)
+    # vLLM refuses fewer tokens an iteration than sequences (a decode instance may have planned fewer) and, with whole prompts,
+    # than the longest sequence.
+    tokens = max(plan.tokens, most, 0 if question.chunked else length(question))
+    options: dict[str, object] = {
+        "--host": "0.0.0.0",
+        "--port": '"$PORT"',
+        "--tensor-parallel-size": plan.tp,
+        "--pipeline-parallel-size": plan.pp,
+        "--data-parallel-size": plan.adp if plan.adp > 1 else None,
+        "--enable-expert-parallel": plan.ep > 1,
+        "--max-num-seqs": most,
+        "--max-num-batched-tokens": tokens,
+        "--max-model-len": length(question),
+        "--kv-cache-dtype": _cache(plan, question, VLLM_KV),
+        "--gpu-memory-utilization": _share(question),
+        "--enable-chunked-prefill": question.chunked,
+        "--no-enable-chunked-prefill": not question.chunked,
+    }
+    before: list[str] = []
+    each: list[str] = []
+    if _quantised_at_load(question, plan):
+        before += QUANTIZATION
+        options[QUANTIZATION_OPTION] = ""
+    if kind != "serve":
+        role = "kv_producer" if kind == "prefill" else "kv_consumer"
+        options["--kv-transfer-config"] = f"'{json.dumps({'kv_connector': 'NixlConnector', 'kv_role': role})}'"
+        port = NIXL_PORT if kind == "prefill" else 2 * NIXL_PORT
+        each.append(f"export VLLM_NIXL_SIDE_CHANNEL_PORT=$(({port} + {NIXL_PORTS} * ${{INSTANCE:-0}}))")
+    nodes = nodes_of(question, plan)
+    if nodes > 1:
+        before += HEAD_NODE
+        options |= {
+            "--nnodes": nodes,
+            "--node-rank": '"$NODE_RANK"',
+            "--master-addr": '"$HEAD_NODE"',
+            '"${follower[@]}"': "",
+        }
+        each += ["follower=()", 'if [ "$NODE_RANK" != 0 ]; then follower=(--headless); fi']
+    return Start(words=("vllm serve", '"$MODEL"'), options=options, before=tuple(before), each=tuple(each))
+
+
+def sglang(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
+    """sglang.launch_server: requests and chunk of the whole instance, which the server divides by the attention ranks.
+
+    Prompts of an iteration are also limited by --max-prefill-tokens, of one rank, whose default is 16,384.
+    """
+    options: dict[str, object] = {
+        "--model-path": '"$MODEL"',
+        "--host": "0.0.0.0",
+        "--port": '"$PORT"',
+        "--tp-size": plan.tp * plan.adp,
+        "--pp-size": plan.pp,
+        "--attn-dp-size": plan.adp if plan.adp > 1 else None,
+        "--ep-size": plan.ep if plan.ep > 1 else None,
+        "--max-running-requests": sequences(kind, plan),
+        "--chunked-prefill-size": plan.tokens * plan.adp if question.chunked else -1,
+        "--max-prefill-tokens": plan.tokens,
+        "--enable-mixed-chunk": question.chunked and kind == "serve",
+        "--context-length": length(question),
+        "--kv-cache-dtype": _cache(plan, question, SGLANG_KV),
+        "--mem-fraction-static": _share(question),
+    }
+    before: tuple[str, ...] = ()
+    if _quantised_at_load(question, plan):
+        before = QUANTIZATION
+        options[QUANTIZATION_OPTION] = ""
+    if kind != "serve":
+        options |= {"--disaggregation-mode": kind, "--disaggregation-transfer-backend": "nixl"}
+    if kind == "prefill":
+        options["--disaggregation-bootstrap-port"] = f"$(({SGLANG_BOOTSTRAP_PORT} + ${{INSTANCE:-0}}))"
+    nodes = nodes_of(question, plan)
+    if nodes > 1:
+        before += HEAD_NODE
+        address = f'"$HEAD_NODE:{SGLANG_DIST_PORT}"'
+        options |= {"--nnodes": nodes, "--node-rank": '"$NODE_RANK"', "--dist-init-addr": address}
+    return Start(words=("python3 -m sglang.launch_server",), options=options, before=before)
+
+
+def megatron(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
+    """Megatron-LM's text generation server with the dynamic engine; the model's own arguments come with the checkpoint."""
+    gpus, nodes = plan.tp * plan.pp, nodes_of(question, plan)
+    options = {
+        "--load": '"$MODEL"',
+        "--use-checkpoint-args": True,
+        "--tensor-model-parallel-size": plan.tp,
+        "--pipeline-model-parallel-size": plan.pp,
+        "--expert-model-parallel-size": plan.ep if plan.ep > 1 else None,
+        "--bf16": True,
+        "--micro-batch-size": 1,
+        "--fp8-format": "hybrid" if plan.weights == "fp8" else None,
+        "--inference-dynamic-batching-max-requests": max(plan.batch // plan.pp, 1),
+        "--inference-max-seq-length": length(question),
+        "--inference-dynamic-batching": True,
+        "--inference-dynamic-batching-max-tokens": plan.tokens,
+        "--enable-chunked-prefill": question.chunked,
+        "--port": '"$PORT"',
+    }
+    launcher = f"torchrun --nproc-per-node {min(gpus, question.gpus_per_node)}"
+    if nodes > 1:
+        launcher += f' --nnodes {nodes} --node-rank "$NODE_RANK" --master-addr "$HEAD_NODE"'
+    words = (launcher, '"$MEGATRON"/tools/run_text_generation_server.py')
+    before = (': "${MEGATRON:?set MEGATRON to the folder of Megatron-LM}"', *(HEAD_NODE if nodes > 1 else ()))
+    return Start(words=words, options=options, before=before)
+
+
+STARTS: dict[str, Callable[[ServeQuestion, str, EnginePlan], Start]] = {
+    "tensorrt-llm": trtllm,
+    "vllm": vllm,
+    "sglang": sglang,
+    "megatron": megatron,
+}
+
+
+def benchmark(port: int, options: Mapping[str, object]) -> str:
+    """vLLM's serving benchmark against the server at `port` of this machine (all servers speak OpenAI's protocol)."""
+    head: Sequence[tuple[str, object]] = (
+        ("--backend", "openai"), ("--model", '"$MODEL"'), ("--port", f'"${{PORT:-{port}}}"')
+    )  # fmt: skip
+    return Start(words=("vllm bench serve",), options={**dict(head), **options}).command

@@ -1,0 +1,107 @@
+"""Why a question has no deployment, and what comes nearest: values of --fix that no layout has, memory, load, limits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoconfig.serving.question import ServeQuestion
+from autoconfig.serving.search import Deployments
+from autoconfig.serving.space import layouts
+from memory_model.serving import ServingMemory
+from specs.serve_plan import EnginePlan
+from specs.serving_formats import supports
+from specs.units import GIB
+
+LAYOUT_KEYS = ("tp", "pp", "ep", "adp", "weights", "kv", "replicas")
+MOST_FACTOR = 10.0
+"""From which a miss is a factor, not a share."""
+
+
+def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:
+    """The row that misses the load, or the limits, by least; None where memory holds no deployment."""
+    c = found.columns
+    if not len(c["layout"]):
+        return None
+    return int(np.argmin(_over(question, found))) if found.carries else 0
+
+
+def missed(question: ServeQuestion, found: Deployments, row: int) -> str:
+    """By how much the nearest deployment misses."""
+    if not found.carries:
+        most = float(found.columns["requests_per_s"][row])
+        needed = int(np.ceil(question.num_gpus * question.rate / most))
+        return (
+            f"{question.num_gpus} GPUs do not carry {question.rate:.4g} requests/s; the nearest deployment carries {most:.3g} "
+            f"(about {needed:,} GPUs would, --gpus)"
+        )
+    ways = " and ".join(
+        f"{name} {float(found.columns[column][row]) * 1e3:,.4g} ms of at most {limit * 1e3:,.4g}"
+        for name, column, limit in (("TTFT", "ttft_s", question.ttft_s), ("TPOT", "tpot_s", question.tpot_s))
+        if limit is not None and found.columns[column][row] > limit
+    )
+    return f"limits cannot be met; the nearest deployment misses by {over_text(float(_over(question, found)[row]))} ({ways})"
+
+
+def over_text(over: float) -> str:
+    """A figure over its limit: `12%`, or `a factor of 40`."""
+    return f"{over - 1.0:.0%}" if over < MOST_FACTOR else f"a factor of {over:,.0f}"
+
+
+def _over(question: ServeQuestion, found: Deployments) -> np.ndarray:
+    c = found.columns
+    return np.asarray(np.maximum(c["ttft_s"] / (question.ttft_s or np.inf), c["tpot_s"] / (question.tpot_s or np.inf)))
+
+
+def no_deployment(question: ServeQuestion, found: Deployments) -> str:
+    """Why memory, the space or --fix leave nothing."""
+    plan = found.too_large
+    if plan is None:
+        return _illegal(question)
+    small = plan.replace(batch=plan.adp * plan.pp, tokens=512)
+    memory = _memory(question, small)
+    short = (question.longest_bytes(small, memory) - float(memory.kv_pool_bytes)) / GIB
+    if short > 0:
+        return (
+            f"nothing fits; nearest: {small}, which lacks {short:.1f} GiB a GPU for one sequence of "
+            f"{question.workload.longest_tokens:,.0f} tokens; try {', '.join(_ways_out(question, small))}"
+        )
+    held = int(memory.max_concurrency) * small.adp
+    asked = " ".join(f"{key}={','.join(sorted(map(str, values)))}" for key, values in question.wish.items())
+    return (
+        f"no deployment matches --fix {asked}: a batch is {small.adp * small.pp} to about {held:,} sequences "
+        f"of {question.workload.held_tokens:,.0f} tokens in {small}"
+        + ("" if question.chunked else f", and tokens holds a whole prompt of {question.longest_prompt:,.0f}")
+    )
+
+
+def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
+    return question.memory(question.job(plan), float(plan.batch), float(plan.tokens))
+
+
+def _illegal(question: ServeQuestion) -> str:
+    """Which value of --fix no layout has, and which ones there are."""
+    q = question
+    legal = list(layouts(q.model, q.gpu, q.engine, q.num_gpus, q.gpus_per_node, {}))
+    for key in LAYOUT_KEYS:
+        asked = q.wish.get(key)
+        there = {getattr(plan, key) for plan in legal}
+        if asked and key not in ("weights", "kv") and not asked & there:
+            return (
+                f"no layout of {q.model.name} on {q.num_gpus} GPUs has {key}={','.join(sorted(map(str, asked)))}; "
+                f"there are {key} = {', '.join(map(str, sorted(there)))}"
+            )
+    fixed = ", ".join(f"{key}={','.join(sorted(map(str, values)))}" for key, values in q.wish.items())
+    return f"no layout of {q.model.name} on {q.num_gpus} GPUs has {fixed or 'this engine'} together; drop a --fix"
+
+
+def _ways_out(question: ServeQuestion, plan: EnginePlan) -> list[str]:
+    """What to try where nothing fits; formats only where they would."""
+    tries = ["more --gpus", "a --gpu with more memory", "a shorter --isl or --osl"]
+    if "weights" in question.wish:
+        return tries
+    for name in ("nvfp4", "int4"):
+        other = plan.replace(weights=name)
+        memory = _memory(question, other)
+        if supports(question.gpu, name) and float(memory.kv_pool_bytes) >= question.longest_bytes(other, memory):
+            return [*tries, f"--fix weights={name}"]
+    return tries

@@ -1,0 +1,45 @@
+"""A study is forgotten: its trials, the jobs that a killed search left running, its measured operators. Job folders stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState
+
+from autoconfig.study import trials as names
+from autoconfig.study.session import JOBS, owner_of
+from autoconfig.study.storage import DATABASE, delete_study, list_studies, opened, sqlite_url, study_id
+from autoconfig.study.this_machine import forget_operators
+from profiler.folder import JobFolder, read_json
+from profiler.local import LocalRunner
+from profiler.runner import Runner
+from profiler.slurm import SlurmOptions, SlurmRunner
+from specs.job import Job
+
+
+def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool) -> None:
+    """Delete a study. `shared`: the storage is not the folder's own, whose lock the caller holds; then other workers may be at
+    it, and no job is ended. Raises UnknownNameError, FileError, RunnerError."""
+    trials = storage.get_all_trials(study_id(storage, name), deepcopy=False)
+    if not shared:
+        ours = [t for t in trials if t.state == TrialState.RUNNING and t.user_attrs.get(names.OWNER) == owner_of(folder)]
+        _end_jobs([JobFolder(folder.absolute() / JOBS / t.user_attrs[names.JOB]) for t in ours if names.JOB in t.user_attrs])
+    delete_study(storage, name)
+    left = {study.name for study in list_studies(storage)}
+    if shared and (folder / DATABASE).exists():
+        with opened(sqlite_url(folder)) as own:
+            left |= {study.name for study in list_studies(own)}
+    forget_operators(folder, name, left)
+
+
+def _end_jobs(folders: Sequence[JobFolder]) -> None:
+    for folder in folders:
+        slurm = read_json(folder.launch_file).get("runner") == SlurmRunner.name
+        runner: Runner = SlurmRunner(_none, SlurmOptions()) if slurm else LocalRunner(_none)
+        runner.cancel(folder)
+
+
+def _none(folder: JobFolder, job: Job) -> list[str]:
+    raise AssertionError("nothing is started here")

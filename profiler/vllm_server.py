@@ -1,0 +1,238 @@
+"""`python -P -m profiler.vllm_server --job job.json --python PYTHON`: one generation job on vLLM's OpenAI server.
+
+Starts the server in a process group of its own with random weights (`--load-format dummy`; lengths are fixed, so that what is
+generated changes no time), waits until it answers, loads it in rounds, ends the group, writes result.json. PYTHON has vLLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from profiler.folder import write_json, write_text
+from profiler.load_client import LoadRound, ServerError, load_round
+from profiler.processes import die_with_parent
+from specs.errors import AutoconfigError, InputError
+from specs.exit_code import ExitCode
+from specs.huggingface_config import huggingface_config
+from specs.job import Job, read_job
+from specs.measurement import RESULT_FILE, Measurement, Served, measurement_text, step_statistics
+from specs.units import GIB
+
+MODEL_FOLDER, LOG_FILE = "model", "server.log"
+SERVER = "vllm.entrypoints.openai.api_server"
+GRACE_S = 5.0
+"""From the polite signal to the kill."""
+LOOK_S = 0.5
+STATE_S = 5.0
+OUT_OF_MEMORY = ("out of memory", "No available memory for the cache blocks", "is larger than the available KV cache memory")
+"""What vLLM's log says of a model or cache that does not fit."""
+MOST_LOG = 20_000
+CACHE_SPARE = 1.25
+"""Cache of a CPU server over what the requests hold: blocks are of 16 tokens and more."""
+FP32_BYTES = 4
+
+
+def main(arguments: list[str] | None = None) -> ExitCode:
+    """Run the job to a result.json; the process's exit code."""
+    parser = argparse.ArgumentParser(prog="python -P -m profiler.vllm_server", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--job", type=Path, required=True)
+    parser.add_argument("--python", required=True, help="interpreter that has vLLM")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)  # so that the server is ended on the way out
+    started = time.monotonic()
+    folder = options.job.resolve().parent
+    try:
+        job = read_job(options.job)
+        if job.generation is None or job.generation.engine != "vllm":
+            raise InputError("the job is none of vLLM's: generation.engine=vllm")
+        measured = _measure(job, folder, options.python)
+    except InputError as error:
+        print(f"trainer: {error}", file=sys.stderr, flush=True)
+        return ExitCode.BAD_JOB
+    except AutoconfigError as error:
+        full = any(said in _log(folder) for said in OUT_OF_MEMORY)
+        code = ExitCode.OUT_OF_MEMORY if full else ExitCode.CRASHED
+        result = _measurement(job, code, str(error), started)
+        print(f"trainer: {error}", file=sys.stderr, flush=True)
+    else:
+        code, result = ExitCode.RAN, _measurement(job, ExitCode.RAN, "", started, measured)
+    write_text(folder / RESULT_FILE, measurement_text(result))
+    return code
+
+
+def _measure(job: Job, folder: Path, python: str) -> list[LoadRound]:
+    """The timed rounds. Raises ServerError, or InputError where vLLM has no such model."""
+    asked = job.generation
+    assert asked is not None
+    model = folder / MODEL_FOLDER
+    model.mkdir(exist_ok=True)
+    write_json(model / "config.json", huggingface_config(job.model))
+    most, batch = job.model.vocab_size - 1, job.plan.mbs
+    found = []
+    with _server(job, model, python) as port:
+        for number in range(job.warmup_steps + job.steps):
+            # other tokens in every round: nothing of it is in a prefix cache
+            prompts = [[(7 * i + 13 * number + j) % most + 1 for j in range(asked.prompt)] for i in range(batch)]
+            one = load_round(port, str(model), prompts, asked.new)
+            found.append(one)
+            print(f"round {number + 1}: {one.seconds:.4g} s, {one.tokens_per_s:.4g} tokens/s", flush=True)
+    return found[job.warmup_steps :]
+
+
+def server_command(job: Job, model: Path, python: str, port: int) -> list[str]:
+    """The server's command line: what decides speed is said, nothing is left to its own choice."""
+    asked, plan = job.generation, job.plan
+    assert asked is not None
+    length = asked.prompt + asked.new
+    options = [
+        "--model", str(model), "--load-format", "dummy", "--skip-tokenizer-init", "--host", "127.0.0.1", "--port", str(port),
+        "--max-model-len", str(length), "--max-num-seqs", str(plan.mbs), "--tensor-parallel-size", str(plan.tp),
+        "--no-enable-prefix-caching", "--seed", str(job.seed),
+        "--dtype", "float32" if job.numerics.precision == "fp32" else "bfloat16",
+    ]  # fmt: skip
+    if asked.tokens is not None:
+        options += ["--max-num-batched-tokens", str(max(asked.tokens, plan.mbs))]
+    if job.device == "cpu":
+        options.append("--enforce-eager")  # compiling takes longer than a job
+    return [python, "-P", "-m", SERVER, *options]
+
+
+def server_environment(job: Job) -> dict[str, str]:
+    """Variables of the server: no usage statistics, no look at the network; on a CPU one thread a rank and the cache's size."""
+    found = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    if job.device == "cpu":
+        asked, model = job.generation, job.model
+        assert asked is not None
+        token = 2 * model.num_layers * model.num_query_groups * model.kv_channels * FP32_BYTES
+        need = CACHE_SPARE * job.plan.mbs * (asked.prompt + asked.new) * token
+        found |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(max(1, math.ceil(need / GIB)))}
+    return found
+
+
+@contextlib.contextmanager
+def _server(job: Job, model: Path, python: str) -> Iterator[int]:
+    """The port of a server that answers; ended with all its processes on leaving. Raises ServerError."""
+    port = _free_port()
+    with (model.parent / LOG_FILE).open("wb") as log:
+        process = subprocess.Popen(
+            server_command(job, model, python, port),
+            env={**os.environ, **server_environment(job)},
+            cwd=model.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),
+        )
+        try:
+            _wait_until_up(process, port, model.parent)
+            yield port
+        finally:
+            end_group(process)
+
+
+def _wait_until_up(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
+    """The runner's time limit is the only one. Raises ServerError where the server ended."""
+    while True:
+        if process.poll() is not None:
+            raise ServerError(f"vLLM's server ended with {process.returncode} before it answered: {_last_words(folder)}")
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/health", timeout=STATE_S
+        ) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(LOOK_S)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the process and its whole group, politely first; when this returns none of them lives."""
+    for number, grace in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        deadline = time.monotonic() + grace
+        while _group_lives(process) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _group_lives(process: subprocess.Popen[bytes]) -> bool:
+    process.poll()  # a zombie would keep the group
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _measurement(
+    job: Job, code: ExitCode, message: str, started: float, rounds: list[LoadRound] | None = None
+) -> Measurement:
+    served = None if rounds is None else _served(rounds)
+    samples = tuple(one.seconds for one in rounds or ())
+    return Measurement(
+        job_hash=job.content_hash,
+        plan=str(job.plan),
+        mode=job.mode,
+        status={ExitCode.RAN: "ran", ExitCode.OUT_OF_MEMORY: "oom"}.get(code, "failed"),
+        exit_code=int(code),
+        message=message[:1000],
+        software="vllm",
+        device=job.device,
+        host=socket.gethostname(),
+        wall_seconds=time.monotonic() - started,
+        served=served,
+        **(step_statistics(samples) if samples else {}),
+    )
+
+
+def _served(rounds: list[LoadRound]) -> Served:
+    """Means over requests (specs.measurement); throughput is all tokens over all rounds' time."""
+    answers = [answer for one in rounds for answer in one.answers]
+    return Served(
+        ttft_seconds=statistics.fmean(answer.ttft_s for answer in answers),
+        tpot_seconds=statistics.fmean(answer.tpot_s for answer in answers),
+        output_tokens_per_second=sum(answer.tokens for answer in answers) / sum(one.seconds for one in rounds),
+        requests=len(answers),
+        ttft_samples=tuple(answer.ttft_s for answer in answers),
+        tpot_samples=tuple(answer.tpot_s for answer in answers),
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _log(folder: Path) -> str:
+    try:
+        return (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")[-MOST_LOG:]
+    except OSError:
+        return ""
+
+
+def _last_words(folder: Path) -> str:
+    """The error that vLLM's log ends with: its last line that names one, else its last line."""
+    lines = [line.strip() for line in _log(folder).splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line]
+    return (errors or lines or ["its log is empty"])[-1][-300:] + f" (log {folder / LOG_FILE})"
+
+
+def _interrupt(*_: object) -> None:
+    raise SystemExit(int(ExitCode.TERMINATED))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

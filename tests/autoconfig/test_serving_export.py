@@ -1,0 +1,133 @@
+"""Start scripts of served models: every kind of deployment as sound shell whose arguments say the plan."""
+
+import json
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+import yaml
+
+from autoconfig.serving.export import export_texts
+from specs.errors import UnsupportedError
+from tools.judge.engine_arguments import arguments_of
+from tools.judge.serving_plans import deployments
+
+ENGINES = ("sglang", "vllm", "trtllm-1.2")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """{engine: {case: (report, folder)}}."""
+    found = {}
+    for engine in ENGINES:
+        for name, question, one in deployments(engine):
+            if one is None:
+                continue
+            folder = tmp_path_factory.mktemp(f"{engine}-{name}")
+            for file, text in export_texts(question, one).items():
+                (folder / file).write_text(text, encoding="utf-8")
+            found.setdefault(engine, {})[name] = (question, one, folder)
+    return found
+
+
+def options(folder, script="serve.sh"):
+    """{option: value or True} of the first instance."""
+    _, words = arguments_of(folder / script)
+    read = {}
+    for at, word in enumerate(words):
+        if word.startswith("--"):
+            alone = at + 1 == len(words) or words[at + 1].startswith("--")
+            read[word] = True if alone else words[at + 1]
+    return read
+
+
+def test_every_script_is_sound_shell(exported):
+    scripts = [path for cases in exported.values() for _, _, folder in cases.values() for path in folder.glob("*.s[hb]*")]
+    assert len(scripts) > 100
+    checker = Path(sysconfig.get_path("scripts")) / "shellcheck"
+    done = subprocess.run([checker, *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_sglang_divides_requests_and_chunk_by_the_attention_ranks(exported):
+    """SGLang 0.5.23, parallel_hook.py, handle_data_parallelism."""
+    for _, one, folder in (exported["sglang"][name] for name in ("deepseek-v3-64", "deepseek-v3-64-tp2", "mixtral-8x7b-8-adp")):
+        plan, read = one.plan.decode, options(folder)
+        assert int(read["--attn-dp-size"]) == plan.adp > 1 and int(read["--tp-size"]) == plan.tp * plan.adp
+        assert int(read["--chunked-prefill-size"]) == plan.tokens * plan.adp
+        assert int(read["--max-running-requests"]) == plan.batch
+        assert int(read["--max-prefill-tokens"]) == plan.tokens and read["--enable-mixed-chunk"]
+    whole = options(exported["sglang"]["llama3-8b-whole"][2])
+    assert whole["--chunked-prefill-size"] == "-1" and "--enable-mixed-chunk" not in whole
+
+
+def test_vllm_has_as_many_tokens_as_sequences_and_experts_on_all_ranks(exported):
+    """vLLM 0.33, scheduler.py: max_num_batched_tokens >= max_num_seqs."""
+    assert "mixtral-8x7b-8-ep" not in exported["vllm"] and "mixtral-8x7b-8-ep" in exported["sglang"]
+    for _, one, folder in exported["vllm"].values():
+        for script in {"serve.sh", "prefill.sh", "decode.sh"} & {path.name for path in folder.iterdir()}:
+            read = options(folder, script)
+            assert int(read["--max-num-batched-tokens"]) >= int(read["--max-num-seqs"])
+        if one.plan.prefill is None:
+            assert int(read["--max-num-batched-tokens"]) == one.plan.decode.tokens
+            assert ("--enable-expert-parallel" in read) == (one.plan.decode.ep > 1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "prefill", "decode"),
+    [
+        ("sglang", ("--disaggregation-mode", "prefill"), ("--disaggregation-mode", "decode")),
+        ("vllm", ("kv_role", "kv_producer"), ("kv_role", "kv_consumer")),
+    ],
+)
+def test_both_kinds_of_a_disaggregated_deployment_know_their_part(exported, engine, prefill, decode):
+    _, one, folder = exported[engine]["llama3-70b-8-disaggregated"]
+    for script, (key, value) in (("prefill.sh", prefill), ("decode.sh", decode)):
+        read = options(folder, script)
+        read |= json.loads(read.get("--kv-transfer-config", "{}"))
+        assert read[key] == value
+    assert options(folder, "prefill.sh")["--port"] == "8000"
+    assert options(folder, "decode.sh")["--port"] == str(8000 + one.plan.prefill.replicas)
+    text = (folder / "decode.sh").read_text(encoding="utf-8")
+    assert f"FIRST=$(({one.plan.prefill.gpus} + INSTANCE" in text  # the GPUs behind those of the prefill instances
+    both = exported[engine]["deepseek-v3-64-disaggregated"]
+    plan, read = both[1].plan.prefill, options(both[2], "prefill.sh")
+    whole = int(read.get("--max-running-requests", 0)) or int(read["--max-num-seqs"]) * plan.adp
+    assert plan.batch < whole == plan.adp * plan.pp  # no rank without a sequence
+
+
+def test_tensorrt_llm_hands_its_cache_over(exported):
+    _, _, folder = exported["trtllm-1.2"]["llama3-70b-8-disaggregated"]
+    prefill, decode = (yaml.safe_load((folder / f"{kind}.yaml").read_text(encoding="utf-8")) for kind in ("prefill", "decode"))
+    assert prefill["cache_transceiver_config"] == decode["cache_transceiver_config"] != {}
+    assert prefill["disable_overlap_scheduler"] and "disable_overlap_scheduler" not in decode
+    assert "deepseek-v3-64-tp2" not in exported["trtllm-1.2"]  # attention data parallelism of tp 2 has no argument
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_instance_on_several_nodes(exported, engine):
+    folder = exported[engine]["deepseek-v3-64"][2]
+    batch = (folder / "serve.sbatch").read_text(encoding="utf-8")
+    assert "#SBATCH --nodes=8" in batch and "HEAD_NODE" in batch and not (folder / "serve.kubernetes.yaml").exists()
+    if engine == "trtllm-1.2":
+        assert arguments_of(folder / "serve.sh")[0] == "trtllm-llmapi-launch" and "--ntasks-per-node=8" in batch
+    else:
+        assert options(folder)["--nnodes"] == "8" and options(folder)["--node-rank"] == "0" and "--ntasks-per-node=1" in batch
+
+
+def test_quantisation_is_said_only_where_the_engine_makes_it(exported):
+    """A checkpoint in nvfp4, int4 or block-wise fp8 says so itself; another format on the command line is refused by vLLM."""
+    for engine in ("vllm", "sglang"):
+        said = {name: options(folder).get("--quantization") for name, (_, one, folder) in exported[engine].items()
+                if one.plan.prefill is None}  # fmt: skip
+        assert said["llama3-70b-8-fp8"] == "fp8"
+        assert {said[name] for name in ("llama3-70b-8-nvfp4", "llama3-70b-8-int4", "deepseek-v3-64", "gpt-oss-20b-4")} == {None}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_cache_that_the_engine_cannot_hold_is_refused(exported, engine):
+    question, one, _ = exported[engine]["llama3-8b-4"]
+    plan = one.plan.decode.replace(kv="int8")
+    with pytest.raises(UnsupportedError, match=r"cache in int8.*bf16, fp8"):
+        export_texts(question, type(one)(**{**vars(one), "plan": type(one.plan)(decode=plan)}))
