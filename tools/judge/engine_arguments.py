@@ -143,7 +143,8 @@ def _define_operators_of_torchvision() -> None:
 
 def read_router(arguments: list[str]) -> dict[str, int]:
     """Instances that the router's own parser reads: sglang-router or vllm-router."""
-    _define_operators_of_torchvision()
+    if arguments[1].startswith("sglang"):
+        _define_operators_of_torchvision()
     module = importlib.import_module(arguments[1])
     read = module.parse_router_args(arguments[2:])
     return {"prefill": len(read.prefill_urls), "decode": len(read.decode_urls)}
