@@ -11,13 +11,12 @@ from autoconfig.export.write import write_export
 from autoconfig.serving.answer_json import deployment_json
 from autoconfig.serving.engine_limits import require_runs
 from autoconfig.serving.export_cluster import kubernetes_objects, slurm_script
-from autoconfig.serving.export_engines import STARTS, Start, benchmark
+from autoconfig.serving.export_engines import FIRST_PORT, STARTS, Start, benchmark
+from autoconfig.serving.export_router import ROUTER_PORT, router_script
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.service import DeploymentReport
 from specs.errors import UnsupportedError
 from specs.serve_plan import EnginePlan
-
-FIRST_PORT = 8000
 
 
 def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, str]:
@@ -37,6 +36,8 @@ def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, st
         objects = kubernetes_objects(question, kind, plan, files)
         if objects is not None:
             texts[f"{kind}.kubernetes.yaml"] = objects
+    if one.plan.prefill is not None:
+        texts["router.sh"] = router_script(question, one.plan.prefill, one.plan.decode)
     texts["benchmark.sh"] = _script(question, one.plan.decode.weights, _benchmark(question, one), one)
     texts["deployment.json"] = (
         json.dumps({"made_by": KIND, "engine": question.engine.name, **deployment_json(one)}, indent=2) + "\n"
@@ -97,13 +98,13 @@ def _instances(question: ServeQuestion, plan: EnginePlan, start: Start, beside: 
 
 
 def _benchmark(question: ServeQuestion, one: DeploymentReport) -> str:
-    """Against one instance: its share of the load. Disaggregated: against the router."""
+    """Against one instance: its share of the load. Disaggregated: the whole load against the router."""
     replicas = 1 if one.plan.prefill else one.plan.decode.replicas
     users = one.plan.decode.batch * one.plan.decode.replicas // replicas
     differ = question.workload.isl_stddev or question.workload.osl_stddev
     said = "# all requests have the mean lengths here; those of the question differ\n" if differ else ""
     return said + benchmark(
-        FIRST_PORT,
+        ROUTER_PORT if one.plan.prefill else FIRST_PORT,
         {
             "--dataset-name": "random",
             "--random-input-len": int(question.lengths.isl),

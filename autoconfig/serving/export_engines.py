@@ -17,6 +17,7 @@ from specs.errors import UnsupportedError
 from specs.serve_plan import EnginePlan
 from specs.serving_formats import module_formats
 
+FIRST_PORT = 8000
 SGLANG_BOOTSTRAP_PORT = 8998
 """--disaggregation-bootstrap-port, where decode instances find a prefill instance: SGLang's default plus its number."""
 SGLANG_DIST_PORT = 20000
@@ -253,7 +254,7 @@ STARTS: dict[str, Callable[[ServeQuestion, str, EnginePlan], Start]] = {
 
 
 def benchmark(port: int, options: Mapping[str, object]) -> str:
-    """vLLM's serving benchmark against the server at `port` of this machine (all servers speak OpenAI's protocol)."""
+    """vLLM's serving benchmark against the server or router at `port` of this machine (all speak OpenAI's protocol)."""
     head: Sequence[tuple[str, object]] = (
         ("--backend", "openai"), ("--model", '"$MODEL"'), ("--port", f'"${{PORT:-{port}}}"')
     )  # fmt: skip

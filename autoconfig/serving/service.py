@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoconfig.serving.engine_limits import limit as engine_limit
 from autoconfig.serving.miss import missed, nearest_row, no_deployment, over_text
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
 from autoconfig.serving.search import Deployments, search
@@ -238,6 +239,9 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
         return text, None, f"takes {own.gpus} GPUs, there are {question.num_gpus}"
     if question.model.num_attention_heads % own.tp:
         return text, None, f"tp={own.tp} does not divide the {question.model.num_attention_heads} attention heads"
+    why = engine_limit(question.engine, own)
+    if why:
+        return text, None, why
     memory = _memory(question, own)
     held = int(memory.max_concurrency) * own.adp
     if held < own.batch:

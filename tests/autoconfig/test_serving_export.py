@@ -91,6 +91,10 @@ def test_both_kinds_of_a_disaggregated_deployment_know_their_part(exported, engi
     assert options(folder, "decode.sh")["--port"] == str(8000 + one.plan.prefill.replicas)
     text = (folder / "decode.sh").read_text(encoding="utf-8")
     assert f"FIRST=$(({one.plan.prefill.gpus} + INSTANCE" in text  # the GPUs behind those of the prefill instances
+    program, words = arguments_of(folder / "router.sh")
+    assert program == "python3" and words.count("--prefill") == one.plan.prefill.replicas
+    assert words.count("--decode") == one.plan.decode.replicas and "http://localhost:8000" in words
+    assert '--port "${PORT:-9000}"' in (folder / "benchmark.sh").read_text(encoding="utf-8")
     both = exported[engine]["deepseek-v3-64-disaggregated"]
     plan, read = both[1].plan.prefill, options(both[2], "prefill.sh")
     whole = int(read.get("--max-running-requests", 0)) or int(read["--max-num-seqs"]) * plan.adp
@@ -98,10 +102,14 @@ def test_both_kinds_of_a_disaggregated_deployment_know_their_part(exported, engi
 
 
 def test_tensorrt_llm_hands_its_cache_over(exported):
-    _, _, folder = exported["trtllm-1.2"]["llama3-70b-8-disaggregated"]
+    _, one, folder = exported["trtllm-1.2"]["llama3-70b-8-disaggregated"]
     prefill, decode = (yaml.safe_load((folder / f"{kind}.yaml").read_text(encoding="utf-8")) for kind in ("prefill", "decode"))
     assert prefill["cache_transceiver_config"] == decode["cache_transceiver_config"] != {}
     assert prefill["disable_overlap_scheduler"] and "disable_overlap_scheduler" not in decode
+    assert arguments_of(folder / "router.sh")[1][:2] == ["disaggregated", "--config_file"]
+    router = yaml.safe_load((folder / "router.yaml").read_text(encoding="utf-8"))
+    for servers, plan in (("context_servers", one.plan.prefill), ("generation_servers", one.plan.decode)):
+        assert router[servers]["num_instances"] == len(router[servers]["urls"]) == plan.replicas
     assert "deepseek-v3-64-tp2" not in exported["trtllm-1.2"]  # attention data parallelism of tp 2 has no argument
 
 

@@ -36,11 +36,22 @@ def arguments_of(script: Path, model: str = "model") -> tuple[str, list[str]]:
             (Path(folder) / name).symlink_to(stand_in)
         given = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "MODEL": model, "MEGATRON": "megatron"}
         given |= {"INSTANCE": "0", "HEAD_NODE": "node0"}
+        if "set PREFILL to" in script.read_text(encoding="utf-8"):
+            given |= _addresses(script.parent)
         if "quantization_config" in _config(Path(model)):
             given["QUANTIZATION"] = ""
         done = subprocess.run(["bash", str(script)], env=given, capture_output=True, text=True, check=True, timeout=60)
     program, *rest = done.stdout.rstrip("\0").split("\0")
     return program, rest
+
+
+def _addresses(folder: Path) -> dict[str, str]:
+    """PREFILL and DECODE of a router, as if each instance had a node of its own."""
+    described = json.loads((folder / "deployment.json").read_text(encoding="utf-8"))
+    return {
+        kind.upper(): " ".join(f"{kind}{number}:{8000 + number}" for number in range(described[kind]["num_replicas"]))
+        for kind in ("prefill", "decode")
+    }
 
 
 def _config(model: Path) -> dict[str, Any]:
@@ -130,6 +141,15 @@ def _define_operators_of_torchvision() -> None:
             torch.library.define(f"torchvision::{name}", "(Tensor x) -> Tensor")
 
 
+def read_router(arguments: list[str]) -> dict[str, int]:
+    """Instances that the router's own parser reads: sglang-router or vllm-router."""
+    if arguments[1].startswith("sglang"):
+        _define_operators_of_torchvision()
+    module = importlib.import_module(arguments[1])
+    read = module.parse_router_args(arguments[2:])
+    return {"prefill": len(read.prefill_urls), "decode": len(read.decode_urls)}
+
+
 def meant_by(plan: dict[str, Any], script: str, read_tokens: int) -> dict[str, Any]:
     """What a plan of deployment.json means, by the names of a reading.
 
@@ -166,6 +186,14 @@ def judge(folder: Path) -> list[str]:
         for name, meant in meant_by(described[kind], script.name, found["tokens a rank"]).items():
             if found[name] != meant:
                 wrong.append(f"{script}: {name} is read as {found[name]}, the plan has {meant}")
+    if (folder / "router.sh").is_file():
+        found = read_router(arguments_of(folder / "router.sh", str(folder))[1])
+        print(f"{folder / 'router.sh'}: {found}")
+        wrong += [
+            f"{folder / 'router.sh'}: {found[kind]} {kind} instances, the plan has {described[kind]['num_replicas']}"
+            for kind in found
+            if found[kind] != described[kind]["num_replicas"]
+        ]
     return wrong
 
 

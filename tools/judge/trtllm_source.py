@@ -1,10 +1,10 @@
 """`python -m tools.judge.trtllm_source TENSORRT_LLM DIR...`: exported scripts before the source files of TensorRT-LLM.
 
-TENSORRT_LLM is the folder tensorrt_llm of its source tree. Importing it needs its CUDA libraries, so this runs parts of two of
-its files instead: the click options of `serve` (commands/serve.py) parse the command line, and the option classes that a
-script's YAML fills (llmapi/llm_args.py: cut out of the file, with their validators) read the YAML with pydantic; a name that
-TorchLlmArgs does not have is refused. What crosses two options (TorchLlmArgs' own validators) is not run. Exit code 1 on a
-refusal.
+TENSORRT_LLM is the folder tensorrt_llm of its source tree. Importing it needs its CUDA libraries, so this runs parts of three of
+its files instead. The click options of `serve` (commands/serve.py) parse the command line; the option classes that a script's
+YAML fills (llmapi/llm_args.py: cut out of the file, with their validators) read the YAML with pydantic, and a name that
+TorchLlmArgs does not have is refused; a router's YAML is read by llmapi/disagg_utils.py. What crosses two options (TorchLlmArgs'
+own validators) is not run. Exit code 1 on a refusal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import json
 import math
 import sys
 import typing
+import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +132,27 @@ def judge(folder: Path, serve: click.Command, options: Options) -> list[str]:
     return wrong
 
 
+def judge_router(folder: Path, disagg_utils: Path) -> list[str]:
+    """What parse_disagg_config_file, cut out of llmapi/disagg_utils.py, makes of the YAML that router.sh writes."""
+    arguments_of(folder / "router.sh", str(folder))
+    tree = ast.parse(disagg_utils.read_text(encoding="utf-8"))
+    body: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    names: dict[str, Any] = {name: getattr(typing, name) for name in typing.__all__}
+    names |= {"dataclass": dataclass, "field": field, "IntEnum": IntEnum, "uuid": uuid, "yaml": yaml, "Comm": object}
+    names["__name__"] = __name__  # dataclass looks its module up
+    exec(compile(ast.Module(body=body, type_ignores=[]), str(disagg_utils), "exec"), names)
+    read = names["parse_disagg_config_file"](str(folder / "router.yaml"))
+    kinds = [server.type for server in read.server_configs]
+    described = json.loads((folder / "deployment.json").read_text(encoding="utf-8"))
+    found = {"prefill": kinds.count("ctx"), "decode": kinds.count("gen")}
+    print(f"{folder / 'router.yaml'}: {found}, port {read.port}")
+    return [
+        f"{folder / 'router.yaml'}: {found[kind]} {kind} instances, the plan has {described[kind]['num_replicas']}"
+        for kind in found
+        if found[kind] != described[kind]["num_replicas"]
+    ]
+
+
 def main() -> None:
     """Each folder named on the command line."""
     if len(sys.argv) < 3:
@@ -137,6 +161,8 @@ def main() -> None:
     serve, options = command(source / "commands/serve.py"), Options(source / "llmapi/llm_args.py")
     version = (source / "version.py").read_text(encoding="utf-8").rpartition("=")[2].strip()
     wrong = [line for name in sys.argv[2:] for line in judge(Path(name), serve, options)]
+    for folder in (Path(name) for name in sys.argv[2:] if (Path(name) / "router.sh").is_file()):
+        wrong += judge_router(folder, source / "llmapi/disagg_utils.py")
     print("\n".join(wrong) or "nothing refused, every value as planned", f"(TensorRT-LLM {version})")
     raise SystemExit(bool(wrong))
 
