@@ -1,10 +1,10 @@
 """`python -m tools.judge.trtllm_source TENSORRT_LLM DIR...`: exported scripts before the source files of TensorRT-LLM.
 
-TENSORRT_LLM is the folder tensorrt_llm of its source tree. Importing it needs its CUDA libraries, so this runs parts of three of
-its files instead. The click options of `serve` (commands/serve.py) parse the command line; the option classes that a script's
+TENSORRT_LLM is the folder tensorrt_llm of its source tree. Importing it needs its CUDA libraries, so parts of three of its
+files run instead. The click options of `serve` (commands/serve.py) parse the command line; the option classes that a script's
 YAML fills (llmapi/llm_args.py: cut out of the file, with their validators) read the YAML with pydantic, and a name that
-TorchLlmArgs does not have is refused; a router's YAML is read by llmapi/disagg_utils.py. What crosses two options (TorchLlmArgs'
-own validators) is not run. Exit code 1 on a refusal.
+TorchLlmArgs does not have is refused; a router's YAML is read by llmapi/disagg_utils.py. What crosses two options
+(TorchLlmArgs' own validators) is not run. Exit code 1 on a refusal.
 """
 
 from __future__ import annotations
