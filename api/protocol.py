@@ -14,7 +14,7 @@ TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\
 
 
 class LimitedHead(HttpToolsProtocol):
-    """Ends connections whose head is too large or does not arrive. A head that is there at once, as most are, costs no timer."""
+    """Ends connections whose head is too large or does not arrive. A head that is there at once costs no timer."""
 
     _timer: asyncio.TimerHandle | None = None
     _in_head = True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from specs.errors import InputError
 from specs.gpu import GpuSpec
 
 MAX_GPUS = 1_000_000
+MAX_BYTES = 1e20
+"""Of a rate or a memory: beyond, products of them leave the range of a float; no machine comes near."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,8 @@ class ClusterSpec:
         if self.num_nodes > 1 and self.link_domain_size % self.gpus_per_node and self.gpus_per_node % self.link_domain_size:
             raise InputError(f"link_domain_size={self.link_domain_size} is neither a multiple nor a divisor of "
                              f"gpus_per_node={self.gpus_per_node}; give whole nodes or equal parts of a node")
-        if not all(0 < value < math.inf for value in (self.link_bytes_per_s, self.nic_bytes_per_s, self.memory_bytes)):
-            raise InputError("link, network bandwidth and memory must be positive and finite")
+        if not all(0 < value <= MAX_BYTES for value in (self.link_bytes_per_s, self.nic_bytes_per_s, self.memory_bytes)):
+            raise InputError(f"link, network bandwidth and memory must be positive and at most {MAX_BYTES:g} bytes (a second)")
 
     @property
     def num_nodes(self) -> int:

@@ -55,7 +55,8 @@ def test_partly_used_nodes_are_refused_with_the_neighbours():
     {"num_gpus": 0}, {"num_gpus": -8}, {"num_gpus": 1_000_001}, {"gpus_per_node": 0}, {"gpus_per_node": -1},
     {"link_domain_size": 0},
     {"link_domain_size": 12}, {"link_bytes_per_s": 0.0}, {"nic_bytes_per_s": float("nan")}, {"nic_bytes_per_s": float("inf")},
-    {"memory_bytes": 0}, {"memory_bytes": -1},
+    {"memory_bytes": 0}, {"memory_bytes": -1}, {"memory_bytes": 10**30},
+    {"nic_bytes_per_s": 7.8e307}, {"link_bytes_per_s": 1e300},
 ])
 def test_impossible_clusters_are_refused(change):
     with pytest.raises(InputError):
