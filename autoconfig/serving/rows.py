@@ -169,6 +169,8 @@ def _plans(row: Row, model: ModelSpec, gpu: GpuSpec, gpus: int, assumed: list[st
     degrees: Sequence[int] = [given or 1]
     if given is None:
         degrees = [tp for tp in (1, 2, 4, 8) if gpus % (tp * pp * adp) == 0 and model.num_attention_heads % tp == 0]
+        if not degrees:
+            raise InputError(f"cell tp is empty, and none of 1, 2, 4, 8 with pp {pp} x attn_dp {adp} divides n_gpus {gpus}")
         assumed.append("tp: the best of " + ", ".join(map(str, degrees)))
     plans = []
     for tp in degrees:
