@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import brentq
 
 from autoconfig.serving.rows import Case
@@ -95,7 +96,7 @@ def offline_generations(case: Case, setup: Setup) -> tuple[list[tuple[float, Gen
     lengths = Lengths(isl=case.lengths.isl, osl=case.lengths.osl)
     bursts = case.lengths.output_cv == 0.0
     plan = setup.job.plan
-    ranks = plan.adp * plan.pp * plan.replicas
+    ranks = _ranks(plan)
 
     def of(running: float) -> Generation:
         return generation(setup.job, lengths, running, setup.tokens, chunked=setup.chunked, bursts=bursts)
@@ -125,7 +126,7 @@ def single_request(case: Case, setup: Setup) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenLoop:
-    """Means of a simulated open loop."""
+    """Means of a simulated run."""
 
     ttft_s: float
     tpot_s: float
@@ -143,14 +144,28 @@ class OpenLoop:
 def open_loop(case: Case, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
     """Poisson arrivals on one attention rank and micro-batch of one replica, which gets its share of the requests; every
     iteration `slowdown` times as long as priced."""
-    plan = setup.job.plan
-    ranks = plan.adp * plan.pp * plan.replicas
+    ranks = _ranks(setup.job.plan)
     rng = np.random.default_rng(SEED)
     asked = case.requests / ranks if case.requests else min(STEADY_SECONDS * case.rate / ranks, MOST_REQUESTS)
-    count = max(round(asked), 1)
-    data = case.lengths
+    return _simulated(case, setup, poisson_arrivals(case.rate / ranks, max(round(asked), 1), rng), rng, slowdown)
+
+
+def together(case: Case, setup: Setup) -> OpenLoop:
+    """As many requests as run at once, all there from the start: the latency of a batch of a given size."""
+    return _simulated(case, setup, np.zeros(max(round(setup.running), 1)), np.random.default_rng(SEED))
+
+
+def _ranks(plan: EnginePlan) -> int:
+    """Who serves sequences of its own: attention ranks and micro-batches in flight of all replicas."""
+    return plan.adp * plan.pp * plan.replicas
+
+
+def _simulated(
+    case: Case, setup: Setup, arrivals: npt.NDArray[np.float64], rng: np.random.Generator, slowdown: float = 1.0
+) -> OpenLoop:
+    plan, data, count = setup.job.plan, case.lengths, len(arrivals)
     requests = Requests(
-        arrival_s=poisson_arrivals(case.rate / ranks, count, rng),
+        arrival_s=arrivals,
         isl=sampled_lengths(data.isl, data.input_cv, data.most_input, count, rng),
         osl=sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng),
     )
@@ -171,7 +186,7 @@ def open_loop(case: Case, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
         tpot_s=float(np.nanmean(tpot)) if np.isfinite(tpot).any() else 0.0,
         itl_s=float(np.nansum(tpot * tokens) / max(tokens.sum(), 1.0)),
         e2e_s=float(np.mean(served.e2e_s[kept])),
-        requests_per_s=served.requests_per_s * ranks,
+        requests_per_s=served.requests_per_s * _ranks(plan),
         served=served,
         slowdown=slowdown,
     )

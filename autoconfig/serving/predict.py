@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autoconfig.row_cells import Row
 from autoconfig.run_tables import check_columns, check_rows, read_csv, unread_columns, write_csv
-from autoconfig.serving.evaluate import Setup, offline_throughput, open_loop, rated_loop, set_up, single_request
+from autoconfig.serving.evaluate import Setup, offline_throughput, open_loop, rated_loop, set_up, single_request, together
 from autoconfig.serving.rows import MEASURED, NEEDED, Case, read_case
 from specs.errors import AutoconfigError
 from time_model.serving_calibration import ServingCalibration, shipped_calibration
@@ -172,4 +172,8 @@ def _answer(case: Case, setup: Setup) -> Prediction:
             note="; ".join(notes),
             **held,  # type: ignore[arg-type]
         )
-    return Prediction(row=0, out_tok_s_gpu=offline_throughput(case, setup), note="; ".join(notes), **held)  # type: ignore[arg-type]
+    rate, latency = offline_throughput(case, setup), {}
+    if case.max_batch:  # a batch of a given size: the latency of its requests, all there from the start
+        batch = together(case, setup)
+        latency = {"ttft_ms": batch.ttft_s * 1e3, "tpot_ms": batch.tpot_s * 1e3, "latency_ms": batch.e2e_s * 1e3}
+    return Prediction(row=0, out_tok_s_gpu=rate, note="; ".join(notes), **latency, **held)  # type: ignore[arg-type]
