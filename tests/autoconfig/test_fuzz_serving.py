@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
 from autoconfig.cli_inference import search_inference
+from autoconfig.cli_study import NAMES
 from autoconfig.serving.validate import published_rows
 from tests.autoconfig.test_fuzz import CONFIG, GARBAGE
 
@@ -27,9 +28,14 @@ VALUES = {
     "--include": ["tp=1", "tp=8,batch=4", "tp=2,pp=2,replicas=2", "prefill(tp=1)+decode(tp=1)", "tp=7", "adp=4,ep=4", "tp=3"],
     "--prefix-hit": ["0", "0.5", "1"], "--draft-tokens": ["0", "3", "64"], "--acceptance": ["0", "0.7", "1"],
     "--imbalance": ["1", "3"], "--kv-memory-ratio": ["0.1", "0.9", "1"], "--price": ["2.5"], "--top": ["1", "20"],
-    "--simulate": ["0", "1", "3"], "--export": ["run", "good.json"], "--report": ["a.html", "b.txt"],
+    "--simulate": ["0", "1", "3"], "--calibration": ["good.json", "none.json"],
+    "--export": ["run", "good.json"], "--report": ["a.html", "b.txt"],
 }  # fmt: skip
-SWITCHES = sorted({o for p in search_inference.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)})
+MEASURING = {"--profile", "--resume", "--study", *(f"--{name.replace('_', '-')}" for name in NAMES)}
+"""Start real jobs; tests/autoconfig/test_serving_profile.py has them."""
+SWITCHES = sorted(
+    {o for p in search_inference.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)} - MEASURING
+)
 MODELS = [
     "llama3-8b",
     "mixtral-8x7b",
@@ -53,7 +59,7 @@ ROWS = published_rows()[::25]
 
 
 def test_every_option_of_the_command_is_drawn():
-    options = {o for p in search_inference.params for o in p.opts} - {"--model", "--gpus", "--gpu"}
+    options = {o for p in search_inference.params for o in p.opts} - {"--model", "--gpus", "--gpu"} - MEASURING
     assert options == {*VALUES, *SWITCHES} - {"--aggregated-only", "--whole-prompts"}
 
 
