@@ -11,7 +11,7 @@ from api.bodies import _Body, _fields, _Text
 from api.schemas import answer_schemas, body_schema
 from autoconfig.cli_inference import search_inference
 
-_LEFT_OUT = ("inference", "export_folder", "ttft_s", "tpot_s", "trace")
+_LEFT_OUT = ("inference", "export_folder", "ttft_s", "tpot_s", "trace", "gpus", "calibration")
 MOST_TRACE_ROWS = 10_000
 """Of a trace in a body; the command line reads longer ones from files."""
 
@@ -30,6 +30,7 @@ _limit: Any = _Text | float | None
 DeploymentsBody = create_model(
     "DeploymentsBody",
     __base__=_Body,
+    gpus=(int, Field(description="Number of GPUs; with goal gpus the most there are.")),
     ttft=(_limit, Field(default=None, description="Limit of the mean time to first token: seconds, or text like `2s`.")),
     trace=(
         list[TraceRow] | None,
