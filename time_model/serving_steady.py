@@ -126,11 +126,11 @@ def generation(
     checked = 1.0 + lengths.drafted
     return Generation(
         mixed=mixed,
-        mixed_features=iteration_features(job, decoding * checked, lengths.average, prompts, lengths.prompt),
+        mixed_features=iteration_features(job, decoding, lengths.average, prompts, lengths.prompt, checked),
         mixed_floor_s=floor_seconds(job, prompts, decoding + prompts),
         mixed_sequences=decoding + prompts,
         alone=np.maximum(steps - mixed, 0.0) if lengths.steps > 0 else 0.0 * c,
-        alone_features=iteration_features(job, c * checked, lengths.average, 0.0, 1.0),
+        alone_features=iteration_features(job, c, lengths.average, 0.0, 1.0, checked),
         alone_floor_s=floor_seconds(job, 0.0 * c, c),
         alone_sequences=c,
     )

@@ -173,11 +173,11 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
     memory = _memory(question, decode)
     longest = question.longest_bytes(decode, memory)
     running = c["batch"] / (decode.adp * decode.pp)
-    checked = running * (1.0 + lengths.drafted)
-    parts = iteration_parts(job, checked, lengths.average, 0.0, 1.0)
+    checked = 1.0 + lengths.drafted
+    parts = iteration_parts(job, running, lengths.average, 0.0, 1.0, checked)
     if plan.prefill is None:
         prompts = float(prompts_per_iteration(lengths, running, plan.decode.tokens, question.chunked))
-        mixed = iteration_parts(job, checked, lengths.average, prompts, lengths.prompt)
+        mixed = iteration_parts(job, running, lengths.average, prompts, lengths.prompt, checked)
     else:
         mixed = iteration_parts(question.job(plan.prefill), 0.0, 1.0, 1.0, lengths.prompt)
     cost = question.price / 3600.0 / per_gpu * 1e6 if question.price else None

@@ -122,10 +122,11 @@ def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, 
     table = IterationTable(job, most_length=question.workload.longest_tokens)
     sent = transfer_seconds(question, plan) * isl / question.lengths.isl
     free = [0.0] * (plan.adp * plan.pp * plan.replicas)
-    ready = np.empty_like(arrival)
+    ready, hit = np.empty_like(arrival), question.lengths.cached
     for i, (time, tokens) in enumerate(zip(arrival.tolist(), isl.tolist(), strict=True)):
-        prompt = max(tokens * (1.0 - question.lengths.cached), 1.0)
-        done = max(time, heapq.heappop(free)) + table.seconds(0.0, 1.0, 1.0, prompt, prompt) + job.constants.request_s
+        prompt = max(tokens * (1.0 - hit), 1.0)
+        own = table.seconds(0.0, 1.0, 1.0, prompt, tokens, cached=hit) + job.constants.request_s
+        done = max(time, heapq.heappop(free)) + own
         heapq.heappush(free, done)
         ready[i] = done
     return ready + sent
@@ -143,6 +144,7 @@ def _run(
         kv_tokens=held,
         chunked=question.chunked,
         steps_per_token=1.0 / question.lengths.tokens_per_step,
+        checked=1.0 + question.lengths.drafted,
     )
     apart = one.plan.prefill is not None
     prompt = np.ones_like(stream.isl) if apart else np.maximum(np.round(stream.isl * (1.0 - question.lengths.cached)), 1.0)
