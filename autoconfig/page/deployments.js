@@ -59,8 +59,10 @@ function bar(row, index, x) {
 function memoryChart(list) {
   const rows = list.map((one, index) => {
     const parts = memoryParts(one).map((value, part) => [...MEMORY[part], value]);
+    const first = one.prefill_memory_gib;
     return { label: `#${index + 1}`, parts,
-      lines: [one.plan, ...parts.map(([name, , value]) => `${gib(value)} GiB ${name}`),
+      lines: [one.plan, ...parts.map(([name, , value]) => `${gib(value)} GiB ${name}`), `${gib(one.memory_gib.kept_free)} GiB kept free`,
+        ...(first ? [`prefill GPU: ${gib(first.weights)} weights, ${gib(first.activations)} activations, ${gib(first.kv_pool)} cache`] : []),
         ...(one.max_concurrency_longest < one.max_concurrency
           ? [`${one.memory_gib.kv_longest_sequence.toFixed(3)} GiB the longest, ${count(one.max_concurrency_longest)} at once`] : []),
         `${one.memory_gib.kv_per_sequence.toFixed(3)} GiB a sequence, ${count(one.max_concurrency)} at once in all`] };

@@ -118,16 +118,16 @@ class ServeQuestion:
             imbalance=self.imbalance,
         )
 
-    def memory(self, job: ServingJob, batch: Number, tokens: Number) -> ServingMemory:
-        """Memory of one GPU of `job` for sequences that hold what this question's hold on average, at batch sizes and token
-        budgets of one shape."""
+    def memory(self, job: ServingJob, batch: Number, tokens: Number, length: float | None = None) -> ServingMemory:
+        """Memory of one GPU of `job` for sequences of `length` tokens (what this question's hold on average), at batch sizes
+        and token budgets of one shape."""
         return serving_memory(
             self.model,
             job.plan,
             job.formats,
             self.gpu,
             self.engine,
-            length=self.workload.held_tokens,
+            length=self.workload.held_tokens if length is None else length,
             batch=batch,
             tokens=tokens,
             kv_memory_ratio=self.kv_memory_ratio,

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.service import DeploymentReport, ServeAnswer
+from memory_model.serving import ServingMemory
 from specs.units import GIB
 from time_model.serving_workload import Trace
 
@@ -124,26 +125,30 @@ def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> No
 def show_parts(console: Console, one: DeploymentReport) -> None:
     """Memory of a GPU and a decode step, by part."""
     m = one.memory
-    device, weights, active, runtime, pool, each = (
-        float(x) / GIB
-        for x in (
-            m.device_bytes,
-            m.weights_bytes,
-            m.activation_bytes,
-            m.runtime_bytes,
-            m.kv_pool_bytes,
-            m.kv_bytes_per_sequence,
-        )
-    )
     longest = f"; of the longest {one.longest_bytes / GIB:.3f}: {one.max_concurrency_longest:,}" if one.varies else ""
+    each = float(m.kv_bytes_per_sequence) / GIB
     pieces = [f"{name} {size / GIB:.1f}" for name, size in one.weight_parts.items() if size > 0.05 * GIB]
     console.print(
-        f"  memory of a GPU: {device:.1f} GiB = weights {weights:.1f} ({', '.join(pieces)}), activations {active:.1f}, "
-        f"runtime {runtime:.1f}, KV cache {pool:.1f} ({each:.3f} a sequence: {one.max_concurrency:,} at once in all{longest}), "
-        f"kept free {device - weights - active - runtime - pool:.1f}",
+        memory_text("memory of a GPU", m, f"{each:.3f} a sequence: {one.max_concurrency:,} at once in all{longest}", pieces),
         highlight=False,
         soft_wrap=True,
     )
+    if one.prefill_memory is not None:
+        prompt = f"{float(one.prefill_memory.kv_bytes_per_sequence) / GIB:.3f} a prompt"
+        console.print(memory_text("memory of a prefill GPU", one.prefill_memory, prompt), highlight=False, soft_wrap=True)
     total = sum(one.step_parts.values())
     steps = [f"{name} {s * 1e3:.2f}" for name, s in one.step_parts.items() if s > 0.002 * total]
     console.print(f"  decode step {total * 1e3:.2f} ms = {' + '.join(steps)}", highlight=False, soft_wrap=True)
+
+
+def memory_text(name: str, m: ServingMemory, cache: str, pieces: Sequence[str] = ()) -> str:
+    """A GPU's memory as a sum of its parts; `cache` says more of the pool, `pieces` of the weights."""
+    device, weights, active, runtime, pool, free = (
+        float(x) / GIB
+        for x in (m.device_bytes, m.weights_bytes, m.activation_bytes, m.runtime_bytes, m.kv_pool_bytes, m.kept_free_bytes)
+    )
+    inside = f" ({', '.join(pieces)})" if pieces else ""
+    return (
+        f"  {name}: {device:.1f} GiB = weights {weights:.1f}{inside}, "
+        f"activations {active:.1f}, runtime {runtime:.1f}, KV cache {pool:.1f} ({cache}), kept free {free:.1f}"
+    )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.serving import disaggregated
 from autoconfig.serving.engine_limits import least_tokens
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, loads
-from memory_model.serving import kv_token_bytes
 from specs.serve_plan import EnginePlan, ServePlan
 from time_model.serving_costs import ServingJob
 from time_model.serving_layout import Pricer, steady_state
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 Vector = npt.NDArray[np.float64]
 BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))
 TOKENS = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0])
-PREFILLS_KEPT = 6
 TIE = 0.01
 """Throughputs this close (in logs) are alike: then aggregated comes before disaggregated, fewer pipeline stages before more."""
 SPARE = 0.9
@@ -60,9 +59,7 @@ class Deployments:
         decode = self.layouts[int(c["layout"])].replace(batch=int(batch), tokens=int(tokens), replicas=int(c["replicas"]))
         if c["prefill"] < 0:
             return ServePlan(decode=decode)
-        prefill = self.layouts[int(c["prefill"])].replace(
-            batch=1, tokens=int(max(self.question.longest_prompt, 512)), replicas=int(c["prefills"])
-        )
+        prefill = disaggregated.instance(self.question, self.layouts[int(c["prefill"])], int(c["prefills"]))
         return ServePlan(prefill=prefill, decode=decode)
 
     @property
@@ -97,7 +94,7 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
         layouts(question.model, question.gpu, question.engine, question.num_gpus, question.gpus_per_node, question.wish)
     )
     blocks: list[dict[str, Vector]] = []
-    prefills: list[tuple[float, float, int]] = []
+    prefills: list[disaggregated.Prefill] = []
     enumerated, combinations = 0, int(np.prod([len(axis) for axis in _grid(question)]))
     for index, plan in enumerate(plans):
         enumerated += combinations
@@ -107,12 +104,12 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
         block = _aggregated(question, pricer, job, index)
         if block is not None:
             blocks.append(block)
-        if question.disaggregated:
-            prefills.append((*_prefill(question, pricer, job), index))
+        if question.disaggregated and disaggregated.prefill_lacks_bytes(question, plan) <= 0:
+            prefills.append(disaggregated.prefill(question, pricer, job, index))
         if progress is not None and index % 50 == 0:
             progress(f"{index + 1:,} of {len(plans):,} layouts")
     if question.disaggregated and blocks:
-        blocks += _disaggregated(question, pricer, plans, prefills)
+        blocks += disaggregated.pairs(question, pricer, plans, prefills, _grid(question)[0])
     columns = {name: np.concatenate([b[name] for b in blocks]) if blocks else np.zeros(0) for name in COLUMNS}
     carries, most_load = True, 1.0
     if question.rate and blocks:
@@ -172,68 +169,6 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
         "prefill": np.full(n, -1.0),
         "prefills": np.zeros(n),
     }
-
-
-def _prefill(question: ServeQuestion, pricer: Pricer, job: ServingJob) -> tuple[float, float]:
-    """(requests per second and GPU, seconds of a prompt) of an instance that only prefills, one prompt a rank at a time, cache
-    sent."""
-    plan, lengths = job.plan, question.lengths
-    each = float(pricer.prices(job).seconds(0.0, 1.0, 1.0, lengths.prompt)) + job.constants.request_s
-    sent = transfer_seconds(question, plan)
-    return plan.adp * plan.pp / (each * plan.tp * plan.pp * plan.adp), each + sent
-
-
-def transfer_seconds(question: ServeQuestion, plan: EnginePlan) -> float:
-    """KV cache of one prompt from prefill to decode GPUs: each rank sends its share through its own network card."""
-    return question.lengths.isl * kv_token_bytes(question.model, plan) / (question.nic_bytes_per_s * question.nic_efficiency)
-
-
-def _disaggregated(
-    question: ServeQuestion, pricer: Pricer, plans: Sequence[EnginePlan], prefills: Sequence[tuple[float, float, int]]
-) -> list[dict[str, Vector]]:
-    """The best prefill layouts with every decode layout, in the ratio that serves most requests."""
-    within = [p for p in prefills if p[1] * 1.5 <= (question.ttft_s or np.inf)]
-    blocks = []
-    lengths, total = question.lengths, question.num_gpus
-    batches, _ = _grid(question)
-    for rate_per_gpu, prompt_s, first in sorted(within, reverse=True)[:PREFILLS_KEPT]:
-        own = plans[first].tp * plans[first].pp * plans[first].adp
-        for index, plan in enumerate(plans):
-            size, ranks = plan.tp * plan.pp * plan.adp, plan.adp * plan.pp
-            if own + size > total or plan.kv != plans[first].kv or plan.weights != plans[first].weights:
-                continue
-            if not loads(question.model, question.gpu, question.engine, plan):
-                continue
-            job = question.job(plan)
-            memory = question.memory(job, batches, np.maximum(batches / ranks, 512.0))
-            held = memory.max_concurrency * plan.adp
-            keep = (memory.kv_pool_bytes >= question.longest_bytes(plan, memory)) & (held >= batches) & (batches >= ranks)
-            if not keep.any():
-                continue
-            batch = batches[keep]
-            step = pricer.prices(job).seconds(batch / ranks, 1.0 + lengths.drafted, 0.0 * batch, 1.0)
-            decode_rate = batch / (max(lengths.steps, 1e-9) * step)
-            counts = np.arange(1, (total - size) // own + 1, dtype=np.float64)[:, None]
-            decoders = np.floor((total - counts * own) / size)
-            served = np.minimum(0.9 * counts * own * rate_per_gpu, decoders * decode_rate[None, :])
-            best = served.argmax(axis=0)
-            pick = np.arange(len(batch))
-            blocks.append(
-                {
-                    "layout": np.full(len(batch), float(index)),
-                    "batch": batch,
-                    "tokens": np.maximum(np.ceil(batch / ranks / 256.0) * 256.0, 512.0),
-                    "replicas": decoders[best, 0],
-                    "requests_per_s": served[best, pick],
-                    "ttft_s": np.full(len(batch), 1.5 * prompt_s),
-                    "tpot_s": step / lengths.tokens_per_step,
-                    "gpus": np.full(len(batch), float(total)),
-                    "room": held[keep] / batch,
-                    "prefill": np.full(len(batch), float(first)),
-                    "prefills": counts[best, 0],
-                }
-            )
-    return blocks
 
 
 def _within(question: ServeQuestion, columns: Mapping[str, Vector]) -> npt.NDArray[np.bool_]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoconfig.serving.disaggregated import prefill_memory
 from autoconfig.serving.engine_limits import limit as engine_limit
 from autoconfig.serving.miss import missed, nearest_row, no_deployment, over_text
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
@@ -51,6 +52,8 @@ class DeploymentReport:
     """Seconds of a decode iteration by part."""
     mixed_parts: dict[str, float]
     """The same with the prompts that an iteration carries (of a prefill instance: one prompt alone)."""
+    prefill_memory: ServingMemory | None = None
+    """Of a GPU of a separate prefill instance; a sequence is there a mean prompt."""
     latency: Latency | None = None
     cost_per_million_tokens: float | None = None
 
@@ -197,6 +200,7 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         max_concurrency_longest=int(max(float(memory.kv_pool_bytes), 0.0) // longest) * decode.adp * decode.replicas,
         step_parts={name: float(s) for name, s in parts.items()},
         mixed_parts={name: float(s) for name, s in mixed.items()},
+        prefill_memory=prefill_memory(question, plan.prefill) if plan.prefill else None,
         cost_per_million_tokens=cost,
     )
 

@@ -13,7 +13,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
-from autoconfig.serving.answer_json import serve_json
+from autoconfig.serving.answer_json import deployment_json, serve_json
 from autoconfig.serving.evaluate import rated_loop, set_up
 from autoconfig.serving.fit import FACTOR, Sample, fit, samples_of
 from autoconfig.serving.predict import COLUMNS, predict_rows, read_table
@@ -104,6 +104,35 @@ def test_json_is_as_published(small):
     missed = answer(replace(SMALL, tpot_s=1e-6))
     Draft202012Validator(schema("serve")).validate(json.loads(json.dumps(serve_json(missed), allow_nan=False)))
     assert missed.nearest is not None and "misses by" in missed.miss and not missed.reports
+
+
+def test_prefill_instances_hold_their_longest_prompt():
+    """70B on one H100 leaves no room for the activations of 32,000 tokens."""
+    fixed = ("weights=fp8", "kv=fp8", "pp=1")
+    asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h100", isl=32000, osl=500, tpot_s=0.03, simulate=0, fix=fixed)
+    found = answer(asked)
+    apart = [one for one in (*found.reports, *found.pareto) if one.plan.prefill is not None]
+    assert apart and all(one.plan.prefill.tp > 1 for one in apart)
+    for one in apart:
+        body = deployment_json(one)
+        for memory in (body["memory_gib"], body["prefill_memory_gib"]):
+            parts = [memory[name] for name in ("weights", "activations", "runtime", "kv_pool", "kept_free")]
+            assert min(parts) > 0 and sum(parts) == pytest.approx(memory["device"])
+
+
+def test_separate_prefill_waits_longer_the_busier_it_is():
+    """TTFT of a full queue follows the prefill instances' load, in closed form and simulation alike; a limit is kept."""
+    asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h200", isl=1000, osl=500, tpot_s=0.05, simulate=1)
+    loose = answer(asked)
+    c = loose.deployments.columns
+    assert len(np.unique(np.round(c["ttft_s"][(c["prefill"] == c["prefill"].max())], 6))) > 10
+    best = loose.reports[0]
+    assert best.plan.prefill is not None and best.latency is not None
+    assert best.latency.ttft_s["mean"] == pytest.approx(best.ttft_s, rel=0.35)
+    assert best.latency.ttft_s["p99"] > 1.3 * best.latency.ttft_s["p50"]
+    limited = search(understand(replace(asked, ttft_s=0.14)))
+    rows = limited.columns["prefill"] >= 0
+    assert rows.any() and limited.columns["ttft_s"][rows].max() <= 0.14
 
 
 def test_predictions_never_read_what_was_measured(rows):

@@ -1,6 +1,7 @@
 """Iterations of a serving engine: limits that must hold exactly, and closed form against event-level simulation."""
 
 import dataclasses
+import heapq
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from time_model.serving_costs import (
 )
 from time_model.serving_layout import Pricer, steady_state
 from time_model.serving_simulation import IterationTable, Limits, Requests, sampled_lengths, simulate
-from time_model.serving_steady import Lengths, generation, tokens_per_step
+from time_model.serving_steady import Lengths, busiest_within, generation, tokens_per_step, waiting_services
 from time_model.serving_tables import serving_tables_of
 
 H100, H200 = load_gpu("h100"), load_gpu("h200")
@@ -253,6 +254,21 @@ def test_chunks_carry_a_long_prompt_over_several_iterations():
     whole = simulate(table, requests, Limits(batch=4, tokens=8192, kv_tokens=1e6, chunked=True))
     parts = simulate(table, requests, Limits(batch=4, tokens=1000, kv_tokens=1e6, chunked=True))
     assert parts.iterations >= whole.iterations + 7 and parts.ttft_s[0] > whole.ttft_s[0]
+
+
+@pytest.mark.parametrize("servers", [1, 4])
+def test_waits_before_alike_servers(servers):
+    """Against the queue itself, event by event."""
+    rng, busy = np.random.default_rng(2), 0.8
+    arrivals = np.cumsum(rng.exponential(1.0 / (busy * servers), 100_000))
+    free, waited = [0.0] * servers, 0.0
+    for arrival in arrivals.tolist():
+        start = max(arrival, heapq.heappop(free))
+        heapq.heappush(free, start + 1.0)
+        waited += start - arrival
+    assert float(waiting_services(busy, servers)) == pytest.approx(waited / len(arrivals), rel=0.1)
+    at_most = busiest_within(float(waiting_services(busy, servers)), np.array([float(servers)]))
+    assert at_most[0] == pytest.approx(busy)
 
 
 def test_speculation_follows_leviathan():
