@@ -162,6 +162,9 @@ def understand(request: ServeRequest) -> ServeQuestion:
     workload, rate = read_workload(request)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
     imbalance = DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance
+    single = workload.osl <= 1.0
+    if single and request.goal == "tpot":
+        raise InputError("--goal tpot with --osl 1: answers of one token have no time per output token; use --goal ttft")
     calibration = serving_calibration(request.calibration if request.local_files else None)
     wish = _wish(request.fix)
     for form in wish.get("weights", frozenset()):
@@ -185,11 +188,11 @@ def understand(request: ServeRequest) -> ServeQuestion:
         workload=workload,
         lengths=lengths,
         ttft_s=request.ttft_s,
-        tpot_s=request.tpot_s,
+        tpot_s=None if single else request.tpot_s,
         rate=rate,
         goal=request.goal,
         chunked=chunked,
-        disaggregated=request.disaggregated and request.gpus > 1,
+        disaggregated=request.disaggregated and request.gpus > 1 and not single,
         wish=wish,
         calibration=calibration,
         imbalance=imbalance,

@@ -76,9 +76,9 @@ def _table(title: str, reports: Sequence[DeploymentReport]) -> Table:
             str(one.gpus),
             f"{one.concurrency:,}",
             f"{one.tokens_per_s_per_gpu:,.0f}",
-            f"{one.tokens_per_s_per_user:,.1f}",
+            f"{one.tokens_per_s_per_user:,.1f}" if one.tpot_s else "-",
             milliseconds(one.ttft_s),
-            milliseconds(one.tpot_s),
+            milliseconds(one.tpot_s) if one.tpot_s else "-",
             f"{one.max_concurrency / max(one.concurrency, 1):.1f}x",
         )
     return table
@@ -92,10 +92,12 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
         console.print(f"  {best.cost_per_million_tokens:.3g} of money per million output tokens", highlight=False)
     if len(answer.reports) > 1:
         other = answer.reports[1]
+        user = (
+            f", {other.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s/user" if best.tpot_s else ""
+        )
         console.print(
             f"  runner-up {escape(str(other.plan))}: "
-            f"{other.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tokens/s/GPU, "
-            f"{other.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s/user",
+            f"{other.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tokens/s/GPU{user}",
             highlight=False,
         )
     for line in answer.sensitivity:
@@ -118,6 +120,8 @@ def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> No
         soft_wrap=True,
     )
     for name, seconds in (("TTFT", found.ttft_s), ("TPOT", found.tpot_s), ("ITL", found.itl_s), ("E2E", found.e2e_s)):
+        if name in ("TPOT", "ITL") and not one.tpot_s:
+            continue
         figures = "  ".join(f"{key} {milliseconds(value)}" for key, value in seconds.items())
         console.print(f"    {name:<4} {figures}", highlight=False, soft_wrap=True)
 

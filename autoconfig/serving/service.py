@@ -38,6 +38,7 @@ class DeploymentReport:
     tokens_per_s_per_user: float
     ttft_s: float
     tpot_s: float
+    """0, as tokens/s/user, where answers are one token."""
     gpus: int
     concurrency: int
     memory: ServingMemory
@@ -188,7 +189,7 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         plan=plan,
         requests_per_s=c["requests_per_s"],
         tokens_per_s_per_gpu=per_gpu,
-        tokens_per_s_per_user=1.0 / max(c["tpot_s"], 1e-9),
+        tokens_per_s_per_user=1.0 / c["tpot_s"] if c["tpot_s"] else 0.0,
         ttft_s=c["ttft_s"],
         tpot_s=c["tpot_s"],
         gpus=int(c["gpus"]),

@@ -120,6 +120,21 @@ def test_prefill_instances_hold_their_longest_prompt():
             assert min(parts) > 0 and sum(parts) == pytest.approx(memory["device"])
 
 
+def test_answers_of_one_token_have_no_time_per_token():
+    """No such limit cuts anything, nothing decodes apart, and the answer keeps to its schema."""
+    free, cut = (answer(replace(SMALL, osl=1, tpot_s=tpot)) for tpot in (None, 1e-6))
+    assert str(free.reports[0].plan) == str(cut.reports[0].plan) and any("--tpot is not" in x for x in cut.question.assumed)
+    for one in (*cut.reports, *cut.pareto):
+        assert one.plan.prefill is None and one.tpot_s == one.tokens_per_s_per_user == 0.0
+    best = cut.reports[0]
+    assert best.latency is not None and best.latency.ttft_s["mean"] == pytest.approx(best.ttft_s, rel=0.15)
+    body = json.loads(json.dumps(serve_json(cut), allow_nan=False))
+    Draft202012Validator(schema("serve")).validate(body)
+    assert body["deployments"][0]["tpot_seconds"] is None and body["deployments"][0]["ttft_seconds"] > 0
+    with pytest.raises(InputError, match="--osl 1"):
+        understand(replace(SMALL, osl=1, goal="tpot"))
+
+
 def test_separate_prefill_waits_longer_the_busier_it_is():
     """TTFT of a full queue follows the prefill instances' load, in closed form and simulation alike; a limit is kept."""
     asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h200", isl=1000, osl=500, tpot_s=0.05, simulate=1)
