@@ -25,7 +25,8 @@ Vector = npt.NDArray[np.float64]
 BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))
 TOKENS = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0])
 TIE = 0.01
-"""Throughputs this close (in logs) are alike: then aggregated comes before disaggregated, fewer pipeline stages before more."""
+"""Throughputs this close to the best (in logs) are alike, and so on in steps of it: then more tokens/s/user come first, of
+those alike as well aggregated before disaggregated and fewer pipeline stages before more."""
 SPARE = 0.9
 """Share of its throughput that a deployment is asked for under a load: arrivals come in bursts."""
 COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "gpus", "room", "prefill", "prefills")
@@ -215,23 +216,21 @@ def _room_for_bursts(question: ServeQuestion, columns: dict[str, Vector]) -> dic
 def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:
     """Rows that meet the limits, best first."""
     rows = np.flatnonzero(_within(question, columns))
-    per_gpu = columns["requests_per_s"][rows] / columns["gpus"][rows]
-    if len(rows):
-        alike = np.floor(np.log(np.maximum(per_gpu, 1e-30)) / TIE)
-        simple = np.array([plan.pp for plan in plans])[columns["layout"][rows].astype(int)] + 100.0 * (
-            columns["prefill"][rows] >= 0
-        )
-        pipelines = np.array([plan.pp for plan in plans])[np.maximum(columns["prefill"][rows], 0).astype(int)]
-        per_gpu = (
-            np.exp(alike * TIE) * (1.0 - 1e-6 * (simple + pipelines)) if question.goal in ("throughput", "cost") else per_gpu
-        )
-    keys = {
-        "throughput": (columns["tpot_s"][rows], -per_gpu),
-        "ttft": (-per_gpu, columns["ttft_s"][rows]),
-        "tpot": (-per_gpu, columns["tpot_s"][rows]),
-        "gpus": (columns["tpot_s"][rows], columns["gpus"][rows]),
-        "cost": (columns["tpot_s"][rows], -per_gpu),
-    }[question.goal]
+    if not len(rows):
+        return rows
+    per_gpu, tpot, gpus, ttft = (
+        columns["requests_per_s"][rows] / columns["gpus"][rows],
+        *(columns[name][rows] for name in ("tpot_s", "gpus", "ttft_s")),
+    )
+    if question.goal in ("throughput", "cost"):
+        stages = np.array([plan.pp for plan in plans])
+        apart = columns["prefill"][rows] >= 0
+        pipelines = stages[columns["layout"][rows].astype(int)]
+        pipelines = pipelines + apart * stages[np.maximum(columns["prefill"][rows], 0).astype(int)]
+        alike = np.floor(np.log(per_gpu.max() / np.maximum(per_gpu, 1e-30)) / TIE)
+        user = np.floor(np.log(np.maximum(tpot, 1e-9) / max(tpot.min(), 1e-9)) / TIE)
+        return rows[np.lexsort((tpot, -per_gpu, pipelines, apart, user, alike))]
+    keys = {"ttft": (-per_gpu, ttft), "tpot": (-per_gpu, tpot), "gpus": (tpot, gpus)}[question.goal]
     return rows[np.lexsort(keys)]
 
 
