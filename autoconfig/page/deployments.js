@@ -167,6 +167,7 @@ export function deploymentsView(answer, chosen, changed) {
               h("th", { scope: "col", class: "words" }, "deployment"), heads.map((name) => h("th", { scope: "col" }, name)))),
             h("tbody", null, list.map((one, index) => row(one, index, plan, choose))))),
         list[0].tpot_seconds ? deploymentPlot(answer, [...all.values()], plan, choose) : null) : null,
+      answer.why.length ? h("ul", { class: "quiet why" }, answer.why.map((line) => h("li", null, `#1: ${line}`))) : null,
       answer.sensitivity.length ? h("ul", { class: "quiet" }, answer.sensitivity.map((line) => h("li", null, line))) : null,
       plan ? h("section", { class: "detail", "aria-label": "Chosen deployment" }, h("article", null,
         h("header", null, h("h2", null, planText(plan))),

@@ -49,6 +49,7 @@ def serve_json(answer: ServeAnswer) -> dict[str, Any]:
             {"plan": text, "deployment": deployment_json(one) if one else None, "why_not": why}
             for text, one, why in answer.included
         ],
+        "why": list(answer.why),
         "sensitivity": list(answer.sensitivity),
         "nearest": deployment_json(answer.nearest) if answer.nearest else None,
         "miss": answer.miss,

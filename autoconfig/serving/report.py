@@ -88,6 +88,8 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
     """Why the first, what a step and the memory are made of, simulated latency, what wider limits buy."""
     best = answer.reports[0]
     console.print(f"Recommended: [bold]{escape(str(best.plan))}[/bold]", highlight=False)
+    for line in answer.why:
+        console.print(f"  {escape(line)}", highlight=False)
     if best.cost_per_million_tokens is not None:
         console.print(f"  {best.cost_per_million_tokens:.3g} of money per million output tokens", highlight=False)
     if len(answer.reports) > 1:

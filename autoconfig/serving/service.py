@@ -12,6 +12,7 @@ from autoconfig.serving.disaggregated import prefill_memory
 from autoconfig.serving.engine_limits import limit as engine_limit
 from autoconfig.serving.miss import missed, nearest_row, no_deployment, over_text
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
+from autoconfig.serving.reasons import sensitivity, why
 from autoconfig.serving.search import Deployments, search
 from autoconfig.serving.simulated import Latency, simulated
 from memory_model.serving import ServingMemory, weight_parts_bytes
@@ -23,7 +24,6 @@ from time_model.serving_steady import prompts_per_iteration
 if TYPE_CHECKING:
     from autoconfig.question import Progress
 
-RELAXED = 1.25
 HEADROOM_STEP, MOST_SIZES = 1.5, 6
 """Least factor between the loads that deployments are sized for, and how many such loads are tried up to all GPUs."""
 
@@ -75,6 +75,8 @@ class ServeAnswer:
     pareto: tuple[DeploymentReport, ...]
     included: tuple[tuple[str, DeploymentReport | None, str], ...]
     """(asked, its report, why not)."""
+    why: tuple[str, ...]
+    """Of the first report."""
     sensitivity: tuple[str, ...]
     nearest: DeploymentReport | None
     """Where no deployment meets the limits: the one that misses by least."""
@@ -96,7 +98,8 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         reports=tuple(reports),
         pareto=tuple(report(question, found, row) for row in _thinned(found.pareto(), 12)),
         included=tuple(_included(question, found, text) for text in request.include),
-        sensitivity=(*lines, *_sensitivity(question, found, rows)),
+        why=tuple(why(question, found, next(row for row in rows if found.plan(row) == reports[0].plan))) if reports else (),
+        sensitivity=(*lines, *sensitivity(question, found, rows)),
         nearest=nearest,
         miss=miss,
     )
@@ -259,21 +262,3 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     if not len(alone.order):
         return text, None, "no engine runs this combination (see docs/inference.md, the space)"
     return text, report(narrow, alone, int(alone.order[0])), ""
-
-
-def _sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int]) -> list[str]:
-    """What a limit a quarter wider buys."""
-    if not rows:
-        return []
-    best = float(found.tokens_per_s_per_gpu[rows[0]])
-    lines = []
-    for name, limit, wider in (
-        ("TTFT", question.ttft_s, question.limited(ttft=RELAXED)),
-        ("TPOT", question.tpot_s, question.limited(tpot=RELAXED)),
-    ):
-        if limit:
-            c = found.columns
-            ok = (c["ttft_s"] <= (wider.ttft_s or np.inf)) & (c["tpot_s"] <= (wider.tpot_s or np.inf))
-            gain = float(found.tokens_per_s_per_gpu[ok].max()) / best - 1.0
-            lines.append(f"{name} {limit * 1e3:g} -> {limit * RELAXED * 1e3:g} ms gives {gain:+.0%} tokens/s/GPU")
-    return lines

@@ -129,6 +129,18 @@ def test_no_deployment_as_productive_is_faster_than_the_recommended(rate):
     assert speed[best] >= 0.99 * speed[d.order].max() and user[best] >= 0.99 * user[alike].max()
 
 
+def test_the_answer_says_why_and_counts_in_the_goals_own_figure():
+    found = answer(replace(SMALL, tpot_s=0.02, simulate=0))
+    d, best = found.deployments, found.reports[0]
+    assert found.why[0].startswith(f"most tokens/s/GPU of {len(d.order):,} deployments") and "TPOT <= 20 ms" in found.why[0]
+    after = next(line for line in found.why if line.startswith(f"batch {best.plan.decode.batch:,}"))
+    assert "TPOT" in after or "fits" in after
+    for goal, name in (("tpot", "TPOT"), ("ttft", "TTFT"), ("throughput", "tokens/s/GPU")):
+        one = answer(replace(SMALL, goal=goal, tpot_s=0.02, ttft_s=1.0, simulate=0))
+        assert len(one.sensitivity) == 2 and all(line.endswith(f" {name}") for line in one.sensitivity)
+        assert goal == "throughput" or all("no better" in line for line in one.sensitivity)
+
+
 def test_answers_of_one_token_have_no_time_per_token():
     """No such limit cuts anything, nothing decodes apart, and the answer keeps to its schema."""
     free, cut = (answer(replace(SMALL, osl=1, tpot_s=tpot)) for tpot in (None, 1e-6))
