@@ -57,7 +57,8 @@ class ServeRequest:
     include: tuple[str, ...] = ()
     prefix_hit: float = 0.0
     draft_tokens: int = 0
-    acceptance: float = 0.0
+    acceptance: float | None = None
+    """Chance that a draft token is accepted; goes with draft_tokens."""
     imbalance: float | None = None
     disaggregated: bool = True
     chunked: bool | None = None
@@ -175,7 +176,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         osl=workload.osl,
         cached=request.prefix_hit,
         drafted=float(request.draft_tokens),
-        tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance),
+        tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance or 0.0),
         context=workload.context_tokens,
         prompt_rms=math.hypot(workload.isl, workload.isl_stddev),
     )
@@ -222,7 +223,7 @@ def _check(request: ServeRequest) -> None:
         ("--rate", request.rate, 0, 1e9),
         ("--prefix-hit", request.prefix_hit, 0, 1),
         ("--draft-tokens", request.draft_tokens, 0, 64),
-        ("--acceptance", request.acceptance, 0, 1),
+        ("--acceptance", request.acceptance or 0.0, 0, 1),
         ("--imbalance", DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance, 1, 100),
         ("--top", request.top, 1, 1000),
         ("--simulate", request.simulate, 0, 100),
@@ -232,6 +233,13 @@ def _check(request: ServeRequest) -> None:
             raise InputError(f"{name} {str(value)[:MOST_DIGITS]}: use {low:g} to {high:g}")
     if 0 < request.rate < LEAST_RATE:
         raise InputError(f"--rate {request.rate:g}: use 0 or at least {LEAST_RATE:g}")
+    if request.draft_tokens and request.acceptance is None:
+        raise InputError(
+            f"--draft-tokens {request.draft_tokens} needs --acceptance, the chance from 0 to 1 that a draft token is accepted; "
+            "engines report it as their acceptance rate"
+        )
+    if request.acceptance and not request.draft_tokens:
+        raise InputError(f"--acceptance {request.acceptance:g} needs --draft-tokens, the drafts that a step checks, like 3")
     check_workload(request)
     for name, limit in (("--ttft", request.ttft_s), ("--tpot", request.tpot_s), ("--price", request.price)):
         if limit is not None and not (math.isfinite(limit) and 0 < limit <= 1e9):

@@ -141,6 +141,20 @@ def test_the_answer_says_why_and_counts_in_the_goals_own_figure():
         assert goal == "throughput" or all("no better" in line for line in one.sensitivity)
 
 
+@pytest.mark.parametrize(("changes", "word"), [({"draft_tokens": 3}, "--acceptance"), ({"acceptance": 0.7}, "--draft-tokens")])
+def test_drafts_and_their_acceptance_go_together(changes, word):
+    with pytest.raises(InputError, match=f"needs {word}"):
+        understand(replace(SMALL, **changes))
+
+
+def test_prompts_that_do_not_fit_whole_are_the_reason_given():
+    fixed = ("weights=fp8", "kv=fp8")
+    asked = ServeRequest(model="llama3-70b", gpus=1, gpu="h100", isl=32000, osl=500, fix=fixed, simulate=0)
+    found = answer(asked)
+    assert not found.reports and "--chunked-prefill" in found.miss and "32,000 tokens" in found.miss
+    assert answer(replace(asked, chunked=True)).reports
+
+
 def test_answers_of_one_token_have_no_time_per_token():
     """No such limit cuts anything, nothing decodes apart, and the answer keeps to its schema."""
     free, cut = (answer(replace(SMALL, osl=1, tpot_s=tpot)) for tpot in (None, 1e-6))
