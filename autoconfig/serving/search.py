@@ -234,6 +234,13 @@ def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mappin
     return rows[np.lexsort(keys)]
 
 
+def single(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> Deployments:
+    """One deployment that was named, as columns of its own."""
+    return Deployments(
+        question=question, layouts=plans, columns=columns, order=np.zeros(1, dtype=np.int64), enumerated=1, fit=1, seconds=0.0
+    )
+
+
 def _nearest_to_fit(question: ServeQuestion, plans: Sequence[EnginePlan]) -> EnginePlan | None:
     """The layout whose cache pool is largest for one sequence."""
     best, room = None, -np.inf

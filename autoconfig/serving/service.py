@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoconfig.serving import disaggregated
 from autoconfig.serving.disaggregated import prefill_memory
 from autoconfig.serving.engine_limits import limit as engine_limit
 from autoconfig.serving.miss import missed, nearest_row, no_deployment, over_text
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
 from autoconfig.serving.reasons import sensitivity, why
-from autoconfig.serving.search import Deployments, search
+from autoconfig.serving.search import Deployments, search, single
 from autoconfig.serving.simulated import Latency, simulated
+from autoconfig.serving.space import layouts
 from memory_model.serving import ServingMemory, weight_parts_bytes
-from specs.errors import InputError, PlanError
+from specs.errors import InputError
 from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
+from specs.units import GIB
 from time_model.serving_costs import iteration_parts
+from time_model.serving_layout import Pricer
 from time_model.serving_steady import prompts_per_iteration
 
 if TYPE_CHECKING:
@@ -240,7 +244,7 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     except InputError as error:
         raise InputError(f"--include {text}: {error}") from error
     if plan.prefill is not None:
-        raise PlanError(f"--include {text}: name one kind of instance; prefill(...)+decode(...) is searched only")
+        return text, *_included_apart(question, plan)
     own = plan.decode
     own = own.replace(replicas=max(question.num_gpus // (own.tp * own.pp * own.adp), 1)) if own.replicas == 1 else own
     if own.gpus > question.num_gpus:
@@ -262,3 +266,32 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     if not len(alone.order):
         return text, None, "no engine runs this combination (see docs/inference.md, the space)"
     return text, report(narrow, alone, int(alone.order[0])), ""
+
+
+def _included_apart(question: ServeQuestion, plan: ServePlan) -> tuple[DeploymentReport | None, str]:
+    """The same of separate prefill and decode instances, at the throughput that the fewer of both carry."""
+    first = plan.prefill
+    assert first is not None
+    if question.lengths.steps <= 0:
+        return None, "answers of one token need no decode instances"
+    if plan.gpus > question.num_gpus:
+        return None, f"takes {plan.gpus} GPUs, there are {question.num_gpus}"
+    if first.kv != plan.decode.kv:
+        return None, f"prefill instances have kv={first.kv}, decode instances kv={plan.decode.kv}: no engine converts a cache"
+    for own in (first, plan.decode):
+        size = own.tp * own.pp * own.adp
+        wish: dict[str, frozenset[object]] = {
+            key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv")
+        }
+        legal = layouts(question.model, question.gpu, question.engine, size, question.gpus_per_node, wish)
+        why = engine_limit(question.engine, own)
+        if why or next(legal, None) is None:
+            return None, why or f"{own}: no engine runs this combination (see docs/inference.md, the space)"
+    lacks = disaggregated.prefill_lacks_bytes(question, first)
+    if lacks > 0:
+        return None, f"a prefill GPU lacks {lacks / GIB:.1f} GiB for the longest prompt, {question.longest_prompt:,.0f} tokens"
+    columns = disaggregated.asked(question, Pricer(lengths=question.lengths), plan)
+    if columns is None:
+        return None, f"memory of a decode GPU does not hold batch {plan.decode.batch}"
+    alone = single(replace(question, num_gpus=plan.gpus, rate=0.0), (plan.decode, first), columns)
+    return report(alone.question, alone, 0), ""

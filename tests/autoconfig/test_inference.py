@@ -155,6 +155,19 @@ def test_prompts_that_do_not_fit_whole_are_the_reason_given():
     assert answer(replace(asked, chunked=True)).reports
 
 
+def test_a_printed_plan_of_separate_instances_can_be_asked_for():
+    asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h200", isl=1000, osl=500, ttft_s=2.0, tpot_s=0.05, simulate=0, top=1)
+    best = answer(asked).reports[0]
+    assert best.plan.prefill is not None
+    large = f"prefill({best.plan.prefill})+decode({best.plan.decode.replace(batch=100000)})"
+    mixed = f"prefill({best.plan.prefill})+decode({best.plan.decode.replace(kv='bf16')})"
+    again = answer(replace(asked, include=(str(best.plan), large, mixed))).included
+    assert again[0][1] is not None and str(again[0][1].plan) == str(best.plan)
+    for name in ("tokens_per_s_per_gpu", "ttft_s", "tpot_s", "gpus", "concurrency"):
+        assert getattr(again[0][1], name) == pytest.approx(getattr(best, name)), name
+    assert [one[1] for one in again[1:]] == [None, None] and "100000" in again[1][2] and "kv=" in again[2][2]
+
+
 def test_answers_of_one_token_have_no_time_per_token():
     """No such limit cuts anything, nothing decodes apart, and the answer keeps to its schema."""
     free, cut = (answer(replace(SMALL, osl=1, tpot_s=tpot)) for tpot in (None, 1e-6))
