@@ -73,7 +73,7 @@ def _measured(command: Any) -> Any:
 @click.option("--include", multiple=True, metavar="PLAN", help="Also report this plan, or why not.")
 @click.option("--prefix-hit", type=float, default=0.0, help="Share of the input whose cache is there already.")
 @click.option("--draft-tokens", type=int, default=0, help="Draft tokens checked per step (speculative decoding, MTP).")
-@click.option("--acceptance", type=float, default=0.0, help="Chance that a draft token is accepted.")
+@click.option("--acceptance", type=float, help="Chance that a draft token is accepted; goes with --draft-tokens.")
 @click.option("--imbalance", type=float, help="Experts: rows of the busiest rank over the mean.  [default: 1.4]")
 @click.option("--disaggregated/--aggregated-only", default=True, help="Also separate prefill and decode instances.")
 @click.option(

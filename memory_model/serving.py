@@ -37,6 +37,11 @@ class ServingMemory:
     device_bytes: Number
 
     @property
+    def kept_free_bytes(self) -> Number:
+        """What the engine leaves free beside its cache."""
+        return self.device_bytes - self.weights_bytes - self.activation_bytes - self.runtime_bytes - self.kv_pool_bytes
+
+    @property
     def max_concurrency(self) -> Number:
         """Whole sequences that the pool holds on one attention rank: TensorRT-LLM's GUARANTEED_NO_EVICT admission."""
         return np.floor(np.maximum(self.kv_pool_bytes, 0.0) / self.kv_bytes_per_sequence)

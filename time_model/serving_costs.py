@@ -285,29 +285,35 @@ def output_seconds(job: ServingJob, sequences: Number) -> tuple[Number, Number]:
 
 
 def operator_parts(
-    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number
+    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
 ) -> dict[str, Number]:
     """Seconds of the operators of one iteration by part, all stages: D sequences of `length` tokens decode beside `prompts`
-    prompts."""
+    prompts.
+
+    `checked`: tokens that a decoding sequence computes, its drafts and the one that is due. Linear layers and logits take all
+    of them; attention reads the cache of a sequence once for them together (speculative decoding, arXiv:2211.17192).
+    """
     decode, length, prompts, prompt_length = np.broadcast_arrays(
         *(np.asarray(x, dtype=np.float64) for x in (decode, length, prompts, prompt_length))
     )
-    parts = token_parts(job, decode + prompts * prompt_length)
-    parts["output layer"], _ = output_seconds(job, decode + prompts)
+    parts = token_parts(job, decode * checked + prompts * prompt_length)
+    parts["output layer"], _ = output_seconds(job, decode * checked + prompts)
     parts["decode attention"] = decode_attention_seconds(job, decode, length)
     parts["prefill attention"] = prefill_attention_seconds(job, prompts, prompt_length)
     return parts
 
 
-def iteration_features(job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number) -> Vector:
+def iteration_features(
+    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
+) -> Vector:
     """[..., 7]: seconds of operators without the next two, of routed experts, of communication, of reading one byte of each
     logit; layers; 1; sequences of all attention ranks.
 
     Their product with `constant_vector` is the time of the iteration; nothing else enters it.
     """
     decode, prompts = np.broadcast_arrays(np.asarray(decode, dtype=np.float64), np.asarray(prompts, dtype=np.float64))
-    sequences = decode + prompts
-    parts = operator_parts(job, decode, length, prompts, prompt_length)
+    sequences = decode * checked + prompts
+    parts = operator_parts(job, decode, length, prompts, prompt_length, checked)
     experts, communication = parts.pop("experts"), parts.pop("communication")
     _, sampled = output_seconds(job, sequences)
     columns = (sum(parts.values()), experts, communication, sampled, float(job.model.num_layers), 1.0, sequences * job.plan.adp)
@@ -339,21 +345,23 @@ def floor_seconds(job: ServingJob, prompts: Number, sequences: Number) -> Number
     return job.constants.eager_layer_s * layers + job.constants.eager_sequence_s * own
 
 
-def iteration_seconds(job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number) -> Number:
+def iteration_seconds(
+    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
+) -> Number:
     """Time of one iteration: pipeline stages run after one another; at least the host's floor."""
-    found = iteration_features(job, decode, length, prompts, prompt_length) @ constant_vector(job.constants)
+    found = iteration_features(job, decode, length, prompts, prompt_length, checked) @ constant_vector(job.constants)
     return np.maximum(found, floor_seconds(job, prompts, decode + prompts))
 
 
 def iteration_parts(
-    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number
+    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
 ) -> dict[str, Number]:
     """The same by part (PARTS), for tables and plots; `host` holds what the floor adds."""
     c = job.constants
     factors = {"experts": c.experts_factor, "communication": c.communication_factor}
-    operators = operator_parts(job, decode, length, prompts, prompt_length)
+    operators = operator_parts(job, decode, length, prompts, prompt_length, checked)
     parts = {name: factors.get(name, c.factor) * s for name, s in operators.items()}
-    features = iteration_features(job, decode, length, prompts, prompt_length)
+    features = iteration_features(job, decode, length, prompts, prompt_length, checked)
     parts["sampling"], parts["launches"] = c.sampler_bytes * features[..., 3], c.layer_s * features[..., 4]
     parts["host"] = c.host_s * features[..., 5] + c.sequence_s * features[..., 6]
     parts["host"] = parts["host"] + np.maximum(floor_seconds(job, prompts, decode + prompts) - sum(parts.values()), 0.0)

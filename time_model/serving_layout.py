@@ -114,6 +114,7 @@ class Operation:
     requests_per_s: Vector
     ttft_s: Vector
     tpot_s: Vector
+    """0 where answers are one token: there is no time between tokens."""
 
 
 def steady_state(
@@ -129,7 +130,7 @@ def steady_state(
     """
     c, steps = np.asarray(running, dtype=np.float64), max(lengths.steps, 1e-9)
     checked = 1.0 + lengths.drafted
-    most = prompts_per_iteration(lengths, c, tokens, chunked)
+    most = np.minimum(prompts_per_iteration(lengths, c, tokens, chunked), c)  # no more ask than there are
     fewest = c / most
     rho = fewest / steps
     mixed = np.maximum(fewest, np.where(rho > 1.0, 0.0, steps * -np.expm1(-c / steps)))
@@ -141,5 +142,6 @@ def steady_state(
     own = np.maximum(1.0, 1.0 / most) * with_prompts
     wait = np.where(rho < 0.98, rho / (2.0 * (1.0 - np.minimum(rho, 0.98))), 24.5) * with_prompts
     wait = np.maximum(np.minimum(wait, c * with_prompts / most), whole - decode_s)
-    per_token = decode_s / steps / lengths.tokens_per_step
-    return Operation(requests_per_s=ranks * c / whole, ttft_s=0.5 * alone + own + wait + request_s, tpot_s=per_token)
+    first = 0.5 * alone + own + wait if lengths.steps > 0 else whole  # Little's law: c requests wait, c / whole are served
+    per_token = decode_s / steps / lengths.tokens_per_step if lengths.steps > 0 else 0.0 * c
+    return Operation(requests_per_s=ranks * c / whole, ttft_s=first + request_s, tpot_s=per_token)

@@ -70,15 +70,27 @@ class IterationTable:
         other._slowdown = self._slowdown * factor
         return other
 
-    def seconds(self, decode: float, length: float, prompts: float, prompt_tokens: float, attended: float) -> float:
-        """`decode` sequences of `length` tokens beside `prompts` prompts with `prompt_tokens` new tokens in all, each part of a
-        prompt of `attended` tokens."""
-        total = self._fixed + _linear(self._tokens, self._token_s, decode + prompt_tokens)
-        total += _linear(self._sequences, self._head_s, decode + prompts)
+    def seconds(
+        self,
+        decode: float,
+        length: float,
+        prompts: float,
+        prompt_tokens: float,
+        attended: float,
+        checked: float = 1.0,
+        cached: float = 0.0,
+    ) -> float:
+        """`decode` sequences of `length` tokens, `checked` computed of each, beside `prompts` prompts with `prompt_tokens` new
+        tokens in all, each part of a prompt of `attended` tokens, a share `cached` of which is in the cache already.
+
+        Attention of a prompt with a share c cached is 1 - c^2 of the whole prompt's (serving_layout): 1 + c for each new token.
+        """
+        total = self._fixed + _linear(self._tokens, self._token_s, decode * checked + prompt_tokens)
+        total += _linear(self._sequences, self._head_s, decode * checked + prompts)
         if decode > 0:
             total += self._bilinear(self._decode, decode, length)
         if prompt_tokens > 0:
-            whole = max(prompt_tokens / attended, 1e-9)
+            whole = max(prompt_tokens / attended * (1.0 + cached), 1e-9)
             total += self._bilinear(self._prefill, max(whole, 1.0), attended) * min(whole, 1.0)
         floor = self._floor_mixed if prompt_tokens > 0 else self._floor_alone
         return self._slowdown * max(total, floor + self._floor_sequence * (decode + prompts))
@@ -132,6 +144,8 @@ class Limits:
     """A request is admitted when its whole cache is free, else when its prompt's is (pauses cost nothing here)."""
     steps_per_token: float = 1.0
     """Decode iterations per output token: 1, less with speculation."""
+    checked: float = 1.0
+    """Tokens that a decode iteration computes of a sequence: its drafts and the one that is due; they take of `tokens`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +190,7 @@ def simulate(
         arrival = [0.0 if i < users else float("inf") for i in range(count)]
     asked = count if users is None else min(users, count)
     steps = np.maximum(np.ceil((requests.osl - 1.0) * limits.steps_per_token), 0.0).astype(int).tolist()
+    grown = 1.0 / limits.steps_per_token
     waiting: deque[int] = deque()
     finishing: list[tuple[int, int]] = []
     part: dict[int, float] = {}
@@ -186,7 +201,7 @@ def simulate(
             waiting.append(next_arrival)
             next_arrival += 1
         running = len(finishing)
-        batch, left, chosen = running, float(limits.tokens - running), 0.0
+        batch, left, chosen = running, limits.tokens - running * limits.checked, 0.0
         complete: list[int] = []
         while waiting and batch < limits.batch and left > 0:
             r = waiting[0]
@@ -195,7 +210,7 @@ def simulate(
             if not begun and used_kv + asked_kv > limits.kv_tokens and (running or complete):
                 break
             todo = isl[r] - part.get(r, 0.0)
-            if todo > left and not limits.chunked and (complete or running) and limits.tokens - running >= isl[r]:
+            if todo > left and not limits.chunked and (complete or running) and left + chosen >= isl[r]:
                 break
             take = min(todo, left) if limits.chunked else todo
             if not begun:
@@ -210,15 +225,17 @@ def simulate(
             now = max(now, arrival[next_arrival])
             continue
         mean = cached / running if running else 0.0
-        attended = sum(held[r] for r in complete) / len(complete) if complete else held[waiting[0]] if chosen else 1.0
-        step = table.seconds(running, mean, len(complete), chosen, max(attended, 1.0))
+        prefilled = complete or ([waiting[0]] if chosen else [])
+        attended = max(sum(held[r] for r in prefilled) / max(len(prefilled), 1), 1.0)
+        hit = 1.0 - sum(isl[r] for r in prefilled) / (attended * max(len(prefilled), 1))
+        step = table.seconds(running, mean, len(complete), chosen, attended, limits.checked, max(hit, 0.0) if chosen else 0.0)
         jump = 1
         if not chosen:
             jump = max(1, min(finishing[0][0] - iteration, MOST_AT_ONCE))
             if next_arrival < count and arrival[next_arrival] != float("inf"):
                 jump = max(1, min(jump, int(np.ceil((arrival[next_arrival] - now) / step))))
         now, iteration, iterations = now + step * jump, iteration + jump, iterations + jump
-        cached += running * jump
+        cached += running * jump * grown
         if running:
             steps_done.append((now, step, running * jump))
         for r in complete:
@@ -228,7 +245,7 @@ def simulate(
         while finishing and finishing[0][0] <= iteration:
             _, r = heapq.heappop(finishing)
             done[r], kv_used = now, kv_used - need[r]
-            cached -= held[r] + steps[r]
+            cached -= held[r] + steps[r] * grown
             if users is not None and asked < count:
                 arrival[asked] = now
                 asked += 1

@@ -76,6 +76,26 @@ def prompts_per_iteration(lengths: Lengths, running: Number, tokens: Number, chu
     return np.maximum(share, 1e-6) if chunked else np.maximum(np.floor(share), 1.0)
 
 
+def waiting_services(busy: Number, servers: Number) -> Number:
+    """Mean wait over the time of one service, where requests come at random to a queue before `servers` alike ones that are
+    busy a share `busy` < 1 of the time and take the same time for each (M/D/c).
+
+    busy^(sqrt(2 (c + 1)) - 1) / (2 c (1 - busy)): half of M/M/c's (Sakasegawa 1977, doi:10.1007/BF02532775); exact for one
+    server, where it is Pollaczek-Khinchine's rho / (2 (1 - rho)).
+    """
+    return busy ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0) / (2.0 * servers * (1.0 - busy))
+
+
+def busiest_within(services: float, servers: Vector) -> Vector:
+    """The share of the time that servers may be busy while the mean wait is at most `services` times a service; bisection."""
+    low, high = np.zeros(len(servers)), np.full(len(servers), 1.0 - 1e-9)
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        short = waiting_services(middle, servers) <= services
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+    return low
+
+
 @dataclass(frozen=True, kw_only=True)
 class Generation:
     """Iterations of one generation of sequences on one attention rank: `mixed` carry prompts, `alone` only decode."""
@@ -126,11 +146,11 @@ def generation(
     checked = 1.0 + lengths.drafted
     return Generation(
         mixed=mixed,
-        mixed_features=iteration_features(job, decoding * checked, lengths.average, prompts, lengths.prompt),
+        mixed_features=iteration_features(job, decoding, lengths.average, prompts, lengths.prompt, checked),
         mixed_floor_s=floor_seconds(job, prompts, decoding + prompts),
         mixed_sequences=decoding + prompts,
         alone=np.maximum(steps - mixed, 0.0) if lengths.steps > 0 else 0.0 * c,
-        alone_features=iteration_features(job, c * checked, lengths.average, 0.0, 1.0),
+        alone_features=iteration_features(job, c, lengths.average, 0.0, 1.0, checked),
         alone_floor_s=floor_seconds(job, 0.0 * c, c),
         alone_sequences=c,
     )

@@ -59,8 +59,10 @@ function bar(row, index, x) {
 function memoryChart(list) {
   const rows = list.map((one, index) => {
     const parts = memoryParts(one).map((value, part) => [...MEMORY[part], value]);
+    const first = one.prefill_memory_gib;
     return { label: `#${index + 1}`, parts,
-      lines: [one.plan, ...parts.map(([name, , value]) => `${gib(value)} GiB ${name}`),
+      lines: [one.plan, ...parts.map(([name, , value]) => `${gib(value)} GiB ${name}`), `${gib(one.memory_gib.kept_free)} GiB kept free`,
+        ...(first ? [`prefill GPU: ${gib(first.weights)} weights, ${gib(first.activations)} activations, ${gib(first.kv_pool)} cache`] : []),
         ...(one.max_concurrency_longest < one.max_concurrency
           ? [`${one.memory_gib.kv_longest_sequence.toFixed(3)} GiB the longest, ${count(one.max_concurrency_longest)} at once`] : []),
         `${one.memory_gib.kv_per_sequence.toFixed(3)} GiB a sequence, ${count(one.max_concurrency)} at once in all`] };
@@ -106,7 +108,7 @@ function latencyTable(one) {
   return h("figure", { class: "latencies" },
     h("figcaption", null, `Simulated, ${count(found.requests)} requests: ${percent(found.goodput_ratio)} within limits`),
     h("div", { class: "scroll", tabindex: 0 }, table("Simulated latencies", ["", "mean", "p50", "p90", "p99"],
-      kinds.map(([name, of]) => [name, ...["mean", "p50", "p90", "p99"].map((key) => seconds(of[key]))]), { class: "figures" })));
+      kinds.filter(([, of]) => of.mean > 0).map(([name, of]) => [name, ...["mean", "p50", "p90", "p99"].map((key) => seconds(of[key]))]), { class: "figures" })));
 }
 
 function summary(answer) {
@@ -137,8 +139,8 @@ function row(one, index, chosen, choose) {
       "aria-label": `Choose ${one.plan}`, onchange: () => choose(one.plan) })),
     h("th", { scope: "row" }, index + 1),
     h("td", { class: "words" }, planText(one.plan)),
-    [count(one.users), count(one.tokens_per_second_per_gpu), one.tokens_per_second_per_user.toFixed(1), seconds(one.ttft_seconds),
-      seconds(one.tpot_seconds), said ? seconds(said.ttft_seconds.p99) : "–", said ? percent(said.goodput_ratio) : "–",
+    [count(one.users), count(one.tokens_per_second_per_gpu), one.tpot_seconds ? one.tokens_per_second_per_user.toFixed(1) : "–",
+      seconds(one.ttft_seconds), one.tpot_seconds ? seconds(one.tpot_seconds) : "–", said ? seconds(said.ttft_seconds.p99) : "–", said ? percent(said.goodput_ratio) : "–",
       one.cost_per_million_tokens === null ? "–" : one.cost_per_million_tokens.toFixed(2)].map((text) => h("td", null, text)));
 }
 
@@ -164,7 +166,8 @@ export function deploymentsView(answer, chosen, changed) {
             h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),
               h("th", { scope: "col", class: "words" }, "deployment"), heads.map((name) => h("th", { scope: "col" }, name)))),
             h("tbody", null, list.map((one, index) => row(one, index, plan, choose))))),
-        deploymentPlot(answer, [...all.values()], plan, choose)) : null,
+        list[0].tpot_seconds ? deploymentPlot(answer, [...all.values()], plan, choose) : null) : null,
+      answer.why.length ? h("ul", { class: "quiet why" }, answer.why.map((line) => h("li", null, `#1: ${line}`))) : null,
       answer.sensitivity.length ? h("ul", { class: "quiet" }, answer.sensitivity.map((line) => h("li", null, line))) : null,
       plan ? h("section", { class: "detail", "aria-label": "Chosen deployment" }, h("article", null,
         h("header", null, h("h2", null, planText(plan))),

@@ -6,6 +6,7 @@ from typing import Any
 
 from autoconfig.serving.service import DeploymentReport, ServeAnswer
 from autoconfig.serving.simulated import Latency, summary
+from memory_model.serving import ServingMemory
 from specs.serve_plan import EnginePlan, ServePlan
 from specs.units import GIB
 from time_model.serving_workload import Trace
@@ -48,6 +49,7 @@ def serve_json(answer: ServeAnswer) -> dict[str, Any]:
             {"plan": text, "deployment": deployment_json(one) if one else None, "why_not": why}
             for text, one, why in answer.included
         ],
+        "why": list(answer.why),
         "sensitivity": list(answer.sensitivity),
         "nearest": deployment_json(answer.nearest) if answer.nearest else None,
         "miss": answer.miss,
@@ -73,25 +75,30 @@ def deployment_json(one: DeploymentReport) -> dict[str, Any]:
         "users": one.concurrency,
         "requests_per_second": one.requests_per_s,
         "tokens_per_second_per_gpu": one.tokens_per_s_per_gpu,
-        "tokens_per_second_per_user": one.tokens_per_s_per_user,
+        "tokens_per_second_per_user": one.tokens_per_s_per_user or None,
         "ttft_seconds": one.ttft_s,
-        "tpot_seconds": one.tpot_s,
+        "tpot_seconds": one.tpot_s or None,
         "max_concurrency": one.max_concurrency,
         "max_concurrency_longest": one.max_concurrency_longest,
         "cost_per_million_tokens": one.cost_per_million_tokens,
-        "memory_gib": {
-            "device": float(m.device_bytes) / GIB,
-            "weights": float(m.weights_bytes) / GIB,
-            "activations": float(m.activation_bytes) / GIB,
-            "runtime": float(m.runtime_bytes) / GIB,
-            "kv_pool": float(m.kv_pool_bytes) / GIB,
-            "kv_per_sequence": float(m.kv_bytes_per_sequence) / GIB,
-            "kv_longest_sequence": one.longest_bytes / GIB,
-        },
+        "memory_gib": {**_memory(m), "kv_longest_sequence": one.longest_bytes / GIB},
+        "prefill_memory_gib": _memory(one.prefill_memory) if one.prefill_memory else None,
         "weights_gib": {name: size / GIB for name, size in one.weight_parts.items()},
         "decode_step_seconds": one.step_parts,
         "prompt_step_seconds": one.mixed_parts,
         "simulated": _latency(one.latency) if one.latency else None,
+    }
+
+
+def _memory(m: ServingMemory) -> dict[str, float]:
+    return {
+        "device": float(m.device_bytes) / GIB,
+        "weights": float(m.weights_bytes) / GIB,
+        "activations": float(m.activation_bytes) / GIB,
+        "runtime": float(m.runtime_bytes) / GIB,
+        "kv_pool": float(m.kv_pool_bytes) / GIB,
+        "kept_free": float(m.kept_free_bytes) / GIB,
+        "kv_per_sequence": float(m.kv_bytes_per_sequence) / GIB,
     }
 
 

@@ -36,6 +36,9 @@ def assumptions(
     if request.chunked is None:
         yield f"{'chunked' if engine.chunked_prefill else 'whole-prompt'} prefill, the engine's default (--chunked-prefill)"
     yield from _load(request, workload)
+    if workload.osl <= 1.0:
+        limit = ", --tpot is not looked at" if request.tpot_s is not None else ""
+        yield f"answers of one token: no TPOT{limit}, no separate decode instances"
     most = workload.longest_tokens
     if most > model.max_position_embeddings:
         yield f"{most:,.0f} tokens in a sequence, beyond the {model.max_position_embeddings:,} positions of {model.name}"

@@ -65,6 +65,15 @@ def no_deployment(question: ServeQuestion, found: Deployments) -> str:
             f"nothing fits; nearest: {small}, which lacks {short:.1f} GiB a GPU for one sequence of "
             f"{question.workload.longest_tokens:,.0f} tokens; try {', '.join(_ways_out(question, small))}"
         )
+    whole = small if question.chunked else small.replace(tokens=max(int(question.longest_prompt), 512))
+    memory_whole = _memory(question, whole)
+    short = (question.longest_bytes(whole, memory_whole) - float(memory_whole.kv_pool_bytes)) / GIB
+    if short > 0:
+        return (
+            f"nothing fits with whole prompts: an iteration of {whole.tokens:,} tokens takes "
+            f"{float(memory_whole.activation_bytes) / GIB:.1f} GiB of activations, and {small} lacks {short:.1f} GiB a GPU; "
+            "try --chunked-prefill, which splits prompts over iterations, or more --gpus"
+        )
     held = int(memory.max_concurrency) * small.adp
     asked = " ".join(f"{key}={','.join(sorted(map(str, values)))}" for key, values in question.wish.items())
     return (

@@ -57,7 +57,8 @@ class ServeRequest:
     include: tuple[str, ...] = ()
     prefix_hit: float = 0.0
     draft_tokens: int = 0
-    acceptance: float = 0.0
+    acceptance: float | None = None
+    """Chance that a draft token is accepted; goes with draft_tokens."""
     imbalance: float | None = None
     disaggregated: bool = True
     chunked: bool | None = None
@@ -118,16 +119,16 @@ class ServeQuestion:
             imbalance=self.imbalance,
         )
 
-    def memory(self, job: ServingJob, batch: Number, tokens: Number) -> ServingMemory:
-        """Memory of one GPU of `job` for sequences that hold what this question's hold on average, at batch sizes and token
-        budgets of one shape."""
+    def memory(self, job: ServingJob, batch: Number, tokens: Number, length: float | None = None) -> ServingMemory:
+        """Memory of one GPU of `job` for sequences of `length` tokens (what this question's hold on average), at batch sizes
+        and token budgets of one shape."""
         return serving_memory(
             self.model,
             job.plan,
             job.formats,
             self.gpu,
             self.engine,
-            length=self.workload.held_tokens,
+            length=self.workload.held_tokens if length is None else length,
             batch=batch,
             tokens=tokens,
             kv_memory_ratio=self.kv_memory_ratio,
@@ -162,6 +163,9 @@ def understand(request: ServeRequest) -> ServeQuestion:
     workload, rate = read_workload(request)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
     imbalance = DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance
+    single = workload.osl <= 1.0
+    if single and request.goal == "tpot":
+        raise InputError("--goal tpot with --osl 1: answers of one token have no time per output token; use --goal ttft")
     calibration = serving_calibration(request.calibration if request.local_files else None)
     wish = _wish(request.fix)
     for form in wish.get("weights", frozenset()):
@@ -172,7 +176,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         osl=workload.osl,
         cached=request.prefix_hit,
         drafted=float(request.draft_tokens),
-        tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance),
+        tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance or 0.0),
         context=workload.context_tokens,
         prompt_rms=math.hypot(workload.isl, workload.isl_stddev),
     )
@@ -185,11 +189,11 @@ def understand(request: ServeRequest) -> ServeQuestion:
         workload=workload,
         lengths=lengths,
         ttft_s=request.ttft_s,
-        tpot_s=request.tpot_s,
+        tpot_s=None if single else request.tpot_s,
         rate=rate,
         goal=request.goal,
         chunked=chunked,
-        disaggregated=request.disaggregated and request.gpus > 1,
+        disaggregated=request.disaggregated and request.gpus > 1 and not single,
         wish=wish,
         calibration=calibration,
         imbalance=imbalance,
@@ -219,7 +223,7 @@ def _check(request: ServeRequest) -> None:
         ("--rate", request.rate, 0, 1e9),
         ("--prefix-hit", request.prefix_hit, 0, 1),
         ("--draft-tokens", request.draft_tokens, 0, 64),
-        ("--acceptance", request.acceptance, 0, 1),
+        ("--acceptance", request.acceptance or 0.0, 0, 1),
         ("--imbalance", DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance, 1, 100),
         ("--top", request.top, 1, 1000),
         ("--simulate", request.simulate, 0, 100),
@@ -229,6 +233,13 @@ def _check(request: ServeRequest) -> None:
             raise InputError(f"{name} {str(value)[:MOST_DIGITS]}: use {low:g} to {high:g}")
     if 0 < request.rate < LEAST_RATE:
         raise InputError(f"--rate {request.rate:g}: use 0 or at least {LEAST_RATE:g}")
+    if request.draft_tokens and request.acceptance is None:
+        raise InputError(
+            f"--draft-tokens {request.draft_tokens} needs --acceptance, the chance from 0 to 1 that a draft token is accepted; "
+            "engines report it as their acceptance rate"
+        )
+    if request.acceptance and not request.draft_tokens:
+        raise InputError(f"--acceptance {request.acceptance:g} needs --draft-tokens, the drafts that a step checks, like 3")
     check_workload(request)
     for name, limit in (("--ttft", request.ttft_s), ("--tpot", request.tpot_s), ("--price", request.price)):
         if limit is not None and not (math.isfinite(limit) and 0 < limit <= 1e9):

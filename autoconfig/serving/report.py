@@ -10,6 +10,7 @@ from rich.table import Table
 
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.service import DeploymentReport, ServeAnswer
+from memory_model.serving import ServingMemory
 from specs.units import GIB
 from time_model.serving_workload import Trace
 
@@ -75,9 +76,9 @@ def _table(title: str, reports: Sequence[DeploymentReport]) -> Table:
             str(one.gpus),
             f"{one.concurrency:,}",
             f"{one.tokens_per_s_per_gpu:,.0f}",
-            f"{one.tokens_per_s_per_user:,.1f}",
+            f"{one.tokens_per_s_per_user:,.1f}" if one.tpot_s else "-",
             milliseconds(one.ttft_s),
-            milliseconds(one.tpot_s),
+            milliseconds(one.tpot_s) if one.tpot_s else "-",
             f"{one.max_concurrency / max(one.concurrency, 1):.1f}x",
         )
     return table
@@ -87,14 +88,18 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
     """Why the first, what a step and the memory are made of, simulated latency, what wider limits buy."""
     best = answer.reports[0]
     console.print(f"Recommended: [bold]{escape(str(best.plan))}[/bold]", highlight=False)
+    for line in answer.why:
+        console.print(f"  {escape(line)}", highlight=False)
     if best.cost_per_million_tokens is not None:
         console.print(f"  {best.cost_per_million_tokens:.3g} of money per million output tokens", highlight=False)
     if len(answer.reports) > 1:
         other = answer.reports[1]
+        user = (
+            f", {other.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s/user" if best.tpot_s else ""
+        )
         console.print(
             f"  runner-up {escape(str(other.plan))}: "
-            f"{other.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tokens/s/GPU, "
-            f"{other.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s/user",
+            f"{other.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tokens/s/GPU{user}",
             highlight=False,
         )
     for line in answer.sensitivity:
@@ -117,6 +122,8 @@ def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> No
         soft_wrap=True,
     )
     for name, seconds in (("TTFT", found.ttft_s), ("TPOT", found.tpot_s), ("ITL", found.itl_s), ("E2E", found.e2e_s)):
+        if name in ("TPOT", "ITL") and not one.tpot_s:
+            continue
         figures = "  ".join(f"{key} {milliseconds(value)}" for key, value in seconds.items())
         console.print(f"    {name:<4} {figures}", highlight=False, soft_wrap=True)
 
@@ -124,26 +131,30 @@ def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> No
 def show_parts(console: Console, one: DeploymentReport) -> None:
     """Memory of a GPU and a decode step, by part."""
     m = one.memory
-    device, weights, active, runtime, pool, each = (
-        float(x) / GIB
-        for x in (
-            m.device_bytes,
-            m.weights_bytes,
-            m.activation_bytes,
-            m.runtime_bytes,
-            m.kv_pool_bytes,
-            m.kv_bytes_per_sequence,
-        )
-    )
     longest = f"; of the longest {one.longest_bytes / GIB:.3f}: {one.max_concurrency_longest:,}" if one.varies else ""
+    each = float(m.kv_bytes_per_sequence) / GIB
     pieces = [f"{name} {size / GIB:.1f}" for name, size in one.weight_parts.items() if size > 0.05 * GIB]
     console.print(
-        f"  memory of a GPU: {device:.1f} GiB = weights {weights:.1f} ({', '.join(pieces)}), activations {active:.1f}, "
-        f"runtime {runtime:.1f}, KV cache {pool:.1f} ({each:.3f} a sequence: {one.max_concurrency:,} at once in all{longest}), "
-        f"kept free {device - weights - active - runtime - pool:.1f}",
+        memory_text("memory of a GPU", m, f"{each:.3f} a sequence: {one.max_concurrency:,} at once in all{longest}", pieces),
         highlight=False,
         soft_wrap=True,
     )
+    if one.prefill_memory is not None:
+        prompt = f"{float(one.prefill_memory.kv_bytes_per_sequence) / GIB:.3f} a prompt"
+        console.print(memory_text("memory of a prefill GPU", one.prefill_memory, prompt), highlight=False, soft_wrap=True)
     total = sum(one.step_parts.values())
     steps = [f"{name} {s * 1e3:.2f}" for name, s in one.step_parts.items() if s > 0.002 * total]
     console.print(f"  decode step {total * 1e3:.2f} ms = {' + '.join(steps)}", highlight=False, soft_wrap=True)
+
+
+def memory_text(name: str, m: ServingMemory, cache: str, pieces: Sequence[str] = ()) -> str:
+    """A GPU's memory as a sum of its parts; `cache` says more of the pool, `pieces` of the weights."""
+    device, weights, active, runtime, pool, free = (
+        float(x) / GIB
+        for x in (m.device_bytes, m.weights_bytes, m.activation_bytes, m.runtime_bytes, m.kv_pool_bytes, m.kept_free_bytes)
+    )
+    inside = f" ({', '.join(pieces)})" if pieces else ""
+    return (
+        f"  {name}: {device:.1f} GiB = weights {weights:.1f}{inside}, "
+        f"activations {active:.1f}, runtime {runtime:.1f}, KV cache {pool:.1f} ({cache}), kept free {free:.1f}"
+    )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.serving import disaggregated
 from autoconfig.serving.engine_limits import least_tokens
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, loads
-from memory_model.serving import kv_token_bytes
 from specs.serve_plan import EnginePlan, ServePlan
 from time_model.serving_costs import ServingJob
 from time_model.serving_layout import Pricer, steady_state
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Vector = npt.NDArray[np.float64]
 BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))
 TOKENS = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0])
-PREFILLS_KEPT = 6
 TIE = 0.01
-"""Throughputs this close (in logs) are alike: then aggregated comes before disaggregated, fewer pipeline stages before more."""
+"""Throughputs this close to the best (in logs) are alike, and so on in steps of it: then more tokens/s/user come first, of
+those alike as well aggregated before disaggregated and fewer pipeline stages before more."""
 SPARE = 0.9
 """Share of its throughput that a deployment is asked for under a load: arrivals come in bursts."""
 COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "gpus", "room", "prefill", "prefills")
@@ -60,9 +60,7 @@ class Deployments:
         decode = self.layouts[int(c["layout"])].replace(batch=int(batch), tokens=int(tokens), replicas=int(c["replicas"]))
         if c["prefill"] < 0:
             return ServePlan(decode=decode)
-        prefill = self.layouts[int(c["prefill"])].replace(
-            batch=1, tokens=int(max(self.question.longest_prompt, 512)), replicas=int(c["prefills"])
-        )
+        prefill = disaggregated.instance(self.question, self.layouts[int(c["prefill"])], int(c["prefills"]))
         return ServePlan(prefill=prefill, decode=decode)
 
     @property
@@ -97,7 +95,7 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
         layouts(question.model, question.gpu, question.engine, question.num_gpus, question.gpus_per_node, question.wish)
     )
     blocks: list[dict[str, Vector]] = []
-    prefills: list[tuple[float, float, int]] = []
+    prefills: list[disaggregated.Prefill] = []
     enumerated, combinations = 0, int(np.prod([len(axis) for axis in _grid(question)]))
     for index, plan in enumerate(plans):
         enumerated += combinations
@@ -107,12 +105,12 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
         block = _aggregated(question, pricer, job, index)
         if block is not None:
             blocks.append(block)
-        if question.disaggregated:
-            prefills.append((*_prefill(question, pricer, job), index))
+        if question.disaggregated and disaggregated.prefill_lacks_bytes(question, plan) <= 0:
+            prefills.append(disaggregated.prefill(question, pricer, job, index))
         if progress is not None and index % 50 == 0:
             progress(f"{index + 1:,} of {len(plans):,} layouts")
     if question.disaggregated and blocks:
-        blocks += _disaggregated(question, pricer, plans, prefills)
+        blocks += disaggregated.pairs(question, pricer, plans, prefills, _grid(question)[0])
     columns = {name: np.concatenate([b[name] for b in blocks]) if blocks else np.zeros(0) for name in COLUMNS}
     carries, most_load = True, 1.0
     if question.rate and blocks:
@@ -174,68 +172,6 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
     }
 
 
-def _prefill(question: ServeQuestion, pricer: Pricer, job: ServingJob) -> tuple[float, float]:
-    """(requests per second and GPU, seconds of a prompt) of an instance that only prefills, one prompt a rank at a time, cache
-    sent."""
-    plan, lengths = job.plan, question.lengths
-    each = float(pricer.prices(job).seconds(0.0, 1.0, 1.0, lengths.prompt)) + job.constants.request_s
-    sent = transfer_seconds(question, plan)
-    return plan.adp * plan.pp / (each * plan.tp * plan.pp * plan.adp), each + sent
-
-
-def transfer_seconds(question: ServeQuestion, plan: EnginePlan) -> float:
-    """KV cache of one prompt from prefill to decode GPUs: each rank sends its share through its own network card."""
-    return question.lengths.isl * kv_token_bytes(question.model, plan) / (question.nic_bytes_per_s * question.nic_efficiency)
-
-
-def _disaggregated(
-    question: ServeQuestion, pricer: Pricer, plans: Sequence[EnginePlan], prefills: Sequence[tuple[float, float, int]]
-) -> list[dict[str, Vector]]:
-    """The best prefill layouts with every decode layout, in the ratio that serves most requests."""
-    within = [p for p in prefills if p[1] * 1.5 <= (question.ttft_s or np.inf)]
-    blocks = []
-    lengths, total = question.lengths, question.num_gpus
-    batches, _ = _grid(question)
-    for rate_per_gpu, prompt_s, first in sorted(within, reverse=True)[:PREFILLS_KEPT]:
-        own = plans[first].tp * plans[first].pp * plans[first].adp
-        for index, plan in enumerate(plans):
-            size, ranks = plan.tp * plan.pp * plan.adp, plan.adp * plan.pp
-            if own + size > total or plan.kv != plans[first].kv or plan.weights != plans[first].weights:
-                continue
-            if not loads(question.model, question.gpu, question.engine, plan):
-                continue
-            job = question.job(plan)
-            memory = question.memory(job, batches, np.maximum(batches / ranks, 512.0))
-            held = memory.max_concurrency * plan.adp
-            keep = (memory.kv_pool_bytes >= question.longest_bytes(plan, memory)) & (held >= batches) & (batches >= ranks)
-            if not keep.any():
-                continue
-            batch = batches[keep]
-            step = pricer.prices(job).seconds(batch / ranks, 1.0 + lengths.drafted, 0.0 * batch, 1.0)
-            decode_rate = batch / (max(lengths.steps, 1e-9) * step)
-            counts = np.arange(1, (total - size) // own + 1, dtype=np.float64)[:, None]
-            decoders = np.floor((total - counts * own) / size)
-            served = np.minimum(0.9 * counts * own * rate_per_gpu, decoders * decode_rate[None, :])
-            best = served.argmax(axis=0)
-            pick = np.arange(len(batch))
-            blocks.append(
-                {
-                    "layout": np.full(len(batch), float(index)),
-                    "batch": batch,
-                    "tokens": np.maximum(np.ceil(batch / ranks / 256.0) * 256.0, 512.0),
-                    "replicas": decoders[best, 0],
-                    "requests_per_s": served[best, pick],
-                    "ttft_s": np.full(len(batch), 1.5 * prompt_s),
-                    "tpot_s": step / lengths.tokens_per_step,
-                    "gpus": np.full(len(batch), float(total)),
-                    "room": held[keep] / batch,
-                    "prefill": np.full(len(batch), float(first)),
-                    "prefills": counts[best, 0],
-                }
-            )
-    return blocks
-
-
 def _within(question: ServeQuestion, columns: Mapping[str, Vector]) -> npt.NDArray[np.bool_]:
     """Rows whose latencies in closed form are within the limits."""
     return (columns["ttft_s"] <= (question.ttft_s or np.inf)) & (columns["tpot_s"] <= (question.tpot_s or np.inf))
@@ -280,24 +216,29 @@ def _room_for_bursts(question: ServeQuestion, columns: dict[str, Vector]) -> dic
 def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:
     """Rows that meet the limits, best first."""
     rows = np.flatnonzero(_within(question, columns))
-    per_gpu = columns["requests_per_s"][rows] / columns["gpus"][rows]
-    if len(rows):
-        alike = np.floor(np.log(np.maximum(per_gpu, 1e-30)) / TIE)
-        simple = np.array([plan.pp for plan in plans])[columns["layout"][rows].astype(int)] + 100.0 * (
-            columns["prefill"][rows] >= 0
-        )
-        pipelines = np.array([plan.pp for plan in plans])[np.maximum(columns["prefill"][rows], 0).astype(int)]
-        per_gpu = (
-            np.exp(alike * TIE) * (1.0 - 1e-6 * (simple + pipelines)) if question.goal in ("throughput", "cost") else per_gpu
-        )
-    keys = {
-        "throughput": (columns["tpot_s"][rows], -per_gpu),
-        "ttft": (-per_gpu, columns["ttft_s"][rows]),
-        "tpot": (-per_gpu, columns["tpot_s"][rows]),
-        "gpus": (columns["tpot_s"][rows], columns["gpus"][rows]),
-        "cost": (columns["tpot_s"][rows], -per_gpu),
-    }[question.goal]
+    if not len(rows):
+        return rows
+    per_gpu, tpot, gpus, ttft = (
+        columns["requests_per_s"][rows] / columns["gpus"][rows],
+        *(columns[name][rows] for name in ("tpot_s", "gpus", "ttft_s")),
+    )
+    if question.goal in ("throughput", "cost"):
+        stages = np.array([plan.pp for plan in plans])
+        apart = columns["prefill"][rows] >= 0
+        pipelines = stages[columns["layout"][rows].astype(int)]
+        pipelines = pipelines + apart * stages[np.maximum(columns["prefill"][rows], 0).astype(int)]
+        alike = np.floor(np.log(per_gpu.max() / np.maximum(per_gpu, 1e-30)) / TIE)
+        user = np.floor(np.log(np.maximum(tpot, 1e-9) / max(tpot.min(), 1e-9)) / TIE)
+        return rows[np.lexsort((tpot, -per_gpu, pipelines, apart, user, alike))]
+    keys = {"ttft": (-per_gpu, ttft), "tpot": (-per_gpu, tpot), "gpus": (tpot, gpus)}[question.goal]
     return rows[np.lexsort(keys)]
+
+
+def single(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> Deployments:
+    """One deployment that was named, as columns of its own."""
+    return Deployments(
+        question=question, layouts=plans, columns=columns, order=np.zeros(1, dtype=np.int64), enumerated=1, fit=1, seconds=0.0
+    )
 
 
 def _nearest_to_fit(question: ServeQuestion, plans: Sequence[EnginePlan]) -> EnginePlan | None:

@@ -8,21 +8,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoconfig.serving import disaggregated
+from autoconfig.serving.disaggregated import prefill_memory
 from autoconfig.serving.engine_limits import limit as engine_limit
 from autoconfig.serving.miss import missed, nearest_row, no_deployment, over_text
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
-from autoconfig.serving.search import Deployments, search
+from autoconfig.serving.reasons import sensitivity, why
+from autoconfig.serving.search import Deployments, search, single
 from autoconfig.serving.simulated import Latency, simulated
+from autoconfig.serving.space import layouts
 from memory_model.serving import ServingMemory, weight_parts_bytes
-from specs.errors import InputError, PlanError
+from specs.errors import InputError
 from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
+from specs.units import GIB
 from time_model.serving_costs import iteration_parts
+from time_model.serving_layout import Pricer
 from time_model.serving_steady import prompts_per_iteration
 
 if TYPE_CHECKING:
     from autoconfig.question import Progress
 
-RELAXED = 1.25
 HEADROOM_STEP, MOST_SIZES = 1.5, 6
 """Least factor between the loads that deployments are sized for, and how many such loads are tried up to all GPUs."""
 
@@ -37,6 +42,7 @@ class DeploymentReport:
     tokens_per_s_per_user: float
     ttft_s: float
     tpot_s: float
+    """0, as tokens/s/user, where answers are one token."""
     gpus: int
     concurrency: int
     memory: ServingMemory
@@ -51,6 +57,8 @@ class DeploymentReport:
     """Seconds of a decode iteration by part."""
     mixed_parts: dict[str, float]
     """The same with the prompts that an iteration carries (of a prefill instance: one prompt alone)."""
+    prefill_memory: ServingMemory | None = None
+    """Of a GPU of a separate prefill instance; a sequence is there a mean prompt."""
     latency: Latency | None = None
     cost_per_million_tokens: float | None = None
 
@@ -71,6 +79,8 @@ class ServeAnswer:
     pareto: tuple[DeploymentReport, ...]
     included: tuple[tuple[str, DeploymentReport | None, str], ...]
     """(asked, its report, why not)."""
+    why: tuple[str, ...]
+    """Of the first report."""
     sensitivity: tuple[str, ...]
     nearest: DeploymentReport | None
     """Where no deployment meets the limits: the one that misses by least."""
@@ -92,7 +102,8 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         reports=tuple(reports),
         pareto=tuple(report(question, found, row) for row in _thinned(found.pareto(), 12)),
         included=tuple(_included(question, found, text) for text in request.include),
-        sensitivity=(*lines, *_sensitivity(question, found, rows)),
+        why=tuple(why(question, found, next(row for row in rows if found.plan(row) == reports[0].plan))) if reports else (),
+        sensitivity=(*lines, *sensitivity(question, found, rows)),
         nearest=nearest,
         miss=miss,
     )
@@ -173,11 +184,11 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
     memory = _memory(question, decode)
     longest = question.longest_bytes(decode, memory)
     running = c["batch"] / (decode.adp * decode.pp)
-    checked = running * (1.0 + lengths.drafted)
-    parts = iteration_parts(job, checked, lengths.average, 0.0, 1.0)
+    checked = 1.0 + lengths.drafted
+    parts = iteration_parts(job, running, lengths.average, 0.0, 1.0, checked)
     if plan.prefill is None:
         prompts = float(prompts_per_iteration(lengths, running, plan.decode.tokens, question.chunked))
-        mixed = iteration_parts(job, checked, lengths.average, prompts, lengths.prompt)
+        mixed = iteration_parts(job, running, lengths.average, prompts, lengths.prompt, checked)
     else:
         mixed = iteration_parts(question.job(plan.prefill), 0.0, 1.0, 1.0, lengths.prompt)
     cost = question.price / 3600.0 / per_gpu * 1e6 if question.price else None
@@ -185,7 +196,7 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         plan=plan,
         requests_per_s=c["requests_per_s"],
         tokens_per_s_per_gpu=per_gpu,
-        tokens_per_s_per_user=1.0 / max(c["tpot_s"], 1e-9),
+        tokens_per_s_per_user=1.0 / c["tpot_s"] if c["tpot_s"] else 0.0,
         ttft_s=c["ttft_s"],
         tpot_s=c["tpot_s"],
         gpus=int(c["gpus"]),
@@ -197,6 +208,7 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         max_concurrency_longest=int(max(float(memory.kv_pool_bytes), 0.0) // longest) * decode.adp * decode.replicas,
         step_parts={name: float(s) for name, s in parts.items()},
         mixed_parts={name: float(s) for name, s in mixed.items()},
+        prefill_memory=prefill_memory(question, plan.prefill) if plan.prefill else None,
         cost_per_million_tokens=cost,
     )
 
@@ -232,7 +244,7 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     except InputError as error:
         raise InputError(f"--include {text}: {error}") from error
     if plan.prefill is not None:
-        raise PlanError(f"--include {text}: name one kind of instance; prefill(...)+decode(...) is searched only")
+        return text, *_included_apart(question, plan)
     own = plan.decode
     own = own.replace(replicas=max(question.num_gpus // (own.tp * own.pp * own.adp), 1)) if own.replicas == 1 else own
     if own.gpus > question.num_gpus:
@@ -256,19 +268,30 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     return text, report(narrow, alone, int(alone.order[0])), ""
 
 
-def _sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int]) -> list[str]:
-    """What a limit a quarter wider buys."""
-    if not rows:
-        return []
-    best = float(found.tokens_per_s_per_gpu[rows[0]])
-    lines = []
-    for name, limit, wider in (
-        ("TTFT", question.ttft_s, question.limited(ttft=RELAXED)),
-        ("TPOT", question.tpot_s, question.limited(tpot=RELAXED)),
-    ):
-        if limit:
-            c = found.columns
-            ok = (c["ttft_s"] <= (wider.ttft_s or np.inf)) & (c["tpot_s"] <= (wider.tpot_s or np.inf))
-            gain = float(found.tokens_per_s_per_gpu[ok].max()) / best - 1.0
-            lines.append(f"{name} {limit * 1e3:g} -> {limit * RELAXED * 1e3:g} ms gives {gain:+.0%} tokens/s/GPU")
-    return lines
+def _included_apart(question: ServeQuestion, plan: ServePlan) -> tuple[DeploymentReport | None, str]:
+    """The same of separate prefill and decode instances, at the throughput that the fewer of both carry."""
+    first = plan.prefill
+    assert first is not None
+    if question.lengths.steps <= 0:
+        return None, "answers of one token need no decode instances"
+    if plan.gpus > question.num_gpus:
+        return None, f"takes {plan.gpus} GPUs, there are {question.num_gpus}"
+    if first.kv != plan.decode.kv:
+        return None, f"prefill instances have kv={first.kv}, decode instances kv={plan.decode.kv}: no engine converts a cache"
+    for own in (first, plan.decode):
+        size = own.tp * own.pp * own.adp
+        wish: dict[str, frozenset[object]] = {
+            key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv")
+        }
+        legal = layouts(question.model, question.gpu, question.engine, size, question.gpus_per_node, wish)
+        why = engine_limit(question.engine, own)
+        if why or next(legal, None) is None:
+            return None, why or f"{own}: no engine runs this combination (see docs/inference.md, the space)"
+    lacks = disaggregated.prefill_lacks_bytes(question, first)
+    if lacks > 0:
+        return None, f"a prefill GPU lacks {lacks / GIB:.1f} GiB for the longest prompt, {question.longest_prompt:,.0f} tokens"
+    columns = disaggregated.asked(question, Pricer(lengths=question.lengths), plan)
+    if columns is None:
+        return None, f"memory of a decode GPU does not hold batch {plan.decode.batch}"
+    alone = single(replace(question, num_gpus=plan.gpus, rate=0.0), (plan.decode, first), columns)
+    return report(alone.question, alone, 0), ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.serving.search import transfer_seconds
+from autoconfig.serving.disaggregated import transfer_seconds
 from time_model.serving_simulation import IterationTable, Limits, Requests, Served, poisson_arrivals, sampled_lengths, simulate
 from time_model.serving_workload import Trace
 
@@ -51,6 +51,8 @@ class Stream:
     osl: Vector
     prefilled_s: Vector | None = None
     """When separate prefill instances have sent each one's cache and first token."""
+    early_s: Vector | None = None
+    """Times to first token where decoding has a closed loop of its own (a full queue before separate prefill)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,8 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
 
     Ranks and micro-batches of decode instances get requests in turn; of drawn requests one such rank is simulated, of a trace
     all of them (up to MOST_RECORDED requests). With separate prefill, its ranks take prompts first in first out; with a full
-    queue their time to first token is the closed form's. Of drawn requests the first quarter is not counted.
+    queue prompts come to them at random, as many as the deployment serves, while decode instances run their whole batch. Of
+    drawn requests the first quarter is not counted.
     """
     decode = one.plan.decode
     ranks = decode.adp * decode.pp
@@ -96,20 +99,22 @@ def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running
         most = MOST_RECORDED
     else:
         count = max(min(SIMULATED, 8 * running), 4 * running)
-        together = ranks if apart and question.rate else 1  # separate prefill sees the requests of all ranks
+        together = ranks if apart else 1  # separate prefill sees the requests of all ranks
         most, chosen, count = count, 1, min(count * together, MOST_RECORDED)
-        rate = question.rate * together / ranks
+        rate = (question.rate or (one.requests_per_s if apart else 0.0)) * together / ranks
         arrival = poisson_arrivals(rate, count, rng) if rate else np.zeros(count)
         isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
         osl = sampled_lengths(work.osl, work.data.output_cv, work.data.most_output, count, rng)
         ranks = together
-    if not (apart and question.rate):
+    if not apart:
         return [
             Stream(arrival_s=arrival[i::ranks][:most], isl=isl[i::ranks][:most], osl=osl[i::ranks][:most])
             for i in range(chosen)
         ]
     ready = _prefilled(question, one, arrival, isl)
     turn = [np.argsort(ready, kind="stable")[i::ranks][:most] for i in range(chosen)]
+    if not question.rate:
+        return [Stream(arrival_s=0.0 * arrival[t], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in turn]
     return [Stream(arrival_s=arrival[t], isl=isl[t], osl=osl[t], prefilled_s=ready[t]) for t in turn]
 
 
@@ -122,10 +127,11 @@ def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, 
     table = IterationTable(job, most_length=question.workload.longest_tokens)
     sent = transfer_seconds(question, plan) * isl / question.lengths.isl
     free = [0.0] * (plan.adp * plan.pp * plan.replicas)
-    ready = np.empty_like(arrival)
+    ready, hit = np.empty_like(arrival), question.lengths.cached
     for i, (time, tokens) in enumerate(zip(arrival.tolist(), isl.tolist(), strict=True)):
-        prompt = max(tokens * (1.0 - question.lengths.cached), 1.0)
-        done = max(time, heapq.heappop(free)) + table.seconds(0.0, 1.0, 1.0, prompt, prompt) + job.constants.request_s
+        prompt = max(tokens * (1.0 - hit), 1.0)
+        own = table.seconds(0.0, 1.0, 1.0, prompt, tokens, cached=hit) + job.constants.request_s
+        done = max(time, heapq.heappop(free)) + own
         heapq.heappush(free, done)
         ready[i] = done
     return ready + sent
@@ -143,6 +149,7 @@ def _run(
         kv_tokens=held,
         chunked=question.chunked,
         steps_per_token=1.0 / question.lengths.tokens_per_step,
+        checked=1.0 + question.lengths.drafted,
     )
     apart = one.plan.prefill is not None
     prompt = np.ones_like(stream.isl) if apart else np.maximum(np.round(stream.isl * (1.0 - question.lengths.cached)), 1.0)
@@ -165,7 +172,8 @@ def _seen(one: DeploymentReport, stream: Stream, served: Served, skipped: float)
     kept = np.isfinite(served.e2e_s) & (np.arange(count) >= first)
     ttft, tpot, e2e = served.ttft_s, served.tpot_s, served.e2e_s
     if one.plan.prefill is not None:
-        early = np.full(count, one.ttft_s) if stream.prefilled_s is None else stream.prefilled_s - stream.arrival_s
+        early = stream.early_s if stream.prefilled_s is None else stream.prefilled_s - stream.arrival_s
+        assert early is not None
         more = stream.osl > 1
         tpot = np.where(more, e2e / np.maximum(stream.osl - 1.0, 1.0), np.nan)
         ttft, e2e = early, early + np.where(more, e2e, 0.0)

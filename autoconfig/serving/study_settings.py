@@ -40,7 +40,8 @@ class ServingSettings(MeasuredQuestion):
         if request.engine not in ENGINES:
             raise InputError(f"--engine {request.engine}: --profile measures {' or '.join(ENGINES)}")
         for name in NOT_MEASURED:
-            if getattr(request, name) != getattr(plain, name):
+            none = (getattr(plain, name), 0.0) if name == "acceptance" else (getattr(plain, name),)  # 0 drafts accept nothing
+            if getattr(request, name) not in none:
                 option = "chunked-prefill" if name == "chunked" else name.replace("_", "-")
                 raise InputError(f"--{option}: --profile measures rounds of equal requests at once; leave it out")
         if request.isl is None or request.osl is None:

@@ -13,7 +13,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
-from autoconfig.serving.answer_json import serve_json
+from autoconfig.serving.answer_json import deployment_json, serve_json
 from autoconfig.serving.evaluate import rated_loop, set_up
 from autoconfig.serving.fit import FACTOR, Sample, fit, samples_of
 from autoconfig.serving.predict import COLUMNS, predict_rows, read_table
@@ -104,6 +104,98 @@ def test_json_is_as_published(small):
     missed = answer(replace(SMALL, tpot_s=1e-6))
     Draft202012Validator(schema("serve")).validate(json.loads(json.dumps(serve_json(missed), allow_nan=False)))
     assert missed.nearest is not None and "misses by" in missed.miss and not missed.reports
+
+
+def test_prefill_instances_hold_their_longest_prompt():
+    """70B on one H100 leaves no room for the activations of 32,000 tokens."""
+    fixed = ("weights=fp8", "kv=fp8", "pp=1")
+    asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h100", isl=32000, osl=500, tpot_s=0.03, simulate=0, fix=fixed)
+    found = answer(asked)
+    apart = [one for one in (*found.reports, *found.pareto) if one.plan.prefill is not None]
+    assert apart and all(one.plan.prefill.tp > 1 for one in apart)
+    for one in apart:
+        body = deployment_json(one)
+        for memory in (body["memory_gib"], body["prefill_memory_gib"]):
+            parts = [memory[name] for name in ("weights", "activations", "runtime", "kv_pool", "kept_free")]
+            assert min(parts) > 0 and sum(parts) == pytest.approx(memory["device"])
+
+
+@pytest.mark.parametrize("rate", [0.0, 24.0])
+def test_no_deployment_as_productive_is_faster_than_the_recommended(rate):
+    asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h200", isl=1000, osl=500, ttft_s=2.0, tpot_s=0.05, rate=rate)
+    d = search(understand(asked))
+    best, speed, user = d.order[0], d.tokens_per_s_per_gpu, d.tokens_per_s_per_user
+    alike = d.order[speed[d.order] >= 0.99 * speed[d.order].max()]
+    assert speed[best] >= 0.99 * speed[d.order].max() and user[best] >= 0.99 * user[alike].max()
+
+
+def test_the_answer_says_why_and_counts_in_the_goals_own_figure():
+    found = answer(replace(SMALL, tpot_s=0.02, simulate=0))
+    d, best = found.deployments, found.reports[0]
+    assert found.why[0].startswith(f"most tokens/s/GPU of {len(d.order):,} deployments") and "TPOT <= 20 ms" in found.why[0]
+    after = next(line for line in found.why if line.startswith(f"batch {best.plan.decode.batch:,}"))
+    assert "TPOT" in after or "fits" in after
+    for goal, name in (("tpot", "TPOT"), ("ttft", "TTFT"), ("throughput", "tokens/s/GPU")):
+        one = answer(replace(SMALL, goal=goal, tpot_s=0.02, ttft_s=1.0, simulate=0))
+        assert len(one.sensitivity) == 2 and all(line.endswith(f" {name}") for line in one.sensitivity)
+        assert goal == "throughput" or all("no better" in line for line in one.sensitivity)
+
+
+@pytest.mark.parametrize(("changes", "word"), [({"draft_tokens": 3}, "--acceptance"), ({"acceptance": 0.7}, "--draft-tokens")])
+def test_drafts_and_their_acceptance_go_together(changes, word):
+    with pytest.raises(InputError, match=f"needs {word}"):
+        understand(replace(SMALL, **changes))
+
+
+def test_prompts_that_do_not_fit_whole_are_the_reason_given():
+    fixed = ("weights=fp8", "kv=fp8")
+    asked = ServeRequest(model="llama3-70b", gpus=1, gpu="h100", isl=32000, osl=500, fix=fixed, simulate=0)
+    found = answer(asked)
+    assert not found.reports and "--chunked-prefill" in found.miss and "32,000 tokens" in found.miss
+    assert answer(replace(asked, chunked=True)).reports
+
+
+def test_a_printed_plan_of_separate_instances_can_be_asked_for():
+    asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h200", isl=1000, osl=500, ttft_s=2.0, tpot_s=0.05, simulate=0, top=1)
+    best = answer(asked).reports[0]
+    assert best.plan.prefill is not None
+    large = f"prefill({best.plan.prefill})+decode({best.plan.decode.replace(batch=100000)})"
+    mixed = f"prefill({best.plan.prefill})+decode({best.plan.decode.replace(kv='bf16')})"
+    again = answer(replace(asked, include=(str(best.plan), large, mixed))).included
+    assert again[0][1] is not None and str(again[0][1].plan) == str(best.plan)
+    for name in ("tokens_per_s_per_gpu", "ttft_s", "tpot_s", "gpus", "concurrency"):
+        assert getattr(again[0][1], name) == pytest.approx(getattr(best, name)), name
+    assert [one[1] for one in again[1:]] == [None, None] and "100000" in again[1][2] and "kv=" in again[2][2]
+
+
+def test_answers_of_one_token_have_no_time_per_token():
+    """No such limit cuts anything, nothing decodes apart, and the answer keeps to its schema."""
+    free, cut = (answer(replace(SMALL, osl=1, tpot_s=tpot)) for tpot in (None, 1e-6))
+    assert str(free.reports[0].plan) == str(cut.reports[0].plan) and any("--tpot is not" in x for x in cut.question.assumed)
+    for one in (*cut.reports, *cut.pareto):
+        assert one.plan.prefill is None and one.tpot_s == one.tokens_per_s_per_user == 0.0
+    best = cut.reports[0]
+    assert best.latency is not None and best.latency.ttft_s["mean"] == pytest.approx(best.ttft_s, rel=0.15)
+    body = json.loads(json.dumps(serve_json(cut), allow_nan=False))
+    Draft202012Validator(schema("serve")).validate(body)
+    assert body["deployments"][0]["tpot_seconds"] is None and body["deployments"][0]["ttft_seconds"] > 0
+    with pytest.raises(InputError, match="--osl 1"):
+        understand(replace(SMALL, osl=1, goal="tpot"))
+
+
+def test_separate_prefill_waits_longer_the_busier_it_is():
+    """TTFT of a full queue follows the prefill instances' load, in closed form and simulation alike; a limit is kept."""
+    asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h200", isl=1000, osl=500, tpot_s=0.05, simulate=1)
+    loose = answer(asked)
+    c = loose.deployments.columns
+    assert len(np.unique(np.round(c["ttft_s"][(c["prefill"] == c["prefill"].max())], 6))) > 10
+    best = loose.reports[0]
+    assert best.plan.prefill is not None and best.latency is not None
+    assert best.latency.ttft_s["mean"] == pytest.approx(best.ttft_s, rel=0.35)
+    assert best.latency.ttft_s["p99"] > 1.3 * best.latency.ttft_s["p50"]
+    limited = search(understand(replace(asked, ttft_s=0.14)))
+    rows = limited.columns["prefill"] >= 0
+    assert rows.any() and limited.columns["ttft_s"][rows].max() <= 0.14
 
 
 def test_predictions_never_read_what_was_measured(rows):

@@ -1,6 +1,7 @@
 """Iterations of a serving engine: limits that must hold exactly, and closed form against event-level simulation."""
 
 import dataclasses
+import heapq
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from time_model.serving_costs import (
 )
 from time_model.serving_layout import Pricer, steady_state
 from time_model.serving_simulation import IterationTable, Limits, Requests, sampled_lengths, simulate
-from time_model.serving_steady import Lengths, generation, tokens_per_step
+from time_model.serving_steady import Lengths, busiest_within, generation, tokens_per_step, waiting_services
 from time_model.serving_tables import serving_tables_of
 
 H100, H200 = load_gpu("h100"), load_gpu("h200")
@@ -174,6 +175,49 @@ def test_closed_form_agrees_with_the_simulation(running, isl, osl):
     assert np.nanmean(served.tpot_s[last]) == pytest.approx(float(found.tpot_s), rel=0.12)
 
 
+@pytest.mark.parametrize("acceptance", [0.0, 0.7])
+def test_drafts_cost_the_same_in_closed_form_and_simulation(acceptance):
+    one, running, drafted = job("llama3-70b", H200, tp=8), 128, 4
+    lengths = Lengths(isl=1000.0, osl=500.0, drafted=drafted, tokens_per_step=tokens_per_step(drafted, acceptance))
+    found = steady_state(Pricer(lengths=lengths).prices(one), lengths, float(running), 8192.0, 1, False, 0.0)
+    count = 6 * running
+    osl = sampled_lengths(500.0, 0.3, 5000.0, count, np.random.default_rng(1))
+    served = simulate(
+        IterationTable(one), Requests(arrival_s=np.zeros(count), isl=np.full(count, 1000.0), osl=osl),
+        Limits(batch=running, tokens=8192, kv_tokens=1e9, chunked=False, steps_per_token=1.0 / lengths.tokens_per_step,
+               checked=1.0 + drafted),
+        users=running,
+    )  # fmt: skip
+    assert np.nanmean(served.tpot_s[count // 3 :]) == pytest.approx(float(found.tpot_s), rel=0.12)
+
+
+@pytest.mark.parametrize("cached", [0.0, 0.5, 0.9])
+def test_a_prefix_hit_saves_as_much_in_closed_form_and_simulation(cached):
+    """Attention of the new tokens to the whole prompt: 1 - c^2 of the prompt's, however it is cut."""
+    one, isl = job("llama3-70b", H200, tp=8), 64000.0
+    prices = Pricer(lengths=Lengths(isl=isl, osl=2.0, cached=cached)).prices(one)
+    requests = Requests(arrival_s=np.zeros(1), isl=np.full(1, isl * (1.0 - cached)), osl=np.ones(1), cached=isl * cached)
+    table = IterationTable(one)
+    whole = simulate(table, requests, Limits(batch=1, tokens=65536, kv_tokens=1e6)).ttft_s[0]
+    assert whole == pytest.approx(float(prices.seconds(0.0, 1.0, 1.0, isl * (1.0 - cached))), rel=0.03)
+    parts = simulate(table, requests, Limits(batch=1, tokens=6400, kv_tokens=1e6)).ttft_s[0]
+    assert parts == pytest.approx(whole, rel=0.12)
+
+
+def test_drafts_of_a_sequence_read_its_cache_once():
+    """In every place that prices an iteration."""
+    one, plain = job("llama3-70b", H200, tp=8), Lengths(isl=1000.0, osl=500.0)
+    parts, alone = (iteration_parts(one, 256.0, plain.average, 0.0, 1.0, checked) for checked in (5.0, 1.0))
+    assert float(parts["decode attention"]) == float(alone["decode attention"])
+    assert float(parts["linear"]) > 1.3 * float(alone["linear"])
+    whole = float(iteration_seconds(one, 256.0, plain.average, 0.0, 1.0, 5.0))
+    assert float(sum(parts.values())) == pytest.approx(whole)
+    assert float(Pricer(lengths=plain).prices(one).seconds(256.0, 5.0, 0.0, 1.0)) == pytest.approx(whole, rel=0.02)
+    assert IterationTable(one).seconds(256.0, plain.average, 0.0, 0.0, 1.0, 5.0) == pytest.approx(whole, rel=0.03)
+    found = generation(one, Lengths(isl=1000.0, osl=500.0, drafted=4.0), 256.0, 8192.0, chunked=False, bursts=False)
+    assert float(found.alone_seconds(constant_vector(one.constants))) == pytest.approx(whole)
+
+
 def test_the_simulation_serves_every_request_once_and_in_order():
     one = job()
     table = IterationTable(one)
@@ -210,6 +254,21 @@ def test_chunks_carry_a_long_prompt_over_several_iterations():
     whole = simulate(table, requests, Limits(batch=4, tokens=8192, kv_tokens=1e6, chunked=True))
     parts = simulate(table, requests, Limits(batch=4, tokens=1000, kv_tokens=1e6, chunked=True))
     assert parts.iterations >= whole.iterations + 7 and parts.ttft_s[0] > whole.ttft_s[0]
+
+
+@pytest.mark.parametrize("servers", [1, 4])
+def test_waits_before_alike_servers(servers):
+    """Against the queue itself, event by event."""
+    rng, busy = np.random.default_rng(2), 0.8
+    arrivals = np.cumsum(rng.exponential(1.0 / (busy * servers), 100_000))
+    free, waited = [0.0] * servers, 0.0
+    for arrival in arrivals.tolist():
+        start = max(arrival, heapq.heappop(free))
+        heapq.heappush(free, start + 1.0)
+        waited += start - arrival
+    assert float(waiting_services(busy, servers)) == pytest.approx(waited / len(arrivals), rel=0.1)
+    at_most = busiest_within(float(waiting_services(busy, servers)), np.array([float(servers)]))
+    assert at_most[0] == pytest.approx(busy)
 
 
 def test_speculation_follows_leviathan():
