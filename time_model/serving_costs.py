@@ -6,6 +6,7 @@ prompts of length s: T = D + P s rows go through every linear layer, each attent
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -43,7 +44,8 @@ STAND_INS = {
     "int8": ("bf16",),
     "int4": ("int8", "bf16"),
 }
-"""Whose share of the roofline is taken where a format was not measured on a chip."""
+"""Whose share of the roofline is taken where a format was not measured on a chip (linear layers in int8 and int4:
+serving_tables.WEIGHT_ONLY)."""
 PARTS = (
     "linear",
     "output layer",
@@ -87,8 +89,18 @@ class ServingJob:
         return self.plan.tp * self.plan.adp
 
 
+def stand_in(tables: Mapping[str, GridTable], wanted: str) -> str:
+    """The format itself where it was measured, else the nearest that was."""
+    return next(name for name in (wanted, *STAND_INS.get(wanted, ()), "bf16") if name in tables)
+
+
 def _table(tables: dict[str, GridTable], wanted: str) -> GridTable:
-    return next(tables[name] for name in (wanted, *STAND_INS.get(wanted, ()), "bf16") if name in tables)
+    return tables[stand_in(tables, wanted)]
+
+
+def cache_table(tables: Mapping[str, GridTable], kv: str, dim: int) -> str:
+    """Which decode attention prices a cache of this format: its own, else the nearest that was measured."""
+    return next(key for key in (f"{kv}:{dim}", f"fp8:{dim}", f"bf16:{dim}", "fp8:128", "bf16:128") if key in tables)
 
 
 def linear_seconds(job: ServingJob, m: Number, n: float, k: float, weights: str) -> Number:
@@ -154,7 +166,7 @@ def reduce_seconds(job: ServingJob, ranks: int, total_bytes: Number) -> Number:
         return 0.0 * total_bytes
     node = job.gpus_per_node or job.gpu.link_domain_size
     if ranks <= node:
-        return job.tables.all_reduce.seconds(ranks, total_bytes)
+        return job.tables.all_reduce.seconds(ranks, total_bytes, job.gpu.link_bytes_per_s)
     return _network_seconds(job, "all_reduce", ranks, total_bytes)
 
 
@@ -212,8 +224,9 @@ def _send_seconds(job: ServingJob, tokens: Number) -> Number:
     return 2 * KERNEL_S * 2 + 2.0 * job.model.hidden_size * tokens / job.plan.tp / (0.7 * job.gpu.link_bytes_per_s)
 
 
-def _head_dim(job: ServingJob) -> int:
-    return 64 if job.model.kv_channels <= 64 else 128
+def head_dim(model: ModelSpec) -> int:
+    """The measured head size that stands for the model's."""
+    return 64 if model.kv_channels <= 64 else 128
 
 
 def _layer_kinds(job: ServingJob) -> tuple[int, int]:
@@ -237,8 +250,7 @@ def decode_attention_seconds(job: ServingJob, sequences: Number, length: Number)
         )
     groups, total = float(kv_heads_per_rank(model, tp)), 0.0 * d
     tables = job.tables.decode_attention
-    dim = _head_dim(job)
-    table = next(tables[key] for key in (f"{kv}:{dim}", f"fp8:{dim}", f"bf16:{dim}", "fp8:128", "bf16:128") if key in tables)
+    table = tables[cache_table(tables, kv, head_dim(job.model))]
     for layers, window in zip(_layer_kinds(job), (None, model.window_size), strict=True):
         if layers:
             size = np.maximum(length if window is None else np.minimum(length, window), 1.0) + 0.0 * d
@@ -258,7 +270,7 @@ def prefill_attention_seconds(job: ServingJob, prompts: Number, length: Number) 
         return np.where(p > 0, model.num_layers * best / table.at(many, heads + 0.0 * p, size), 0.0)
     low = job.formats.attention in ("fp8", "nvfp4")
     kind = "bf16" if job.plan.kv == "bf16" else "fp8" if low else "bf16_fp8_cache"
-    tables, dim = job.tables.context_attention, _head_dim(job)
+    tables, dim = job.tables.context_attention, head_dim(job.model)
     kind, table = next(
         (name.split(":")[0], tables[name])
         for name in (f"{kind}:{dim}", f"bf16:{dim}", f"{kind}:128", "bf16:128")

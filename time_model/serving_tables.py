@@ -13,11 +13,19 @@ import numpy.typing as npt
 
 from specs.errors import InputError
 from specs.gpu import GpuSpec
+from specs.gpu_catalogue import load_gpu
 from specs.parameters import Number
+from time_model.collectives import ring_factor
 from time_model.operator_tables import GridTable
 
 Vector = npt.NDArray[np.float64]
 FOLDER = resources.files("time_model") / "data" / "serving"
+MOST_SHARE = 0.95
+"""Share of the roofline that nothing may exceed: more is a working set that stayed in the L2 cache between repetitions (96 MB
+on L40S, 128 MB on RTX PRO 6000), which a model's weights and cache do not."""
+WEIGHT_ONLY, WEIGHT_ONLY_CHIP = ("int8", "int4"), "a100-80gb"
+"""Formats whose GEMMs multiply in 16 bits, and the one chip on which they were measured. Another chip has its own 16-bit share
+times what sets the format's share apart from the 16-bit one there: unpacking costs, which 16-bit shares alone leave out."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,15 +36,34 @@ class AllReduceTable:
     log_bytes: Vector
     log_seconds: Vector
     """[ranks, bytes]"""
+    link_bytes_per_s: float | None = None
+    """Of the GPU that was measured, one direction; None: of any GPU that asks."""
 
-    def seconds(self, ranks: int, total_bytes: Number) -> Number:
-        """Time of one all-reduce of `total_bytes` over `ranks` GPUs of one node."""
+    def seconds(self, ranks: int, total_bytes: Number, link_bytes_per_s: float | None = None) -> Number:
+        """Time of one all-reduce of `total_bytes` over `ranks` GPUs of one node with a link of this rate (None: the table's).
+
+        What the smallest message takes is start-up, the rest goes with the link and its load. Over another link than the
+        measured one the rest grows as the link is slower, and no time is below the ring's (collectives.ring_factor: switches
+        that reduce, which beat the ring by a few percent, are not known to be there). Beyond the last rank start-up keeps the
+        growth of the last doubling that was measured, and the rest grows as 2 (n-1)/n.
+        """
+        last = float(self.ranks[-1])
         size = np.log(np.maximum(total_bytes, np.exp(self.log_bytes[0])))
         row = np.interp(np.log2(ranks), np.log2(self.ranks), np.arange(len(self.ranks), dtype=np.float64))
         low = int(row)
         high, share = min(low + 1, len(self.ranks) - 1), row - low
         logs = (1.0 - share) * self.log_seconds[low] + share * self.log_seconds[high]
-        return np.exp(np.interp(size, self.log_bytes, logs) + np.maximum(size - self.log_bytes[-1], 0.0))
+        measured = np.exp(np.interp(size, self.log_bytes, logs) + np.maximum(size - self.log_bytes[-1], 0.0))
+        same = self.link_bytes_per_s is None or link_bytes_per_s in (None, self.link_bytes_per_s)
+        if same and ranks <= last:
+            return measured
+        start, (before, end) = float(np.exp(logs[0])), np.exp(self.log_seconds[-2:, 0])
+        doublings = max(np.log2(ranks / last), 0.0)
+        load = ring_factor("all_reduce", max(float(ranks), last)) / ring_factor("all_reduce", last)
+        slower = 1.0 if same else float(self.link_bytes_per_s or 0.0) / float(link_bytes_per_s or 1.0)
+        later = doublings * max(end - before, 0.0) / np.log2(last / self.ranks[-2])
+        found = start + later + np.maximum(measured - start, 0.0) * load * slower
+        return found if same else np.maximum(found, ring_factor("all_reduce", ranks) * total_bytes / link_bytes_per_s)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +73,9 @@ class ServingTables:
     chip: str
     """GPU whose rows these are; another than the one asked for where the chip is the same or nearest."""
     gemm: dict[str, GridTable] = field(default_factory=dict)
+    """By weight format, those of `elsewhere` included."""
+    elsewhere: tuple[str, ...] = ()
+    """Formats of WEIGHT_ONLY that were not measured on this chip."""
     decode_attention: dict[str, GridTable] = field(default_factory=dict)
     context_attention: dict[str, GridTable] = field(default_factory=dict)
     experts: dict[str, GridTable] = field(default_factory=dict)
@@ -53,13 +83,24 @@ class ServingTables:
     all_reduce: AllReduceTable
 
 
+@cache
+def _chips() -> dict[str, str]:
+    """GPU -> the chip that stands in for it."""
+    chips: dict[str, str] = json.loads((FOLDER / "chips.json").read_text(encoding="utf-8"))["chips"]
+    return chips
+
+
+def has_tables(gpu: GpuSpec) -> bool:
+    """Whether operators were measured on the GPU or on a chip like it."""
+    return (FOLDER / f"{_chips().get(gpu.id, gpu.id)}.json").is_file()
+
+
 def serving_tables_of(gpu: GpuSpec) -> ServingTables:
     """Tables of the GPU, or of the chip that stands in for it (data/serving/chips.json). Raises InputError where there is
     none."""
-    chips: dict[str, str] = json.loads((FOLDER / "chips.json").read_text(encoding="utf-8"))["chips"]
-    chip = chips.get(gpu.id, gpu.id)
-    if not (FOLDER / f"{chip}.json").is_file():
-        known = sorted({*chips, *(p.name.removesuffix(".json") for p in FOLDER.iterdir())} - {"chips"})
+    chip = _chips().get(gpu.id, gpu.id)
+    if not has_tables(gpu):
+        known = sorted({*_chips(), *(p.name.removesuffix(".json") for p in FOLDER.iterdir())} - {"chips"})
         raise InputError(
             f"no serving operators were measured on {gpu.id} or a chip like it; there are tables for {', '.join(known)}"
         )
@@ -88,13 +129,22 @@ def even_tables() -> ServingTables:
 def _load(chip: str) -> ServingTables:
     data: dict[str, Any] = json.loads((FOLDER / f"{chip}.json").read_text(encoding="utf-8"))
     reduce = data["all_reduce"]
+    grids = {
+        name: {key: _grid(one) for key, one in data[name].items()}
+        for name in ("gemm", "decode_attention", "context_attention", "experts", "latent_attention")
+    }
+    gemm = grids["gemm"]
+    elsewhere = tuple(name for name in WEIGHT_ONLY if name not in gemm)
+    for name in elsewhere:
+        there = _load(WEIGHT_ONLY_CHIP).gemm  # on the same grid: all files are written with the same axes
+        logs = gemm["bf16"].logs + there[name].logs - there["bf16"].logs
+        gemm[name] = GridTable(axes=gemm["bf16"].axes, logs=np.minimum(logs, np.log(MOST_SHARE)))
     return ServingTables(
         chip=chip,
-        **{
-            name: {key: _grid(one) for key, one in data[name].items()}
-            for name in ("gemm", "decode_attention", "context_attention", "experts", "latent_attention")
-        },
+        elsewhere=elsewhere,
+        **grids,
         all_reduce=AllReduceTable(
+            link_bytes_per_s=load_gpu(chip).link_bytes_per_s,
             ranks=np.array(reduce["axes"]["ranks"], dtype=np.float64),
             log_bytes=np.log(np.array(reduce["axes"]["bytes"], dtype=np.float64)),
             log_seconds=np.log(np.array(reduce["microseconds"]) / 1e6),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from autoconfig.serving.space import SEARCHED_KV, weight_formats
 from autoconfig.serving.workload import DEFAULT_IMBALANCE, DEFAULT_TOKENS
 from specs.engine import EngineSpec
 from specs.gpu import GpuSpec
 from specs.model import ModelSpec
+from time_model.serving_borrowed import borrowed_shares
+from time_model.serving_tables import has_tables, serving_tables_of
 from time_model.serving_workload import Trace, Workload
 
 if TYPE_CHECKING:
@@ -23,8 +26,10 @@ def assumptions(
     engine: EngineSpec,
     workload: Workload,
     constants: str,
+    wish: Mapping[str, frozenset[object]],
 ) -> Iterator[str]:
-    """Lines for `Assumed: ...`; `notes`: what reading the model assumed, `constants`: where the engine's are from."""
+    """Lines for `Assumed: ...`; `notes`: what reading the model assumed, `constants`: where the engine's are from, `wish`: the
+    values of --fix by key."""
     yield from notes
     if request.gpu is None:
         yield f"GPU {gpu.id} (--gpu)"
@@ -33,6 +38,9 @@ def assumptions(
     if request.engine is None:
         yield f"engine {engine.name} (--engine)"
     yield f"{engine.name} priced with {constants}"
+    if has_tables(gpu):  # where there are none, a search refuses the GPU and a study measures it
+        weights, caches = ([str(one) for one in wish.get(key, ())] for key in ("weights", "kv"))
+        yield from borrowed_shares(serving_tables_of(gpu), model, gpu, weight_formats(gpu, weights), caches or SEARCHED_KV)
     if request.chunked is None:
         yield f"{'chunked' if engine.chunked_prefill else 'whole-prompt'} prefill, the engine's default (--chunked-prefill)"
     yield from _load(request, workload)

@@ -17,6 +17,7 @@ from autoconfig.run_tables import check_columns, check_rows, read_csv, unread_co
 from autoconfig.serving.evaluate import Setup, offline_throughput, open_loop, rated_loop, set_up, single_request, together
 from autoconfig.serving.rows import MEASURED, NEEDED, Case, read_case
 from specs.errors import AutoconfigError
+from time_model.serving_borrowed import borrowed_shares
 from time_model.serving_calibration import ServingCalibration, shipped_calibration
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def _answer(case: Case, setup: Setup) -> Prediction:
     if len(case.plans) > 1:
         notes.append(f"plan {setup.job.plan}")
     notes.append(setup.job.constants.origin)
+    job = setup.job
+    notes.extend(borrowed_shares(job.tables, job.model, job.gpu, [job.plan.weights], [job.plan.kv]))
     held = {"fits": setup.fits, "max_concurrency": setup.max_concurrency}
     if not setup.fits:
         free, each = (float(x) / 2**30 for x in (setup.memory.kv_pool_bytes, setup.memory.kv_bytes_per_sequence))

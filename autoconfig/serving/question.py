@@ -199,7 +199,9 @@ def understand(request: ServeRequest) -> ServeQuestion:
         imbalance=imbalance,
         kv_memory_ratio=request.kv_memory_ratio,
         price=request.price,
-        assumed=tuple(assumptions(request, notes, model, gpu, engine, workload, calibration.constants(engine, gpu).origin)),
+        assumed=tuple(
+            assumptions(request, notes, model, gpu, engine, workload, calibration.constants(engine, gpu).origin, wish)
+        ),
     )
 
 

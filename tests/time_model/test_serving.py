@@ -20,6 +20,7 @@ from time_model.serving_benchmark import (
     trtllm_bench_table,
     tuned_batch,
 )
+from time_model.serving_borrowed import borrowed_shares
 from time_model.serving_calibration import NO_CALIBRATION, EngineConstants, ServingCalibration, shipped_calibration
 from time_model.serving_costs import (
     ServingJob,
@@ -27,6 +28,8 @@ from time_model.serving_costs import (
     iteration_features,
     iteration_parts,
     iteration_seconds,
+    linear_seconds,
+    reduce_seconds,
 )
 from time_model.serving_layout import Pricer, steady_state
 from time_model.serving_simulation import IterationTable, Limits, Requests, sampled_lengths, simulate
@@ -73,6 +76,83 @@ def test_a_chip_with_more_bandwidth_reads_its_cache_faster():
     calibrated = job().constants.factor
     assert slow / fast == pytest.approx(gh200.hbm_bytes_per_s / H100.hbm_bytes_per_s)
     assert calibrated > 0
+
+
+def reduced(gpu, ranks, total_bytes):
+    """Seconds of an all-reduce within a node that is large enough."""
+    return reduce_seconds(dataclasses.replace(job(gpu=gpu), gpus_per_node=72), ranks, total_bytes)
+
+
+@pytest.mark.parametrize("name", ["h100-pcie-80gb", "h800-80gb", "a800-80gb", "h100-sxm-80gb"])
+def test_an_all_reduce_takes_longer_over_a_slower_link(name):
+    gpu, sizes = load_gpu(name), np.array([2.0**10, 2.0**14, 2.0**24, 2.0**30])
+    rates = [1.0, 0.9, 0.5, 0.1]
+    seconds = np.stack([reduced(dataclasses.replace(gpu, link_bytes_per_s=r * gpu.link_bytes_per_s), 8, sizes) for r in rates])
+    assert (np.diff(seconds[:, 1:], axis=0) > 0).all() and (np.diff(seconds[:, 0]) >= 0).all()
+    assert seconds[-1, 0] < 3 * seconds[0, 0]  # start-up is no matter of the link
+
+
+def test_a_chip_with_another_link_has_its_own_all_reduce():
+    """16.8 MB over 8 ranks: 122 us were measured on H100 SXM; the ring over PCIe's 64 GB/s takes 459 us, over H800's 147."""
+    message = float(2**24)
+    assert reduced(H100, 8, message) == pytest.approx(122.3e-6, rel=1e-3)
+    assert reduced(load_gpu("gh200-96gb"), 4, message) == pytest.approx(reduced(H100, 4, message))
+    for name, ring in (("h100-pcie-80gb", 459e-6), ("h800-80gb", 147e-6)):
+        gpu = load_gpu(name)
+        assert 1.75 * message / gpu.link_bytes_per_s == pytest.approx(ring, rel=1e-2)
+        assert ring < reduced(gpu, 8, message) < 2.0 * ring
+        sizes = 2.0 ** np.arange(20.0, 34.0)
+        assert (reduced(gpu, 8, sizes) >= 1.75 * sizes / gpu.link_bytes_per_s * (1.0 - 1e-12)).all()
+
+
+def test_an_all_reduce_beyond_the_measured_ranks_keeps_growing():
+    """GB200 was measured on 2 and 4 ranks; B200, which has the same link, also on 8: its large messages are met within 20 %."""
+    gb200, b200 = load_gpu("gb200"), load_gpu("b200")
+    sizes = np.array([2.0**10, 2.0**20, 2.0**24, 2.0**30])
+    seconds = np.stack([reduced(gb200, n, sizes) for n in (4, 8, 16, 32, 64, 72)])
+    assert (np.diff(seconds, axis=0) > 0).all()
+    assert seconds[1, [2, 3]] == pytest.approx(reduced(b200, 8, sizes[[2, 3]]), rel=0.2)
+    assert seconds[-1, 3] / seconds[0, 3] == pytest.approx((71 / 72) / (3 / 4), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "b200", "gb200", "b300", "gb300"])
+@pytest.mark.parametrize("tp", [1, 8])
+def test_one_user_alone_is_served_no_slower_in_fp8_than_in_16_bits(name, tp):
+    """At one row a GEMM reads its weights, half as many bytes in fp8; casting the activations takes less than that saves."""
+    seconds = {w: float(iteration_seconds(job("llama3-70b", load_gpu(name), weights=w, tp=tp), 1.0, 1250.0, 0.0, 1.0))
+               for w in ("bf16", "fp8")}  # fmt: skip
+    assert seconds["fp8"] <= seconds["bf16"]
+
+
+def test_weights_in_8_and_4_bits_cost_their_unpacking_where_they_were_not_measured():
+    """H200 has no rows of int8: its 16-bit GEMM times what int8 saves on A100, where both were measured."""
+
+    def saved(gpu, weights):
+        given = [linear_seconds(job(gpu=gpu, weights=w), 1.0, 8192.0, 8192.0, w) for w in (weights, "bf16")]
+        best = [ideal.gemm_seconds(1.0, 8192.0, 8192.0, w, gpu) for w in (weights, "bf16")]
+        return given[0] / given[1] / (best[0] / best[1])
+
+    for weights in ("int8", "int4"):
+        assert saved(H200, weights) == pytest.approx(saved(load_gpu("a100"), weights), rel=1e-6)
+        assert saved(H200, weights) > 1.1
+
+
+def test_borrowed_shares_are_said():
+    model = load_model("llama3-70b")
+
+    def lines(name, weights, kv):
+        gpu = load_gpu(name)
+        return list(borrowed_shares(serving_tables_of(gpu), model, gpu, [weights], [kv]))
+
+    assert lines("h200", "fp8", "fp8") == []
+    assert lines("h100-pcie", "bf16", "bf16") == ["operators of h100-sxm-80gb for h100-pcie-80gb, which has none of its own"]
+    assert "int4" in lines("h200", "int4", "fp8")[0] and "a100-80gb" in lines("h200", "int4", "fp8")[0]
+    assert "at fp8's share" in lines("h200", "nvfp4", "fp8")[0]
+    assert lines("a100", "int4", "fp8") == ["cache in fp8, not measured on a100-80gb, at bf16's share of the roofline"]
+    mixture, h200 = load_model("mixtral-8x7b"), load_gpu("h200")
+    assert any(
+        one.startswith("experts in int8") for one in borrowed_shares(serving_tables_of(h200), mixture, h200, ["int8"], [])
+    )
 
 
 def test_no_iteration_beats_reading_the_weights_once():
@@ -286,9 +366,7 @@ def test_table_of_trtllm_bench_before_it_computed_limits():
     assert trtllm_bench_table(load_model("qwen3-32b"), EnginePlan(), 128.0, 128.0) is None
 
 
-@pytest.mark.parametrize(
-    ("capacity", "batch"), [(143, 128), (144, 256), (671, 512), (1663, 1536), (1664, 1664), (2100, 2048)]
-)
+@pytest.mark.parametrize(("capacity", "batch"), [(143, 128), (144, 256), (671, 512), (1663, 1536), (1664, 1664), (2100, 2048)])
 def test_batch_that_the_cpp_executor_sets_for_what_the_cache_holds(capacity, batch):
     assert tuned_batch(capacity) == batch
 
