@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from autoconfig.row_cells import Row, cell, count_of, degree
+from autoconfig.serving.engine_limits import limit
+from autoconfig.serving.space import expert_degrees
+from specs.engine import EngineSpec
 from specs.errors import InputError
 from specs.gpu import GpuSpec
 from specs.model import ModelSpec
@@ -18,53 +18,64 @@ EIGHT_BIT_ACTIVATIONS = ("w4a8", "w4a8_awq")
 """Weights in 4 bits beside activations in 8, as TensorRT-LLM's QuantAlgo names them; no table has them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Degrees:
-    tp: int
-    pp: int
-    adp: int
-
-    @property
-    def gpus(self) -> int:
-        return self.tp * self.pp * self.adp
-
-
-def read_plans(row: Row, model: ModelSpec, gpu: GpuSpec, gpus: int, assumed: list[str]) -> tuple[EnginePlan, ...]:
+def read_plans(
+    row: Row, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, gpus: int, assumed: list[str]
+) -> tuple[EnginePlan, ...]:
     """The plans of a row; what was assumed goes into `assumed`. Raises InputError naming the cells that make no plan."""
     weights, kv = _formats(row, gpu, assumed)
-    plans = []
-    for one in _degrees(row, model, gpus, assumed):
-        for ep in _expert_degrees(row, model, one):
-            replicas = gpus // one.gpus
-            plans.append(EnginePlan(tp=one.tp, pp=one.pp, ep=ep, adp=one.adp, weights=weights, kv=kv, replicas=replicas))
-    return tuple(plans)
-
-
-def _degrees(row: Row, model: ModelSpec, gpus: int, assumed: list[str]) -> Sequence[_Degrees]:
-    given, pp, adp = count_of(row, "tp"), degree(row, "pp"), degree(row, "attn_dp")
-    heads = model.num_attention_heads
+    pp, heads = degree(row, "pp"), model.num_attention_heads
     if pp > model.num_layers:
         raise InputError(f"pp {pp} is more than the {model.num_layers} layers of {model.name}")
+    given = count_of(row, "tp")
     if given is None:
-        open_ = [tp for tp in OPEN_DEGREES if gpus % (tp * pp * adp) == 0 and heads % tp == 0]
-        if not open_:
-            raise InputError(f"cell tp is empty, and none of 1, 2, 4, 8 with pp {pp} x attn_dp {adp} divides n_gpus {gpus}")
-        assumed.append("tp: the best of " + ", ".join(map(str, open_)))
-        return [_Degrees(tp=tp, pp=pp, adp=adp) for tp in open_]
-    one = _Degrees(tp=given, pp=pp, adp=adp)
-    if gpus % one.gpus and gpus % (given * pp) == 0 and given % adp == 0:
-        # TensorRT-LLM and SGLang count attention data parallelism inside of tensor_parallel_size
-        one = _Degrees(tp=given // adp, pp=pp, adp=adp)
-        assumed.append(f"tp {given} holds attn_dp {adp}: tp {one.tp} x attn_dp {adp}")
-    if gpus % one.gpus:
-        raise InputError(f"tp {given} x pp {pp} x attn_dp {adp} does not divide n_gpus {gpus}")
-    if heads % one.tp:
-        raise InputError(f"tp {one.tp} does not divide the {heads} attention heads of {model.name}")
-    return [one]
+        found = _open_degrees(row, model, pp, gpus, assumed)
+    else:
+        tp, adp = _given_degrees(given, pp, degree(row, "attn_dp"), gpus, assumed)
+        if heads % tp:
+            raise InputError(f"tp {tp} does not divide the {heads} attention heads of {model.name}")
+        found = [(tp, adp, degree(row, "ep"))]
+    plans = tuple(
+        EnginePlan(tp=tp, pp=pp, ep=ep, adp=adp, weights=weights, kv=kv, replicas=gpus // (tp * pp * adp))
+        for tp, adp, ep in found
+    )
+    if given is not None:
+        return plans
+    runs = tuple(plan for plan in plans if not limit(engine, plan))
+    if not runs:
+        raise InputError(f"cell tp is empty, and {plans[0]}: {limit(engine, plans[0])}")
+    return runs
 
 
-def _expert_degrees(row: Row, model: ModelSpec, one: _Degrees) -> Sequence[int]:
-    return [degree(row, "ep")]
+def _given_degrees(tp: int, pp: int, adp: int, gpus: int, assumed: list[str]) -> tuple[int, int]:
+    """(tp, adp) of a row; TensorRT-LLM and SGLang count attention data parallelism inside of tensor_parallel_size."""
+    if gpus % (tp * pp * adp) and gpus % (tp * pp) == 0 and tp % adp == 0:
+        assumed.append(f"tp {tp} holds attn_dp {adp}: tp {tp // adp} x attn_dp {adp}")
+        tp //= adp
+    if gpus % (tp * pp * adp):
+        raise InputError(f"tp {tp} x pp {pp} x attn_dp {adp} does not divide n_gpus {gpus}")
+    return tp, adp
+
+
+def _open_degrees(row: Row, model: ModelSpec, pp: int, gpus: int, assumed: list[str]) -> list[tuple[int, int, int]]:
+    """Every (tp, adp, ep) of a row whose tp is open; of a mixture of experts also adp and ep where their cells are empty."""
+    ranks = OPEN_DEGREES if model.is_moe and not cell(row, "attn_dp") else (degree(row, "attn_dp"),)
+    found = [
+        (tp, adp, ep)
+        for tp in OPEN_DEGREES
+        for adp in ranks
+        if gpus % (tp * pp * adp) == 0 and model.num_attention_heads % tp == 0
+        if len(ranks) == 1 or tp * adp <= max(OPEN_DEGREES)
+        for ep in ([degree(row, "ep")] if cell(row, "ep") else expert_degrees(model, tp, adp))
+        if tp * adp % ep == 0
+    ]
+    if not found:
+        asked = f"pp {pp} x attn_dp {degree(row, 'attn_dp')}" + (f" and ep {ep}" if (ep := degree(row, "ep")) > 1 else "")
+        raise InputError(f"cell tp is empty, and none of 1, 2, 4, 8 with {asked} divides n_gpus {gpus}")
+    for name, at in (("tp", 0), ("attn_dp", 1), ("ep", 2)):
+        values = sorted({one[at] for one in found})
+        if not cell(row, name) and (len(values) > 1 or name == "tp"):
+            assumed.append(f"{name}: the best of {', '.join(map(str, values))}")
+    return found
 
 
 def _formats(row: Row, gpu: GpuSpec, assumed: list[str]) -> tuple[str, str]:

@@ -88,7 +88,7 @@ def read_case(row: Row) -> Case:
         batch, users = (batch, count) if word == "concurrency" else (min(count, batch or count), None)
     if load == "single":
         batch, users = 1, None
-    plans = read_plans(row, model, gpu, gpus, assumed)
+    plans = read_plans(row, model, gpu, engine, gpus, assumed)
     if users is not None:
         plans = _busy(plans, users)
     return Case(
@@ -117,11 +117,11 @@ def _gpt_size(name: str) -> str:
 def _lengths(row: Row, model: ModelSpec, assumed: list[str]) -> DataSet:
     if cell(row, "isl"):
         return data_set_of_lengths(_length(row, "isl"), _length(row, "osl"))
-    if cell(row, "kind") != "mlperf":
-        raise InputError("cell isl is empty: how many input tokens does a request have on average?")
     try:
         lengths = replace(data_set(f"mlperf-{model.name}"), osl=_length(row, "osl"))
     except UnknownNameError as error:
+        if cell(row, "kind") != "mlperf":
+            raise InputError("cell isl is empty: how many input tokens does a request have on average?") from None
         known = ", ".join(name.removeprefix("mlperf-") for name in error.known if name.startswith("mlperf-"))
         raise InputError(f"cell isl is empty, and MLPerf's input lengths are known for {known} only") from None
     assumed.append(f"input lengths of {lengths.name}")

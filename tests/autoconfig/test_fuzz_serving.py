@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
 from autoconfig.cli_inference import search_inference
+from autoconfig.serving.predict import OUR_ERROR
 from autoconfig.serving.validate import published_rows
 from tests.autoconfig.test_fuzz import CONFIG, GARBAGE
 
@@ -150,6 +151,8 @@ def run_predictions(autoconfig, workplace, count):
         arguments = ["predict", "--inference", *files, *([odd] if one_in == 15 else [])]
         done = autoconfig.run(*arguments)
         ends_well(done, [*arguments, rows])
+        if done.exit_code == 0:
+            assert OUR_ERROR not in (workplace / "out.csv").read_text(encoding="utf-8"), rows
         codes[done.exit_code] += 1
 
     every_table_ends_well()
