@@ -61,7 +61,9 @@ def serving_tables_of(gpu: GpuSpec) -> ServingTables:
     if not (FOLDER / f"{chip}.json").is_file():
         known = sorted({*chips, *(p.name.removesuffix(".json") for p in FOLDER.iterdir())} - {"chips"})
         raise InputError(
-            f"no serving operators were measured on {gpu.id} or a chip like it; there are tables for {', '.join(known)}"
+            f"no serving operators were measured on {gpu.id} or a chip like it, but on "
+            f"{', '.join(name for name in known if (FOLDER / f'{name}.json').is_file())} "
+            "and cards with these chips; name the nearest"
         )
     return _load(chip)
 

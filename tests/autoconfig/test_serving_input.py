@@ -323,6 +323,7 @@ def test_messages_of_the_command_line(autoconfig):
     for arguments, message in (
         ([*llama, "--ttft", "2000"], "write 2000ms or 2000s"),
         ([*llama, "--goal", "cost"], "--goal cost needs --price"),
+        ([*llama, "--gpu", "mi300x"], "a chip like it, but on a100-80gb, b200-180gb, b300-288gb"),
         ([*llama, "--engine", "tgi"], "there are megatron, sglang, trtllm-0.12"),
         ([*asked, "--model", "t5-11b"], "only decoder-only transformers can be planned"),
     ):
