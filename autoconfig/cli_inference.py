@@ -150,10 +150,12 @@ def _answer(ctx: click.Context, options: dict[str, Any], *, as_json: bool) -> No
     if not found.reports:
         ctx.exit(EXIT_NOTHING_FITS)
     if export_folder is not None:
-        from autoconfig.serving.export import export
+        from autoconfig.serving.export import export, not_written
 
         written = export(found.question, found.reports[0], Path(export_folder), force=force)
         click.echo(f"wrote {', '.join(map(str, written))}", err=as_json)
+        if not_written(found.question):
+            click.echo(not_written(found.question), err=True)
 
 
 @click.command("predict")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
@@ -57,7 +58,13 @@ class EngineSpec:
     """The published offline runs split prompts (`chunking` of trtllm-bench)."""
     offline_batch_tuning: bool = False
     """The published offline runs rounded the batch down to what the cache holds (`dynamic_max_batch_size`)."""
+    submission: bool = False
+    """Set up by the submitters of a benchmark: stands in for no other release."""
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    def is_release(self, version: str) -> bool:
+        """Whether `version` (0.14.0, v0.17, empty for whichever) is this generation's."""
+        return not version or (_release(version) is not None and _release(version) == _release(self.name))
 
 
 def engine_names() -> list[str]:
@@ -74,7 +81,33 @@ def load_engine(name: str) -> EngineSpec:
         spec = _load(candidate)
         if wanted == candidate or wanted in spec.aliases:
             return spec
-    raise UnknownNameError("engine", name, engine_names(), "autoconfig engines lists them all")
+    raise UnknownNameError("engine", name[:40], engine_names(), f"there are {', '.join(engine_names())}")
+
+
+def nearest_release(backend: str, version: str) -> EngineSpec | None:
+    """The generation of `backend` whose release is nearest to `version` (the earlier of two); None for an unknown backend."""
+    try:
+        engine = load_engine(backend)
+    except UnknownNameError:
+        if not re.match(r"(trt|tensorrt)[-_ ]?llm", backend.strip().lower()):
+            return None
+        engine = load_engine("tensorrt-llm")
+    wanted = _release(version)
+    family = [spec for name in engine_names() if (spec := _load(name)).framework == engine.framework]
+    known = [(release, spec) for spec in family if not spec.submission and (release := _release(spec.name)) is not None]
+    if wanted is None or not known or engine.submission:
+        return engine
+    return min(known, key=lambda one: (abs(one[0] - wanted), one[0]))[1]
+
+
+RELEASES_BEFORE_1 = 22
+"""TensorRT-LLM counted 0.1 to 0.21, then 1.0 (NVIDIA/TensorRT-LLM, releases)."""
+
+
+def _release(text: str) -> int | None:
+    """Which release a name or version is, counted from the first; None where it holds no number."""
+    found = re.search(r"(?<![0-9.])([0-9]{1,3})\.([0-9]{1,3})", text)
+    return int(found[1]) * RELEASES_BEFORE_1 + int(found[2]) if found else None
 
 
 @cache

@@ -86,7 +86,7 @@ def resolve_model(text: str, *, paths: bool = True) -> tuple[ModelSpec, list[str
             return model, [f"model {model.name} is read from {text.strip()}"]
         refused = _REFUSED_NAME.match(_normalised(text))
         if refused:
-            raise UnsupportedError(f"model {text.strip()[:80]!r} is {_REFUSED_KINDS[refused[1]]}; only the training of "
+            raise UnsupportedError(f"model {text.strip()[:80]!r} is {_REFUSED_KINDS[refused[1]]}; only "
                                    "decoder-only transformers can be planned") from unknown
         size = _BARE_SIZE.fullmatch(_normalised(text))
         if size is None or len(size[1]) > 24:

@@ -47,17 +47,25 @@ SPELLINGS = {
     "half": "bf16",
     "fp8_e4m3": "fp8",
     "e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "e5m2": "fp8",
+    "w8a8_fp8": "fp8",
+    "w8a8": "int8",
+    "w8a8_int8": "int8",
     "int8_sq": "int8",
     "w8a8_sq_per_channel": "int8",
     "int4_awq": "int4",
     "w4a16_awq": "int4",
     "w4a16": "int4",
+    "w4a8_awq": "int4",
+    "w4a8": "int4",
     "awq": "int4",
     "gptq": "int4",
     "int4_gptq": "int4",
     "block_fp8": "fp8_block",
 }
-"""Names of checkpoints and of engines' quantization options (TensorRT-LLM's QuantAlgo, vLLM's --quantization), read too."""
+"""Names of checkpoints and of engines' quantization options (TensorRT-LLM's QuantAlgo, vLLM's and SGLang's --quantization and
+--kv-cache-dtype), read too. w8a8 alone is SmoothQuant's int8; w4a8 multiplies in 8 bits, which is priced as weights only."""
 KV_NAMES = {"bf16": "bf16", "fp16": "bf16", "auto": "bf16", "fp8": "fp8", "int8": "int8", "fp4": "nvfp4", "nvfp4": "nvfp4"}
 LEAST_CAPABILITY = {"fp8": 8.9, "fp8_block": 8.9, "nvfp4": 10.0}
 """CUDA compute capability whose matrix unit multiplies the format (NVIDIA CUDA programming guide, arithmetic by capability)."""

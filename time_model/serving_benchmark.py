@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from specs.errors import InputError
+from specs.errors import UnknownNameError
 from specs.gpu import GpuSpec
 from specs.model import ModelSpec
 from specs.parameters import total_parameters
@@ -110,10 +110,10 @@ class DataSet:
 
 
 def data_set(name: str) -> DataSet:
-    """A data set of data/serving_workloads.json. Raises InputError naming what there is."""
+    """A data set of data/serving_workloads.json. Raises UnknownNameError naming what there is."""
     known = _workloads()["data_sets"]
     if name not in known:
-        raise InputError(f"no lengths are known for {name!r} (known: {', '.join(known)}); give isl and osl")
+        raise UnknownNameError("data set", name, known, "give isl and osl")
     return DataSet(name=name, **{key: value for key, value in known[name].items() if key != "source"})
 
 

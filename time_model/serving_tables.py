@@ -102,7 +102,9 @@ def serving_tables_of(gpu: GpuSpec) -> ServingTables:
     if not has_tables(gpu):
         known = sorted({*_chips(), *(p.name.removesuffix(".json") for p in FOLDER.iterdir())} - {"chips"})
         raise InputError(
-            f"no serving operators were measured on {gpu.id} or a chip like it; there are tables for {', '.join(known)}"
+            f"no serving operators were measured on {gpu.id} or a chip like it, but on "
+            f"{', '.join(name for name in known if (FOLDER / f'{name}.json').is_file())} "
+            "and cards with these chips; name the nearest"
         )
     return _load(chip)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +65,7 @@ def set_up(case: Case, plan: EnginePlan, calibration: ServingCalibration) -> Set
     lengths, engine = case.lengths, case.engine
     benchmark = case.load == "offline" and case.requests > 0
     batch, tokens = _limits(case, job) if benchmark else (engine.max_batch_size, engine.max_num_tokens)
-    batch, chunked = case.max_batch or batch, engine.chunked_prefill or (benchmark and engine.offline_chunked)
+    batch, chunked = _given_batch(case, plan) or batch, engine.chunked_prefill or (benchmark and engine.offline_chunked)
     tokens = tokens if chunked else max(tokens, int(lengths.isl))
     ranks = plan.adp * plan.pp
     held = min(batch * ranks, case.requests) if case.requests and not engine.reserves_slots else batch * ranks
@@ -79,6 +80,13 @@ def set_up(case: Case, plan: EnginePlan, calibration: ServingCalibration) -> Set
     if case.requests:
         running = min(running, case.requests / (ranks * plan.replicas))
     return Setup(job=job, memory=memory, batch=batch, tokens=tokens, chunked=chunked, running=max(running, 1.0))
+
+
+def _given_batch(case: Case, plan: EnginePlan) -> int | None:
+    """Sequences of an attention rank and micro-batch as the row says, which counts an instance (or the deployment's users)."""
+    given = [case.max_batch] if case.max_batch else []
+    given += [ceil(case.concurrency / plan.replicas)] if case.concurrency else []
+    return ceil(min(given) / (plan.adp * plan.pp)) if given else None
 
 
 def _limits(case: Case, job: ServingJob) -> tuple[int, int]:

@@ -50,8 +50,30 @@ def export(question: ServeQuestion, one: DeploymentReport, folder: Path, *, forc
     return write_export(folder, export_texts(question, one), force=force)
 
 
+DRAFTS = {
+    "tensorrt-llm": "speculative_config: in the YAML file",
+    "vllm": "--speculative-config",
+    "sglang": "--speculative-algorithm, --speculative-num-steps, --speculative-num-draft-tokens",
+}
+"""Where an engine is told how it speculates."""
+
+
+def not_written(question: ServeQuestion) -> str:
+    """What the prediction counts with and the scripts cannot say: how draft tokens are made; empty where they say all of it."""
+    lengths = question.lengths
+    if not lengths.drafted:
+        return ""
+    way = DRAFTS.get(question.engine.framework, "none known of this engine")
+    return (
+        f"not written: speculation with {lengths.drafted:g} draft tokens a step, {lengths.tokens_per_step:.3g} tokens out of "
+        f"it; name the draft model or method yourself ({way})"
+    )
+
+
 def _script(question: ServeQuestion, weights: str, body: str, one: DeploymentReport | None = None) -> str:
     head = ["#!/usr/bin/env bash", MARK]
+    if not_written(question):
+        head.append(f"# {not_written(question)}")
     if one is not None:
         head.append(
             f"# predicted: {one.tokens_per_s_per_gpu:.0f} tokens/s/GPU, TTFT {one.ttft_s * 1e3:.0f} ms, "
@@ -103,11 +125,14 @@ def _benchmark(question: ServeQuestion, one: DeploymentReport) -> str:
     users = one.plan.decode.batch * one.plan.decode.replicas // replicas
     differ = question.workload.isl_stddev or question.workload.osl_stddev
     said = "# all requests have the mean lengths here; those of the question differ\n" if differ else ""
+    isl = int(question.lengths.isl)
+    prefix = min(round(isl * question.lengths.cached), isl - 1)  # fixed tokens in front; a prompt is both lengths together
     return said + benchmark(
         ROUTER_PORT if one.plan.prefill else FIRST_PORT,
         {
             "--dataset-name": "random",
-            "--random-input-len": int(question.lengths.isl),
+            "--random-prefix-len": prefix or None,
+            "--random-input-len": isl - prefix,
             "--random-output-len": int(question.lengths.osl),
             "--ignore-eos": True,
             "--num-prompts": max(8 * users, 200),

@@ -34,12 +34,17 @@ def missed(question: ServeQuestion, found: Deployments, row: int) -> str:
             f"{question.num_gpus} GPUs do not carry {question.rate:.4g} requests/s; the nearest deployment carries {most:.3g} "
             f"(about {needed:,} GPUs would, --gpus)"
         )
-    ways = " and ".join(
-        f"{name} {float(found.columns[column][row]) * 1e3:,.4g} ms of at most {limit * 1e3:,.4g}"
-        for name, column, limit in (("TTFT", "ttft_s", question.ttft_s), ("TPOT", "tpot_s", question.tpot_s))
-        if limit is not None and found.columns[column][row] > limit
-    )
+    ways = missed_limits(question, float(found.columns["ttft_s"][row]), float(found.columns["tpot_s"][row]))
     return f"limits cannot be met; the nearest deployment misses by {over_text(float(_over(question, found)[row]))} ({ways})"
+
+
+def missed_limits(question: ServeQuestion, ttft_s: float, tpot_s: float) -> str:
+    """Which limits are missed, with both figures."""
+    return " and ".join(
+        f"{name} {seconds * 1e3:,.4g} ms of at most {limit * 1e3:,.4g}"
+        for name, seconds, limit in (("TTFT", ttft_s, question.ttft_s), ("TPOT", tpot_s, question.tpot_s))
+        if limit is not None and seconds > limit
+    )
 
 
 def over_text(over: float) -> str:
@@ -96,11 +101,28 @@ def _illegal(question: ServeQuestion) -> str:
         there = {getattr(plan, key) for plan in legal}
         if asked and key not in ("weights", "kv") and not asked & there:
             return (
-                f"no layout of {q.model.name} on {q.num_gpus} GPUs has {key}={','.join(sorted(map(str, asked)))}; "
-                f"there are {key} = {', '.join(map(str, sorted(there)))}"
+                f"no layout of {q.model.name} on {q.num_gpus} GPUs has {key}={','.join(sorted(map(str, asked)))}"
+                f"{_why_none(q, key, asked)}; there are {key} = {', '.join(map(str, sorted(there)))}"
             )
     fixed = ", ".join(f"{key}={','.join(sorted(map(str, values)))}" for key, values in q.wish.items())
     return f"no layout of {q.model.name} on {q.num_gpus} GPUs has {fixed or 'this engine'} together; drop a --fix"
+
+
+def _why_none(question: ServeQuestion, key: str, asked: frozenset[object]) -> str:
+    """What a value of --fix breaks, in parentheses; empty where it takes several keys together."""
+    q, value = question, min(asked, key=str)
+    if not isinstance(value, int):
+        return ""
+    experts = q.model.num_moe_experts or 0
+    rules = (
+        (key == "tp" and q.model.num_attention_heads % value, f"{q.model.num_attention_heads} attention heads"),
+        (key == "tp" and value > q.gpus_per_node, f"at most {q.gpus_per_node} GPUs of a link domain, --gpus-per-node"),
+        (key == "pp" and value > q.model.num_layers, f"{q.model.num_layers} layers"),
+        (key in ("ep", "adp") and value > 1 and not q.model.is_moe, "a dense model"),
+        (key == "ep" and experts and experts % value, f"{experts} experts"),
+        (q.num_gpus % value, f"{q.num_gpus} GPUs"),
+    )
+    return next((f" ({reason})" for broken, reason in rules if broken), "")
 
 
 def _ways_out(question: ServeQuestion, plan: EnginePlan) -> list[str]:

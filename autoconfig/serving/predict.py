@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SHIPPED_TABLE = "the columns are those of autoconfig/data/published/inference_measurements.csv"
 FAILED = "not predicted: "
+OUR_ERROR = "an error of autoconfig's own"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +125,13 @@ def predict_row(row: Row, calibration: ServingCalibration) -> Prediction:
     try:
         case = read_case(row)
         setups = [set_up(case, plan, calibration) for plan in case.plans]
-        setup = max(setups, key=lambda s: (s.fits, offline_throughput(case, s)))
+        setup = max(setups, key=lambda s: (s.fits, offline_throughput(case, s) if s.fits else float(s.memory.kv_pool_bytes)))
         return _answer(case, setup)
     except AutoconfigError as error:
         return Prediction(row=0, note=f"{FAILED}{error}")
+    except Exception as error:  # a mistake of ours in one row must not cost the thousand others their predictions
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        return Prediction(row=0, note=f"{FAILED}{OUR_ERROR} ({what}); please report the row")
 
 
 def _answer(case: Case, setup: Setup) -> Prediction:
@@ -176,7 +180,7 @@ def _answer(case: Case, setup: Setup) -> Prediction:
             **held,  # type: ignore[arg-type]
         )
     rate, latency = offline_throughput(case, setup), {}
-    if case.max_batch:  # a batch of a given size: the latency of its requests, all there from the start
+    if case.max_batch or case.concurrency:  # a batch of a given size: the latency of its requests, all there from the start
         batch = together(case, setup)
         latency = {"ttft_ms": batch.ttft_s * 1e3, "tpot_ms": batch.tpot_s * 1e3, "latency_ms": batch.e2e_s * 1e3}
     return Prediction(row=0, out_tok_s_gpu=rate, note="; ".join(notes), **latency, **held)  # type: ignore[arg-type]

@@ -213,6 +213,8 @@ def _model(request: ServeRequest) -> tuple[ModelSpec, list[str]]:
 
 LEAST_ODD_TPOT_S = 5.0
 """Seconds per token from which a number without a unit was meant in milliseconds."""
+LEAST_ODD_SECONDS = 100.0
+"""The same for any duration without a unit: no one waits so long for a first token."""
 MOST_DIGITS = 20
 """Of a number that a message repeats."""
 LEAST_RATE = 1e-6
@@ -253,6 +255,8 @@ def _check(request: ServeRequest) -> None:
         raise InputError(f"--kv-memory-ratio {ratio:g}: use a share above 0, at most 1")
     if request.goal not in GOALS:
         raise InputError(f"--goal {request.goal!r}: use {', '.join(GOALS)}")
+    if request.goal == "cost" and request.price is None:
+        raise InputError("--goal cost needs --price, the money that a GPU takes per hour")
     if request.goal == "gpus" and not request.rate and request.trace is None:
         raise InputError("--goal gpus needs --rate, the requests per second that the GPUs must carry (or a --trace)")
 
@@ -278,6 +282,8 @@ def seconds(text: str) -> float:
                 value = float(wanted.removesuffix(suffix)) * factor
             except ValueError:
                 break
+            if not suffix and LEAST_ODD_SECONDS <= value < math.inf:
+                raise ValueError(f"{text[:40]!r} without a unit is {value:,.6g} seconds; write {wanted}ms or {wanted}s")
             if math.isfinite(value) and value > 0:
                 return value
             break

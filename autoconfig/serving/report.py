@@ -91,7 +91,7 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
     for line in answer.why:
         console.print(f"  {escape(line)}", highlight=False)
     if best.cost_per_million_tokens is not None:
-        console.print(f"  {best.cost_per_million_tokens:.3g} of money per million output tokens", highlight=False)
+        console.print(f"  cost {best.cost_per_million_tokens:.3g} per million output tokens, as --price", highlight=False)
     if len(answer.reports) > 1:
         other = answer.reports[1]
         user = (

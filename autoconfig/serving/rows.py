@@ -3,18 +3,18 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass, field, replace
 
 from autoconfig.row_cells import Row, cell, count_of, degree, number
-from specs.engine import EngineSpec, load_engine
+from autoconfig.serving.row_plans import read_plans
+from specs.engine import EngineSpec, load_engine, nearest_release
 from specs.errors import InputError, UnknownNameError, UnsupportedError
 from specs.gpu import GpuSpec
 from specs.gpu_catalogue import load_gpu
 from specs.model import ModelSpec
 from specs.model_catalogue import resolve_model
 from specs.serve_plan import EnginePlan
-from specs.serving_formats import kv_format, supports, weight_format
 from time_model.serving_benchmark import DataSet, data_set, data_set_of_lengths, offline_requests
 
 MEASURED = frozenset(
@@ -57,6 +57,9 @@ class Case:
     requests: int = 0
     """Requests of the run; 0: as many as a steady state takes."""
     max_batch: int | None = None
+    """Sequences that one instance runs at once, all its attention ranks and pipeline stages together (EnginePlan.batch)."""
+    concurrency: int | None = None
+    """Requests under way in the whole deployment, each followed by the next."""
     limits: tuple[float, float] | None = None
     """99th percentiles of TTFT and TPOT in seconds that a published MLPerf Server rate is the largest within."""
     assumed: tuple[str, ...] = field(default=())
@@ -74,17 +77,20 @@ def read_case(row: Row) -> Case:
     model, notes = resolve_model(_gpt_size(name))
     gpu = load_gpu(GPU_WORDS.get(cell(row, "gpu").lower(), cell(row, "gpu")))
     engine = read_engine(cell(row, "backend"), cell(row, "backend_version"), assumed)
-    if cell(row, "isl"):
-        lengths = data_set_of_lengths(_length(row, "isl"), _length(row, "osl"))
-    else:
-        lengths = replace(data_set(f"mlperf-{model.name}"), osl=_length(row, "osl"))
-        assumed.append(f"input lengths of {lengths.name}")
+    lengths = _lengths(row, model, assumed)
     gpus = degree(row, "n_gpus", None)
-    load = _load(row)
+    load, at_once = _load(row, assumed), _at_once(row)
     rate = _rate(row) if load == "open" else 0.0
     requests = _requests(row, load, lengths)
-    batch = count_of(row, "max_batch") or (1 if load == "single" else None)
-    plans = _plans(row, model, gpu, gpus, assumed)
+    batch, users = count_of(row, "max_batch"), None
+    if at_once and load != "open":
+        word, count = at_once
+        batch, users = (batch, count) if word == "concurrency" else (min(count, batch or count), None)
+    if load == "single":
+        batch, users = 1, None
+    plans = read_plans(row, model, gpu, engine, gpus, assumed)
+    if users is not None:
+        plans = _busy(plans, users)
     return Case(
         model=model,
         gpu=gpu,
@@ -96,13 +102,30 @@ def read_case(row: Row) -> Case:
         rate=rate,
         requests=requests,
         max_batch=batch,
+        concurrency=users,
         limits=_limits(row) if load == "open" else None,
         assumed=(*notes, *assumed),
     )
 
 
 def _gpt_size(name: str) -> str:
-    return name[4:] if name.upper().startswith("GPT-") and name[4:5].isdigit() else name
+    """`GPT-20B` of published tables as the size 20B of the GPT-3 family; other names as they are."""
+    found = re.fullmatch(r"GPT-([0-9.]+[BMT])", name, re.IGNORECASE)
+    return found[1] if found else name
+
+
+def _lengths(row: Row, model: ModelSpec, assumed: list[str]) -> DataSet:
+    if cell(row, "isl"):
+        return data_set_of_lengths(_length(row, "isl"), _length(row, "osl"))
+    try:
+        lengths = replace(data_set(f"mlperf-{model.name}"), osl=_length(row, "osl"))
+    except UnknownNameError as error:
+        if cell(row, "kind") != "mlperf":
+            raise InputError("cell isl is empty: how many input tokens does a request have on average?") from None
+        known = ", ".join(name.removeprefix("mlperf-") for name in error.known if name.startswith("mlperf-"))
+        raise InputError(f"cell isl is empty, and MLPerf's input lengths are known for {known} only") from None
+    assumed.append(f"input lengths of {lengths.name}")
+    return lengths
 
 
 def _length(row: Row, key: str) -> float:
@@ -113,24 +136,56 @@ def _length(row: Row, key: str) -> float:
 
 
 def read_engine(backend: str, version: str, assumed: list[str]) -> EngineSpec:
-    """The engine of `backend` and `backend_version`; the nearest generation where the version is not known."""
-    for name in (f"{backend} {version}".strip(), backend):
-        try:
-            return load_engine(name)
-        except UnknownNameError:
-            continue
-    engine = load_engine("trtllm-0.14" if backend == "FasterTransformer" else "trtllm-1.2")
-    assumed.append(f"engine {backend or '(none)'} priced as {engine.name}")
+    """The engine of `backend` and `backend_version`; the nearest generation, said in `assumed`, where there is none."""
+    try:
+        return load_engine(f"{backend} {version}".strip())
+    except UnknownNameError:
+        pass
+    engine = nearest_release(backend, version)
+    if engine is None:
+        engine = load_engine("trtllm-0.14" if backend.lower() == "fastertransformer" else "trtllm-1.2")
+        assumed.append(f"engine {f'{backend} {version}'.strip() or '(none)'} priced as {engine.name}")
+    elif not engine.is_release(version):
+        assumed.append(f"backend_version {version} priced as {engine.name} ({engine.description})")
     return engine
 
 
-def _load(row: Row) -> str:
+AT_ONCE = re.compile(r"(?<![a-z])(batch(?:[ _-]?size)?|bs|concurrency)[ =:_-]*([0-9]{1,7})(?![0-9])")
+"""`batch 8`, `batch size 32`, `concurrency 16`, `latency_bs1`: how many requests are under way."""
+ONE_AT_A_TIME = ("singlestream", "single stream", "single_stream", "single-stream")
+"""MLPerf's scenario: the next query is sent when the last is answered (mlcommons/inference_policies, inference_rules.adoc)."""
+
+
+def _at_once(row: Row) -> tuple[str, int] | None:
+    """(`batch` or `concurrency`, its number) where scenario or kind says so."""
+    for key in ("scenario", "kind"):
+        found = AT_ONCE.search(cell(row, key).lower())
+        if found:
+            if not int(found[2]):
+                raise InputError(f"cell {key}={cell(row, key)[:40]!r}: at least 1 request at once")
+            return "concurrency" if found[1] == "concurrency" else "batch", int(found[2])
+    return None
+
+
+def _load(row: Row, assumed: list[str]) -> str:
     kind, scenario = cell(row, "kind"), cell(row, "scenario").lower()
-    if kind == "latency_bs1" or scenario == "batch 1":
+    at_once = _at_once(row)
+    if (at_once and at_once[1] == 1) or scenario.startswith(ONE_AT_A_TIME):
         return "single"
-    if scenario.startswith("offline") or kind == "max_throughput" or not cell(row, "offered_qps"):
+    if scenario.startswith("offline") or kind == "max_throughput" or at_once:
+        return "offline"
+    if not cell(row, "offered_qps"):
+        assumed.append("offered_qps is empty: a queue that never empties")
         return "offline"
     return "open"
+
+
+def _busy(plans: tuple[EnginePlan, ...], users: int) -> tuple[EnginePlan, ...]:
+    """Those of which no instance idles with so many requests under way."""
+    busy = tuple(plan for plan in plans if plan.replicas <= users)
+    if not busy:
+        raise InputError(f"concurrency {users} leaves instances idle: there are {plans[0].replicas}; give one's n_gpus")
+    return busy
 
 
 def _rate(row: Row) -> float:
@@ -157,37 +212,6 @@ def _limits(row: Row) -> tuple[float, float] | None:
 
 def _requests(row: Row, load: str, lengths: DataSet) -> int:
     first = cell(row, "scenario").split(" ")[0]
-    if first.isdigit():
-        return int(first)
+    if re.fullmatch(r"[0-9]{1,7}", first):
+        return max(int(first), 1)
     return offline_requests(lengths.isl, lengths.osl) if load == "offline" and cell(row, "kind") != "mlperf" else 0
-
-
-def _plans(row: Row, model: ModelSpec, gpu: GpuSpec, gpus: int, assumed: list[str]) -> tuple[EnginePlan, ...]:
-    weights, kv = _formats(row, gpu, assumed)
-    pp, adp, ep = (degree(row, key) for key in ("pp", "attn_dp", "ep"))
-    given = count_of(row, "tp")
-    degrees: Sequence[int] = [given or 1]
-    if given is None:
-        degrees = [tp for tp in (1, 2, 4, 8) if gpus % (tp * pp * adp) == 0 and model.num_attention_heads % tp == 0]
-        if not degrees:
-            raise InputError(f"cell tp is empty, and none of 1, 2, 4, 8 with pp {pp} x attn_dp {adp} divides n_gpus {gpus}")
-        assumed.append("tp: the best of " + ", ".join(map(str, degrees)))
-    plans = []
-    for tp in degrees:
-        replicas, rest = divmod(gpus, tp * pp * adp)
-        if rest or not replicas:
-            raise InputError(f"tp {tp} x pp {pp} x attn_dp {adp} does not divide n_gpus {gpus}")
-        plans.append(EnginePlan(tp=tp, pp=pp, ep=ep, adp=adp, weights=weights, kv=kv, replicas=replicas))
-    return tuple(plans)
-
-
-def _formats(row: Row, gpu: GpuSpec, assumed: list[str]) -> tuple[str, str]:
-    text, cache = cell(row, "weights"), cell(row, "kv")
-    if not text:
-        text = "fp8" if supports(gpu, "fp8") else "bf16"
-        assumed.append(f"weights {text}")
-    weights = weight_format(text)
-    if not cache:
-        cache = "bf16" if weights == "bf16" else "fp8"
-        assumed.append(f"KV cache {cache}")
-    return weights, kv_format(cache)

@@ -11,7 +11,7 @@ import numpy as np
 from autoconfig.serving import disaggregated
 from autoconfig.serving.disaggregated import prefill_memory
 from autoconfig.serving.engine_limits import limit as engine_limit
-from autoconfig.serving.miss import missed, nearest_row, no_deployment, over_text
+from autoconfig.serving.miss import missed, missed_limits, nearest_row, no_deployment, over_text
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
 from autoconfig.serving.reasons import sensitivity, why
 from autoconfig.serving.search import Deployments, search, single
@@ -20,6 +20,7 @@ from autoconfig.serving.space import layouts
 from memory_model.serving import ServingMemory, weight_parts_bytes
 from specs.errors import InputError
 from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
+from specs.serving_formats import supports
 from specs.units import GIB
 from time_model.serving_costs import iteration_parts
 from time_model.serving_layout import Pricer
@@ -169,7 +170,8 @@ def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentRepo
     tried = [(_over(question, one.latency), one, one.latency) for one in reports if one.latency is not None]
     over, one, latency = min(tried, key=lambda each: each[0])
     return one, (
-        f"limits cannot be met: in the simulation the nearest deployment misses by {over_text(over)}, with "
+        f"limits cannot be met: in the simulation the nearest deployment misses by {over_text(over)} "
+        f"({missed_limits(question, latency.ttft_s['mean'], latency.tpot_s['mean'])}), with "
         f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus or wider limits"
     )
 
@@ -251,6 +253,8 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
         return text, None, f"takes {own.gpus} GPUs, there are {question.num_gpus}"
     if question.model.num_attention_heads % own.tp:
         return text, None, f"tp={own.tp} does not divide the {question.model.num_attention_heads} attention heads"
+    if not supports(question.gpu, own.weights):
+        return text, None, f"{question.gpu.id} does not multiply in weights={own.weights}"
     why = engine_limit(question.engine, own)
     if why:
         return text, None, why

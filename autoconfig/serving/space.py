@@ -45,11 +45,7 @@ def layouts(
                     or (adp > 1 and tp > 1 and stage > per_node)
                 ):
                     continue
-                for ep in [e for e in divisors(stage) if (model.num_moe_experts or 1) % e == 0] if model.is_moe else [1]:
-                    if (adp > 1 and ep not in (1, stage)) or (
-                        stage // ep > 1 and model.is_moe and model.moe_ffn_hidden_size % (stage // ep)
-                    ):
-                        continue
+                for ep in expert_degrees(model, tp, adp):
                     for form in weight_formats(gpu, weights):
                         for kv in caches or SEARCHED_KV:
                             plan = EnginePlan(
@@ -59,6 +55,17 @@ def layouts(
                                 getattr(plan, key) in values for key, values in wish.items() if key not in ("batch", "tokens")
                             ):
                                 yield plan
+
+
+def expert_degrees(model: ModelSpec, tp: int, adp: int) -> list[int]:
+    """Every ep of a stage of tp x adp ranks: it divides the experts and the ranks, and the rest divides an expert's width; all
+    ranks or 1 with attention data parallelism."""
+    if not model.is_moe:
+        return [1]
+    stage, experts, width = tp * adp, model.num_moe_experts or 1, model.moe_ffn_hidden_size
+    return [
+        ep for ep in divisors(stage) if experts % ep == 0 and width % (stage // ep) == 0 and (adp == 1 or ep in (1, stage))
+    ]
 
 
 def loads(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, plan: EnginePlan) -> bool:

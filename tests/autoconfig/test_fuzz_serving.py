@@ -5,6 +5,7 @@ import csv
 import json
 from collections import Counter
 
+import click
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.answer_json import schema
 from autoconfig.cli_inference import search_inference
-from autoconfig.cli_study import NAMES
+from autoconfig.cli_study import study_options
+from autoconfig.serving.predict import OUR_ERROR
 from autoconfig.serving.validate import published_rows
 from tests.autoconfig.test_fuzz import CONFIG, GARBAGE
 
@@ -27,15 +29,14 @@ VALUES = {
     "--fix": ["tp=2", "pp=4", "adp=8", "ep=8", "weights=fp8", "weights=int4", "kv=bf16", "batch=32", "tokens=100"],
     "--include": ["tp=1", "tp=8,batch=4", "tp=2,pp=2,replicas=2", "prefill(tp=1)+decode(tp=1)", "tp=7", "adp=4,ep=4", "tp=3"],
     "--prefix-hit": ["0", "0.5", "1"], "--draft-tokens": ["0", "3", "64"], "--acceptance": ["0", "0.7", "1"],
-    "--imbalance": ["1", "3"], "--kv-memory-ratio": ["0.1", "0.9", "1"], "--price": ["2.5"], "--top": ["1", "20"],
-    "--simulate": ["0", "1", "3"], "--calibration": ["good.json", "none.json"],
-    "--export": ["run", "good.json"], "--report": ["a.html", "b.txt"],
+    "--imbalance": ["1", "3"], "--kv-memory-ratio": ["0.1", "0.9", "1"], "--price": ["2.5"],
+    "--calibration": ["good.json", "none"], "--top": ["1", "20"],
+    "--simulate": ["0", "1", "3"], "--export": ["run", "good.json"], "--report": ["a.html", "b.txt"],
 }  # fmt: skip
-MEASURING = {"--profile", "--resume", "--study", *(f"--{name.replace('_', '-')}" for name in NAMES)}
-"""Start real jobs; tests/autoconfig/test_serving_profile.py has them."""
-SWITCHES = sorted(
-    {o for p in search_inference.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)} - MEASURING
-)
+OF_A_STUDY = {p.name for p in click.command()(study_options(lambda **_: None)).params}
+"""Of --profile, which starts jobs: tests/autoconfig/test_serving_profile.py."""
+PARAMETERS = [p for p in search_inference.params if p.name not in OF_A_STUDY]
+SWITCHES = sorted({o for p in PARAMETERS if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)})
 MODELS = [
     "llama3-8b",
     "mixtral-8x7b",
@@ -59,7 +60,7 @@ ROWS = published_rows()[::25]
 
 
 def test_every_option_of_the_command_is_drawn():
-    options = {o for p in search_inference.params for o in p.opts} - {"--model", "--gpus", "--gpu"} - MEASURING
+    options = {o for p in PARAMETERS for o in p.opts} - {"--model", "--gpus", "--gpu"}
     assert options == {*VALUES, *SWITCHES} - {"--aggregated-only", "--whole-prompts"}
 
 
@@ -156,6 +157,8 @@ def run_predictions(autoconfig, workplace, count):
         arguments = ["predict", "--inference", *files, *([odd] if one_in == 15 else [])]
         done = autoconfig.run(*arguments)
         ends_well(done, [*arguments, rows])
+        if done.exit_code == 0:
+            assert OUR_ERROR not in (workplace / "out.csv").read_text(encoding="utf-8"), rows
         codes[done.exit_code] += 1
 
     every_table_ends_well()

@@ -139,3 +139,17 @@ def test_a_cache_that_the_engine_cannot_hold_is_refused(exported, engine):
     plan = one.plan.decode.replace(kv="int8")
     with pytest.raises(UnsupportedError, match=r"cache in int8.*bf16, fp8"):
         export_texts(question, type(one)(**{**vars(one), "plan": type(one.plan)(decode=plan)}))
+
+
+def test_prefix_hits_are_in_the_benchmark_and_speculation_is_said_to_be_missing(autoconfig, tmp_path):
+    asked = ["search", "--inference", "--model", "llama3-8b", "--gpus", "1", "--isl", "1000", "--osl", "100"]
+    asked += ["--fix", "weights=bf16", "--engine", "vllm", "--simulate", "0"]
+    drafts = ["--draft-tokens", "3", "--acceptance", "0.7"]
+    done = autoconfig.run(*asked, *drafts, "--prefix-hit", "0.8", "--export", str(tmp_path / "a"))
+    assert done.exit_code == 0 and "not written: speculation with 3 draft tokens a step, 2.53 tokens" in done.stderr
+    script = (tmp_path / "a" / "serve.sh").read_text(encoding="utf-8")
+    assert "# not written: speculation" in script and "--speculative-config" in done.stderr
+    read = options(tmp_path / "a", "benchmark.sh")
+    assert (read["--random-prefix-len"], read["--random-input-len"]) == ("800", "200")
+    plain = autoconfig.run(*asked, "--export", str(tmp_path / "b"))
+    assert "not written" not in plain.stderr and "--random-prefix-len" not in options(tmp_path / "b", "benchmark.sh")

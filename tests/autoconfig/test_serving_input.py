@@ -1,6 +1,7 @@
 """What a serving question may ask about: drawn lengths, recorded traces, and what the answers say of them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -192,6 +193,7 @@ def test_bursts_that_break_the_limits_take_more_gpus():
     assert found.reports[0].gpus > 1
     lost = answer(ServeRequest(**{**common, "gpus": 1, "trace": burst(400, 3000), "ttft_s": 0.2}))
     assert not lost.reports and "in the simulation the nearest deployment misses by" in lost.miss
+    assert " ms of at most " in lost.miss
     assert lost.nearest.latency.goodput_ratio < 1.0
 
 
@@ -269,7 +271,7 @@ def test_rows_are_checked_as_files_are():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"fix": ("tp=3",)}, "no layout of llama3-8b on 8 GPUs has tp=3; there are tp = 1, 2, 4, 8"),
+        ({"fix": ("tp=3",)}, "no layout of llama3-8b on 8 GPUs has tp=3 (32 attention heads); there are tp = 1, 2, 4, 8"),
         ({"fix": ("tp=8,pp=4",)}, "tp=8, pp=4 together; drop a --fix"),
         ({"fix": ("batch=1000000",)}, "no deployment matches --fix batch=1000000: a batch is 1 to about"),
         ({"fix": ("tokens=100",)}, "tokens holds a whole prompt of 1,000"),
@@ -294,3 +296,39 @@ def test_prompts_of_the_closed_form_cost_what_the_drawn_ones_do():
     each = np.mean([table.seconds(0.0, 1.0, 1.0, tokens, tokens) for tokens in drawn])
     closed = Pricer(lengths=question.lengths).prices(job).seconds(0.0, 1.0, 1.0, question.lengths.prompt)
     assert float(closed) == pytest.approx(each, rel=0.05)
+
+
+def test_a_miss_names_the_limit_and_why_a_value_of_fix_is_in_no_layout():
+    asked = ServeRequest(model="llama3-8b", gpus=6, gpu="h100", isl=500, osl=100, simulate=0)
+    assert "(TPOT " in answer(replace(asked, tpot_s=1e-5)).miss
+    reasons = {
+        "tp=3": "tp=3 (32 attention heads)",
+        "pp=4": "pp=4 (6 GPUs)",
+        "ep=2": "ep=2 (a dense model)",
+        "tp=16": "tp=16 (at most 6 GPUs",
+    }
+    for fixed, reason in reasons.items():
+        assert reason in answer(replace(asked, fix=(fixed,))).miss
+
+
+def test_an_included_plan_in_a_format_that_the_gpu_lacks_is_refused():
+    asked = ServeRequest(model="llama3-8b", gpus=1, gpu="h100", isl=500, osl=100, simulate=0)
+    (_, found, why), (_, priced, _) = answer(replace(asked, include=("tp=1,weights=nvfp4", "tp=1,weights=int4"))).included
+    assert found is None and why == "h100-sxm-80gb does not multiply in weights=nvfp4" and priced is not None
+
+
+def test_messages_of_the_command_line(autoconfig):
+    asked = ["search", "--inference", "--gpus", "1", "--isl", "500", "--osl", "100", "--simulate", "0", "--top", "1"]
+    llama = [*asked, "--model", "llama3-8b"]
+    for arguments, message in (
+        ([*llama, "--ttft", "2000"], "write 2000ms or 2000s"),
+        ([*llama, "--goal", "cost"], "--goal cost needs --price"),
+        ([*llama, "--gpu", "mi300x"], "a chip like it, but on a100-80gb, b200-180gb, b300-288gb"),
+        ([*llama, "--engine", "tgi"], "there are megatron, sglang, trtllm-0.12"),
+        ([*asked, "--model", "t5-11b"], "only decoder-only transformers can be planned"),
+    ):
+        done = autoconfig.run(*arguments)
+        assert done.exit_code == 2 and message in " ".join(done.stderr.split())
+    assert autoconfig.run(*llama, "--ttft", "2000s").exit_code == 0
+    shown = autoconfig.run(*llama, "--goal", "cost", "--price", "2.5")
+    assert shown.exit_code == 0 and "per million output tokens" in shown.stdout

@@ -132,7 +132,7 @@ def test_ambiguous_beginnings_name_the_candidates(name, candidates):
     assert all(gpu in str(caught.value) for gpu in candidates)
 
 
-@pytest.mark.parametrize("name", ["", "  ", "nvidia", "h1000", "A100-PCIE-40GB", "../software/litgpt", "h100-sxm-80gb.json",
+@pytest.mark.parametrize("name", ["", "  ", "nvidia", "h1000", "A100-PCIE-20GB", "../software/litgpt", "h100-sxm-80gb.json",
                                   "*", "\0"])
 def test_unknown_names_are_refused(name):
     with pytest.raises(UnknownNameError, match="autoconfig gpus"):

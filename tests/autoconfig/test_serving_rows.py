@@ -1,0 +1,166 @@
+"""How the cells of a table of serving runs are read: words of people and engines, loads, layouts, engine versions."""
+
+import pytest
+
+from autoconfig.serving import predict
+from autoconfig.serving.predict import OUR_ERROR, predict_rows
+from autoconfig.serving.rows import Case, read_case
+from specs.engine import engine_names, load_engine, nearest_release
+from specs.errors import InputError
+
+ROW = {
+    "kind": "max_throughput", "model": "Llama-3.1-8B", "gpu": "h100", "n_gpus": "8", "tp": "8", "isl": "1000", "osl": "200",
+    "weights": "fp8", "kv": "fp8", "backend": "trtllm-pytorch", "backend_version": "main/1.2", "scenario": "offline",
+}  # fmt: skip
+
+
+def case_of(**cells: str) -> Case:
+    return read_case({**ROW, **cells})
+
+
+def test_a_number_of_requests_is_written_in_digits():
+    assert case_of(kind="online_qps", scenario="40 requests", offered_qps="2").requests == 40
+    assert case_of(scenario="\u00b2 requests").requests == case_of().requests
+
+
+def test_a_mistake_of_ours_costs_one_row_only(monkeypatch):
+    plain, read = predict_rows([ROW])[0], predict.read_case
+    monkeypatch.setattr(predict, "read_case", lambda row: read(row) if row["tp"] == "8" else 1 / 0)
+    rest = predict_rows([{**ROW, "tp": "4"}, ROW])
+    assert rest[0].failed and OUR_ERROR in rest[0].note and rest[1].out_tok_s_gpu == plain.out_tok_s_gpu
+
+
+def test_attention_ranks_counted_inside_of_tp():
+    case = case_of(attn_dp="8")
+    assert (case.plans[0].tp, case.plans[0].adp, case.plans[0].replicas) == (1, 8, 1)
+    assert "tp 8 holds attn_dp 8: tp 1 x attn_dp 8" in case.assumed
+    assert case_of(tp="1", attn_dp="8").plans == case.plans
+    with pytest.raises(InputError, match="does not divide n_gpus"):
+        case_of(tp="8", attn_dp="3")
+
+
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        ({"model": "GPT-3 175B", "kv": "fp8"}, "gpt3-175b"),
+        ({"model": "GPT-20B"}, "gpt3-20b"),
+        ({"kv": "fp8_e5m2"}, "fp8"),
+        ({"kv": "FP8_E4M3"}, "fp8"),
+        ({"weights": "w8a8"}, "int8"),
+        ({"weights": "W4A8-AWQ"}, "int4"),
+        ({"gpu": "A100-PCIE-40GB", "weights": "bf16"}, "a100-pcie-40gb"),
+        ({"gpu": "NVIDIA A100 80GB PCIe", "weights": "bf16"}, "a100-pcie-80gb"),
+    ],
+)
+def test_words_of_people_and_engines(cells, found):
+    case = case_of(**cells)
+    plan = case.plans[0]
+    assert found in {case.model.name, case.gpu.id, plan.kv if "kv" in cells else "", plan.weights if "weights" in cells else ""}
+
+
+@pytest.mark.parametrize(
+    ("cells", "load", "batch", "users"),
+    [
+        ({"scenario": "SingleStream", "kind": "mlperf"}, "single", 1, None),
+        ({"scenario": "batch 1", "kind": ""}, "single", 1, None),
+        ({"scenario": "batch 8", "kind": "latency"}, "offline", 8, None),
+        ({"scenario": "", "kind": "latency_bs4"}, "offline", 4, None),
+        ({"scenario": "batch size 32", "kind": ""}, "offline", 32, None),
+        ({"scenario": "concurrency 16", "kind": ""}, "offline", None, 16),
+        ({"scenario": "concurrency: 16", "kind": "", "max_batch": "64"}, "offline", 64, 16),
+        ({"scenario": "offline inf rate"}, "offline", None, None),
+    ],
+)
+def test_how_many_requests_are_under_way(cells, load, batch, users):
+    case = case_of(**cells)
+    assert (case.load, case.max_batch, case.concurrency) == (load, batch, users)
+
+
+def test_users_are_shared_by_the_instances_and_a_batch_is_one_instances():
+    users, batch, alone = predict_rows(
+        [
+            {**ROW, "kind": "", "tp": "2", "scenario": "concurrency 32"},
+            {**ROW, "kind": "", "tp": "2", "scenario": "batch 8"},
+            {**ROW, "kind": "", "tp": "2", "scenario": "batch 32"},
+        ]
+    )
+    assert users.tpot_ms == batch.tpot_ms and alone.tpot_ms > 1.05 * batch.tpot_ms
+    assert users.latency_ms and users.out_tok_s_gpu == batch.out_tok_s_gpu
+    with pytest.raises(InputError, match="concurrency 2 leaves instances idle"):
+        case_of(kind="", tp="2", scenario="concurrency 2")
+
+
+def test_open_degrees_of_experts_are_tried_with_tp():
+    case = case_of(model="DeepSeek-R1", gpu="h200", tp="")
+    tried = {(plan.tp, plan.adp, plan.ep) for plan in case.plans}
+    assert {(8, 1, 1), (8, 1, 8), (1, 8, 8), (1, 8, 1)} <= tried and all(tp * adp <= 8 for tp, adp, _ in tried)
+    assert not any(tp > 1 and adp > 1 for tp, adp, _ in tried), "TensorRT-LLM has no such layout"
+    assert {"tp: the best of 1, 2, 4, 8", "attn_dp: the best of 1, 2, 4, 8", "ep: the best of 1, 2, 4, 8"} <= set(case.assumed)
+    assert {plan.ep for plan in case_of(model="DeepSeek-R1", gpu="h200", tp="", ep="4").plans} == {4}
+    assert len(case_of(tp="").plans) == 4
+    best = predict_rows([{**ROW, "model": "DeepSeek-R1", "gpu": "h200", "tp": ""}])[0]
+    given = predict_rows([{**ROW, "model": "DeepSeek-R1", "gpu": "h200", "attn_dp": "8", "ep": "8"}])[0]
+    assert best.fits and best.out_tok_s_gpu >= given.out_tok_s_gpu
+    with pytest.raises(InputError, match="vLLM's expert parallelism"):
+        case_of(model="DeepSeek-R1", tp="", attn_dp="4", ep="2", backend="vllm", backend_version="")
+
+
+def test_a_batch_is_of_all_attention_ranks_together():
+    """As in a plan: 64 sequences of 8 ranks are 8 a rank."""
+    whole = predict_rows([{**ROW, "tp": "1", "attn_dp": "8", "max_batch": "64"}])[0]
+    rank = predict_rows([{**ROW, "tp": "1", "max_batch": "8"}])[0]
+    assert whole.tpot_ms == pytest.approx(rank.tpot_ms, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"isl": ""}, "cell isl is empty: how many"),
+        ({"isl": "", "kind": "mlperf"}, "known for llama2-70b, mixtral-8x7b only"),
+        ({"tp": "3", "n_gpus": "3"}, "tp 3 does not divide the 32 attention heads"),
+        ({"pp": "64", "tp": "1", "n_gpus": "64"}, "pp 64 is more than the 32 layers"),
+        ({"scenario": "batch 0"}, "at least 1"),
+    ],
+)
+def test_what_cannot_be_read(cells, message):
+    with pytest.raises(InputError, match=message):
+        case_of(**cells)
+
+
+@pytest.mark.parametrize(
+    ("cells", "note"),
+    [
+        ({"gpu": "a100", "weights": "nvfp4"}, "a100-80gb does not multiply in nvfp4"),
+        ({"gpu": "a100", "weights": "fp8"}, "a100-80gb does not multiply in fp8"),
+        ({"weights": "w4a8_awq"}, "weights w4a8_awq priced as int4"),
+        ({"kind": "", "scenario": "Server"}, "offered_qps is empty"),
+        ({"backend": "trtllm", "backend_version": "0.9"}, "backend_version 0.9 priced as trtllm-0.14"),
+        ({"backend": "vllm", "backend_version": "0.6.2"}, "backend_version 0.6.2 priced as vllm"),
+        ({"backend": "fastertransformer", "backend_version": ""}, "engine fastertransformer priced as trtllm-0.14"),
+        ({"backend": "tgi", "backend_version": "2.0"}, "engine tgi 2.0 priced as trtllm-1.2"),
+    ],
+)
+def test_what_stands_in_is_said(cells, note):
+    assert any(note in one for one in case_of(**cells).assumed)
+    assert not case_of().assumed
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "engine"),
+    [
+        ("trtllm", "0.15.0", "trtllm-0.14"),
+        ("TRTLLM-engine", "v0.16.0", "trtllm-0.17"),
+        ("tensorrt_llm", "0.21", "trtllm-0.20"),
+        ("trtllm", "1.1.0rc2", "trtllm-1.2"),
+        ("trtllm (submitter)", "0.20", "trtllm-0.12"),
+        ("sglang", "0.4", "sglang"),
+    ],
+)
+def test_the_nearest_release_stands_in(backend, version, engine):
+    found = nearest_release(backend, version)
+    assert found is not None and found.name == engine and engine in engine_names()
+
+
+def test_releases_are_told_apart():
+    assert load_engine("trtllm-0.14").is_release("0.14.0") and load_engine("trtllm-0.14").is_release("")
+    assert not load_engine("trtllm-0.14").is_release("1.4") and nearest_release("tgi", "2") is None
