@@ -5,10 +5,12 @@ The jobs are the stand-in of tests/profiler: real processes that answer from a r
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +29,7 @@ from profiler.errors import RunnerError
 from specs.errors import FileError
 from tests.api.cluster import begin_worker, copied, ended, wait_for
 
-from tests.api.conftest import Running, start  # isort: skip - it puts the helpers below on the path
+from tests.api.conftest import ROOT, Running, start  # isort: skip - it puts the helpers below on the path
 from study_help import fake_python, left_over
 
 pytestmark = pytest.mark.xdist_group("service-postgresql")
@@ -121,6 +123,24 @@ def place(tmp_path, listening) -> Iterator[Place]:
     found = Place(tmp_path, listening)
     yield found
     found.stop()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs megatron-core: make test installs it")
+def test_a_model_in_the_body_is_measured_on_the_cpu_of_a_worker(place, tmp_path):
+    small = tmp_path / "python-with-a-small-table"
+    small.write_text(
+        f'#!/bin/bash\ncase "$*" in *kernels.benchmark*) set -- "$@" --set tiny --ranks 1;; esac\nexec {sys.executable} "$@"\n'
+    )
+    small.chmod(0o755)
+    place.python = small
+    model = json.loads((ROOT / "docs/examples/tiny_model.json").read_text())
+    short = {"seq_length": 64, "global_batch_size": 1, "steps": 1, "warmup_steps": 1, "budget": "1trials"}
+    accepted = place.client.post("/v1/searches", json={"model": model, "gpus": 1, "profile": True, "device": "cpu", **short})
+    place.worker()
+    found = wait_for(lambda: ended(place.client, accepted.json()["id"]), 120)
+    assert found["state"] == "done", found["problem"]
+    best = place.client.get(f"/v1/searches/{found['id']}/plans").json()["best"]
+    assert best["outcome"] == "measured" and best["measured_s"] > 0
 
 
 UPGRADE = ("return self._answer(identity)", "identity = str(identity)\n            return self._answer(identity)")
