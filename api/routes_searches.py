@@ -162,7 +162,7 @@ def _result(engine: sa.Engine, identity: str) -> bytes:
 
 async def _found(request: HttpRequest) -> searches.Search | None:
     identity = request.path_params["search_id"]
-    return await run_in_threadpool(searches.get, service_of(request).engine, identity) if len(identity) <= 36 else None
+    return await run_in_threadpool(searches.get, service_of(request).engine, identity)
 
 
 def _missing(request: HttpRequest) -> Response:

@@ -119,10 +119,20 @@ def _by_key(engine: sa.Engine, owner: str, key: str, text: str) -> Search | None
 
 
 def get(engine: sa.Engine, identity: str) -> Search | None:
-    """The search of this id."""
+    """The search of this id; None where there is none, as where it is no id at all."""
+    if not _is_id(identity):
+        return None
     with engine.connect() as connection:
         row = connection.execute(sa.select(SEARCHES).where(SEARCHES.c.id == identity)).first()
     return None if row is None else _search(row)
+
+
+def _is_id(text: str) -> bool:
+    """Ids are UUIDs as `submit` writes them; a database may refuse other texts (PostgreSQL: one with a zero byte)."""
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def listed(engine: sa.Engine, *, after: int, limit: int, state: str | None = None) -> list[Search]:
@@ -193,6 +203,9 @@ def _move(connection: sa.Connection, identity: str, state: str, before: tuple[st
 
 
 def _add_event(connection: sa.Connection, identity: str, kind: str, data: dict[str, Any]) -> None:
+    """The next event. The search's row is locked: two that read the same last number would write the same one (SQLite has one
+    writer at a time and no such lock)."""
+    connection.execute(sa.select(SEARCHES.c.number).where(SEARCHES.c.id == identity).with_for_update())
     last = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.number), 0) + 1).where(EVENTS.c.search_id == identity)
     connection.execute(
         EVENTS.insert().values(
