@@ -43,7 +43,8 @@ LOOK_SECONDS = 1.0
 
 
 def measure(task: Task, options: Options) -> tuple[int, bytes]:
-    """The study, from its beginning or from where a dead worker left it. `options`: how this worker runs jobs.
+    """The study, from its beginning or from where a dead worker left it; of a search that was cancelled the jobs that run are
+    ended, and no other begun. `options`: how this worker runs jobs.
 
     Raises LeavingError where the process is to end: jobs that run go on, and the next worker finds them. Raises
     sqlalchemy.exc.SQLAlchemyError where the database fails.
@@ -51,7 +52,7 @@ def measure(task: Task, options: Options) -> tuple[int, bytes]:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with _database_errors():
-                return 200, _study(task, options)
+                return 200, _study(task, options, last=attempt == ATTEMPTS)
         except (RunnerError, FileError):
             LOG.exception("search %s: this worker cannot run jobs (attempt %d of %d)", task.id, attempt, ATTEMPTS)
         except AutoconfigError as error:
@@ -63,19 +64,26 @@ def measure(task: Task, options: Options) -> tuple[int, bytes]:
 
 
 def _wait(task: Task, seconds: float) -> None:
+    """Until it is time, or there are jobs to end."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        task.check()
+    while time.monotonic() < until and not task.cancelled():
+        if task.stopping():
+            raise LeavingError
         time.sleep(min(LOOK_SECONDS, seconds))
 
 
-def _study(task: Task, options: Options) -> bytes:
+def _study(task: Task, options: Options, last: bool) -> bytes:
+    """`last`: a runner that fails is not tried again."""
     budget = parse_budget(task.body.get("budget") or DEFAULT_BUDGET)
     settings = settings_of_options(profile_request(task.body), task.body)
     options = replace(options, job_limit_s=job_limit_s(task.body))
     options.folder.mkdir(parents=True, exist_ok=True)
-    with _only_here(task, options), contextlib.closing(open_session(task.id, settings, options, resume=False)) as session:
-        listener = _Told(task)
+    listener = _Told(task)
+    look_only = listener.control.cancel
+    with (
+        _only_here(task, options),
+        contextlib.closing(open_session(task.id, settings, options, resume=False, look_only=look_only)) as session,
+    ):
         worker = session.worker(
             make_runner(session),
             listener,
@@ -83,7 +91,8 @@ def _study(task: Task, options: Options) -> bytes:
             owner=f"search:{task.id}",
             control=listener.control,
         )
-        reason = worker.run()
+        with _jobs_ended(worker, last):
+            reason = worker.run()
         found = study_found(session, task.body.get("price"))
     body = {**found_json(found), "calibration": session.question.calibration.version, "stopped": reason}
     return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
@@ -98,6 +107,22 @@ def _only_here(task: Task, options: Options) -> Iterator[None]:
         time.sleep(LOOK_SECONDS)
     with lock:
         yield
+
+
+@contextlib.contextmanager
+def _jobs_ended(worker: Worker, last: bool) -> Iterator[None]:
+    """A search that fails leaves no jobs. They go on where the search does: with another attempt, or another worker."""
+    try:
+        yield
+    except (LeavingError, sa.exc.SQLAlchemyError, StorageInternalError):
+        raise
+    except (RunnerError, FileError):
+        if last:
+            worker.abandon()
+        raise
+    except Exception:
+        worker.abandon()
+        raise
 
 
 def _left(budget: Budget, session: Session, seconds: float) -> Budget:
@@ -116,7 +141,8 @@ class _Told(Quiet):
     """Tells the search's followers, and hears of its cancellation and of the process's end."""
 
     def __init__(self, task: Task) -> None:
-        self.control = Control()
+        gone = task.cancelled()
+        self.control = Control(finish=gone, cancel=gone)
         self._task, self._looked = task, time.monotonic()
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:

@@ -50,6 +50,11 @@ class Search:
     ended: datetime | None
     problem: dict[str, Any] | None
 
+    @property
+    def may_have_jobs(self) -> bool:
+        """Cancelled, but the worker that had its jobs may have gone before it heard of it: whoever follows ends them."""
+        return self.state == "cancelled" and self.started is not None and bool(self.body.get("profile"))
+
     def json(self) -> dict[str, Any]:
         """As the API shows it."""
 

@@ -121,11 +121,10 @@ class WorkerProcess:
     def _answer_once(self, identity: str) -> str | None:
         """Idempotent: a search that is over stays as it is; one that was begun is begun again. None: neither ended nor failed,
         the next worker begins it again."""
-        if not searches.begin(self.engine, identity):
-            return "over"
+        open_yet = searches.begin(self.engine, identity)
         found = searches.get(self.engine, identity)
-        assert found is not None
-
+        if found is None or not (open_yet or found.may_have_jobs):
+            return "over"
         try:
             status, body = self.answering(self._task(found))
         except LeavingError:

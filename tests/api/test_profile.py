@@ -21,6 +21,7 @@ from jsonschema import Draft202012Validator
 from optuna.trial import TrialState
 
 from api import profile, searches
+from api.bodies import read_search
 from api.store import WORKERS, engine_of, now
 from api.tasks import LeavingError, Task
 from autoconfig.study.session import Options
@@ -56,7 +57,7 @@ class Place:
     def worker(self, **more: object) -> subprocess.Popen[bytes]:
         """One more."""
         options = ("--profile-folder", str(self.folder / "work"), "--python", str(self.python))
-        self.workers.append(begin_worker(self.database, *options, STAND_IN_EVERY_SECONDS=SECONDS, **more))
+        self.workers.append(begin_worker(self.database, *options, **{"STAND_IN_EVERY_SECONDS": SECONDS, **more}))
         return self.workers[-1]
 
     def search(self, **changes: object) -> str:
@@ -180,6 +181,52 @@ def test_a_cancelled_search_ends_its_jobs(place):
     assert len(place.trials(identity)) < 9
 
 
+def test_a_search_cancelled_while_no_worker_lives_leaves_no_job(place):
+    identity = place.search()
+    worker = place.worker(STAND_IN_EVERY_SECONDS="900")
+    wait_for(lambda: place.runs())
+    worker.terminate()
+    worker.wait(60)
+    assert left_over(place.folder), "jobs outlive the worker"
+    assert place.client.delete(f"/v1/searches/{identity}").json()["state"] == "cancelled"
+    place.worker()
+    wait_for(lambda: not left_over(place.folder) and all(t.state.is_finished() for t in place.trials(identity)))
+    assert [t.user_attrs["outcome"] for t in place.trials(identity)] == ["cancelled"] and [*place.runs().values()] == [1]
+
+
+def a_task(**changes: object) -> Task:
+    """A search that a worker has taken up, without a service."""
+    plain = {
+        "id": "7b0f7a5e-6b6e-4c0e-9f0c-0d6f7f6f7f6f", "body": read_search(json.dumps(QUESTION).encode()), "started": now(),
+        "calibration": lambda: None, "say": lambda kind, data: None, "cancelled": lambda: False, "stopping": lambda: False,
+    }  # fmt: skip
+    return Task(**{**plain, **changes})
+
+
+@pytest.mark.parametrize("how", ["a bug", "the runner"])
+def test_a_search_that_fails_leaves_no_job(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("STAND_IN_EVERY_SECONDS", "900")
+    monkeypatch.setattr(profile, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(profile, "AGAIN_SECONDS", 0.01)
+    seen: list[int] = []
+
+    def look(*_: object) -> bool:
+        if left_over(tmp_path):
+            seen.append(1)
+            raise ValueError("a bug") if how == "a bug" else RunnerError("squeue does not answer")
+        return False
+
+    options = Options(folder=tmp_path / "work", python=str(fake_python(tmp_path)))
+    if how == "a bug":
+        with pytest.raises(ValueError, match="a bug"):
+            profile.measure(a_task(cancelled=look), options)
+    else:
+        monkeypatch.setattr(profile._Told, "tick", look)
+        assert profile.measure(a_task(), options)[0] == 500 and len(seen) == profile.ATTEMPTS
+    assert seen
+    wait_for(lambda: not left_over(tmp_path), 20)
+
+
 def test_questions_that_cannot_be_measured(place):
     place.worker()
     for changes, word in (({"gpu": None}, "gpu"), ({"budget": "soon"}, "budget"), ({"model": "1t", "num_layers": None}, "fit")):
@@ -192,17 +239,14 @@ def test_a_runner_that_fails_for_a_while_is_tried_again(monkeypatch, tmp_path):
     said: list[str] = []
     failures = [RunnerError("squeue does not answer"), FileError("no space left")]
 
-    def study(task: Task, options: object) -> bytes:
+    def study(task: Task, options: object, last: bool) -> bytes:
         if failures:
             raise failures.pop()
         return b"{}"
 
     monkeypatch.setattr(profile, "_study", study)
     monkeypatch.setattr(profile, "AGAIN_SECONDS", 0.01)
-    task = Task(
-        id="x", body={}, started=now(), calibration=lambda: None, say=lambda _, data: said.append(data["text"]),
-        cancelled=lambda: False, stopping=lambda: False,
-    )  # fmt: skip
+    task = a_task(say=lambda _, data: said.append(data["text"]))
     assert profile.measure(task, Options(folder=tmp_path, python="python")) == (200, b"{}") and len(said) == 2
     failures += [RunnerError("sbatch is not on PATH")] * profile.ATTEMPTS
     assert profile.measure(task, Options(folder=tmp_path, python="python"))[0] == 500
