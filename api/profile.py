@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from api.answers import profile_request
 from api.problems import of_error, problem_bytes
-from api.searches import seconds_since
+from api.searches import TRIAL, seconds_since
 from api.tasks import LeavingError, Task
 from autoconfig.cli_study import DEFAULT_BUDGET, job_limit_s, settings_of_options
 from autoconfig.study import trials as names
@@ -155,7 +155,7 @@ class _Told(Quiet):
         data: dict[str, Any] = {"text": ended_line(trial), "trial": trial.number, "outcome": attributes.get(names.OUTCOME)}
         if (seconds := attributes.get(names.STEP_SECONDS)) is not None:
             data["step_seconds"] = seconds
-        self._task.say("trial", data)
+        self._task.say(TRIAL, data)
 
     def tick(self, worker: Worker) -> None:
         """Leave the jobs to the next worker, or end them."""

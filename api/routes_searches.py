@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from api import searches
 from api.bodies import BodyError, read_search
 from api.compute import AnswerCache, render
-from api.context import JSON, guarded, is_json, own_calibration, respond, service_of
+from api.context import DATABASE_AWAY, JSON, guarded, is_json, own_calibration, respond, service_of
 from api.pages import PAGE_PARAMETERS, PageError, bounds_of
 from api.problems import problem
 from api.routes_answers import PLANS_EXAMPLE, problem_responses
@@ -131,11 +131,18 @@ async def events(request: HttpRequest) -> Response:
 
 
 async def _stream(request: HttpRequest, identity: str, last: int) -> AsyncIterator[bytes]:
-    engine = service_of(request).engine
-    silent = 0.0
+    """Ends with the search, or where the caller may no longer listen or the database is away: who comes again goes on."""
+    service = service_of(request)
+    engine, silent = service.engine, 0.0
     while not await request.is_disconnected():
-        found = await run_in_threadpool(searches.get, engine, identity)
-        for event in await run_in_threadpool(searches.events, engine, identity, last):
+        try:
+            if not await service.still_allowed(request, "read"):
+                return
+            found = await run_in_threadpool(searches.get, engine, identity)
+            news = await run_in_threadpool(searches.events, engine, identity, last)
+        except DATABASE_AWAY:
+            return
+        for event in news:
             last, silent = event.number, 0.0
             yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.data}\n\n".encode()
         if found is None or found.state in searches.ENDED:

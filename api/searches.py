@@ -31,6 +31,9 @@ OPEN = ("queued", "running")
 ENDED = ("done", "failed", "cancelled")
 STATES = (*OPEN, *ENDED)
 
+TRIAL = "trial"
+"""The kind of an event that tells of a trial's end."""
+
 
 class ConflictError(Exception):
     """The idempotency key was used for another question."""
@@ -153,8 +156,17 @@ def counts(engine: sa.Engine) -> dict[str, int]:
     """State -> searches."""
     query = sa.select(SEARCHES.c.state, sa.func.count()).group_by(SEARCHES.c.state)
     with engine.connect() as connection:
-        found: dict[str, int] = dict(connection.execute(query).tuples().all())
+        found = {state: count for state, count in connection.execute(query)}
     return {state: found.get(state, 0) for state in STATES}
+
+
+def trials_by_outcome(engine: sa.Engine) -> dict[str, int]:
+    """Outcome -> trials of searches that measure that ended so."""
+    as_json = sa.type_coerce if engine.dialect.name == "sqlite" else sa.cast
+    outcome = as_json(EVENTS.c.data, sa.JSON)["outcome"].as_string().label("outcome")
+    query = sa.select(outcome, sa.func.count()).where(EVENTS.c.kind == TRIAL).group_by(sa.text("outcome"))
+    with engine.connect() as connection:
+        return {name or "": count for name, count in connection.execute(query)}
 
 
 def result_of(engine: sa.Engine, identity: str) -> bytes | None:

@@ -108,6 +108,17 @@ def test_a_revoked_key_is_refused_at_once(locked):
     assert key.split("_", 2)[2] not in json.dumps(listed)
 
 
+def test_a_revoked_key_follows_no_search_on(locked, keys):
+    with locked.client(keys["admin"]) as client:
+        search = client.post("/v1/searches", json={"model": "1.7b", "gpus": 8, "gpu": "a100-80gb"}).json()["id"]
+    key = make_key(locked, "read")
+    with locked.client(key) as client, client.stream("GET", f"/v1/searches/{search}/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "id: 1"
+        assert autoconfig("keys", "revoke", key.split("_")[1], "--database", locked.database).returncode == 0
+        assert "event: state" in [*lines], "the stream ends"
+
+
 def test_secrets_are_not_stored(locked, keys):
     data = Path(locked.database.removeprefix("sqlite:///")).read_bytes()
     assert not any(key.split("_", 2)[2].encode() in data for key in keys.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from api import searches
+from api.app import create_app
+from api.settings import ServiceSettings
 from api.store import WORKERS, engine_of
 from tests.api.cluster import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
@@ -97,6 +101,32 @@ def test_lists_by_state_and_page(with_worker):
     assert with_worker.get("/v1/searches", params={"state": "failed"}).status_code == 200
     assert with_worker.get("/v1/searches", params={"state": "lost"}).status_code == 422
     assert with_worker.get("/v1/searches/none").status_code == 404
+
+
+def test_metrics_count_searches_trials_and_bugs(tmp_path, monkeypatch):
+    app = create_app(ServiceSettings(database=f"sqlite:///{tmp_path}/service.db"))
+    engine = app.state.service.engine
+    app.state.service.compute._running = {("plans", b"a"): None, ("plans", b"b"): None}
+    monkeypatch.setattr(searches, "listed", lambda *_, **__: 1 / 0)
+
+    async def ask() -> list[str]:
+        inside = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=inside, base_url="http://service") as client:
+            found = [(await client.post("/v1/searches", json=QUESTION)).json()["id"] for _ in range(2)]
+            for outcome in ("measured", "measured", "failed"):
+                searches.say(engine, found[0], searches.TRIAL, {"outcome": outcome, "text": "trial"})
+            searches.cancel(engine, found[0])
+            assert (await client.get("/v1/searches")).status_code == 500
+            return (await client.get("/metrics")).text.splitlines()
+
+    lines = asyncio.run(ask())
+    for name, value in {
+        'searches{state="queued"}': 1, 'searches{state="cancelled"}': 1, 'searches{state="done"}': 0,
+        'trials{outcome="measured"}': 2, 'trials{outcome="failed"}': 1, "answers_waiting": 2,
+        'request_seconds_count{route="/v1/searches",status="500"}': 1,
+    }.items():  # fmt: skip
+        assert f"autoconfig_{name} {value:.1f}" in lines
+    engine.dispose()
 
 
 def test_a_database_of_an_older_version_gets_the_columns_that_came_later(tmp_path):
