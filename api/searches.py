@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOSClient
 
-from api.store import EVENTS, SEARCHES, now, utc
+from api.store import EVENTS, SEARCHES, WORKERS, now, utc
 
 QUEUE = "autoconfig-searches"
 PROFILE_QUEUE = "autoconfig-profiles"
@@ -27,6 +27,8 @@ WORKFLOW = "run_search"
 WORKFLOW_VERSION = "autoconfig-searches-1"
 """Which workers may take a search up: raised only where the steps of the workflow change, so that an upgrade between a kill
 and a restart finishes what the older version began."""
+DEAD_AFTER_SECONDS = 12.0
+"""A worker whose count of beats has not changed for so long, by the watcher's own clock, is taken for dead."""
 OPEN = ("queued", "running")
 ENDED = ("done", "failed", "cancelled")
 STATES = (*OPEN, *ENDED)
@@ -58,14 +60,14 @@ class Search:
         """Cancelled, but the worker that had its jobs may have gone before it heard of it: whoever follows ends them."""
         return self.state == "cancelled" and self.started is not None and bool(self.body.get("profile"))
 
-    def json(self) -> dict[str, Any]:
-        """As the API shows it."""
+    def json(self, note: str | None = None) -> dict[str, Any]:
+        """As the API shows it; `note`: what keeps it waiting."""
 
         def moment(value: datetime | None) -> str | None:
             return None if value is None else value.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
         times = {"created": moment(self.created), "started": moment(self.started), "ended": moment(self.ended)}
-        return {"id": self.id, "state": self.state, **times, "question": self.body, "problem": self.problem}
+        return {"id": self.id, "state": self.state, **times, "question": self.body, "problem": self.problem, "note": note}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +160,21 @@ def counts(engine: sa.Engine) -> dict[str, int]:
     with engine.connect() as connection:
         found = {state: count for state, count in connection.execute(query)}
     return {state: found.get(state, 0) for state in STATES}
+
+
+NOBODY_MEASURES = "no worker that measures is there: start autoconfig worker --profile-folder DIR"
+
+
+def note(engine: sa.Engine, search: Search) -> str | None:
+    """What keeps a search waiting; None: nothing but its turn."""
+    if search.state != "queued" or not search.body.get("profile"):
+        return None
+    measuring = (WORKERS.c.profiles == 1) & (WORKERS.c.version == WORKFLOW_VERSION) & WORKERS.c.beaten.is_not(None)
+    query = sa.select(WORKERS.c.beaten, sa.func.now()).where(measuring)
+    with engine.connect() as connection:
+        beats = [(utc(beaten), utc(moment)) for beaten, moment in connection.execute(query)]
+    there = any((moment - beaten).total_seconds() <= DEAD_AFTER_SECONDS for beaten, moment in beats)
+    return None if there else NOBODY_MEASURES
 
 
 def trials_by_outcome(engine: sa.Engine) -> dict[str, int]:

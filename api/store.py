@@ -57,7 +57,10 @@ WORKERS = sa.Table(
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("beat", sa.Integer, nullable=False),
     sa.Column("version", sa.String(64)),
+    sa.Column("profiles", sa.Integer),
+    sa.Column("beaten", sa.DateTime(timezone=True)),
 )
+"""`profiles`: 1 where the worker takes up searches that measure; `beaten`: its last beat by the database's clock."""
 MEASUREMENTS = sa.Table(
     "autoconfig_measurements",
     METADATA,

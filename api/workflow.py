@@ -21,14 +21,12 @@ from dbos import DBOS
 
 from api import measurements, searches
 from api.problems import problem_bytes
-from api.searches import PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
+from api.searches import DEAD_AFTER_SECONDS, PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
 from api.store import WORKERS, dbos_url
 from api.tasks import Answering, LeavingError, Task
 
 LOG = logging.getLogger("autoconfig.worker")
 BEAT_SECONDS = 2.0
-DEAD_AFTER_SECONDS = 12.0
-"""A worker whose count of beats has not changed for so long, by the watcher's own clock, is taken for dead."""
 POLL_SECONDS = 0.3
 GRACE_SECONDS = 10.0
 """How long steps may go on after the order to stop."""
@@ -166,13 +164,15 @@ class WorkerProcess:
         return self.stop.is_set() or self._gone.is_set()
 
     def _first_beat(self) -> None:
+        beat = {"version": WORKFLOW_VERSION, "beat": 0, "beaten": sa.func.now()}
         with self.engine.begin() as connection:
-            connection.execute(WORKERS.insert().values(id=self.id, beat=0, version=WORKFLOW_VERSION))
+            connection.execute(WORKERS.insert().values(id=self.id, profiles=int(self.profiles), **beat))
 
     def _beat(self) -> bool:
         """False where the row is gone: this worker was taken for dead."""
         with self.engine.begin() as connection:
-            done = connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(beat=WORKERS.c.beat + 1))
+            beat = {"beat": WORKERS.c.beat + 1, "beaten": sa.func.now()}
+            done = connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(**beat))
         return done.rowcount == 1
 
     def _take_over(self, dead: str) -> None:
@@ -188,7 +188,7 @@ class WorkerProcess:
     def _leave(self) -> None:
         """The next worker need not wait for the heart to stay still."""
         with self.engine.begin() as connection:
-            connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(beat=LEFT))
+            connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(beat=LEFT, beaten=None))
 
 
 LEFT = -1

@@ -227,12 +227,18 @@ def test_a_search_that_fails_leaves_no_job(tmp_path, monkeypatch, how):
     wait_for(lambda: not left_over(tmp_path), 20)
 
 
-def test_questions_that_cannot_be_measured(place):
+def test_a_question_that_cannot_be_measured(place):
+    row = f"/v1/searches/{place.search(model='1t', num_layers=None)}"
+    assert place.client.get(row).json()["note"] == searches.NOBODY_MEASURES
+    nothing = place.search()
+    searches.begin(place.engine, nothing)
+    searches.end(place.engine, nothing, result=b'{"best": null, "lines": [], "stopped": "the budget is spent"}')
+    refused = place.client.get(f"/v1/searches/{nothing}/export")
+    assert refused.status_code == 409 and "no plan was measured (the budget is spent)" in refused.json()["detail"]
     place.worker()
-    for changes, word in (({"gpu": None}, "gpu"), ({"budget": "soon"}, "budget"), ({"model": "1t", "num_layers": None}, "fit")):
-        identity = place.search(**changes)
-        found = wait_for(lambda identity=identity: ended(place.client, identity))
-        assert found["state"] == "failed" and word in found["problem"]["detail"], found
+    wait_for(lambda: place.client.get(row).json()["note"] is None)
+    found = wait_for(lambda: ended(place.client, row.rsplit("/", 1)[1]))
+    assert found["state"] == "failed" and "fit" in found["problem"]["detail"], found
 
 
 def test_a_runner_that_fails_for_a_while_is_tried_again(monkeypatch, tmp_path):

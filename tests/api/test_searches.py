@@ -67,10 +67,41 @@ def test_an_idempotency_key_makes_one_search(with_worker):
 
 
 def test_a_search_that_cannot_be_answered_fails_with_its_problem(with_worker):
-    identity = with_worker.post("/v1/searches", json={**QUESTION, "model": "nonsense"}).json()["id"]
+    identity = with_worker.post("/v1/searches", json={**QUESTION, "fix": ["tp=3"]}).json()["id"]
     found = wait_for(lambda: ended(with_worker, identity))
-    assert found["state"] == "failed" and found["problem"]["field"] == "model"
+    assert found["state"] == "failed" and "tp=3" in found["problem"]["detail"]
     assert with_worker.get(f"/v1/searches/{identity}/plans").status_code == 409
+
+
+MEASURED = {"profile": True, "gpu": "a100-80gb"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "word"),
+    [
+        ({"model": "nonsense"}, "model", "nonsense"),
+        ({"gpu": None}, "gpu", "say gpu"),
+        ({"budget": "2h"}, "budget", "profile"),
+        ({"steps": 3}, "steps", "profile"),
+        ({**MEASURED, "budget": "soon"}, None, "soon"),
+        ({**MEASURED, "budget": "0m"}, None, "0m"),
+        ({**MEASURED, "steps": -5}, None, "-5"),
+        ({**MEASURED, "job_timeout": "2trials"}, "job_timeout", "2trials"),
+        ({**MEASURED, "gpu": None}, "gpu", "say gpu"),
+        ({**MEASURED, "device": "cpu"}, "device", "leave gpu"),
+    ],
+)
+def test_what_no_search_can_answer_is_refused_at_once(with_worker, changes, field, word):
+    refused = with_worker.post("/v1/searches", json={**QUESTION, **changes})
+    assert refused.status_code == 422 and word in refused.json()["detail"], refused.text
+    assert refused.json().get("field") == field
+
+
+def test_an_export_says_why_there_is_nothing(with_worker):
+    identity = with_worker.post("/v1/searches", json={**QUESTION, "model": "175b", "gpus": 1}).json()["id"]
+    assert wait_for(lambda: ended(with_worker, identity))["state"] == "done"
+    answer = with_worker.get(f"/v1/searches/{identity}/export")
+    assert answer.status_code == 409 and answer.json()["detail"].startswith("no plan fits, so")
 
 
 def test_cancelled_before_a_worker_comes(services):
@@ -139,7 +170,7 @@ def test_a_database_of_an_older_version_gets_the_columns_that_came_later(tmp_pat
     for _ in range(2):
         engine = engine_of(url)
         with engine.connect() as connection:
-            assert connection.execute(sa.select(WORKERS)).all() == [("a", 3, None)]
+            assert connection.execute(sa.select(WORKERS)).all() == [("a", 3, None, None, None)]
         engine.dispose()
 
 
