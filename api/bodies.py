@@ -225,6 +225,12 @@ def read_search(raw: bytes) -> dict[str, Any]:
     return found
 
 
+def asked(body: dict[str, Any]) -> dict[str, Any]:
+    """Of a search's body what is not as it would be if it were left out."""
+    plain = {name: field.get_default(call_default_factory=True) for name, field in SearchBody.model_fields.items()}
+    return {name: value for name, value in body.items() if value is not None and value != plain.get(name)}
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON number")
 

@@ -18,6 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOSClient
 
+from api.bodies import asked
 from api.store import EVENTS, SEARCHES, WORKERS, now, utc
 
 QUEUE = "autoconfig-searches"
@@ -54,6 +55,8 @@ class Search:
     started: datetime | None
     ended: datetime | None
     problem: dict[str, Any] | None
+    spent_seconds: float = 0.0
+    """While a worker had it: what a budget in time counts."""
 
     @property
     def may_have_jobs(self) -> bool:
@@ -85,7 +88,7 @@ def submit(
     """(the search, whether it is new). Row and queue entry are one transaction. Raises ConflictError."""
     text = json.dumps(body, sort_keys=True)
     if key is not None:
-        known = _by_key(engine, owner, key, text)
+        known = _by_key(engine, owner, key, body)
         if known is not None:
             return known, False
     identity = str(uuid.uuid4())
@@ -108,7 +111,7 @@ def submit(
                 identity,
             )
     except sa.exc.IntegrityError:  # the same key at the same moment
-        known = _by_key(engine, owner, key or "", text)
+        known = _by_key(engine, owner, key or "", body)
         if known is None:
             raise
         return known, False
@@ -117,13 +120,14 @@ def submit(
     return found, True
 
 
-def _by_key(engine: sa.Engine, owner: str, key: str, text: str) -> Search | None:
+def _by_key(engine: sa.Engine, owner: str, key: str, body: dict[str, Any]) -> Search | None:
+    """Questions are compared by what they ask: fields that came with a later release are at their defaults in older rows."""
     query = sa.select(SEARCHES).where(SEARCHES.c.owner == owner, SEARCHES.c.idempotency_key == key)
     with engine.connect() as connection:
         row = connection.execute(query).first()
     if row is None:
         return None
-    if row.body != text:
+    if asked(json.loads(row.body)) != asked(body):
         raise ConflictError
     return _search(row)
 
@@ -215,6 +219,12 @@ def cancel(engine: sa.Engine, identity: str) -> bool:
         return _move(connection, identity, "cancelled", OPEN, ended=now())
 
 
+def spend(engine: sa.Engine, identity: str, seconds: float) -> None:
+    """How long workers have had the search so far, all together."""
+    with engine.begin() as connection:
+        connection.execute(SEARCHES.update().where(SEARCHES.c.id == identity).values(spent_seconds=seconds))
+
+
 def say(engine: sa.Engine, identity: str, kind: str, data: dict[str, Any]) -> None:
     """Adds an event, which /events sends on."""
     with engine.begin() as connection:
@@ -264,9 +274,5 @@ def _search(row: Any) -> Search:
         started=utc(row.started),
         ended=utc(row.ended),
         problem=None if row.problem is None else json.loads(row.problem),
+        spent_seconds=row.spent_seconds or 0.0,
     )
-
-
-def seconds_since(moment: datetime) -> float:
-    """Seconds of the clock since then."""
-    return (now() - moment).total_seconds()

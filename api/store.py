@@ -40,6 +40,7 @@ SEARCHES = sa.Table(
     sa.Column("ended", sa.DateTime(timezone=True)),
     sa.Column("result", sa.LargeBinary),
     sa.Column("problem", sa.LargeBinary),
+    sa.Column("spent_seconds", sa.Float),
     sa.UniqueConstraint("owner", "idempotency_key"),
 )
 EVENTS = sa.Table(

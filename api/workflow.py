@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -149,12 +150,12 @@ class WorkerProcess:
             own = measurements.current(self.engine, found.owner)
             return None if own is None else own.text
 
-        assert found.started is not None
         return Task(
             id=found.id,
             calibration=calibration,
             body=found.body,
-            started=found.started,
+            spent_seconds=found.spent_seconds,
+            spend=partial(searches.spend, self.engine, found.id),
             say=say,
             cancelled=cancelled,
             stopping=self._leaving,

@@ -22,7 +22,7 @@ from optuna.trial import TrialState
 
 from api import profile, searches
 from api.bodies import read_search
-from api.store import WORKERS, engine_of, now
+from api.store import WORKERS, engine_of
 from api.tasks import LeavingError, Task
 from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
@@ -185,6 +185,7 @@ def test_a_search_cancelled_while_no_worker_lives_leaves_no_job(place):
     identity = place.search()
     worker = place.worker(STAND_IN_EVERY_SECONDS="900")
     wait_for(lambda: place.runs())
+    wait_for(lambda: searches.get(place.engine, identity).spent_seconds > 0)
     worker.terminate()
     worker.wait(60)
     assert left_over(place.folder), "jobs outlive the worker"
@@ -197,7 +198,8 @@ def test_a_search_cancelled_while_no_worker_lives_leaves_no_job(place):
 def a_task(**changes: object) -> Task:
     """A search that a worker has taken up, without a service."""
     plain = {
-        "id": "7b0f7a5e-6b6e-4c0e-9f0c-0d6f7f6f7f6f", "body": read_search(json.dumps(QUESTION).encode()), "started": now(),
+        "id": "7b0f7a5e-6b6e-4c0e-9f0c-0d6f7f6f7f6f", "body": read_search(json.dumps(QUESTION).encode()),
+        "spend": lambda _: None,
         "calibration": lambda: None, "say": lambda kind, data: None, "cancelled": lambda: False, "stopping": lambda: False,
     }  # fmt: skip
     return Task(**{**plain, **changes})
@@ -227,6 +229,22 @@ def test_a_search_that_fails_leaves_no_job(tmp_path, monkeypatch, how):
     wait_for(lambda: not left_over(tmp_path), 20)
 
 
+def test_a_budget_counts_what_was_spent_while_a_worker_had_the_search(tmp_path, monkeypatch):
+    monkeypatch.setenv("STAND_IN_EVERY_SECONDS", "0.3")
+    monkeypatch.setattr(profile, "KEEP_SECONDS", 0.1)
+    options, kept = Options(folder=tmp_path / "work", python=str(fake_python(tmp_path))), []
+    body = read_search(json.dumps({**QUESTION, "budget": "1h,2trials"}).encode())
+
+    def measured(spent: float) -> list[dict]:
+        status, text = profile.measure(a_task(body=body, spent_seconds=spent, spend=kept.append), options)
+        assert status == 200
+        return json.loads(text)["lines"]
+
+    assert measured(3600.0) == [] and not kept, "nothing is left of the hour"
+    assert len(measured(60.0)) == 2 and kept == sorted(kept) and 60.0 < kept[0] < kept[-1] < 120.0
+    assert len(measured(kept[-1])) == 2, "and nothing of the two trials"
+
+
 def test_a_question_that_cannot_be_measured(place):
     row = f"/v1/searches/{place.search(model='1t', num_layers=None)}"
     assert place.client.get(row).json()["note"] == searches.NOBODY_MEASURES
@@ -245,7 +263,7 @@ def test_a_runner_that_fails_for_a_while_is_tried_again(monkeypatch, tmp_path):
     said: list[str] = []
     failures = [RunnerError("squeue does not answer"), FileError("no space left")]
 
-    def study(task: Task, options: object, last: bool) -> bytes:
+    def study(task: Task, options: object, spent: object, last: bool) -> bytes:
         if failures:
             raise failures.pop()
         return b"{}"

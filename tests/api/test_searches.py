@@ -10,11 +10,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import sqlalchemy as sa
+from dbos import DBOSClient
 
 from api import searches
 from api.app import create_app
+from api.bodies import read_search
 from api.settings import ServiceSettings
-from api.store import WORKERS, engine_of
+from api.store import WORKERS, dbos_url, engine_of
 from tests.api.cluster import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
 pytestmark = pytest.mark.xdist_group("api")
@@ -64,6 +66,20 @@ def test_an_idempotency_key_makes_one_search(with_worker):
     assert other.status_code == 409
     fresh = with_worker.post("/v1/searches", json=QUESTION, headers={"Idempotency-Key": "job-18"})
     assert fresh.status_code == 202
+
+
+def test_an_idempotency_key_holds_across_an_upgrade(tmp_path):
+    engine = engine_of(f"sqlite:///{tmp_path}/service.db")
+    queue = DBOSClient(system_database_url=dbos_url(f"sqlite:///{tmp_path}/service.db"), system_database_engine=engine)
+    body = read_search(json.dumps(QUESTION).encode())
+    older = {name: value for name, value in body.items() if name not in ("price", "memory_margin", "fix")}
+    first, _ = searches.submit(engine, queue, "", older, "job-17")
+    assert searches.submit(engine, queue, "", body, "job-17") == (first, False)
+    for changes in ({"fix": ["tp=2"]}, {"memory_margin": 0.1}, {"top": 20}):
+        with pytest.raises(searches.ConflictError):
+            searches.submit(engine, queue, "", {**body, **changes}, "job-17")
+    queue.destroy()
+    engine.dispose()
 
 
 def test_a_search_that_cannot_be_answered_fails_with_its_problem(with_worker):
