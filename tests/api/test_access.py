@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import pytest
 from api.access import SCOPES, RateLimit
 from api.app import create_app, every_route
 from api.settings import ServiceSettings
-from tests.api.conftest import Running, autoconfig
+
+from tests.api.conftest import ROOT, Running, autoconfig, environment  # isort: skip - it puts the helpers below on the path
+from study_help import fake_python
 
 pytestmark = pytest.mark.xdist_group("api")
 
@@ -156,6 +160,32 @@ def test_the_bucket_fills_again(monkeypatch):
 def test_services_that_cannot_start(arguments, words):
     done = autoconfig("serve", "--port", "0", *arguments)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--profile-folder", "/proc/x"], "--profile-folder '/proc/x' cannot be used"),
+        (["--profile-folder", "{place}", "--python", "/no/python"], "--python /no/python cannot be started"),
+        (["--runner", "slurm"], "--runner is for a worker that measures: say --profile-folder"),
+    ],
+)
+def test_workers_that_cannot_start(arguments, words, tmp_path):
+    given = [word.format(place=tmp_path) for word in arguments]
+    done = autoconfig("worker", "--database", f"sqlite:///{tmp_path}/s.db", *given)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_worker_says_what_it_does(tmp_path):
+    options = ("--profile-folder", str(tmp_path / "work"), "--python", str(fake_python(tmp_path)))
+    for given, words in (((), "measures none (no --profile-folder)"), (options, f"local jobs in {tmp_path}/work")):
+        command = [sys.executable, "-m", "autoconfig", "worker", "--database", f"sqlite:///{tmp_path}/s.db", *given]
+        worker = subprocess.Popen(command, cwd=ROOT, env=environment(), text=True, stderr=subprocess.PIPE)
+        assert worker.stderr is not None
+        line = worker.stderr.readline()
+        assert line.startswith("worker ") and words in line and "2 at a time" in line
+        worker.terminate()
+        worker.communicate(timeout=60)
 
 
 def test_another_address_asks_for_keys(services):

@@ -65,6 +65,7 @@ def test_a_pasted_model_is_served(http):
     [
         ({"tpot": "soon"}, 422, "no duration", None),
         ({"gpus": 0}, 422, "gpus 0", None),
+        ({"gpus": None}, 422, "say gpus", None),
         ({"model": "/etc/passwd"}, 422, "unknown model", None),
         ({"model": "lama3-8b"}, 422, "unknown model", "llama3-8b"),
         ({"gpu": "h1000-sxm-80gb"}, 422, "unknown GPU", "h100-sxm-80gb"),
