@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from api.tasks import LeavingError, Task
 from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
 from profiler.errors import RunnerError
+from profiler.lock import take
 from specs.errors import FileError
 from tests.api.cluster import begin_worker, copied, ended, wait_for
 
@@ -243,6 +245,31 @@ def test_a_budget_counts_what_was_spent_while_a_worker_had_the_search(tmp_path, 
     assert measured(3600.0) == [] and not kept, "nothing is left of the hour"
     assert len(measured(60.0)) == 2 and kept == sorted(kept) and 60.0 < kept[0] < kept[-1] < 120.0
     assert len(measured(kept[-1])) == 2, "and nothing of the two trials"
+
+
+def test_hours_of_gpus_are_the_searchs_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("STAND_IN_EVERY_SECONDS", "0.5")
+    options, body = (
+        Options(folder=tmp_path / "work", python=str(fake_python(tmp_path))),
+        {**QUESTION, "budget": "0.002gpu-hours"},
+    )
+    task = a_task(body=read_search(json.dumps(body).encode()))
+    first = json.loads(profile.measure(task, options)[1])
+    assert first["lines"] and first["stopped"] == "the budget is spent"
+    assert len(json.loads(profile.measure(task, options)[1])["lines"]) == len(first["lines"]), "8 GPUs for 0.9 s, once"
+
+
+def test_one_process_of_a_machine_works_on_a_study(tmp_path, monkeypatch):
+    monkeypatch.setattr(profile, "LOOK_SECONDS", 0.05)
+    options, task = Options(folder=tmp_path / "work", python=str(fake_python(tmp_path))), a_task()
+    options.folder.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        with take(options.folder / f"{task.id}.lock"):
+            waiting = pool.submit(profile.measure, task, options)
+            with pytest.raises(TimeoutError):
+                waiting.result(1.0)
+            assert not (options.folder / "jobs").exists()
+        assert len(json.loads(waiting.result(60)[1])["lines"]) == 5
 
 
 def test_a_question_that_cannot_be_measured(place):
