@@ -20,15 +20,17 @@ from autoconfig.check import check
 from autoconfig.check_input import CheckRequest, read_check
 from autoconfig.check_report import check_json
 from autoconfig.cli_options import request_of
+from autoconfig.cli_study import DEFAULT_BUDGET, job_limit_s, settings_of_options
 from autoconfig.counts import check_counts, parse_counts
 from autoconfig.export.write import export_texts
 from autoconfig.goodput import Reliability
 from autoconfig.observe import Run
 from autoconfig.predict import COLUMNS, predict_rows
-from autoconfig.question import Request
+from autoconfig.question import Request, understand
 from autoconfig.scaling import ScalingRequest, scale
 from autoconfig.scaling_report import scaling_json
 from autoconfig.service import explain, search
+from autoconfig.study.settings import parse_budget
 from specs.errors import AutoconfigError, InputError
 from specs.model_catalogue import resolve_model
 from specs.units import parse_count
@@ -101,6 +103,23 @@ def profile_request(body: dict[str, Any]) -> Request:
     if body.get("device") != "cpu":
         _needs_gpu(body)
     return request_from(body)
+
+
+def check_search(body: dict[str, Any]) -> None:
+    """Refuses what no search can answer, before it is queued: only names and values are looked at. Raises InputError."""
+    if not body.get("profile"):
+        _needs_gpu(body)
+        understand(request_from(body))
+        return
+    settings = settings_of_options(profile_request(body), body)
+    parse_budget(body.get("budget") or DEFAULT_BUDGET)
+    job_limit_s(body)
+    request = settings.request
+    if settings.device == "cpu":
+        from autoconfig.study.this_machine import on_this_device  # optuna, which answers need not load
+
+        request = on_this_device(settings, None).request
+    understand(request)
 
 
 def timelined(body: dict[str, Any]) -> bytes:

@@ -217,7 +217,18 @@ def _is_deep(data: object) -> bool:
 def read_search(raw: bytes) -> dict[str, Any]:
     """The body of a search; what says how to measure only where it measures. Raises BodyError."""
     found = read_body(raw, SearchBody)
-    return found if found["profile"] else {key: value for key, value in found.items() if key not in PROFILE_FIELDS}
+    if found["profile"]:
+        return found
+    for name in PROFILE_FIELDS:
+        if found.pop(name) != SearchBody.model_fields[name].default:
+            raise BodyError(422, f"{name} is for a search that measures: say profile too, or leave it out", field=name)
+    return found
+
+
+def asked(body: dict[str, Any]) -> dict[str, Any]:
+    """Of a search's body what is not as it would be if it were left out."""
+    plain = {name: field.get_default(call_default_factory=True) for name, field in SearchBody.model_fields.items()}
+    return {name: value for name, value in body.items() if value is not None and value != plain.get(name)}
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -72,11 +72,25 @@ def worker_command(database: str, concurrency: int, profile_folder: Path | None,
     autoconfig worker --database postgresql://autoconfig@db/autoconfig
     autoconfig worker --database postgresql://autoconfig@db/autoconfig --profile-folder /shared/jobs --runner slurm
     """
+    from api.measuring import check_measuring
     from api.worker import run
 
-    storage = database if database.startswith("postgres") else None
-    profiling = None if profile_folder is None else options_of_runner(profile_folder, options, storage_url=storage)
+    profiling = None
+    if profile_folder is not None:
+        storage = database if database.startswith("postgres") else None
+        profiling = options_of_runner(profile_folder, options, storage_url=storage)
+        check_measuring(profiling)
+    else:
+        _refuse_runner_options(options)
     run(database, concurrency, profiling)
+
+
+def _refuse_runner_options(options: dict[str, Any]) -> None:
+    """How jobs run means nothing to a worker that runs none. Raises InputError."""
+    source = click.get_current_context().get_parameter_source
+    given = [name for name in options if source(name) is click.core.ParameterSource.COMMANDLINE]
+    if given:
+        raise InputError(f"--{given[0].replace('_', '-')} is for a worker that measures: say --profile-folder DIR too")
 
 
 @click.group("keys")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 from dbos import DBOSClient
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -20,7 +22,12 @@ from api.metrics import Metrics
 from api.problems import MEDIA_TYPE, problem
 from api.settings import ServiceSettings
 
+LOG = logging.getLogger("autoconfig.service")
 JSON = "application/json"
+DATABASE_AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
+"""It cannot be reached, it ends the connection, or every connection to it is taken: no fault of the question, and it passes."""
+AGAIN_SECONDS = 2
+"""When a caller may try again."""
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 
@@ -58,6 +65,13 @@ class Service:
             )
         return None
 
+    async def still_allowed(self, request: HttpRequest, scope: str) -> bool:
+        """Whether a request that was admitted would be again: its key may have been revoked since."""
+        if not self.settings.keys_required:
+            return True
+        key = await self._key(request)
+        return key is not None and key.allows(scope)
+
     async def _key(self, request: HttpRequest) -> Key | None:
         kind, _, text = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not text.strip():
@@ -75,10 +89,19 @@ def guarded(scope: str, endpoint: Endpoint) -> Endpoint:
     """The endpoint behind its scope, timed for /metrics."""
 
     async def inner(request: HttpRequest) -> Response:
-        service, start = service_of(request), time.perf_counter()
-        response = await service.admit(request, scope) or await endpoint(request)
-        route = request.scope["route"].path
-        service.metrics.latency.labels(route, response.status_code).observe(time.perf_counter() - start)
+        service, start, status = service_of(request), time.perf_counter(), 500
+        try:
+            response = await service.admit(request, scope) or await endpoint(request)
+            status = response.status_code
+        except DATABASE_AWAY:
+            LOG.warning("%s %s: the database does not answer", request.method, request.url.path, exc_info=True)
+            response = problem(503, "the database does not answer; try again", headers={"Retry-After": str(AGAIN_SECONDS)})
+            status = 503
+        except ClientDisconnect:  # the answer that nobody reads (`api.app`)
+            status = 400
+            raise
+        finally:
+            service.metrics.latency.labels(request.scope["route"].path, status).observe(time.perf_counter() - start)
         return response
 
     inner.__name__ = endpoint.__name__

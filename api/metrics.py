@@ -21,4 +21,7 @@ class Metrics:
         )
         self.cached = Counter("autoconfig_answers_cached", "Answers that came from the cache.", registry=self.registry)
         self.searches = Gauge("autoconfig_searches", "Searches by state.", ("state",), registry=self.registry)
+        self.trials = Gauge(
+            "autoconfig_trials", "Trials of searches that measure, by how they ended.", ("outcome",), registry=self.registry
+        )
         self.waiting = Gauge("autoconfig_answers_waiting", "Questions being computed or queued.", registry=self.registry)

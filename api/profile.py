@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from api.answers import profile_request
 from api.problems import of_error, problem_bytes
-from api.searches import seconds_since
+from api.searches import TRIAL
 from api.tasks import LeavingError, Task
 from autoconfig.cli_study import DEFAULT_BUDGET, job_limit_s, settings_of_options
 from autoconfig.study import trials as names
@@ -38,20 +38,24 @@ from specs.errors import AutoconfigError, FileError, InputError
 LOG = logging.getLogger("autoconfig.worker")
 ATTEMPTS, AGAIN_SECONDS = 4, 20.0
 """How often a runner is tried that fails: Slurm's controller is restarted now and then. Jobs that run are found again."""
+KEEP_SECONDS = 5.0
+"""How often the time that was spent is stored: what a kill forgets."""
 LOOK_SECONDS = 1.0
 """How often a search is looked at for its cancellation."""
 
 
 def measure(task: Task, options: Options) -> tuple[int, bytes]:
-    """The study, from its beginning or from where a dead worker left it. `options`: how this worker runs jobs.
+    """The study, from its beginning or from where a dead worker left it; of a search that was cancelled the jobs that run are
+    ended, and no other begun. `options`: how this worker runs jobs.
 
     Raises LeavingError where the process is to end: jobs that run go on, and the next worker finds them. Raises
     sqlalchemy.exc.SQLAlchemyError where the database fails.
     """
+    spent = _Spent(task)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with _database_errors():
-                return 200, _study(task, options)
+                return 200, _study(task, options, spent, last=attempt == ATTEMPTS)
         except (RunnerError, FileError):
             LOG.exception("search %s: this worker cannot run jobs (attempt %d of %d)", task.id, attempt, ATTEMPTS)
         except AutoconfigError as error:
@@ -63,27 +67,35 @@ def measure(task: Task, options: Options) -> tuple[int, bytes]:
 
 
 def _wait(task: Task, seconds: float) -> None:
+    """Until it is time, or there are jobs to end."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        task.check()
+    while time.monotonic() < until and not task.cancelled():
+        if task.stopping():
+            raise LeavingError
         time.sleep(min(LOOK_SECONDS, seconds))
 
 
-def _study(task: Task, options: Options) -> bytes:
+def _study(task: Task, options: Options, spent: _Spent, last: bool) -> bytes:
+    """`last`: a runner that fails is not tried again."""
     budget = parse_budget(task.body.get("budget") or DEFAULT_BUDGET)
     settings = settings_of_options(profile_request(task.body), task.body)
     options = replace(options, job_limit_s=job_limit_s(task.body))
     options.folder.mkdir(parents=True, exist_ok=True)
-    with _only_here(task, options), contextlib.closing(open_session(task.id, settings, options, resume=False)) as session:
-        listener = _Told(task)
+    listener = _Told(task, spent)
+    look_only = listener.control.cancel
+    with (
+        _only_here(task, options),
+        contextlib.closing(open_session(task.id, settings, options, resume=False, look_only=look_only)) as session,
+    ):
         worker = session.worker(
             make_runner(session),
             listener,
-            _left(budget, session, seconds_since(task.started)),
+            _left(budget, session, spent.seconds),
             owner=f"search:{task.id}",
             control=listener.control,
         )
-        reason = worker.run()
+        with _jobs_ended(worker, last):
+            reason = worker.run()
         found = study_found(session, task.body.get("price"))
     body = {**found_json(found), "calibration": session.question.calibration.version, "stopped": reason}
     return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
@@ -100,8 +112,25 @@ def _only_here(task: Task, options: Options) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _jobs_ended(worker: Worker, last: bool) -> Iterator[None]:
+    """A search that fails leaves no jobs. They go on where the search does: with another attempt, or another worker."""
+    try:
+        yield
+    except (LeavingError, sa.exc.SQLAlchemyError, StorageInternalError):
+        raise
+    except (RunnerError, FileError):
+        if last:
+            worker.abandon()
+        raise
+    except Exception:
+        worker.abandon()
+        raise
+
+
 def _left(budget: Budget, session: Session, seconds: float) -> Budget:
-    """The budget is the search's, not the worker's: without what was spent before."""
+    """The budget is the search's, not the worker's: without what was spent before. `seconds`: while a worker had it; the time
+    between workers costs nothing, as no job is begun in it."""
     trials = [t for t in session.study.get_trials(deepcopy=False) if t.user_attrs.get(names.OUTCOME) != names.DUPLICATE]
     over = [t for t in trials if t.state != TrialState.RUNNING]
     hours = session.setting.cluster.num_gpus * sum(t.duration.total_seconds() for t in over if t.duration) / 3600
@@ -112,12 +141,32 @@ def _left(budget: Budget, session: Session, seconds: float) -> Budget:
     )
 
 
+class _Spent:
+    """Seconds while workers had a search, this one and those before; stored now and then."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self._begun = task, time.monotonic()
+        self._kept = self._begun
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return self._task.spent_seconds + time.monotonic() - self._begun
+
+    def keep(self) -> None:
+        """Store them, where it is time."""
+        if time.monotonic() - self._kept >= KEEP_SECONDS:
+            self._kept = time.monotonic()
+            self._task.spend(self.seconds)
+
+
 class _Told(Quiet):
     """Tells the search's followers, and hears of its cancellation and of the process's end."""
 
-    def __init__(self, task: Task) -> None:
-        self.control = Control()
-        self._task, self._looked = task, time.monotonic()
+    def __init__(self, task: Task, spent: _Spent) -> None:
+        gone = task.cancelled()
+        self.control = Control(finish=gone, cancel=gone)
+        self._task, self._spent, self._looked = task, spent, time.monotonic()
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:
         """What runs now and why."""
@@ -129,12 +178,13 @@ class _Told(Quiet):
         data: dict[str, Any] = {"text": ended_line(trial), "trial": trial.number, "outcome": attributes.get(names.OUTCOME)}
         if (seconds := attributes.get(names.STEP_SECONDS)) is not None:
             data["step_seconds"] = seconds
-        self._task.say("trial", data)
+        self._task.say(TRIAL, data)
 
     def tick(self, worker: Worker) -> None:
         """Leave the jobs to the next worker, or end them."""
         if self._task.stopping():
             raise LeavingError
+        self._spent.keep()
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
             self.control.finish = self.control.cancel = self._task.cancelled()

@@ -91,13 +91,18 @@ _PROBLEMS = {
     500: "A bug of ours, or a worker process that ended.",
     503: "Starting or stopping.",
 }
-ACCESS_PROBLEMS = {401: "No valid key.", 403: "The key lacks the scope.", 429: "Too many requests."}
+ACCESS_PROBLEMS = {
+    401: "No valid key.",
+    403: "The key lacks the scope.",
+    429: "Too many requests.",
+    503: "The database does not answer; `Retry-After` says when to try again.",
+}
 
 
 def problem_responses(texts: dict[int, str]) -> dict[int | str, dict[str, object]]:
     """OpenAPI responses that are problem documents."""
     content = {MEDIA_TYPE: {"schema": {"$ref": REF + "Problem"}}}
-    return {status: {"description": text, "content": content} for status, text in (texts | ACCESS_PROBLEMS).items()}
+    return {status: {"description": text, "content": content} for status, text in (ACCESS_PROBLEMS | texts).items()}
 
 
 NOT_CALIBRATED = frozenset({"deployments"})

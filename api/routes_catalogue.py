@@ -76,6 +76,8 @@ async def metrics(request: HttpRequest) -> Response:
     service.metrics.waiting.set(service.compute.waiting)
     for state, count in (await run_in_threadpool(searches.counts, service.engine)).items():
         service.metrics.searches.labels(state).set(count)
+    for outcome, count in (await run_in_threadpool(searches.trials_by_outcome, service.engine)).items():
+        service.metrics.trials.labels(outcome).set(count)
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -15,14 +15,16 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
 from api import searches
+from api.answers import check_search
 from api.bodies import BodyError, read_search
 from api.compute import AnswerCache, render
-from api.context import JSON, guarded, is_json, own_calibration, respond, service_of
+from api.context import DATABASE_AWAY, JSON, guarded, is_json, own_calibration, respond, service_of
 from api.pages import PAGE_PARAMETERS, PageError, bounds_of
-from api.problems import problem
+from api.problems import MEDIA_TYPE, of_error, problem
 from api.routes_answers import PLANS_EXAMPLE, problem_responses
 from api.schemas import REF
 from autoconfig.export.write import FORMATS
+from specs.errors import AutoconfigError
 
 POLL_SECONDS = 0.3
 SILENCE_SECONDS = 15.0
@@ -41,13 +43,17 @@ async def create(request: HttpRequest) -> Response:
         return problem(400, f"Idempotency-Key: give 1 to {MOST_KEY} visible ASCII characters", field="Idempotency-Key")
     try:
         body = read_search(await request.body())
+        await run_in_threadpool(check_search, body)
         found, new = await run_in_threadpool(searches.submit, service.engine, service.queue, request.state.owner, body, key)
     except BodyError as error:
         return problem(error.status, error.detail, **error.more)
+    except AutoconfigError as error:
+        status, document = of_error(error)
+        return Response(document, status, media_type=MEDIA_TYPE)
     except searches.ConflictError:
         return problem(409, "this Idempotency-Key was used for another question; take a new one", field="Idempotency-Key")
     headers = {"Location": f"/v1/searches/{found.id}"}
-    return Response(json.dumps(found.json()), 202 if new else 200, headers, JSON)
+    return Response(await _shown(request, found), 202 if new else 200, headers, JSON)
 
 
 async def listing(request: HttpRequest) -> Response:
@@ -66,14 +72,14 @@ async def listing(request: HttpRequest) -> Response:
     )
     shown = found[:limit]
     more = str(shown[-1].number) if len(found) > limit else None
-    body = {"schema_version": 1, "searches": [search.json() for search in shown], "next": more}
-    return Response(json.dumps(body), media_type=JSON)
+    rows = b",".join([await _shown(request, search) for search in shown])
+    return Response(b'{"schema_version":1,"searches":[%b],"next":%b}' % (rows, json.dumps(more).encode()), media_type=JSON)
 
 
 async def one(request: HttpRequest) -> Response:
     """One search."""
     found = await _found(request)
-    return _missing(request) if found is None else respond(request, render(200, json.dumps(found.json()).encode()))
+    return _missing(request) if found is None else respond(request, render(200, await _shown(request, found)))
 
 
 async def cancel(request: HttpRequest) -> Response:
@@ -83,7 +89,7 @@ async def cancel(request: HttpRequest) -> Response:
         return _missing(request)
     await run_in_threadpool(searches.cancel, service_of(request).engine, found.id)
     now = await _found(request)
-    return Response(json.dumps((now or found).json()), media_type=JSON)
+    return Response(await _shown(request, now or found), media_type=JSON)
 
 
 async def plans(request: HttpRequest) -> Response:
@@ -110,7 +116,8 @@ async def export(request: HttpRequest) -> Response:
     answer = json.loads(await run_in_threadpool(_result, service.engine, found.id))
     plan = request.query_params.get("plan") or _first(answer)
     if plan is None:
-        return problem(409, "no plan fits, or none was measured, so there is nothing to export; GET .../plans says more")
+        why = "no plan fits" if "plans" in answer else f"no plan was measured ({answer['stopped']})"
+        return problem(409, f"{why}, so there is nothing to export; GET .../plans says more")
     body = {**found.body, "plan": plan[:500], "format": form}
     own = await own_calibration(request)
     key = AnswerCache.key("export", json.dumps(body, sort_keys=True).encode(), own.version if own else "")
@@ -130,12 +137,24 @@ async def events(request: HttpRequest) -> Response:
     return StreamingResponse(_stream(request, found.id, int(last)), media_type="text/event-stream", headers=headers)
 
 
+async def _shown(request: HttpRequest, found: searches.Search) -> bytes:
+    note = await run_in_threadpool(searches.note, service_of(request).engine, found)
+    return json.dumps(found.json(note)).encode()
+
+
 async def _stream(request: HttpRequest, identity: str, last: int) -> AsyncIterator[bytes]:
-    engine = service_of(request).engine
-    silent = 0.0
+    """Ends with the search, or where the caller may no longer listen or the database is away: who comes again goes on."""
+    service = service_of(request)
+    engine, silent = service.engine, 0.0
     while not await request.is_disconnected():
-        found = await run_in_threadpool(searches.get, engine, identity)
-        for event in await run_in_threadpool(searches.events, engine, identity, last):
+        try:
+            if not await service.still_allowed(request, "read"):
+                return
+            found = await run_in_threadpool(searches.get, engine, identity)
+            news = await run_in_threadpool(searches.events, engine, identity, last)
+        except DATABASE_AWAY:
+            return
+        for event in news:
             last, silent = event.number, 0.0
             yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.data}\n\n".encode()
         if found is None or found.state in searches.ENDED:
@@ -162,7 +181,7 @@ def _result(engine: sa.Engine, identity: str) -> bytes:
 
 async def _found(request: HttpRequest) -> searches.Search | None:
     identity = request.path_params["search_id"]
-    return await run_in_threadpool(searches.get, service_of(request).engine, identity) if len(identity) <= 36 else None
+    return await run_in_threadpool(searches.get, service_of(request).engine, identity)
 
 
 def _missing(request: HttpRequest) -> Response:
@@ -233,6 +252,7 @@ def router() -> APIRouter:
         409: "The key was used for another question.",
         413: "The body is too large.",
         415: "The body is not JSON.",
+        422: "No search can answer the question.",
     }
     stream = {
         "description": "Events until the search is over.",

@@ -18,8 +18,9 @@ SEARCH: dict[str, Any] = {
         "ended": _TIME,
         "question": {"type": "object", "description": "The body, with its defaults."},
         "problem": {"oneOf": [{"$ref": REF + "Problem"}, {"type": "null"}], "description": "Why it failed."},
+        "note": {"type": ["string", "null"], "description": "What keeps it waiting: no worker that measures is there."},
     },
-    "required": ["id", "state", "created", "started", "ended", "question", "problem"],
+    "required": ["id", "state", "created", "started", "ended", "question", "problem", "note"],
     "additionalProperties": False,
 }
 SEARCH_PAGE: dict[str, Any] = {

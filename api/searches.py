@@ -18,7 +18,8 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOSClient
 
-from api.store import EVENTS, SEARCHES, now, utc
+from api.bodies import asked
+from api.store import EVENTS, SEARCHES, WORKERS, now, utc
 
 QUEUE = "autoconfig-searches"
 PROFILE_QUEUE = "autoconfig-profiles"
@@ -27,9 +28,14 @@ WORKFLOW = "run_search"
 WORKFLOW_VERSION = "autoconfig-searches-1"
 """Which workers may take a search up: raised only where the steps of the workflow change, so that an upgrade between a kill
 and a restart finishes what the older version began."""
+DEAD_AFTER_SECONDS = 12.0
+"""A worker whose count of beats has not changed for so long, by the watcher's own clock, is taken for dead."""
 OPEN = ("queued", "running")
 ENDED = ("done", "failed", "cancelled")
 STATES = (*OPEN, *ENDED)
+
+TRIAL = "trial"
+"""The kind of an event that tells of a trial's end."""
 
 
 class ConflictError(Exception):
@@ -49,15 +55,22 @@ class Search:
     started: datetime | None
     ended: datetime | None
     problem: dict[str, Any] | None
+    spent_seconds: float = 0.0
+    """While a worker had it: what a budget in time counts."""
 
-    def json(self) -> dict[str, Any]:
-        """As the API shows it."""
+    @property
+    def may_have_jobs(self) -> bool:
+        """Cancelled, but the worker that had its jobs may have gone before it heard of it: whoever follows ends them."""
+        return self.state == "cancelled" and self.started is not None and bool(self.body.get("profile"))
+
+    def json(self, note: str | None = None) -> dict[str, Any]:
+        """As the API shows it; `note`: what keeps it waiting."""
 
         def moment(value: datetime | None) -> str | None:
             return None if value is None else value.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
         times = {"created": moment(self.created), "started": moment(self.started), "ended": moment(self.ended)}
-        return {"id": self.id, "state": self.state, **times, "question": self.body, "problem": self.problem}
+        return {"id": self.id, "state": self.state, **times, "question": self.body, "problem": self.problem, "note": note}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +88,7 @@ def submit(
     """(the search, whether it is new). Row and queue entry are one transaction. Raises ConflictError."""
     text = json.dumps(body, sort_keys=True)
     if key is not None:
-        known = _by_key(engine, owner, key, text)
+        known = _by_key(engine, owner, key, body)
         if known is not None:
             return known, False
     identity = str(uuid.uuid4())
@@ -98,7 +111,7 @@ def submit(
                 identity,
             )
     except sa.exc.IntegrityError:  # the same key at the same moment
-        known = _by_key(engine, owner, key or "", text)
+        known = _by_key(engine, owner, key or "", body)
         if known is None:
             raise
         return known, False
@@ -107,22 +120,33 @@ def submit(
     return found, True
 
 
-def _by_key(engine: sa.Engine, owner: str, key: str, text: str) -> Search | None:
+def _by_key(engine: sa.Engine, owner: str, key: str, body: dict[str, Any]) -> Search | None:
+    """Questions are compared by what they ask: fields that came with a later release are at their defaults in older rows."""
     query = sa.select(SEARCHES).where(SEARCHES.c.owner == owner, SEARCHES.c.idempotency_key == key)
     with engine.connect() as connection:
         row = connection.execute(query).first()
     if row is None:
         return None
-    if row.body != text:
+    if asked(json.loads(row.body)) != asked(body):
         raise ConflictError
     return _search(row)
 
 
 def get(engine: sa.Engine, identity: str) -> Search | None:
-    """The search of this id."""
+    """The search of this id; None where there is none, as where it is no id at all."""
+    if not _is_id(identity):
+        return None
     with engine.connect() as connection:
         row = connection.execute(sa.select(SEARCHES).where(SEARCHES.c.id == identity)).first()
     return None if row is None else _search(row)
+
+
+def _is_id(text: str) -> bool:
+    """Ids are UUIDs as `submit` writes them; a database may refuse other texts (PostgreSQL: one with a zero byte)."""
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def listed(engine: sa.Engine, *, after: int, limit: int, state: str | None = None) -> list[Search]:
@@ -138,8 +162,32 @@ def counts(engine: sa.Engine) -> dict[str, int]:
     """State -> searches."""
     query = sa.select(SEARCHES.c.state, sa.func.count()).group_by(SEARCHES.c.state)
     with engine.connect() as connection:
-        found: dict[str, int] = dict(connection.execute(query).tuples().all())
+        found = {state: count for state, count in connection.execute(query)}
     return {state: found.get(state, 0) for state in STATES}
+
+
+NOBODY_MEASURES = "no worker that measures is there: start autoconfig worker --profile-folder DIR"
+
+
+def note(engine: sa.Engine, search: Search) -> str | None:
+    """What keeps a search waiting; None: nothing but its turn."""
+    if search.state != "queued" or not search.body.get("profile"):
+        return None
+    measuring = (WORKERS.c.profiles == 1) & (WORKERS.c.version == WORKFLOW_VERSION) & WORKERS.c.beaten.is_not(None)
+    query = sa.select(WORKERS.c.beaten, sa.func.now()).where(measuring)
+    with engine.connect() as connection:
+        beats = [(utc(beaten), utc(moment)) for beaten, moment in connection.execute(query)]
+    there = any((moment - beaten).total_seconds() <= DEAD_AFTER_SECONDS for beaten, moment in beats)
+    return None if there else NOBODY_MEASURES
+
+
+def trials_by_outcome(engine: sa.Engine) -> dict[str, int]:
+    """Outcome -> trials of searches that measure that ended so."""
+    as_json = sa.type_coerce if engine.dialect.name == "sqlite" else sa.cast
+    outcome = as_json(EVENTS.c.data, sa.JSON)["outcome"].as_string().label("outcome")
+    query = sa.select(outcome, sa.func.count()).where(EVENTS.c.kind == TRIAL).group_by(sa.text("outcome"))
+    with engine.connect() as connection:
+        return {name or "": count for name, count in connection.execute(query)}
 
 
 def result_of(engine: sa.Engine, identity: str) -> bytes | None:
@@ -171,6 +219,12 @@ def cancel(engine: sa.Engine, identity: str) -> bool:
         return _move(connection, identity, "cancelled", OPEN, ended=now())
 
 
+def spend(engine: sa.Engine, identity: str, seconds: float) -> None:
+    """How long workers have had the search so far, all together."""
+    with engine.begin() as connection:
+        connection.execute(SEARCHES.update().where(SEARCHES.c.id == identity).values(spent_seconds=seconds))
+
+
 def say(engine: sa.Engine, identity: str, kind: str, data: dict[str, Any]) -> None:
     """Adds an event, which /events sends on."""
     with engine.begin() as connection:
@@ -193,6 +247,9 @@ def _move(connection: sa.Connection, identity: str, state: str, before: tuple[st
 
 
 def _add_event(connection: sa.Connection, identity: str, kind: str, data: dict[str, Any]) -> None:
+    """The next event. The search's row is locked: two that read the same last number would write the same one (SQLite has one
+    writer at a time and no such lock)."""
+    connection.execute(sa.select(SEARCHES.c.number).where(SEARCHES.c.id == identity).with_for_update())
     last = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.number), 0) + 1).where(EVENTS.c.search_id == identity)
     connection.execute(
         EVENTS.insert().values(
@@ -217,9 +274,5 @@ def _search(row: Any) -> Search:
         started=utc(row.started),
         ended=utc(row.ended),
         problem=None if row.problem is None else json.loads(row.problem),
+        spent_seconds=row.spent_seconds or 0.0,
     )
-
-
-def seconds_since(moment: datetime) -> float:
-    """Seconds of the clock since then."""
-    return (now() - moment).total_seconds()

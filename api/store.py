@@ -40,6 +40,7 @@ SEARCHES = sa.Table(
     sa.Column("ended", sa.DateTime(timezone=True)),
     sa.Column("result", sa.LargeBinary),
     sa.Column("problem", sa.LargeBinary),
+    sa.Column("spent_seconds", sa.Float),
     sa.UniqueConstraint("owner", "idempotency_key"),
 )
 EVENTS = sa.Table(
@@ -57,7 +58,10 @@ WORKERS = sa.Table(
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("beat", sa.Integer, nullable=False),
     sa.Column("version", sa.String(64)),
+    sa.Column("profiles", sa.Integer),
+    sa.Column("beaten", sa.DateTime(timezone=True)),
 )
+"""`profiles`: 1 where the worker takes up searches that measure; `beaten`: its last beat by the database's clock."""
 MEASUREMENTS = sa.Table(
     "autoconfig_measurements",
     METADATA,

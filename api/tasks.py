@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 
@@ -18,8 +17,10 @@ class Task:
 
     id: str
     body: dict[str, Any]
-    started: datetime
-    """When the first worker took it up."""
+    spent_seconds: float = 0.0
+    """While workers before had it."""
+    spend: Callable[[float], None]
+    """Keeps the seconds while workers had it, these and those before, for a worker that follows."""
     calibration: Callable[[], str | None]
     """The one of the caller's own measurements, as JSON."""
     say: Callable[[str, dict[str, Any]], None]

@@ -9,6 +9,8 @@ import signal
 import threading
 from functools import partial
 
+import click
+
 from api.answers import answer
 from api.store import engine_of
 from api.tasks import Task
@@ -32,11 +34,22 @@ def run(database: str, concurrency: int, profiling: Options | None = None) -> No
         concurrency=concurrency,
         profiles=profiling is not None,
     )
+    click.echo(_said(worker, profiling), err=True)
     try:
         worker.run()
     finally:
         logging.shutdown()
         os._exit(0 if stop.is_set() else EXIT_TAKEN_FOR_DEAD)
+
+
+def _said(worker: WorkerProcess, profiling: Options | None) -> str:
+    """What a worker is, for its log."""
+    where = worker.engine.url.render_as_string(hide_password=True)
+    if profiling is None:
+        measures = "measures none (no --profile-folder)"
+    else:
+        measures = f"measures one at a time ({profiling.runner} jobs in {profiling.folder})"
+    return f"worker {worker.id} takes searches of {where}, {worker.concurrency} at a time; {measures}"
 
 
 def answer_search(task: Task, profiling: Options | None = None) -> tuple[int, bytes]:

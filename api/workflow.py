@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,14 +22,12 @@ from dbos import DBOS
 
 from api import measurements, searches
 from api.problems import problem_bytes
-from api.searches import PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
+from api.searches import DEAD_AFTER_SECONDS, PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
 from api.store import WORKERS, dbos_url
 from api.tasks import Answering, LeavingError, Task
 
 LOG = logging.getLogger("autoconfig.worker")
 BEAT_SECONDS = 2.0
-DEAD_AFTER_SECONDS = 12.0
-"""A worker whose count of beats has not changed for so long, by the watcher's own clock, is taken for dead."""
 POLL_SECONDS = 0.3
 GRACE_SECONDS = 10.0
 """How long steps may go on after the order to stop."""
@@ -121,11 +120,10 @@ class WorkerProcess:
     def _answer_once(self, identity: str) -> str | None:
         """Idempotent: a search that is over stays as it is; one that was begun is begun again. None: neither ended nor failed,
         the next worker begins it again."""
-        if not searches.begin(self.engine, identity):
-            return "over"
+        open_yet = searches.begin(self.engine, identity)
         found = searches.get(self.engine, identity)
-        assert found is not None
-
+        if found is None or not (open_yet or found.may_have_jobs):
+            return "over"
         try:
             status, body = self.answering(self._task(found))
         except LeavingError:
@@ -152,12 +150,12 @@ class WorkerProcess:
             own = measurements.current(self.engine, found.owner)
             return None if own is None else own.text
 
-        assert found.started is not None
         return Task(
             id=found.id,
             calibration=calibration,
             body=found.body,
-            started=found.started,
+            spent_seconds=found.spent_seconds,
+            spend=partial(searches.spend, self.engine, found.id),
             say=say,
             cancelled=cancelled,
             stopping=self._leaving,
@@ -167,13 +165,15 @@ class WorkerProcess:
         return self.stop.is_set() or self._gone.is_set()
 
     def _first_beat(self) -> None:
+        beat = {"version": WORKFLOW_VERSION, "beat": 0, "beaten": sa.func.now()}
         with self.engine.begin() as connection:
-            connection.execute(WORKERS.insert().values(id=self.id, beat=0, version=WORKFLOW_VERSION))
+            connection.execute(WORKERS.insert().values(id=self.id, profiles=int(self.profiles), **beat))
 
     def _beat(self) -> bool:
         """False where the row is gone: this worker was taken for dead."""
         with self.engine.begin() as connection:
-            done = connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(beat=WORKERS.c.beat + 1))
+            beat = {"beat": WORKERS.c.beat + 1, "beaten": sa.func.now()}
+            done = connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(**beat))
         return done.rowcount == 1
 
     def _take_over(self, dead: str) -> None:
@@ -189,7 +189,7 @@ class WorkerProcess:
     def _leave(self) -> None:
         """The next worker need not wait for the heart to stay still."""
         with self.engine.begin() as connection:
-            connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(beat=LEFT))
+            connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(beat=LEFT, beaten=None))
 
 
 LEFT = -1

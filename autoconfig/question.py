@@ -52,6 +52,8 @@ class Request:
     gpu: str | None = None
     gpu_table: str | None = None
     """A file of `python -m kernels.benchmark`: the GPU that it is about, priced with it."""
+    measured_here: bool = False
+    """The device is this machine's own, and `gpu_table` no file that a caller named but one that a study has measured."""
     cluster: str | Mapping[str, Any] | None = None
     local_files: bool = True
     """Whether names may be files, or the GPU, of this machine."""
@@ -230,7 +232,7 @@ def _described_cluster(request: Request, gpus: int | None) -> ClusterSpec:
 
 def _gpu(request: Request, assumed: list[str]) -> GpuSpec:
     """The GPU by name, by its file of measured operators, or of this machine. Raises InputError."""
-    if not request.local_files:
+    if not request.local_files and not request.measured_here:
         if request.gpu is None or request.gpu_table is not None:
             raise InputError("say --gpu: the name of a GPU type")
         return load_gpu(request.gpu)

@@ -59,7 +59,9 @@ def _convert(kind: Any, value: object, where: str) -> Any:
         return from_json(typing.cast(type, kind), value, where)
     if origin is tuple and isinstance(value, list):
         return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is dict and isinstance(value, dict):
+    if kind in (Any, object):
+        return value
+    if origin in (dict, Mapping) and isinstance(value, dict):
         return {str(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

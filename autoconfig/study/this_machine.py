@@ -68,7 +68,7 @@ def on_this_device(settings: StudySettings, table: Path | None) -> Local:
             f"global batch {request.global_batch_size}, {SAMPLES_PER_RANK} for each rank of a CPU (--global-batch-size)"
         )
     software, measured = request.software or "megatron-local", None if table is None else str(table)
-    request = replace(request, gpu_table=measured, gpus_per_node=ranks, software=software)
+    request = replace(request, gpu_table=measured, measured_here=True, gpus_per_node=ranks, software=software)
     return Local(settings=replace(settings, device_memory_bytes=limit), request=request, assumed=tuple(assumed))
 
 

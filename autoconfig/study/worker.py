@@ -251,7 +251,7 @@ class Worker:
     def _submit(self) -> None:
         """What was planned since, in one request."""
         waiting, self.waiting = self.waiting, []
-        if waiting:
+        if waiting and not self.control.cancel:
             self.runner.submit_together(waiting)
 
     def _look(self, one: Running) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import pytest
 from api.access import SCOPES, RateLimit
 from api.app import create_app, every_route
 from api.settings import ServiceSettings
-from tests.api.conftest import Running, autoconfig
+
+from tests.api.conftest import ROOT, Running, autoconfig, environment  # isort: skip - it puts the helpers below on the path
+from study_help import fake_python
 
 pytestmark = pytest.mark.xdist_group("api")
 
@@ -108,6 +112,19 @@ def test_a_revoked_key_is_refused_at_once(locked):
     assert key.split("_", 2)[2] not in json.dumps(listed)
 
 
+def test_a_revoked_key_follows_no_search_on(locked, keys):
+    with locked.client(keys["admin"]) as client:
+        body = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "profile": True}
+        search = client.post("/v1/searches", json=body).json()["id"]  # stays queued: nobody measures here
+    key = make_key(locked, "read")
+    with locked.client(key) as client, client.stream("GET", f"/v1/searches/{search}/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "id: 1"
+        assert autoconfig("keys", "revoke", key.split("_")[1], "--database", locked.database).returncode == 0
+        for line in lines:
+            assert line != ": still here", "the stream goes on"
+
+
 def test_secrets_are_not_stored(locked, keys):
     data = Path(locked.database.removeprefix("sqlite:///")).read_bytes()
     assert not any(key.split("_", 2)[2].encode() in data for key in keys.values())
@@ -145,6 +162,32 @@ def test_the_bucket_fills_again(monkeypatch):
 def test_services_that_cannot_start(arguments, words):
     done = autoconfig("serve", "--port", "0", *arguments)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--profile-folder", "/proc/x"], "--profile-folder '/proc/x' cannot be used"),
+        (["--profile-folder", "{place}", "--python", "/no/python"], "--python /no/python cannot be started"),
+        (["--runner", "slurm"], "--runner is for a worker that measures: say --profile-folder"),
+    ],
+)
+def test_workers_that_cannot_start(arguments, words, tmp_path):
+    given = [word.format(place=tmp_path) for word in arguments]
+    done = autoconfig("worker", "--database", f"sqlite:///{tmp_path}/s.db", *given)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_worker_says_what_it_does(tmp_path):
+    options = ("--profile-folder", str(tmp_path / "work"), "--python", str(fake_python(tmp_path)))
+    for given, words in (((), "measures none (no --profile-folder)"), (options, f"local jobs in {tmp_path}/work")):
+        command = [sys.executable, "-m", "autoconfig", "worker", "--database", f"sqlite:///{tmp_path}/s.db", *given]
+        worker = subprocess.Popen(command, cwd=ROOT, env=environment(), text=True, stderr=subprocess.PIPE)
+        assert worker.stderr is not None
+        line = worker.stderr.readline()
+        assert line.startswith("worker ") and words in line and "2 at a time" in line
+        worker.terminate()
+        worker.communicate(timeout=60)
 
 
 def test_another_address_asks_for_keys(services):

@@ -6,11 +6,14 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
+from dbos import DBOSClient
 
-from api import measurements
-from api.store import engine_of
-from tests.api.cluster import run_with_kills
+from api import measurements, searches
+from api.store import dbos_url, engine_of
+from tests.api.cluster import QUESTION, run_with_kills
+from tests.api.conftest import start
 
 pytestmark = pytest.mark.xdist_group("service-postgresql")
 
@@ -34,6 +37,61 @@ def test_runs_that_come_at_once_are_all_kept_and_the_latest_calibration_stays(da
         measurements.add(engine, "key", [{"id": f"many-{number}"} for number in range(measurements.MOST_RUNS)])
     assert measurements.runs_of(engine, "key") == (revision, runs), "a refusal changes nothing"
     engine.dispose()
+
+
+def test_cancels_are_kept_while_a_worker_tells(database):
+    engine = engine_of(database)
+    queue = DBOSClient(system_database_url=dbos_url(database), system_database_engine=engine)
+    found, _ = searches.submit(engine, queue, "key", {"model": "1.7b"})
+
+    def tell(number: int) -> bool:
+        if number == 60:
+            return searches.cancel(engine, found.id)
+        searches.say(engine, found.id, "progress", {"text": f"{number}"})
+        return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(tell, range(120))) == 1
+    assert searches.get(engine, found.id).state == "cancelled"
+    assert [event.number for event in searches.events(engine, found.id, 0)] == [*range(1, 122)], "queued, cancelled, 119 told"
+    queue.destroy()
+    engine.dispose()
+
+
+def test_ids_that_are_none_are_not_found(database):
+    engine = engine_of(database)
+    for identity in ("\0", "none", "x" * 40, "\ud800", "{" + "0" * 8 + "-" + "0" * 4 + "}"):
+        assert searches.get(engine, identity) is None
+    engine.dispose()
+
+
+def test_without_the_database_the_service_says_to_try_again(database):
+    service = start(database, "--workers", "1", "--search-workers", "0")
+    server, name = database.rsplit("/", 1)
+    try:
+        with psycopg.connect(f"{server}/postgres", autocommit=True) as other, service.client() as client:
+            search = client.post("/v1/searches", json=QUESTION).json()["id"]
+            engine = engine_of(database)
+            for outcome in ("measured", "measured", "out_of_memory"):
+                searches.say(engine, search, searches.TRIAL, {"text": "trial", "outcome": outcome})
+            engine.dispose()
+            other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false".encode())
+            try:
+                gone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+                other.execute(gone, (name,))
+                asked = [client.post(path, json=QUESTION) for path in ("/v1/plans", "/v1/searches")]
+                asked += [client.get(path) for path in ("/metrics", f"/v1/searches/{search}", f"/v1/searches/{search}/events")]
+                assert {(one.status_code, one.headers.get("retry-after")) for one in asked} == {(503, "2")}
+                assert all("database" in one.json()["detail"] for one in asked)
+            finally:
+                other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode())
+            assert client.post("/v1/plans", json=QUESTION).status_code == 200
+            metrics = client.get("/metrics").text
+            assert 'autoconfig_request_seconds_count{route="/v1/searches",status="503"} 1.0' in metrics
+            assert 'autoconfig_trials{outcome="measured"} 2.0' in metrics
+            assert 'autoconfig_trials{outcome="out_of_memory"} 1.0' in metrics
+    finally:
+        service.stop()
 
 
 @pytest.mark.soak

@@ -5,11 +5,14 @@ The jobs are the stand-in of tests/profiler: real processes that answer from a r
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
 import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +22,17 @@ from jsonschema import Draft202012Validator
 from optuna.trial import TrialState
 
 from api import profile, searches
-from api.store import WORKERS, engine_of, now
+from api.bodies import read_search
+from api.store import WORKERS, engine_of
 from api.tasks import LeavingError, Task
 from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
 from profiler.errors import RunnerError
+from profiler.lock import take
 from specs.errors import FileError
 from tests.api.cluster import begin_worker, copied, ended, wait_for
 
-from tests.api.conftest import Running, start  # isort: skip - it puts the helpers below on the path
+from tests.api.conftest import ROOT, Running, start  # isort: skip - it puts the helpers below on the path
 from study_help import fake_python, left_over
 
 pytestmark = pytest.mark.xdist_group("service-postgresql")
@@ -54,7 +59,7 @@ class Place:
     def worker(self, **more: object) -> subprocess.Popen[bytes]:
         """One more."""
         options = ("--profile-folder", str(self.folder / "work"), "--python", str(self.python))
-        self.workers.append(begin_worker(self.database, *options, STAND_IN_EVERY_SECONDS=SECONDS, **more))
+        self.workers.append(begin_worker(self.database, *options, **{"STAND_IN_EVERY_SECONDS": SECONDS, **more}))
         return self.workers[-1]
 
     def search(self, **changes: object) -> str:
@@ -123,6 +128,24 @@ def place(tmp_path, listening) -> Iterator[Place]:
     found.stop()
 
 
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs megatron-core: make test installs it")
+def test_a_model_in_the_body_is_measured_on_the_cpu_of_a_worker(place, tmp_path):
+    small = tmp_path / "python-with-a-small-table"
+    small.write_text(
+        f'#!/bin/bash\ncase "$*" in *kernels.benchmark*) set -- "$@" --set tiny --ranks 1;; esac\nexec {sys.executable} "$@"\n'
+    )
+    small.chmod(0o755)
+    place.python = small
+    model = json.loads((ROOT / "docs/examples/tiny_model.json").read_text())
+    short = {"seq_length": 64, "global_batch_size": 1, "steps": 1, "warmup_steps": 1, "budget": "1trials"}
+    accepted = place.client.post("/v1/searches", json={"model": model, "gpus": 1, "profile": True, "device": "cpu", **short})
+    place.worker()
+    found = wait_for(lambda: ended(place.client, accepted.json()["id"]), 120)
+    assert found["state"] == "done", found["problem"]
+    best = place.client.get(f"/v1/searches/{found['id']}/plans").json()["best"]
+    assert best["outcome"] == "measured" and best["measured_s"] > 0
+
+
 UPGRADE = ("return self._answer(identity)", "identity = str(identity)\n            return self._answer(identity)")
 """Other code of the workflow's step, in the same workflow version."""
 NEXT = ('WORKFLOW_VERSION = "autoconfig-searches-1"', 'WORKFLOW_VERSION = "autoconfig-searches-2"')
@@ -160,29 +183,121 @@ def test_a_cancelled_search_ends_its_jobs(place):
     assert len(place.trials(identity)) < 9
 
 
-def test_questions_that_cannot_be_measured(place):
+def test_a_search_cancelled_while_no_worker_lives_leaves_no_job(place):
+    identity = place.search()
+    worker = place.worker(STAND_IN_EVERY_SECONDS="900")
+    wait_for(lambda: place.runs())
+    wait_for(lambda: searches.get(place.engine, identity).spent_seconds > 0)
+    worker.terminate()
+    worker.wait(60)
+    assert left_over(place.folder), "jobs outlive the worker"
+    assert place.client.delete(f"/v1/searches/{identity}").json()["state"] == "cancelled"
     place.worker()
-    for changes, word in (({"gpu": None}, "gpu"), ({"budget": "soon"}, "budget"), ({"model": "1t", "num_layers": None}, "fit")):
-        identity = place.search(**changes)
-        found = wait_for(lambda identity=identity: ended(place.client, identity))
-        assert found["state"] == "failed" and word in found["problem"]["detail"], found
+    wait_for(lambda: not left_over(place.folder) and all(t.state.is_finished() for t in place.trials(identity)))
+    assert [t.user_attrs["outcome"] for t in place.trials(identity)] == ["cancelled"] and [*place.runs().values()] == [1]
+
+
+def a_task(**changes: object) -> Task:
+    """A search that a worker has taken up, without a service."""
+    plain = {
+        "id": "7b0f7a5e-6b6e-4c0e-9f0c-0d6f7f6f7f6f", "body": read_search(json.dumps(QUESTION).encode()),
+        "spend": lambda _: None,
+        "calibration": lambda: None, "say": lambda kind, data: None, "cancelled": lambda: False, "stopping": lambda: False,
+    }  # fmt: skip
+    return Task(**{**plain, **changes})
+
+
+@pytest.mark.parametrize("how", ["a bug", "the runner"])
+def test_a_search_that_fails_leaves_no_job(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("STAND_IN_EVERY_SECONDS", "900")
+    monkeypatch.setattr(profile, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(profile, "AGAIN_SECONDS", 0.01)
+    seen: list[int] = []
+
+    def look(*_: object) -> bool:
+        if left_over(tmp_path):
+            seen.append(1)
+            raise ValueError("a bug") if how == "a bug" else RunnerError("squeue does not answer")
+        return False
+
+    options = Options(folder=tmp_path / "work", python=str(fake_python(tmp_path)))
+    if how == "a bug":
+        with pytest.raises(ValueError, match="a bug"):
+            profile.measure(a_task(cancelled=look), options)
+    else:
+        monkeypatch.setattr(profile._Told, "tick", look)
+        assert profile.measure(a_task(), options)[0] == 500 and len(seen) == profile.ATTEMPTS
+    assert seen
+    wait_for(lambda: not left_over(tmp_path), 20)
+
+
+def test_a_budget_counts_what_was_spent_while_a_worker_had_the_search(tmp_path, monkeypatch):
+    monkeypatch.setenv("STAND_IN_EVERY_SECONDS", "0.3")
+    monkeypatch.setattr(profile, "KEEP_SECONDS", 0.1)
+    options, kept = Options(folder=tmp_path / "work", python=str(fake_python(tmp_path))), []
+    body = read_search(json.dumps({**QUESTION, "budget": "1h,2trials"}).encode())
+
+    def measured(spent: float) -> list[dict]:
+        status, text = profile.measure(a_task(body=body, spent_seconds=spent, spend=kept.append), options)
+        assert status == 200
+        return json.loads(text)["lines"]
+
+    assert measured(3600.0) == [] and not kept, "nothing is left of the hour"
+    assert len(measured(60.0)) == 2 and kept == sorted(kept) and 60.0 < kept[0] < kept[-1] < 120.0
+    assert len(measured(kept[-1])) == 2, "and nothing of the two trials"
+
+
+def test_hours_of_gpus_are_the_searchs_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("STAND_IN_EVERY_SECONDS", "0.5")
+    options, body = (
+        Options(folder=tmp_path / "work", python=str(fake_python(tmp_path))),
+        {**QUESTION, "budget": "0.002gpu-hours"},
+    )
+    task = a_task(body=read_search(json.dumps(body).encode()))
+    first = json.loads(profile.measure(task, options)[1])
+    assert first["lines"] and first["stopped"] == "the budget is spent"
+    assert len(json.loads(profile.measure(task, options)[1])["lines"]) == len(first["lines"]), "8 GPUs for 0.9 s, once"
+
+
+def test_one_process_of_a_machine_works_on_a_study(tmp_path, monkeypatch):
+    monkeypatch.setattr(profile, "LOOK_SECONDS", 0.05)
+    options, task = Options(folder=tmp_path / "work", python=str(fake_python(tmp_path))), a_task()
+    options.folder.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        with take(options.folder / f"{task.id}.lock"):
+            waiting = pool.submit(profile.measure, task, options)
+            with pytest.raises(TimeoutError):
+                waiting.result(1.0)
+            assert not (options.folder / "jobs").exists()
+        assert len(json.loads(waiting.result(60)[1])["lines"]) == 5
+
+
+def test_a_question_that_cannot_be_measured(place):
+    row = f"/v1/searches/{place.search(model='1t', num_layers=None)}"
+    assert place.client.get(row).json()["note"] == searches.NOBODY_MEASURES
+    nothing = place.search()
+    searches.begin(place.engine, nothing)
+    searches.end(place.engine, nothing, result=b'{"best": null, "lines": [], "stopped": "the budget is spent"}')
+    refused = place.client.get(f"/v1/searches/{nothing}/export")
+    assert refused.status_code == 409 and "no plan was measured (the budget is spent)" in refused.json()["detail"]
+    place.worker()
+    wait_for(lambda: place.client.get(row).json()["note"] is None)
+    found = wait_for(lambda: ended(place.client, row.rsplit("/", 1)[1]))
+    assert found["state"] == "failed" and "fit" in found["problem"]["detail"], found
 
 
 def test_a_runner_that_fails_for_a_while_is_tried_again(monkeypatch, tmp_path):
     said: list[str] = []
     failures = [RunnerError("squeue does not answer"), FileError("no space left")]
 
-    def study(task: Task, options: object) -> bytes:
+    def study(task: Task, options: object, spent: object, last: bool) -> bytes:
         if failures:
             raise failures.pop()
         return b"{}"
 
     monkeypatch.setattr(profile, "_study", study)
     monkeypatch.setattr(profile, "AGAIN_SECONDS", 0.01)
-    task = Task(
-        id="x", body={}, started=now(), calibration=lambda: None, say=lambda _, data: said.append(data["text"]),
-        cancelled=lambda: False, stopping=lambda: False,
-    )  # fmt: skip
+    task = a_task(say=lambda _, data: said.append(data["text"]))
     assert profile.measure(task, Options(folder=tmp_path, python="python")) == (200, b"{}") and len(said) == 2
     failures += [RunnerError("sbatch is not on PATH")] * profile.ATTEMPTS
     assert profile.measure(task, Options(folder=tmp_path, python="python"))[0] == 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -9,8 +10,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import sqlalchemy as sa
+from dbos import DBOSClient
 
-from api.store import WORKERS, engine_of
+from api import searches
+from api.app import create_app
+from api.bodies import read_search
+from api.settings import ServiceSettings
+from api.store import WORKERS, dbos_url, engine_of
 from tests.api.cluster import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
 pytestmark = pytest.mark.xdist_group("api")
@@ -62,11 +68,56 @@ def test_an_idempotency_key_makes_one_search(with_worker):
     assert fresh.status_code == 202
 
 
+def test_an_idempotency_key_holds_across_an_upgrade(tmp_path):
+    engine = engine_of(f"sqlite:///{tmp_path}/service.db")
+    queue = DBOSClient(system_database_url=dbos_url(f"sqlite:///{tmp_path}/service.db"), system_database_engine=engine)
+    body = read_search(json.dumps(QUESTION).encode())
+    older = {name: value for name, value in body.items() if name not in ("price", "memory_margin", "fix")}
+    first, _ = searches.submit(engine, queue, "", older, "job-17")
+    assert searches.submit(engine, queue, "", body, "job-17") == (first, False)
+    for changes in ({"fix": ["tp=2"]}, {"memory_margin": 0.1}, {"top": 20}):
+        with pytest.raises(searches.ConflictError):
+            searches.submit(engine, queue, "", {**body, **changes}, "job-17")
+    queue.destroy()
+    engine.dispose()
+
+
 def test_a_search_that_cannot_be_answered_fails_with_its_problem(with_worker):
-    identity = with_worker.post("/v1/searches", json={**QUESTION, "model": "nonsense"}).json()["id"]
+    identity = with_worker.post("/v1/searches", json={**QUESTION, "fix": ["tp=3"]}).json()["id"]
     found = wait_for(lambda: ended(with_worker, identity))
-    assert found["state"] == "failed" and found["problem"]["field"] == "model"
+    assert found["state"] == "failed" and "tp=3" in found["problem"]["detail"]
     assert with_worker.get(f"/v1/searches/{identity}/plans").status_code == 409
+
+
+MEASURED = {"profile": True, "gpu": "a100-80gb"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "word"),
+    [
+        ({"model": "nonsense"}, "model", "nonsense"),
+        ({"gpu": None}, "gpu", "say gpu"),
+        ({"budget": "2h"}, "budget", "profile"),
+        ({"steps": 3}, "steps", "profile"),
+        ({**MEASURED, "budget": "soon"}, None, "soon"),
+        ({**MEASURED, "budget": "0m"}, None, "0m"),
+        ({**MEASURED, "steps": -5}, None, "-5"),
+        ({**MEASURED, "job_timeout": "2trials"}, "job_timeout", "2trials"),
+        ({**MEASURED, "gpu": None}, "gpu", "say gpu"),
+        ({**MEASURED, "device": "cpu"}, "device", "leave gpu"),
+    ],
+)
+def test_what_no_search_can_answer_is_refused_at_once(with_worker, changes, field, word):
+    refused = with_worker.post("/v1/searches", json={**QUESTION, **changes})
+    assert refused.status_code == 422 and word in refused.json()["detail"], refused.text
+    assert refused.json().get("field") == field
+
+
+def test_an_export_says_why_there_is_nothing(with_worker):
+    identity = with_worker.post("/v1/searches", json={**QUESTION, "model": "175b", "gpus": 1}).json()["id"]
+    assert wait_for(lambda: ended(with_worker, identity))["state"] == "done"
+    answer = with_worker.get(f"/v1/searches/{identity}/export")
+    assert answer.status_code == 409 and answer.json()["detail"].startswith("no plan fits, so")
 
 
 def test_cancelled_before_a_worker_comes(services):
@@ -99,6 +150,32 @@ def test_lists_by_state_and_page(with_worker):
     assert with_worker.get("/v1/searches/none").status_code == 404
 
 
+def test_metrics_count_searches_trials_and_bugs(tmp_path, monkeypatch):
+    app = create_app(ServiceSettings(database=f"sqlite:///{tmp_path}/service.db"))
+    engine = app.state.service.engine
+    app.state.service.compute._running = {("plans", b"a"): None, ("plans", b"b"): None}
+    monkeypatch.setattr(searches, "listed", lambda *_, **__: 1 / 0)
+
+    async def ask() -> list[str]:
+        inside = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=inside, base_url="http://service") as client:
+            found = [(await client.post("/v1/searches", json=QUESTION)).json()["id"] for _ in range(2)]
+            for outcome in ("measured", "measured", "failed"):
+                searches.say(engine, found[0], searches.TRIAL, {"outcome": outcome, "text": "trial"})
+            searches.cancel(engine, found[0])
+            assert (await client.get("/v1/searches")).status_code == 500
+            return (await client.get("/metrics")).text.splitlines()
+
+    lines = asyncio.run(ask())
+    for name, value in {
+        'searches{state="queued"}': 1, 'searches{state="cancelled"}': 1, 'searches{state="done"}': 0,
+        'trials{outcome="measured"}': 2, 'trials{outcome="failed"}': 1, "answers_waiting": 2,
+        'request_seconds_count{route="/v1/searches",status="500"}': 1,
+    }.items():  # fmt: skip
+        assert f"autoconfig_{name} {value:.1f}" in lines
+    engine.dispose()
+
+
 def test_a_database_of_an_older_version_gets_the_columns_that_came_later(tmp_path):
     url = f"sqlite:///{tmp_path}/old.db"
     old = sa.create_engine(url)
@@ -109,7 +186,7 @@ def test_a_database_of_an_older_version_gets_the_columns_that_came_later(tmp_pat
     for _ in range(2):
         engine = engine_of(url)
         with engine.connect() as connection:
-            assert connection.execute(sa.select(WORKERS)).all() == [("a", 3, None)]
+            assert connection.execute(sa.select(WORKERS)).all() == [("a", 3, None, None, None)]
         engine.dispose()
 
 

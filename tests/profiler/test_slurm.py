@@ -7,6 +7,8 @@ import stand_in
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
 from study_help import ARGUMENTS, fake_python, runs, search, trials_of
 
+from api.measuring import check_measuring
+from autoconfig.study.session import Options
 from autoconfig.study.worker import MOST_ATTEMPTS
 from profiler.errors import RunnerError
 from profiler.folder import prepare, read_json, write_json
@@ -48,6 +50,16 @@ def start_now(runner, folder) -> bool:
     """A job that is queued again waits for two minutes by itself; while its first run is being ended it cannot be told."""
     update = ["scontrol", "update", f"jobid={read_json(folder.life_file)['slurm_job_id']}", "starttime=now"]
     return runner.poll(folder) is not Life.WAITING or subprocess.run(update, check=False).returncode == 0
+
+
+def test_a_worker_is_refused_a_partition_that_is_not_there(slurm, tmp_path):
+    def check(partition: str | None) -> None:
+        check_measuring(Options(folder=tmp_path, runner="slurm", python="python", slurm=SlurmOptions(partition=partition)))
+
+    check("main")
+    check(None)
+    with pytest.raises(RunnerError, match="--partition nowhere: Slurm has no such partition"):
+        check("nowhere")
 
 
 @pytest.mark.parametrize(

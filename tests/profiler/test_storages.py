@@ -1,5 +1,6 @@
 """Storages that many workers share: SQLite and a real PostgreSQL, the same tests for both."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from postgres_help import postgres_server
 from study_help import ARGUMENTS, ROOT, fake_python, left_over, runs, start, trials_of, write_oracle
 
+from autoconfig.question import Request
 from autoconfig.study.settings import StudySettings, differences, parse_budget, parse_size, settings_json, settings_of
 from autoconfig.study.storage import open_storage, open_study, opened
 from specs.errors import FileError, InputError, UnknownNameError
@@ -65,6 +67,14 @@ def test_a_hundred_concurrent_updates_lose_nothing(url):
     seen = {(t.user_attrs["writer"], t.user_attrs["number"]): t for t in trials}
     assert len(seen) == WRITERS * EACH
     assert all(t.value == 1000 * w + n and set(t.params) == {"tp"} for (w, n), t in seen.items())
+
+
+def test_questions_that_carry_their_model_and_cluster_are_read_back():
+    model, cluster = {"hidden_size": 256, "tie_word_embeddings": False}, {"gpu": "h100-sxm-80gb", "nodes": {"count": 2}}
+    given = StudySettings(request=Request(model=model, cluster=cluster, local_files=False))
+    assert settings_of(json.loads(json.dumps(settings_json(given))), "x") == given
+    with pytest.raises(InputError, match="is not a text or an object"):
+        settings_of({**settings_json(given), "request": {"model": 3}}, "x")
 
 
 def test_a_study_keeps_its_question(url):
