@@ -242,9 +242,8 @@ class Worker:
         found = outcome_of(folder)
         life = self.runner.poll(folder)
         if life not in (Life.RUNNING, Life.WAITING) and (found is None or found.kind not in FINAL):
-            left = self.seconds_left()
-            limit = stage.limit_s(self.job_limit_s if left is None else min(self.job_limit_s, max(left, 1.0)))
-            self.waiting.append((folder, limit))
+            # never shortened by the budget: a job that outlives a killed search would end as timed out, which is final
+            self.waiting.append((folder, stage.limit_s(self.job_limit_s)))
         self.running.append(Running(trial=trial, row=row, stages=planned, stage=stage, folder=folder, since=self.clock()))
         self.listener.started(self._frozen(trial), stage, again)
 
