@@ -138,7 +138,8 @@ class SlurmRunner:
             time.sleep(POLL_S)
 
     def _job_id(self, folder: JobFolder) -> str | None:
-        """From life.json; where the search was killed before it was written, by the job's or array's name."""
+        """From life.json; where the search was killed before it was written, by the job's or array's name. Raises RunnerError
+        where squeue does not answer."""
         known = read_json(folder.life_file).get("slurm_job_id")
         if known is not None:
             return str(known)
@@ -147,6 +148,8 @@ class SlurmRunner:
             return None
         array = launch.get("array")
         done = _call(["squeue", "--noheader", "--array", f"--name={NAME_PREFIX}{array or folder.name}", "--format=%i"])
+        if done.returncode:  # not "no such job": to take it so would submit the job a second time
+            raise RunnerError(f"squeue does not answer: {_said(done)}")
         found = [number for number in done.stdout.split() if array is None or number.endswith(f"_{launch['task']}")]
         if not found:
             return None

@@ -1,5 +1,6 @@
 """Jobs under a real Slurm of one node, started by the tests."""
 
+import os
 import subprocess
 
 import pytest
@@ -68,13 +69,19 @@ def test_how_a_job_ends(runner, jobs, behaviour, kind):
     assert runs_of(folder) == 1
 
 
-def test_a_job_is_found_again_by_its_name(runner, jobs):
-    """The search was killed after sbatch and before it wrote the job's number."""
+def test_a_job_is_found_again_by_its_name(runner, jobs, tmp_path, monkeypatch):
+    """The search was killed after sbatch and before it wrote the job's number; a squeue that fails then is no missing job."""
     folder = prepare(jobs, make_job(stand_in.HIDE, 1))
     runner.submit(folder, LIMIT_S)
     wait_for(runner, folder, Life.RUNNING)
     number = read_json(folder.life_file)["slurm_job_id"]
     folder.life_file.unlink()
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    with monkeypatch.context() as broken:
+        broken.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        with pytest.raises(RunnerError, match="squeue does not answer: slurm_load_jobs error"):
+            runner.submit(folder, LIMIT_S)
     runner.submit(folder, LIMIT_S)
     assert read_json(folder.life_file)["slurm_job_id"] == number
     wait_until(lambda: runs_of(folder) == 1, "the job has not started")
