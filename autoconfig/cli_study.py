@@ -58,7 +58,10 @@ def runner_options(command: Command, without: Sequence[str] = ()) -> Command:
             "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
             help="Jobs as processes of this machine, or through sbatch.",
         ),
-        click.option("--slurm", multiple=True, metavar="OPTION", help="A further #SBATCH option, like --qos=low."),
+        click.option(
+            "--slurm", multiple=True, metavar="OPTION",
+            help="A further #SBATCH option, like --qos=low. A job has its nodes alone, but with --oversubscribe or --cpus-per-task=N.",
+        ),
         click.option("--partition", help="Slurm partition."),
         click.option("--account", help="Slurm account."),
         click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Slurm jobs at once."),

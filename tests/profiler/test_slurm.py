@@ -17,12 +17,14 @@ from profiler.runner import Life
 from profiler.slurm import SlurmOptions, SlurmRunner
 
 LIMIT_S = 600.0
+SHARED = ("--oversubscribe",)
+"""Jobs of these tests run beside each other on one node."""
 pytestmark = pytest.mark.xdist_group("slurm")
 
 
 @pytest.fixture(scope="module")
 def runner(slurm) -> SlurmRunner:
-    return SlurmRunner(stand_in_command, SlurmOptions())
+    return SlurmRunner(stand_in_command, SlurmOptions(extra=SHARED))
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +131,7 @@ def test_a_job_that_vanished_is_lost(runner, jobs):
 
 def test_a_script_that_is_cut_short_is_lost(slurm, jobs):
     """Slurm says FAILED of it, as of a command that ends with 1; an exit code that the script left is of this run only."""
-    runner = SlurmRunner(lambda folder, job: ["bash", "-c", "kill -9 $PPID"], SlurmOptions())
+    runner = SlurmRunner(lambda folder, job: ["bash", "-c", "kill -9 $PPID"], SlurmOptions(extra=SHARED))
     folder = prepare(jobs, make_job(stand_in.MEASURE, 7))
     runner.submit(folder, LIMIT_S)
     wait_for(runner, folder)
@@ -154,12 +156,25 @@ def test_a_job_that_died_is_known_after_slurm_forgot_it(runner, jobs):
 def test_gpus_are_asked_for(slurm, jobs):
     """Two fake GPUs: both are the job's."""
     write = ["bash", "-c", "env | grep GPU; true"]
-    runner = SlurmRunner(lambda folder, job: write, SlurmOptions(gpus_per_node=2, extra=("--comment=two",)))
+    runner = SlurmRunner(lambda folder, job: write, SlurmOptions(gpus_per_node=2, extra=("--comment=two", *SHARED)))
     folder = prepare(jobs, make_job(stand_in.MEASURE, 3))
     runner.submit(folder, LIMIT_S)
     wait_for(runner, folder)
     assert "SLURM_GPUS_ON_NODE=2" in folder.last_lines(), folder.last_lines()
     assert outcome(folder).kind is Kind.CRASHED
+
+
+def test_a_job_has_its_nodes_alone(slurm, jobs):
+    """All their CPUs, which one task would not get; an option of the user's that says otherwise is not gainsaid."""
+    asked = []
+    for number, extra in enumerate(((), ("--oversubscribe",), ("-c 1",))):
+        runner = SlurmRunner(stand_in_command, SlurmOptions(extra=("--hold", *extra)))
+        folder = prepare(jobs, make_job(stand_in.MEASURE, 20 + number))
+        runner.submit(folder, LIMIT_S)
+        show = ["squeue", "--noheader", f"--jobs={read_json(folder.life_file)['slurm_job_id']}", "--format=%h"]
+        asked.append(subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip())
+        runner.cancel(folder)
+    assert asked == ["NO", "YES", "YES"]
 
 
 def test_a_refused_job_says_why(slurm, jobs):
@@ -178,7 +193,7 @@ def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
     """Two jobs at once, begun as one array, from the command line to the measured table."""
     fake_python(tmp_path)
     question = [{"8": "2"}.get(word, word) for word in ARGUMENTS]
-    options = ("--profile", "--study", "s", "--budget", "3trials", "--runner", "slurm", "--jobs", "2", "--quiet")
+    options = ("--profile", "--study", "s", "--budget", "3trials", "--runner", "slurm", "--jobs", "2", "--slurm=--oversubscribe", "--quiet")
     done = search(tmp_path, *question, "--gpus-per-node", "2", *options)
     assert done.returncode == 0, done.stderr
     trials = trials_of(tmp_path, "s")
@@ -217,7 +232,7 @@ def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
     again is lost."""
     again = prepare(jobs, make_job(stand_in.SLOW, 5))
     never = prepare(jobs, make_job(stand_in.SLOW, 6))
-    strict = SlurmRunner(stand_in_command, SlurmOptions(extra=("--no-requeue",)), {"STAND_IN_SECONDS": "600"})
+    strict = SlurmRunner(stand_in_command, SlurmOptions(extra=("--no-requeue", *SHARED)), {"STAND_IN_SECONDS": "600"})
     runner.submit(again, LIMIT_S)
     strict.submit(never, LIMIT_S)
     for folder in (again, never):
