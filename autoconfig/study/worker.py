@@ -133,6 +133,16 @@ class Worker:
         except JobsFailError:
             self._cancel_all("no job can be measured here")
             raise
+        except KeyError as error:  # what Optuna raises where it finds no study or trial
+            if not self._is_stored():
+                raise InputError(f"study {self.study.study_name} is gone: it was deleted while this search was at it") from error
+            raise
+
+    def _is_stored(self) -> bool:
+        try:
+            return self.study._storage.get_study_id_from_name(self.study.study_name) == self.study._study_id
+        except KeyError:
+            return False
 
     def abandon(self) -> bool:
         """After an error that ended `run`: end its jobs, and tell nobody; the next search starts them again. Whether there were

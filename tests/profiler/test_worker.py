@@ -8,10 +8,12 @@ from job_help import stand_in_command, wait_until
 from study_help import QUESTION, left_over, runs, trials_of, write_oracle
 
 from autoconfig.question import Request
+from autoconfig.study.deletion import forget
 from autoconfig.study.screen import Quiet
 from autoconfig.study.session import Options, Session, open_session
 from autoconfig.study.settings import Budget, StudySettings
 from profiler.local import LocalRunner
+from specs.errors import InputError
 
 
 class Stop(Exception):
@@ -53,3 +55,22 @@ def test_a_job_outlives_a_killed_search_and_its_time_budget(tmp_path):
         assert third.worker(runner, Quiet(), budget).run() == "the budget is spent"
     assert outcomes(tmp_path) == ["measured", "cancelled"]
     wait_until(lambda: left_over(tmp_path) == [], "processes are left")
+
+
+def test_a_study_that_is_deleted_under_its_search(tmp_path):
+    """Refused while trials run; forced, the search says so."""
+    write_oracle(tmp_path)
+    with session(tmp_path) as first:
+
+        class Deletes(Quiet):
+            def tick(self, worker):
+                if trials_of(tmp_path, "s") == []:
+                    return
+                with pytest.raises(InputError, match="study s has 1 running trial .*--force"):
+                    forget(first.storage, "s", tmp_path / "elsewhere", shared=True)
+                forget(first.storage, "s", tmp_path / "elsewhere", shared=True, force=True)
+
+        worker = first.worker(LocalRunner(stand_in_command, {"STAND_IN_EVERY_SECONDS": "2"}), Deletes(), Budget(trials=1))
+        with pytest.raises(InputError, match="study s is gone: it was deleted while this search was at it"):
+            worker.run()
+        assert left_over(tmp_path) == []
