@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import shlex
 import signal
 import sys
@@ -337,7 +338,8 @@ def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Opt
 
 @contextlib.contextmanager
 def _signals(control: Control, resume_command: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Ctrl-C once: finish what runs; twice, or SIGTERM: cancel it."""
+    """Ctrl-C once: finish what runs; twice, SIGTERM, or a terminal that is closed (SIGHUP; not under nohup): cancel it."""
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def interrupt(*_: object) -> None:
         if control.finish:
@@ -350,13 +352,27 @@ def _signals(control: Control, resume_command: str, say: Callable[[str], None]) 
     def terminate(*_: object) -> None:
         control.finish = control.cancel = True
 
-    before = {number: signal.signal(number, handler) for number, handler in
-              ((signal.SIGINT, interrupt), (signal.SIGTERM, terminate))}  # fmt: skip
+    def hang_up(*_: object) -> None:
+        for descriptor in terminals:
+            if not os.isatty(descriptor):  # what is written to a closed terminal is an error, and nobody reads it
+                _to_nowhere(descriptor)
+        terminate()
+
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: terminate}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = hang_up
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _to_nowhere(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _same_place(options: dict[str, Any]) -> str:
