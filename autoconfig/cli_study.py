@@ -61,7 +61,7 @@ def runner_options(command: Command, without: Sequence[str] = ()) -> Command:
         ),
         click.option(
             "--slurm", multiple=True, metavar="OPTION",
-            help="A further #SBATCH option, like --qos=low. A job has its nodes alone, but with --oversubscribe or --cpus-per-task=N.",
+            help="A further #SBATCH option, like --qos=low. A job has its nodes alone but for --oversubscribe or --cpus-per-task.",
         ),
         click.option("--partition", help="Slurm partition."),
         click.option("--account", help="Slurm account."),

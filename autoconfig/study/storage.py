@@ -19,6 +19,7 @@ from optuna.study import Study
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from autoconfig.study.question_files import hold_files, with_absolute_paths
 from autoconfig.study.settings import (
     MeasuredQuestion,
     Settings,
@@ -148,9 +149,11 @@ def open_study(
 ) -> tuple[Study, Settings]:
     """The study and its question: a new one, or one that is there and asks the same. `given` may be None in a resume.
 
-    Raises UnknownNameError where there is none to resume, InputError where another question was stored under this name.
+    Raises UnknownNameError where there is none to resume, InputError where another question was stored under this name, or a
+    file of the question has changed.
     """
     check_name(name)
+    given = None if given is None else with_absolute_paths(given)
     try:
         study = optuna.load_study(study_name=name, storage=storage)
     except KeyError:
@@ -160,12 +163,13 @@ def open_study(
     deadline = time.monotonic() + QUESTION_S
     while SETTINGS not in study.user_attrs and time.monotonic() < deadline:
         time.sleep(0.2)
-    stored = settings_of(study.user_attrs.get(SETTINGS), f"study {name}", wanted)
+    stored = with_absolute_paths(settings_of(study.user_attrs.get(SETTINGS), f"study {name}", wanted))
     if given is not None and (changed := differences(stored, given)):
         text = "; ".join(changed[:4])
         raise InputError(
             f"study {name} asks another question ({text}): resume it with --resume {name} alone, or name a new one"
         )
+    hold_files(study, stored)
     return study, stored
 
 

@@ -135,7 +135,7 @@ class Worker:
             raise
         except KeyError as error:  # what Optuna raises where it finds no study or trial
             if not self._is_stored():
-                raise InputError(f"study {self.study.study_name} is gone: it was deleted while this search was at it") from error
+                raise InputError(f"study {self.study.study_name} is gone: it was deleted under this search") from error
             raise
 
     def _is_stored(self) -> bool:

@@ -193,7 +193,8 @@ def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
     """Two jobs at once, begun as one array, from the command line to the measured table."""
     fake_python(tmp_path)
     question = [{"8": "2"}.get(word, word) for word in ARGUMENTS]
-    options = ("--profile", "--study", "s", "--budget", "3trials", "--runner", "slurm", "--jobs", "2", "--slurm=--oversubscribe", "--quiet")
+    slurm_options = ("--runner", "slurm", "--jobs", "2", "--slurm=--oversubscribe")
+    options = ("--profile", "--study", "s", "--budget", "3trials", "--quiet", *slurm_options)
     done = search(tmp_path, *question, "--gpus-per-node", "2", *options)
     assert done.returncode == 0, done.stderr
     trials = trials_of(tmp_path, "s")

@@ -66,11 +66,11 @@ def test_a_study_that_is_deleted_under_its_search(tmp_path):
             def tick(self, worker):
                 if trials_of(tmp_path, "s") == []:
                     return
-                with pytest.raises(InputError, match="study s has 1 running trial .*--force"):
+                with pytest.raises(InputError, match=r"study s has 1 running trial .*--force"):
                     forget(first.storage, "s", tmp_path / "elsewhere", shared=True)
                 forget(first.storage, "s", tmp_path / "elsewhere", shared=True, force=True)
 
         worker = first.worker(LocalRunner(stand_in_command, {"STAND_IN_EVERY_SECONDS": "2"}), Deletes(), Budget(trials=1))
-        with pytest.raises(InputError, match="study s is gone: it was deleted while this search was at it"):
+        with pytest.raises(InputError, match="study s is gone: it was deleted under this search"):
             worker.run()
         assert left_over(tmp_path) == []
