@@ -61,7 +61,7 @@ def runner_options(command: Command, without: Sequence[str] = ()) -> Command:
         ),
         click.option(
             "--slurm", multiple=True, metavar="OPTION",
-            help="A further #SBATCH option, like --qos=low. A job has its nodes alone but for --oversubscribe or --cpus-per-task.",
+            help="A further #SBATCH option, like --qos=low. Jobs have their nodes alone, but for --oversubscribe or -c.",
         ),
         click.option("--partition", help="Slurm partition."),
         click.option("--account", help="Slurm account."),
