@@ -43,8 +43,8 @@ def session(place, **changes) -> Iterator[Session]:
 
 
 class Machine(InProcessRunner):
-    """Measures a job at once, as so many times its own prediction; its clock goes on by 10 s with every job. `slow`: the factor of
-    all plans but the first that is measured. `hanging`: those print their first steps, and are not done before they are ended."""
+    """Measures a job at once, as so many times its own prediction; its clock goes on by 10 s with every job. `slow`: the factor
+    of all plans but the first that is measured. `hanging`: those print their first steps, and run until they are ended."""
 
     def __init__(self, study: Session, slow: float = 1.0, hanging: bool = False) -> None:
         super().__init__(self.measured)
