@@ -47,8 +47,18 @@ _WITH_RESUME = (frozenset(NAMES) - _STORED) | _OF_THE_ANSWER | {"inference"}
 folder_option = click.option(
     "--folder", default=DEFAULT_FOLDER, show_default=True, type=click.Path(path_type=Path), help="Studies, jobs and logs."
 )
+
+
+def _checked_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
+    from autoconfig.study.storage import check_url
+
+    if url is not None:
+        check_url(url)
+    return url
+
+
 storage_option = click.option(
-    "--storage", metavar="URL", help="postgresql://... for many workers.  [default: SQLite in --folder]"
+    "--storage", metavar="URL", callback=_checked_url, help="postgresql://... for many workers.  [default: SQLite in --folder]"
 )
 
 

@@ -35,8 +35,8 @@ def test_the_sweeps_are_those_of_the_docs(recorded):
 
 
 def test_the_best_plan_is_found_in_few_trials(recorded):
-    """At most 5 trials in the median and 12 in the 90th percentile, of each source too; the study stops by itself, at the best in 9
-    of 10."""
+    """At most 5 trials in the median and 12 in the 90th percentile, of each source too; the study stops by
+    itself, at the best in 9 of 10."""
     large = barred(recorded)
     unseen = {name: fit_scatter([s for s in recorded if paper(s) != name]) for name in {paper(s) for s in large}}
     runs = [replay_study(sweep, unseen[paper(sweep)]) for sweep in large]
