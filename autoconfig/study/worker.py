@@ -267,6 +267,8 @@ class Worker:
         """Whether a job ended, and what follows."""
         life = self.runner.poll(one.folder)
         if life in (Life.RUNNING, Life.WAITING):
+            if life is Life.WAITING:
+                one.since = self.clock()  # no GPU time passes in a queue
             self._look_at_steps(one)
             return
         outcome = outcome_of(one.folder) or Outcome(kind=Kind.LOST, message="it vanished without a result")
