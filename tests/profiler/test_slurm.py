@@ -11,10 +11,13 @@ from study_help import ARGUMENTS, fake_python, runs, search, trials_of
 from autoconfig.study.worker import MOST_ATTEMPTS
 from profiler.errors import RunnerError
 from profiler.folder import prepare, read_json, write_json
+from profiler.launch import torchrun
 from profiler.outcome import FINAL, Kind, outcome_of
 from profiler.processes import marked
 from profiler.runner import Life
 from profiler.slurm import SlurmOptions, SlurmRunner
+from specs.numerics import Workload
+from specs.plan import TrainPlan
 
 LIMIT_S = 600.0
 SHARED = ("--oversubscribe",)
@@ -162,6 +165,25 @@ def test_gpus_are_asked_for(slurm, jobs):
     wait_for(runner, folder)
     assert "SLURM_GPUS_ON_NODE=2" in folder.last_lines(), folder.last_lines()
     assert outcome(folder).kind is Kind.CRASHED
+
+
+def test_a_job_of_several_nodes(slurm, jobs, tmp_path):
+    """srun starts torchrun on each node; they meet at the first one of the job, by Slurm's own list. (Here both tasks are on
+    the one node there is: the later --nodes counts.)"""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho task $SLURM_PROCID of $SLURM_STEP_NUM_TASKS: "$@"\n')
+    python.chmod(0o755)
+    options = SlurmOptions(nodes=2, extra=("--nodes=1", "--ntasks-per-node=2", "--overcommit", *SHARED))
+    plan, work = TrainPlan(tp=2, pp=1, dp=2, mbs=1), Workload(seq_length=16, global_batch_size=2)
+    folder = prepare(jobs, make_job(stand_in.MEASURE, 30, plan=plan, workload=work))
+    runner = SlurmRunner(torchrun(str(python), 2), options)
+    runner.submit(folder, LIMIT_S)
+    assert "#SBATCH --nodes=2\n" in (folder.path / "job.sbatch").read_text()
+    wait_for(runner, folder)
+    launch = f"-m torch.distributed.run --nproc-per-node=2 --nnodes=2 --rdzv-backend=c10d --rdzv-id={folder.name}"
+    core = f"--rdzv-endpoint={slurm}:29511 -m trainer --job {folder.job_file}"
+    said = sorted(line for line in folder.last_lines() if line.startswith("task"))
+    assert said == [f"task {n} of 2: {launch} {core}" for n in (0, 1)]
 
 
 def test_a_job_has_its_nodes_alone(slurm, jobs):
