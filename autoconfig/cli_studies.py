@@ -83,7 +83,8 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 @click.argument("name")
 @folder_option
 @storage_option
-def delete_command(name: str, folder: Path, storage: str | None) -> None:
+@click.option("--force", is_flag=True, help="With --storage: even while searches are at it; they end, and say why.")
+def delete_command(name: str, folder: Path, storage: str | None, force: bool) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
     from autoconfig.study.deletion import forget
     from autoconfig.study.session import lock_folder
@@ -91,7 +92,7 @@ def delete_command(name: str, folder: Path, storage: str | None) -> None:
 
     url = existing_storage(folder, storage)
     with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:
-        forget(found, name, folder, shared=storage is not None)
+        forget(found, name, folder, shared=storage is not None, force=force)
     click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
 
 

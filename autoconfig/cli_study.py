@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import shlex
 import signal
 import sys
@@ -46,8 +47,18 @@ _WITH_RESUME = (frozenset(NAMES) - _STORED) | _OF_THE_ANSWER | {"inference"}
 folder_option = click.option(
     "--folder", default=DEFAULT_FOLDER, show_default=True, type=click.Path(path_type=Path), help="Studies, jobs and logs."
 )
+
+
+def _checked_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
+    from autoconfig.study.storage import check_url
+
+    if url is not None:
+        check_url(url)
+    return url
+
+
 storage_option = click.option(
-    "--storage", metavar="URL", help="postgresql://... for many workers.  [default: SQLite in --folder]"
+    "--storage", metavar="URL", callback=_checked_url, help="postgresql://... for many workers.  [default: SQLite in --folder]"
 )
 
 
@@ -58,7 +69,10 @@ def runner_options(command: Command, without: Sequence[str] = ()) -> Command:
             "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
             help="Jobs as processes of this machine, or through sbatch.",
         ),
-        click.option("--slurm", multiple=True, metavar="OPTION", help="A further #SBATCH option, like --qos=low."),
+        click.option(
+            "--slurm", multiple=True, metavar="OPTION",
+            help="A further #SBATCH option, like --qos=low. Jobs have their nodes alone, but for --oversubscribe or -c.",
+        ),
         click.option("--partition", help="Slurm partition."),
         click.option("--account", help="Slurm account."),
         click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Slurm jobs at once."),
@@ -334,7 +348,8 @@ def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Opt
 
 @contextlib.contextmanager
 def _signals(control: Control, resume_command: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Ctrl-C once: finish what runs; twice, or SIGTERM: cancel it."""
+    """Ctrl-C once: finish what runs; twice, SIGTERM, or a terminal that is closed (SIGHUP; not under nohup): cancel it."""
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def interrupt(*_: object) -> None:
         if control.finish:
@@ -347,13 +362,27 @@ def _signals(control: Control, resume_command: str, say: Callable[[str], None]) 
     def terminate(*_: object) -> None:
         control.finish = control.cancel = True
 
-    before = {number: signal.signal(number, handler) for number, handler in
-              ((signal.SIGINT, interrupt), (signal.SIGTERM, terminate))}  # fmt: skip
+    def hang_up(*_: object) -> None:
+        for descriptor in terminals:
+            if not os.isatty(descriptor):  # what is written to a closed terminal is an error, and nobody reads it
+                _to_nowhere(descriptor)
+        terminate()
+
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: terminate}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = hang_up
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _to_nowhere(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _same_place(options: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ FOLDER/<first 16 digits of the content hash>/
     exit.json     the command's exit code, written by a Slurm job's script: not there where the script was cut short
     out.log       what the job printed
     nvml.jsonl    GPU memory, power, clocks beside a GPU job
-    lock          held while a local job runs
+    lock          held while a local job runs or waits for its turn
+FOLDER/local.lock held by the one local job that runs
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from specs.errors import FileError
 from specs.job import Job, job_text, read_job
 
 NAME_DIGITS = 16
+STARTED = "started"
+"""In life.json of a local job: its command was started, it does not wait any more."""
 MOST_LOG_BYTES = 64 * 1024
 
 
@@ -68,6 +71,10 @@ class JobFolder:
     @property
     def lock_file(self) -> Path:
         return self.path / "lock"
+
+    @property
+    def turn_file(self) -> Path:
+        return self.path.parent / "local.lock"
 
     @property
     def name(self) -> str:

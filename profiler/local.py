@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from profiler.errors import RunnerError
-from profiler.folder import JobFolder, read_json, write_json
+from profiler.folder import STARTED, JobFolder, read_json, write_json
 from profiler.lock import FileLock, is_held, take
 from profiler.outcome import LOSS, outcome_of
 from profiler.processes import POLL_S, end_marked, start_ticks
@@ -62,10 +62,10 @@ class LocalRunner:
             self.submit(folder, limit_s)
 
     def poll(self, folder: JobFolder) -> Life:
-        """Running while the folder's lock is held."""
+        """Running while the folder's lock is held; waiting where its command was not started yet, because another job runs."""
         self._reap()
         if is_held(folder.lock_file):
-            return Life.RUNNING
+            return Life.RUNNING if read_json(folder.life_file).get(STARTED) else Life.WAITING
         return Life.ENDED if outcome_of(folder) is not None else Life.LOST
 
     def cancel(self, folder: JobFolder) -> None:

@@ -38,6 +38,10 @@ CALL_S = 60.0
 CANCEL_S = 90.0
 """Until a cancelled job must be gone: Slurm's KillWait is 30 s by default."""
 POLL_S = 0.5
+SRUN = "srun --kill-on-bad-exit=1 --cpu-bind=none "
+"""One task a node, on all CPUs of the job there: bound, it would have a task's share of them for all of the node's ranks."""
+SHARES = ("--exclusive", "--oversubscribe", "-s", "--cpus-per-task", "-c", "--cpus-per-gpu")
+"""Options of sbatch that say themselves which of a node's CPUs a job gets, or beside whom."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +56,16 @@ class SlurmOptions:
     extra: tuple[str, ...] = ()
     """Further #SBATCH options, as written there."""
 
+    @property
+    def whole_nodes(self) -> bool:
+        """Whether nodes are asked for alone, with all their CPUs: unless an option says otherwise. One task a node gets one CPU
+        else, which all ranks of the node would share, and a neighbour's load would be measured with the job."""
+        said = {one.replace("=", " ").split()[0] for one in self.extra if one.strip()}
+        return self.cpus_per_task is None and not said & set(SHARES)
+
     def lines(self) -> list[str]:
         """The #SBATCH lines."""
-        found = [f"--nodes={self.nodes}", "--ntasks-per-node=1"]
+        found = [f"--nodes={self.nodes}", "--ntasks-per-node=1", *(["--exclusive"] if self.whole_nodes else [])]
         if self.gpus_per_node:
             found.append(f"--gpus-per-node={self.gpus_per_node}")
         for name in ("cpus_per_task", "partition", "account"):
@@ -138,7 +149,8 @@ class SlurmRunner:
             time.sleep(POLL_S)
 
     def _job_id(self, folder: JobFolder) -> str | None:
-        """From life.json; where the search was killed before it was written, by the job's or array's name."""
+        """From life.json; where the search was killed before it was written, by the job's or array's name. Raises RunnerError
+        where squeue does not answer."""
         known = read_json(folder.life_file).get("slurm_job_id")
         if known is not None:
             return str(known)
@@ -147,6 +159,8 @@ class SlurmRunner:
             return None
         array = launch.get("array")
         done = _call(["squeue", "--noheader", "--array", f"--name={NAME_PREFIX}{array or folder.name}", "--format=%i"])
+        if done.returncode:  # not "no such job": to take it so would submit the job a second time
+            raise RunnerError(f"squeue does not answer: {_said(done)}")
         found = [number for number in done.stdout.split() if array is None or number.endswith(f"_{launch['task']}")]
         if not found:
             return None
@@ -181,7 +195,7 @@ class SlurmRunner:
             f"cd {shlex.quote(str(folder.path))} || exit 1",
             f"rm -f {folder.exit_file.name}",
             *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
-            f"{'srun ' if self._options.nodes > 1 else ''}{shlex.join(command)}",
+            f"{SRUN if self._options.nodes > 1 else ''}{shlex.join(command)}",
             "code=$?",
             f"{EXIT_NOTE} > {folder.exit_file.name}",
             "exit $code",

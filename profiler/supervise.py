@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from profiler.folder import JobFolder, read_json, write_json
+from profiler.folder import STARTED, JobFolder, read_json, write_json
+from profiler.lock import FileLock, take
 from profiler.nvml import Sampler
 from profiler.outcome import CANCEL, EXITED, TIMEOUT
 from profiler.processes import MARK, die_with_parent, end_marked, start_ticks
@@ -23,6 +24,8 @@ from specs.errors import AutoconfigError
 
 MOST_DESCRIPTORS = 65_536
 """Closed at the start: where the limit is a billion, trying each takes too long."""
+TURN_S = 0.2
+"""How often a job that waits for another one looks."""
 GRACE_S = 5.0
 """From the polite signal to the kill."""
 
@@ -32,16 +35,22 @@ class _Cancelled(Exception):
 
 
 def supervise(folder: JobFolder) -> None:
-    """Run the command of launch.json to its end, its time limit or a cancellation."""
+    """Run the command of launch.json to its end, its time limit or a cancellation, once no other job of this place runs."""
     launch = read_json(folder.launch_file)
     limit_s = float(launch["limit_s"])
-    write_json(folder.life_file, {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
+    life = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+    write_json(folder.life_file, life)
     started, reason, code = time.monotonic(), EXITED, None
+    turn: FileLock | None = None
     child: subprocess.Popen[bytes] | None = None
-    sampler = Sampler(folder.nvml_file) if launch.get("nvml") else None
+    sampler: Sampler | None = None
     try:
+        turn = _wait_for_turn(folder)
+        started = time.monotonic()
+        write_json(folder.life_file, {**life, STARTED: True})
         with folder.log_file.open("ab") as log:
             child = _start(launch, folder, log)
+        sampler = Sampler(folder.nvml_file) if launch.get("nvml") else None
         code = child.wait(timeout=limit_s)
     except subprocess.TimeoutExpired:
         reason = TIMEOUT
@@ -57,7 +66,17 @@ def supervise(folder: JobFolder) -> None:
         end_marked(folder.path, GRACE_S)
         if child is not None:
             child.wait()
+        if turn is not None:
+            turn.release()
         write_json(folder.end_file, {"reason": reason, "exit_code": code, "seconds": time.monotonic() - started})
+
+
+def _wait_for_turn(folder: JobFolder) -> FileLock:
+    """Jobs of one place run one after the other, whoever started them: beside each other each would measure both. A watcher
+    that dies gives its turn back."""
+    while (turn := take(folder.turn_file)) is None:
+        time.sleep(TURN_S)
+    return turn
 
 
 def _start(launch: dict[str, Any], folder: JobFolder, log: Any) -> subprocess.Popen[bytes]:

@@ -16,6 +16,7 @@ from autoconfig.serving.study_session import ServingSession
 from autoconfig.serving.study_work import MEASURED_TOKENS, PREDICTED_TOKENS, PREDICTED_TPOT
 from autoconfig.study import trials as names
 from autoconfig.study.jobs import Stage
+from autoconfig.study.screen import budget_left
 from autoconfig.study.worker import Worker
 
 LEAST_TO_RANK = 3
@@ -206,8 +207,8 @@ class ServingWords:
         trials = worker.study.get_trials(deepcopy=False)
         measured = sum(t.user_attrs.get(names.OUTCOME) == names.MEASURED for t in trials)
         parts = [f"{worker.study.study_name}: {measured} measured of {len(worker.candidates)} deployments"]
-        if (left := worker.seconds_left()) is not None:
-            parts.append(f"{max(0, left) / 60:.1f} min left")
+        if left := budget_left(worker):
+            parts.append(left)
         running = [f"{one.trial.number} for {worker.clock() - one.since:.0f} s" for one in worker.running]
         return " | ".join([*parts, f"running: {', '.join(running) or 'nothing'}"])
 

@@ -16,15 +16,24 @@ from profiler.folder import JobFolder, read_json
 from profiler.local import LocalRunner
 from profiler.runner import Runner
 from profiler.slurm import SlurmOptions, SlurmRunner
+from specs.errors import InputError
 from specs.job import Job
 
 
-def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool) -> None:
+def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool, force: bool = False) -> None:
     """Delete a study. `shared`: the storage is not the folder's own, whose lock the caller holds; then other workers may be at
-    it, and no job is ended. Raises UnknownNameError, FileError, RunnerError."""
+    it, and no job is ended: while trials run it is refused, but with `force`. Raises UnknownNameError, InputError, FileError,
+    RunnerError."""
     trials = storage.get_all_trials(study_id(storage, name), deepcopy=False)
+    running = [t for t in trials if t.state == TrialState.RUNNING]
+    if shared and running and not force:
+        owners = sorted({str(t.user_attrs.get(names.OWNER, "unknown")) for t in running})
+        raise InputError(
+            f"study {name} has {len(running)} running trial{'s' * (len(running) > 1)} (of {', '.join(owners[:4])}): end the "
+            "searches at it first; --force deletes it all the same, which ends them"
+        )
     if not shared:
-        ours = [t for t in trials if t.state == TrialState.RUNNING and t.user_attrs.get(names.OWNER) == owner_of(folder)]
+        ours = [t for t in running if t.user_attrs.get(names.OWNER) == owner_of(folder)]
         _end_jobs([JobFolder(folder.absolute() / JOBS / t.user_attrs[names.JOB]) for t in ours if names.JOB in t.user_attrs])
     delete_study(storage, name)
     left = {study.name for study in list_studies(storage)}

@@ -71,6 +71,7 @@ class Plain(Quiet):
     def __init__(self, stream: TextIO, words: Words) -> None:
         """Where lines go."""
         self._stream, self._words = stream, words
+        self._ended = False
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:
         """What runs now and why."""
@@ -79,6 +80,14 @@ class Plain(Quiet):
     def ended(self, trial: FrozenTrial, verdict: Verdict) -> None:
         """What came of it."""
         self.say(self._words.ended(trial))
+        self._ended = True
+
+    def tick(self, worker: Worker) -> None:
+        """What is left of the budget, after each trial."""
+        left = budget_left(worker) if self._ended else ""
+        self._ended = False
+        if left:
+            self.say(f"budget: {left}")
 
     def say(self, text: str) -> None:
         """The line."""
@@ -172,10 +181,23 @@ def status_line(worker: Worker) -> str:
         parts.append(f"best {best.user_attrs[names.PLAN]} {seconds:.4g} s (predicted {predicted:.4g} s)")
     if worker.proposal is not None and best is not None:
         parts.append(f"another may win: {worker.proposal.chance_to_change:.0%}")
-    if (left := worker.seconds_left()) is not None:
-        parts.append(f"{max(0, left) / 60:.1f} min left")
+    if left := budget_left(worker):
+        parts.append(left)
     running = [f"{one.trial.number} for {worker.clock() - one.since:.0f} s" for one in worker.running]
     return " | ".join([*parts, f"running: {', '.join(running) or 'nothing'}"])
+
+
+def budget_left(worker: Worker) -> str:
+    """`4.2 min, 3 trials left`; empty where nothing is limited."""
+    parts, budget = [], worker.budget
+    if (seconds := worker.seconds_left()) is not None:
+        parts.append(f"{max(0, seconds) / 60:.1f} min")
+    if budget.gpu_hours is not None:
+        parts.append(f"{max(0, budget.gpu_hours - worker.gpu_hours):.3g} GPU-hours")
+    if budget.trials is not None:
+        left = max(0, budget.trials - worker.ended_here)
+        parts.append(f"{left} trial{'s' * (left != 1)}")
+    return f"{', '.join(parts)} left" if parts else ""
 
 
 def show_found(console: Any, found: Found, reason: str) -> None:

@@ -19,6 +19,7 @@ from optuna.study import Study
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from autoconfig.study.question_files import hold_files, with_absolute_paths
 from autoconfig.study.settings import (
     MeasuredQuestion,
     Settings,
@@ -39,6 +40,8 @@ POOL = 4
 TABLE_ATTEMPTS = 5
 QUESTION_S = 30.0
 """How long a worker waits for the question of a study that another one is making."""
+SCHEMES = ("sqlite", "postgresql", "postgres")
+GIVE_URL = "give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
 DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 
@@ -47,8 +50,16 @@ def sqlite_url(folder: Path) -> str:
     return f"sqlite:///{(folder / DATABASE).resolve()}"
 
 
+def check_url(url: str) -> None:
+    """Raises InputError where studies cannot be kept in such a database: asked before anything is written."""
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme.partition("+")[0] not in SCHEMES:
+        raise InputError(f"storage {shown(url)!r} is no database URL that studies are kept in; {GIVE_URL}")
+
+
 def open_storage(url: str) -> RDBStorage:
     """The storage behind a URL; tables are made where there are none. Raises InputError, FileError."""
+    check_url(url)
     scheme, separator, rest = url.partition("://")
     full = f"{DRIVERS.get(scheme, scheme)}{separator}{rest}"
     options: dict[str, Any] = {"pool_size": POOL}
@@ -60,8 +71,7 @@ def open_storage(url: str) -> RDBStorage:
             warnings.simplefilter("ignore", ExperimentalWarning)
             storage = _connect(full, options)
     except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
-        hint = "give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
-        raise InputError(f"storage {shown(url)!r} is no database URL ({_first_line(error)}); {hint}") from error
+        raise InputError(f"storage {shown(url)!r} is no database URL ({_first_line(error)}); {GIVE_URL}") from error
     except ImportError as error:
         raise InputError(f"storage {shown(url)!r} needs a driver: pip install 'megatron-autoconfig[postgres]'") from error
     if scheme == "sqlite":
@@ -114,7 +124,10 @@ def errors_of(url: str) -> Iterator[None]:
             raise cause from error
         reason = _first_line(getattr(cause, "orig", None) or cause)
         if url.startswith("sqlite"):
-            hint = "is the folder writable and the disk not full? name another one with --folder"
+            own = url.endswith(f"/{DATABASE}")
+            hint = "is the folder {}writable and the disk not full? name another one with {}".format(
+                *(("", "--folder") if own else ("there, ", "--storage"))
+            )
             raise FileError(f"study database {shown(url)}: {reason}; {hint}") from error
         raise InputError(f"study database {shown(url)}: {reason}; is the server up and the URL right?") from error
 
@@ -148,9 +161,11 @@ def open_study(
 ) -> tuple[Study, Settings]:
     """The study and its question: a new one, or one that is there and asks the same. `given` may be None in a resume.
 
-    Raises UnknownNameError where there is none to resume, InputError where another question was stored under this name.
+    Raises UnknownNameError where there is none to resume, InputError where another question was stored under this name, or a
+    file of the question has changed.
     """
     check_name(name)
+    given = None if given is None else with_absolute_paths(given)
     try:
         study = optuna.load_study(study_name=name, storage=storage)
     except KeyError:
@@ -160,12 +175,13 @@ def open_study(
     deadline = time.monotonic() + QUESTION_S
     while SETTINGS not in study.user_attrs and time.monotonic() < deadline:
         time.sleep(0.2)
-    stored = settings_of(study.user_attrs.get(SETTINGS), f"study {name}", wanted)
+    stored = with_absolute_paths(settings_of(study.user_attrs.get(SETTINGS), f"study {name}", wanted))
     if given is not None and (changed := differences(stored, given)):
         text = "; ".join(changed[:4])
         raise InputError(
             f"study {name} asks another question ({text}): resume it with --resume {name} alone, or name a new one"
         )
+    hold_files(study, stored)
     return study, stored
 
 
@@ -255,6 +271,6 @@ def _unknown(storage: RDBStorage, name: str) -> UnknownNameError:
 
 
 __all__ = [
-    "DATABASE", "StudySummary", "check_name", "close", "delete_study", "errors_of", "list_studies", "open_storage",
+    "DATABASE", "StudySummary", "check_name", "check_url", "close", "delete_study", "errors_of", "list_studies", "open_storage",
     "open_study", "opened", "shown", "sqlite_url", "study_id",
 ]  # fmt: skip

@@ -133,6 +133,16 @@ class Worker:
         except JobsFailError:
             self._cancel_all("no job can be measured here")
             raise
+        except KeyError as error:  # what Optuna raises where it finds no study or trial
+            if not self._is_stored():
+                raise InputError(f"study {self.study.study_name} is gone: it was deleted under this search") from error
+            raise
+
+    def _is_stored(self) -> bool:
+        try:
+            return self.study._storage.get_study_id_from_name(self.study.study_name) == self.study._study_id
+        except KeyError:
+            return False
 
     def abandon(self) -> bool:
         """After an error that ended `run`: end its jobs, and tell nobody; the next search starts them again. Whether there were
@@ -242,9 +252,8 @@ class Worker:
         found = outcome_of(folder)
         life = self.runner.poll(folder)
         if life not in (Life.RUNNING, Life.WAITING) and (found is None or found.kind not in FINAL):
-            left = self.seconds_left()
-            limit = stage.limit_s(self.job_limit_s if left is None else min(self.job_limit_s, max(left, 1.0)))
-            self.waiting.append((folder, limit))
+            # never shortened by the budget: a job that outlives a killed search would end as timed out, which is final
+            self.waiting.append((folder, stage.limit_s(self.job_limit_s)))
         self.running.append(Running(trial=trial, row=row, stages=planned, stage=stage, folder=folder, since=self.clock()))
         self.listener.started(self._frozen(trial), stage, again)
 
@@ -258,6 +267,8 @@ class Worker:
         """Whether a job ended, and what follows."""
         life = self.runner.poll(one.folder)
         if life in (Life.RUNNING, Life.WAITING):
+            if life is Life.WAITING:
+                one.since = self.clock()  # no GPU time passes in a queue
             self._look_at_steps(one)
             return
         outcome = outcome_of(one.folder) or Outcome(kind=Kind.LOST, message="it vanished without a result")

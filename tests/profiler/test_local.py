@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 import stand_in
@@ -163,4 +164,24 @@ def test_in_process(new_folder):
     runner.submit(folder, LIMIT_S)
     assert len(asked) == 1 and runner.poll(folder) is Life.ENDED
     outcome = outcome_of(folder)
+    assert outcome is not None and outcome.kind is Kind.MEASURED
+
+
+def test_jobs_of_one_place_take_turns(runner, new_folder):
+    """Two searches' jobs never measure beside each other: the second waits, outside its time limit, and may be cancelled."""
+    first, second = new_folder(stand_in.HIDE), new_folder(stand_in.MEASURE)
+    runner.submit(first, LIMIT_S)
+    wait_until(lambda: runs_of(first) == 1, "the job has not started")
+    other = LocalRunner(stand_in_command)
+    other.submit(second, 10.0)
+    assert other.poll(second) is Life.WAITING and runner.poll(first) is Life.RUNNING
+    other.cancel(second)
+    outcome = outcome_of(second)
+    assert outcome is not None and outcome.kind is Kind.CANCELLED and runs_of(second) == 0
+    other.submit(second, 10.0)
+    time.sleep(1.0)
+    assert other.poll(second) is Life.WAITING and runs_of(second) == 0
+    runner.cancel(first)
+    wait_for(other, second)
+    outcome = outcome_of(second)
     assert outcome is not None and outcome.kind is Kind.MEASURED

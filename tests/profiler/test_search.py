@@ -70,6 +70,7 @@ def test_a_resumed_study_asks_the_stored_question(place):
     first = search(place, *ARGUMENTS, *PROFILE, "--budget", "2trials")
     assert first.returncode == 0 and len(told(trials_of(place, "s"))) == 2, first.stderr
     assert "trial 0: tp=" in first.stderr and "Winner:" in first.stdout
+    assert "budget: 1 trial left" in first.stderr and "budget: 0 trials left" in first.stderr
     more = search(place, "--resume", "s", "--budget", "2trials", "--quiet")
     assert more.returncode == 0 and len(told(trials_of(place, "s"))) == 4
     assert more.stderr.startswith("resume:")
@@ -237,6 +238,7 @@ def test_a_relative_folder(place):
         ((*PROFILE, "--python", "/no/such/python"), "--python /no/such/python cannot be started: No such file"),
         ((*PROFILE, "--device", "cpu"), "leave --gpu, --gpu-table and --cluster out"),
         ((*PROFILE, "--jobs", "2"), "use --runner slurm"),
+        ((*PROFILE, "--storage", "mysql://a:b@c/d"), "give sqlite:///FILE or postgresql://"),
         (("--resume", "a", "--study", "b"), "name two studies"),
         (("--resume", "a"), "no studies in autoconfig-profile"),
         (("--profile", "--study", "s" * 201), "1 to 200 printable characters"),

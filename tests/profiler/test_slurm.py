@@ -1,5 +1,6 @@
 """Jobs under a real Slurm of one node, started by the tests."""
 
+import os
 import subprocess
 
 import pytest
@@ -12,18 +13,23 @@ from autoconfig.study.session import Options
 from autoconfig.study.worker import MOST_ATTEMPTS
 from profiler.errors import RunnerError
 from profiler.folder import prepare, read_json, write_json
+from profiler.launch import torchrun
 from profiler.outcome import FINAL, Kind, outcome_of
 from profiler.processes import marked
 from profiler.runner import Life
 from profiler.slurm import SlurmOptions, SlurmRunner
+from specs.numerics import Workload
+from specs.plan import TrainPlan
 
 LIMIT_S = 600.0
+SHARED = ("--oversubscribe",)
+"""Jobs of these tests run beside each other on one node."""
 pytestmark = pytest.mark.xdist_group("slurm")
 
 
 @pytest.fixture(scope="module")
 def runner(slurm) -> SlurmRunner:
-    return SlurmRunner(stand_in_command, SlurmOptions())
+    return SlurmRunner(stand_in_command, SlurmOptions(extra=SHARED))
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +86,19 @@ def test_how_a_job_ends(runner, jobs, behaviour, kind):
     assert runs_of(folder) == 1
 
 
-def test_a_job_is_found_again_by_its_name(runner, jobs):
-    """The search was killed after sbatch and before it wrote the job's number."""
+def test_a_job_is_found_again_by_its_name(runner, jobs, tmp_path, monkeypatch):
+    """The search was killed after sbatch and before it wrote the job's number; a squeue that fails then is no missing job."""
     folder = prepare(jobs, make_job(stand_in.HIDE, 1))
     runner.submit(folder, LIMIT_S)
     wait_for(runner, folder, Life.RUNNING)
     number = read_json(folder.life_file)["slurm_job_id"]
     folder.life_file.unlink()
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    with monkeypatch.context() as broken:
+        broken.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        with pytest.raises(RunnerError, match="squeue does not answer: slurm_load_jobs error"):
+            runner.submit(folder, LIMIT_S)
     runner.submit(folder, LIMIT_S)
     assert read_json(folder.life_file)["slurm_job_id"] == number
     wait_until(lambda: runs_of(folder) == 1, "the job has not started")
@@ -134,7 +146,7 @@ def test_a_job_that_vanished_is_lost(runner, jobs):
 
 def test_a_script_that_is_cut_short_is_lost(slurm, jobs):
     """Slurm says FAILED of it, as of a command that ends with 1; an exit code that the script left is of this run only."""
-    runner = SlurmRunner(lambda folder, job: ["bash", "-c", "kill -9 $PPID"], SlurmOptions())
+    runner = SlurmRunner(lambda folder, job: ["bash", "-c", "kill -9 $PPID"], SlurmOptions(extra=SHARED))
     folder = prepare(jobs, make_job(stand_in.MEASURE, 7))
     runner.submit(folder, LIMIT_S)
     wait_for(runner, folder)
@@ -159,12 +171,44 @@ def test_a_job_that_died_is_known_after_slurm_forgot_it(runner, jobs):
 def test_gpus_are_asked_for(slurm, jobs):
     """Two fake GPUs: both are the job's."""
     write = ["bash", "-c", "env | grep GPU; true"]
-    runner = SlurmRunner(lambda folder, job: write, SlurmOptions(gpus_per_node=2, extra=("--comment=two",)))
+    runner = SlurmRunner(lambda folder, job: write, SlurmOptions(gpus_per_node=2, extra=("--comment=two", *SHARED)))
     folder = prepare(jobs, make_job(stand_in.MEASURE, 3))
     runner.submit(folder, LIMIT_S)
     wait_for(runner, folder)
     assert "SLURM_GPUS_ON_NODE=2" in folder.last_lines(), folder.last_lines()
     assert outcome(folder).kind is Kind.CRASHED
+
+
+def test_a_job_of_several_nodes(slurm, jobs, tmp_path):
+    """srun starts torchrun on each node; they meet at the first one of the job, by Slurm's own list. (Here both tasks are on
+    the one node there is: the later --nodes counts.)"""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho task $SLURM_PROCID of $SLURM_STEP_NUM_TASKS: "$@"\n')
+    python.chmod(0o755)
+    options = SlurmOptions(nodes=2, extra=("--nodes=1", "--ntasks-per-node=2", "--overcommit", *SHARED))
+    plan, work = TrainPlan(tp=2, pp=1, dp=2, mbs=1), Workload(seq_length=16, global_batch_size=2)
+    folder = prepare(jobs, make_job(stand_in.MEASURE, 30, plan=plan, workload=work))
+    runner = SlurmRunner(torchrun(str(python), 2), options)
+    runner.submit(folder, LIMIT_S)
+    assert "#SBATCH --nodes=2\n" in (folder.path / "job.sbatch").read_text()
+    wait_for(runner, folder)
+    launch = f"-m torch.distributed.run --nproc-per-node=2 --nnodes=2 --rdzv-backend=c10d --rdzv-id={folder.name}"
+    core = f"--rdzv-endpoint={slurm}:29511 -m trainer --job {folder.job_file}"
+    said = sorted(line for line in folder.last_lines() if line.startswith("task"))
+    assert said == [f"task {n} of 2: {launch} {core}" for n in (0, 1)]
+
+
+def test_a_job_has_its_nodes_alone(slurm, jobs):
+    """All their CPUs, which one task would not get; an option of the user's that says otherwise is not gainsaid."""
+    asked = []
+    for number, extra in enumerate(((), ("--oversubscribe",), ("-c 1",))):
+        runner = SlurmRunner(stand_in_command, SlurmOptions(extra=("--hold", *extra)))
+        folder = prepare(jobs, make_job(stand_in.MEASURE, 20 + number))
+        runner.submit(folder, LIMIT_S)
+        show = ["squeue", "--noheader", f"--jobs={read_json(folder.life_file)['slurm_job_id']}", "--format=%h"]
+        asked.append(subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip())
+        runner.cancel(folder)
+    assert asked == ["NO", "YES", "YES"]
 
 
 def test_a_refused_job_says_why(slurm, jobs):
@@ -183,7 +227,8 @@ def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
     """Two jobs at once, begun as one array, from the command line to the measured table."""
     fake_python(tmp_path)
     question = [{"8": "2"}.get(word, word) for word in ARGUMENTS]
-    options = ("--profile", "--study", "s", "--budget", "3trials", "--runner", "slurm", "--jobs", "2", "--quiet")
+    slurm_options = ("--runner", "slurm", "--jobs", "2", "--slurm=--oversubscribe")
+    options = ("--profile", "--study", "s", "--budget", "3trials", "--quiet", *slurm_options)
     done = search(tmp_path, *question, "--gpus-per-node", "2", *options)
     assert done.returncode == 0, done.stderr
     trials = trials_of(tmp_path, "s")
@@ -222,7 +267,7 @@ def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
     again is lost."""
     again = prepare(jobs, make_job(stand_in.SLOW, 5))
     never = prepare(jobs, make_job(stand_in.SLOW, 6))
-    strict = SlurmRunner(stand_in_command, SlurmOptions(extra=("--no-requeue",)), {"STAND_IN_SECONDS": "600"})
+    strict = SlurmRunner(stand_in_command, SlurmOptions(extra=("--no-requeue", *SHARED)), {"STAND_IN_SECONDS": "600"})
     runner.submit(again, LIMIT_S)
     strict.submit(never, LIMIT_S)
     for folder in (again, never):

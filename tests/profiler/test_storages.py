@@ -113,7 +113,8 @@ def test_four_workers_share_one_study(postgres, tmp_path):
     ("bad", "said"),
     [
         ("nonsense", "no database URL"),
-        ("mongodb://here/x", "no database URL"),
+        ("mongodb://here/x", "no database URL that studies are kept in; give sqlite:///FILE or postgresql://"),
+        ("mysql://nobody:secret@here/x", "no database URL that studies are kept in; give sqlite:///FILE or postgresql://"),
         ("postgresql://nobody:secret@127.0.0.1:1/none", "is the server up"),
     ],
 )
@@ -127,6 +128,14 @@ def test_a_database_that_cannot_be_written(tmp_path):
     (tmp_path / "s.db").mkdir()
     with pytest.raises(FileError, match="unable to open database file"):
         open_storage(f"sqlite:///{tmp_path}/s.db")
+
+
+def test_a_database_in_a_folder_that_is_not_there(tmp_path):
+    """The option to mend is the one that names it."""
+    with pytest.raises(FileError, match=r"is the folder there, writable .* --storage$"):
+        open_storage(f"sqlite:///{tmp_path}/none/x.db")
+    with pytest.raises(FileError, match=r"is the folder writable .* --folder$"):
+        open_storage(f"sqlite:///{tmp_path}/none/studies.db")
 
 
 def test_budgets_and_sizes():

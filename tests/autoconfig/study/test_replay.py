@@ -35,14 +35,19 @@ def test_the_sweeps_are_those_of_the_docs(recorded):
 
 
 def test_the_best_plan_is_found_in_few_trials(recorded):
-    """At most 5 trials in the median and 12 in the 90th percentile; the study stops by itself, at the best in 9 of 10."""
+    """At most 5 trials in the median and 12 in the 90th percentile, of each source too; the study stops by
+    itself, at the best in 9 of 10."""
     large = barred(recorded)
     unseen = {name: fit_scatter([s for s in recorded if paper(s) != name]) for name in {paper(s) for s in large}}
     runs = [replay_study(sweep, unseen[paper(sweep)]) for sweep in large]
-    found = [run.found_after for run in runs]
-    assert np.median(found) <= 5
-    assert np.quantile(found, 0.9) <= 12
-    assert sum(run.regret_at_stop <= TOLERANCE for run in runs) >= 0.9 * len(runs)
+    sources = [None, *sorted({sweep.source for sweep in large})]
+    assert len(sources) == 4
+    for source in sources:
+        ours = [run for run, sweep in zip(runs, large, strict=True) if source in (None, sweep.source)]
+        found = [run.found_after for run in ours]
+        assert np.median(found) <= 5, source
+        assert np.quantile(found, 0.9) <= 12, source
+        assert sum(run.regret_at_stop <= TOLERANCE for run in ours) >= 0.9 * len(ours), source
 
 
 def test_the_sampler_proposes_what_the_replay_proposed(recorded):

@@ -1,0 +1,170 @@
+"""One search's worker in this process: budgets, short jobs, pruning, and what another worker finds after it."""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+from job_help import stand_in_command, wait_until
+from optuna.trial import TrialState
+from study_help import QUESTION, left_over, runs, trials_of, write_oracle
+
+from autoconfig.question import Request
+from autoconfig.study.deletion import forget
+from autoconfig.study.jobs import FULL, SHORT, SHORT_STEPS
+from autoconfig.study.screen import Quiet
+from autoconfig.study.session import Options, Session, open_session
+from autoconfig.study.settings import Budget, StudySettings
+from profiler.folder import JobFolder
+from profiler.in_process import InProcessRunner
+from profiler.local import LocalRunner
+from profiler.runner import Life
+from specs.errors import InputError
+from specs.measurement import Measurement, step_statistics
+
+
+class Stop(Exception):
+    """The search is killed here."""
+
+
+class Killed(Quiet):
+    """Ends the search at its first look at a running job, which goes on."""
+
+    def tick(self, worker):
+        raise Stop
+
+
+@contextlib.contextmanager
+def session(place, **changes) -> Iterator[Session]:
+    settings = StudySettings(request=Request(**QUESTION), **changes)
+    options = Options(folder=place / "work", python="unused")
+    options.folder.mkdir(exist_ok=True)
+    with contextlib.closing(open_session("s", settings, options, resume=False)) as found:
+        yield found
+
+
+class Machine(InProcessRunner):
+    """Measures a job at once, as so many times its own prediction; its clock goes on by 10 s with every job. `slow`: the factor
+    of all plans but the first that is measured. `hanging`: those print their first steps, and run until they are ended."""
+
+    def __init__(self, study: Session, slow: float = 1.0, hanging: bool = False) -> None:
+        super().__init__(self.measured)
+        work = study.worker(self, Quiet(), Budget()).work
+        stages = [stage for row in range(len(study.candidates)) for stage in work.stages(row, 0, None)]
+        self.predicted = {stage.job.content_hash: stage.predicted_s for stage in stages}
+        self.slow, self.hanging = slow, hanging
+        self.now, self.first = 1000.0, ""
+        self.started: list[tuple[str, int]] = []
+        """(plan, timed steps) of every job."""
+        self.runs: set[JobFolder] = set()
+        self.ended: list[JobFolder] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def step_seconds(self, job) -> float:
+        self.first = self.first or str(job.plan)
+        return self.predicted[job.content_hash] * (1.0 if str(job.plan) == self.first else self.slow)
+
+    def measured(self, job) -> Measurement:
+        self.now += 10.0
+        self.started.append((str(job.plan), job.steps))
+        times = step_statistics((self.step_seconds(job),) * 3)
+        return Measurement(job_hash=job.content_hash, plan=str(job.plan), status="ran", exit_code=0, **times)
+
+    def submit(self, folder, limit_s):
+        job = folder.job()
+        step = self.step_seconds(job)
+        if not self.hanging or str(job.plan) == self.first:
+            super().submit(folder, limit_s)
+            return
+        self.runs.add(folder)
+        folder.log_file.write_text("".join(f"step {n}/{job.steps} (timed): {step} s, loss 1\n" for n in (1, 2, 3)))
+
+    def poll(self, folder):
+        return Life.RUNNING if folder in self.runs else super().poll(folder)
+
+    def cancel(self, folder):
+        self.runs.discard(folder)
+        self.ended.append(folder)
+
+
+def outcomes(place) -> list[object]:
+    return [t.user_attrs.get("outcome") for t in trials_of(place, "s")]
+
+
+def test_a_job_outlives_a_killed_search_and_its_time_budget(tmp_path):
+    """What it measures counts in the next search; a search that lives cancels it at the budget's end."""
+    write_oracle(tmp_path)
+    budget = Budget(seconds=2)
+    with session(tmp_path) as first:
+        runner = LocalRunner(stand_in_command, {"STAND_IN_EVERY_SECONDS": "4"})
+        with pytest.raises(Stop):
+            first.worker(runner, Killed(), budget).run()
+    with session(tmp_path) as second:
+        assert second.worker(runner, Quiet(), Budget(trials=1)).run()
+    assert outcomes(tmp_path) == ["measured"] and set(runs(tmp_path).values()) == {1}
+    with session(tmp_path) as third:
+        assert third.worker(runner, Quiet(), budget).run() == "the budget is spent"
+    assert outcomes(tmp_path) == ["measured", "cancelled"]
+    wait_until(lambda: left_over(tmp_path) == [], "processes are left")
+
+
+def test_a_study_that_is_deleted_under_its_search(tmp_path):
+    """Refused while trials run; forced, the search says so."""
+    write_oracle(tmp_path)
+    with session(tmp_path) as first:
+
+        class Deletes(Quiet):
+            def tick(self, worker):
+                if trials_of(tmp_path, "s") == []:
+                    return
+                with pytest.raises(InputError, match=r"study s has 1 running trial .*--force"):
+                    forget(first.storage, "s", tmp_path / "elsewhere", shared=True)
+                forget(first.storage, "s", tmp_path / "elsewhere", shared=True, force=True)
+
+        worker = first.worker(LocalRunner(stand_in_command, {"STAND_IN_EVERY_SECONDS": "2"}), Deletes(), Budget(trials=1))
+        with pytest.raises(InputError, match="study s is gone: it was deleted under this search"):
+            worker.run()
+        assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "trials", "reason"),
+    [
+        (Budget(seconds=20), 2, "the budget is spent"),
+        (Budget(seconds=25), 2, "the budget left is shorter than a trial"),
+        (Budget(gpu_hours=2 * 8 * 10 / 3600 - 1e-6), 2, "the budget is spent"),
+        (Budget(trials=2, seconds=1000), 2, "the budget of trials is spent"),
+    ],
+)
+def test_budgets(tmp_path, budget, trials, reason):
+    """Jobs of ten seconds on eight GPUs."""
+    with session(tmp_path) as study:
+        machine = Machine(study)
+        assert study.worker(machine, Quiet(), budget, clock=machine.clock).run() == reason
+    assert outcomes(tmp_path) == ["measured"] * trials
+
+
+def test_a_short_job_goes_before_a_long_one(tmp_path):
+    """Of the first plan both jobs run; a plan whose short job leaves it no chance gets no long one."""
+    with session(tmp_path, steps=9000) as study:
+        machine = Machine(study, slow=3.0)
+        study.worker(machine, Quiet(), Budget(trials=3)).run()
+    first, *others = trials_of(tmp_path, "s")
+    assert first.user_attrs["outcome"] == "measured" and first.user_attrs["stage"] == FULL
+    assert [(t.state, t.user_attrs["stage"]) for t in others] == [(TrialState.PRUNED, SHORT)] * 2
+    assert all(t.user_attrs["message"].startswith("its short job ran 3.00 times the prediction") for t in others)
+    plans = [t.user_attrs["plan"] for t in (first, *others)]
+    assert len(set(plans)) == 3
+    assert [steps for _, steps in machine.started] == [SHORT_STEPS, 9000, SHORT_STEPS, SHORT_STEPS]
+
+
+def test_first_steps_rule_a_plan_out(tmp_path):
+    """A job that shows no chance is ended before the others; its steps are in the storage."""
+    with session(tmp_path, steps=900) as study:
+        machine = Machine(study, slow=3.0, hanging=True)
+        study.worker(machine, Quiet(), Budget(trials=2)).run()
+    first, second = trials_of(tmp_path, "s")
+    assert first.user_attrs["outcome"] == "measured" and second.state == TrialState.PRUNED
+    assert second.user_attrs["message"].startswith("its first 3 steps ran 3.00 times the prediction")
+    assert len(second.intermediate_values) == 3 and [f.name for f in machine.ended] == [second.user_attrs["job"]]
