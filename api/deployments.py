@@ -28,8 +28,6 @@ def request_from(body: dict[str, Any]) -> ServeRequest:
         given[key] = tuple(given.get(key) or ())
     if "chunked_prefill" in given:
         given["chunked"] = given.pop("chunked_prefill")
-    if "gpus" not in given:
-        raise InputError("how many GPUs? say --gpus, for example 8")
     return ServeRequest(**given, local_files=False)
 
 
