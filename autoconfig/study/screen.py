@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TextIO, cast
 
 from optuna.trial import FrozenTrial
 
@@ -129,6 +129,27 @@ class Live(Quiet):
             )
 
 
+class _Terminal:
+    """A terminal that may be closed at any moment: what is written then is lost. SIGHUP, which follows, ends the search."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, text: str) -> int:
+        """All of it, or nothing."""
+        with suppress(OSError):
+            self._out.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As far as it goes."""
+        with suppress(OSError):
+            self._out.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
+
+
 @contextmanager
 def screen(*, quiet: bool, stream: TextIO | None = None, words: Words | None = None) -> Iterator[Quiet]:
     """The listener that fits the terminal."""
@@ -141,6 +162,7 @@ def screen(*, quiet: bool, stream: TextIO | None = None, words: Words | None = N
         from rich.console import Console
         from rich.live import Live as RichLive
 
+        out = cast(TextIO, _Terminal(out))
         with RichLive(console=Console(file=out, highlight=False), auto_refresh=False) as live:
             listener = Live(live, words)
             yield listener
