@@ -48,7 +48,7 @@ class ProposingSampler(BaseSampler):
 
     def proposal(self, study: Study, number: int) -> Proposal:
         """The proposal for a trial number from what is finished now."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of study has its own; this class is never a sampler
 
 
 class PlanSampler(ProposingSampler):

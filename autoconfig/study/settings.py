@@ -47,7 +47,7 @@ class MeasuredQuestion:
     @property
     def metrics(self) -> dict[str, str]:
         """Name of each of the study's values -> its direction."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of study has its own; this class is never asked
 
 
 @dataclass(frozen=True, kw_only=True)
