@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
-
-from api.store import KEYS, now
-from specs.errors import InputError, UnknownNameError
+from autoconfig.api.store import KEYS, now
+from autoconfig.specs.errors import InputError, UnknownNameError
 
 SCOPES = ("read", "plan", "profile", "admin")
 """read: look; plan: ask questions; profile: start and cancel searches, bring measurements; admin: everything, metrics."""

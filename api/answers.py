@@ -12,30 +12,31 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from api.deployments import deployments
-from api.problems import of_error
-from autoconfig.answer_json import explain_json, not_legal, search_json, timeline_json
-from autoconfig.calibrate import calibrate_runs, usable
-from autoconfig.check import check
-from autoconfig.check_input import CheckRequest, read_check
-from autoconfig.check_report import check_json
-from autoconfig.cli_options import request_of
-from autoconfig.cli_study import DEFAULT_BUDGET, job_limit_s, settings_of_options
-from autoconfig.counts import check_counts, parse_counts
-from autoconfig.export.write import export_texts
-from autoconfig.goodput import Reliability
-from autoconfig.observe import Run
-from autoconfig.predict import COLUMNS, predict_rows
-from autoconfig.question import Request, understand
-from autoconfig.scaling import ScalingRequest, scale
-from autoconfig.scaling_report import scaling_json
-from autoconfig.service import explain, search
+from autoconfig.api.deployments import deployments
+from autoconfig.api.problems import of_error
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.models.model_catalogue import resolve_model
+from autoconfig.specs.units import parse_count
+from autoconfig.time_model.calibration import Calibration, parse, shipped
+from autoconfig.time_model.calibration import to_json as calibration_json
+
+from autoconfig.calibration.calibrate import calibrate_runs, usable
+from autoconfig.calibration.observe import Run
+from autoconfig.cli.options import request_of
+from autoconfig.cli.study import DEFAULT_BUDGET, job_limit_s, settings_of_options
+from autoconfig.megatron.check import check
+from autoconfig.megatron.check_input import CheckRequest, read_check
+from autoconfig.planning.export_files import export_texts
+from autoconfig.render.check import check_json
+from autoconfig.render.scaling import scaling_json
+from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json
+from autoconfig.runs.predict import COLUMNS, predict_rows
+from autoconfig.sizing.counts import check_counts, parse_counts
+from autoconfig.sizing.goodput import Reliability
+from autoconfig.sizing.sizing import ScalingRequest, scale
 from autoconfig.study.settings import parse_budget
-from specs.errors import AutoconfigError, InputError
-from specs.model_catalogue import resolve_model
-from specs.units import parse_count
-from time_model.calibration import Calibration, parse, shipped
-from time_model.calibration import to_json as calibration_json
+from autoconfig.training.answer import explain, search
+from autoconfig.training.question import Request, understand
 
 Answer = tuple[int, bytes]
 

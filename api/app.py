@@ -9,6 +9,23 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+from autoconfig.api.access import RateLimit
+from autoconfig.api.compute import Compute
+from autoconfig.api.context import JSON, Service, guarded
+from autoconfig.api.http.limits import Limits
+from autoconfig.api.http.metrics import Metrics
+from autoconfig.api.problems import TITLES, problem
+from autoconfig.api.routes import answers as routes_answers
+from autoconfig.api.routes import catalogue as routes_catalogue
+from autoconfig.api.routes import deployments as routes_deployments
+from autoconfig.api.routes import measurements as routes_measurements
+from autoconfig.api.routes import page as routes_page
+from autoconfig.api.routes import searches as routes_searches
+from autoconfig.api.settings import ServiceSettings
+from autoconfig.api.store import dbos_url, engine_of
+from autoconfig.api.wire import search_schemas
+from autoconfig.api.wire.schemas import components
+from autoconfig.api.work.worker_processes import WorkerProcesses
 from dbos import DBOSClient
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -17,27 +34,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from api import (
-    routes_answers,
-    routes_catalogue,
-    routes_deployments,
-    routes_measurements,
-    routes_page,
-    routes_searches,
-    search_schemas,
-)
-from api.access import RateLimit
-from api.compute import Compute
-from api.context import JSON, Service, guarded
-from api.limits import Limits
-from api.metrics import Metrics
-from api.problems import TITLES, problem
-from api.schemas import components
-from api.settings import ServiceSettings
-from api.store import dbos_url, engine_of
-from api.worker_processes import WorkerProcesses
-
-LOG = logging.getLogger("autoconfig.service")
+LOG = logging.getLogger("autoconfig.training.answer")
 TITLE = "autoconfig"
 DESCRIPTION = (
     "The best way to run a model on a cluster. Request fields are the command line's long options, "

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from autoconfig.api import access
+from autoconfig.api.settings import DEFAULT_DATABASE, LOOPBACK, ServiceSettings
+from autoconfig.specs.errors import InputError
 
-from api import access
-from api.settings import DEFAULT_DATABASE, LOOPBACK, ServiceSettings
-from autoconfig.cli_study import options_of_runner, runner_options
-from specs.errors import InputError
+from autoconfig.cli.study import options_of_runner, runner_options
 
 DEFAULT_PORT = 8000
 
@@ -51,7 +51,7 @@ def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, s
     if not local and not keys and not without_keys:
         raise InputError(f"--host {host} without keys: leave out --no-keys, or say --without-keys to let anyone ask")
     settings = ServiceSettings(keys_required=keys, **options)
-    from api.server import run
+    from autoconfig.api.server import run
 
     run(settings, host, port, search_workers)
 
@@ -72,8 +72,8 @@ def worker_command(database: str, concurrency: int, profile_folder: Path | None,
     autoconfig worker --database postgresql://autoconfig@db/autoconfig
     autoconfig worker --database postgresql://autoconfig@db/autoconfig --profile-folder /shared/jobs --runner slurm
     """
-    from api.measuring import check_measuring
-    from api.worker import run
+    from autoconfig.api.work.measuring import check_measuring
+    from autoconfig.api.work.worker import run
 
     profiling = None
     if profile_folder is not None:
@@ -104,7 +104,7 @@ def keys_group() -> None:
 @database_option
 def create_command(name: str, scopes: tuple[str, ...], database: str) -> None:
     """Make a key; it is shown once."""
-    from api.store import engine_of
+    from autoconfig.api.store import engine_of
 
     click.echo(access.create_key(engine_of(database), name, scopes))
 
@@ -114,7 +114,7 @@ def create_command(name: str, scopes: tuple[str, ...], database: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def list_command(database: str, as_json: bool) -> None:
     """List the keys, without their secrets."""
-    from api.store import engine_of
+    from autoconfig.api.store import engine_of
 
     rows = [
         {
@@ -141,7 +141,7 @@ def list_command(database: str, as_json: bool) -> None:
 @database_option
 def revoke_command(key_id: str, database: str) -> None:
     """Refuse a key from now on."""
-    from api.store import engine_of
+    from autoconfig.api.store import engine_of
 
     access.revoke_key(engine_of(database), key_id)
     click.echo(f"key {key_id} is revoked")

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
+from autoconfig.api.answers import answer, warm_up
+from autoconfig.api.problems import problem_bytes
 from pebble import ProcessExpired, ProcessPool
 
-from api.answers import answer, warm_up
-from api.problems import problem_bytes
-
-LOG = logging.getLogger("autoconfig.service")
+LOG = logging.getLogger("autoconfig.training.answer")
 GZIP_FROM_BYTES = 1_024
 GZIP_LEVEL = 5
 LARGE_BYTES = 2**20

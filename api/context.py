@@ -9,20 +9,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
+from autoconfig.api.access import Key, RateLimit, find_key
+from autoconfig.api.compute import Compute, Rendered
+from autoconfig.api.http.metrics import Metrics
+from autoconfig.api.measurements import Known, OwnCalibration, current
+from autoconfig.api.problems import MEDIA_TYPE, problem
+from autoconfig.api.settings import ServiceSettings
 from dbos import DBOSClient
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from api.access import Key, RateLimit, find_key
-from api.compute import Compute, Rendered
-from api.measurements import Known, OwnCalibration, current
-from api.metrics import Metrics
-from api.problems import MEDIA_TYPE, problem
-from api.settings import ServiceSettings
-
-LOG = logging.getLogger("autoconfig.service")
+LOG = logging.getLogger("autoconfig.training.answer")
 JSON = "application/json"
 DATABASE_AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
 """It cannot be reached, it ends the connection, or every connection to it is taken: no fault of the question, and it passes."""

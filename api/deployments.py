@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from autoconfig.serving.answer_json import serve_json
+from autoconfig.specs.errors import InputError
+
+from autoconfig.render.serving_json import serve_json
+from autoconfig.serving.answer import answer
 from autoconfig.serving.question import ServeRequest, seconds
-from autoconfig.serving.service import answer
-from specs.errors import InputError
 
 
 def deployments(body: dict[str, Any]) -> bytes:

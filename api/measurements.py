@@ -15,8 +15,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-
-from api.store import CALIBRATIONS, MEASUREMENTS, now, utc
+from autoconfig.api.store import CALIBRATIONS, MEASUREMENTS, now, utc
 
 MOST_RUNS = 2_000
 """Of one owner: fitting them takes seconds."""

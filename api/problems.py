@@ -6,9 +6,8 @@ import json
 import re
 from typing import Any
 
+from autoconfig.specs.errors import AutoconfigError, InputError, UnknownKeyError, UnknownNameError, nearest
 from starlette.responses import Response
-
-from specs.errors import AutoconfigError, InputError, UnknownKeyError, UnknownNameError, nearest
 
 MEDIA_TYPE = "application/problem+json"
 TITLES = {

@@ -16,10 +16,9 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from autoconfig.api.store import EVENTS, SEARCHES, WORKERS, now, utc
+from autoconfig.api.wire.bodies import asked
 from dbos import DBOSClient
-
-from api.bodies import asked
-from api.store import EVENTS, SEARCHES, WORKERS, now, utc
 
 QUEUE = "autoconfig-searches"
 PROFILE_QUEUE = "autoconfig-profiles"

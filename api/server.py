@@ -6,11 +6,10 @@ import socket
 
 import click
 import uvicorn
-
-from api.app import create_app
-from api.protocol import LimitedHead
-from api.settings import ServiceSettings
-from specs.errors import InputError
+from autoconfig.api.app import create_app
+from autoconfig.api.http.protocol import LimitedHead
+from autoconfig.api.settings import ServiceSettings
+from autoconfig.specs.errors import InputError
 
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 30

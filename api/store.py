@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
+from autoconfig.specs.errors import InputError
 from dbos import DBOS
-
-from specs.errors import InputError
 
 METADATA = sa.MetaData()
 KEYS = sa.Table(

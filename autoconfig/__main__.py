@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Entry point of the `autoconfig` command."""
     try:
-        from autoconfig.cli import main as run
+        from autoconfig.cli.main import main as run
 
         run()
     except KeyboardInterrupt:

@@ -82,8 +82,8 @@ def whole_process() -> None:
 def prediction_rate() -> None:
     """Rows of a table of runs that `autoconfig predict` answers in a second: the published rows again and again with other
     batches, so that no question is asked twice; incomplete plans among them are completed by a search."""
-    from autoconfig.measured import published_rows
-    from autoconfig.predict import predict_rows
+    from autoconfig.runs.predict import predict_rows
+    from autoconfig.runs.training_row import published_rows
 
     base, rows = list(published_rows()), []
     for number in range(PREDICTED_ROWS):
@@ -98,11 +98,12 @@ def prediction_rate() -> None:
 
 def pricing_rate() -> None:
     """Plans priced per second on one core, memory and time, against one plan at a time."""
-    from autoconfig.question import Request, understand
-    from autoconfig.recompute_options import recompute_options
-    from autoconfig.space import Wish, enumerate_space
-    from memory_model.predict import estimate_memory
-    from time_model.predict import estimate_step_time
+    from autoconfig.memory_model.predict import estimate_memory
+    from autoconfig.time_model.predict import estimate_step_time
+
+    from autoconfig.training.question import Request, understand
+    from autoconfig.training.recompute_options import recompute_options
+    from autoconfig.training.space import Wish, enumerate_space
 
     setting = understand(Request(model="175b", gpus=1024, gpu="a100-80gb", seq_length=2048, global_batch_size=1536)).setting
     layouts = enumerate_space(setting).layouts
@@ -143,7 +144,7 @@ def serving_rate() -> None:
     from dataclasses import replace
 
     from autoconfig.serving.question import ServeRequest, understand
-    from autoconfig.serving.search import search
+    from autoconfig.serving.rank import search
 
     request = ServeRequest(model="llama3-70b", gpus=8, gpu="h200-sxm-141gb", isl=1000, osl=500, disaggregated=False)
     question = replace(understand(request), wish={"batch": frozenset(range(1, 2049))})

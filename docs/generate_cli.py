@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from autoconfig import cli_inference
-from autoconfig.cli import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_NOTHING_FITS, cli
+from autoconfig.cli import serving as cli_inference
+from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_NOTHING_FITS, cli
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 110

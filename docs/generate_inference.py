@@ -10,7 +10,7 @@ import shlex
 import textwrap
 from pathlib import Path
 
-from autoconfig.cli import cli
+from autoconfig.cli.main import cli
 
 PAGE = Path(__file__).with_name("inference.md")
 WIDTH = 128

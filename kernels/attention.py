@@ -12,12 +12,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from autoconfig.kernels.context_parallel import gather_sequence, local_chunks
 from megatron.core import tensor_parallel
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.utils import is_layer_window_attention
 from torch import Tensor
-
-from kernels.context_parallel import gather_sequence, local_chunks
 
 
 class FlashAttention(torch.nn.Module):

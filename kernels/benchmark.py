@@ -27,16 +27,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kernels.bench_collectives import Job
-from kernels.bench_compute import Compute, default_precisions
-from kernels.bench_device import BenchDevice, find_device, software
-from kernels.bench_sizes import SETS, Sizes
-from kernels.bench_state import Results
-from kernels.bench_timing import CpuClock, CudaClock, summary
-from kernels.nvml import slowed
-from specs.errors import FileError, InputError
-from specs.files import check_output_path
-from specs.operator_table import PRECISIONS, local_folder
+from autoconfig.kernels.bench.collectives import Job
+from autoconfig.kernels.bench.compute import Compute, default_precisions
+from autoconfig.kernels.bench.device import BenchDevice, find_device, software
+from autoconfig.kernels.bench.sizes import SETS, Sizes
+from autoconfig.kernels.bench.state import Results
+from autoconfig.kernels.bench.timing import CpuClock, CudaClock, summary
+from autoconfig.kernels.nvml import slowed
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.files import check_output_path
+from autoconfig.specs.hardware.operator_table import PRECISIONS, local_folder
+from autoconfig.specs.import_path import with_import_path
 
 BAD_INPUT, INTERRUPTED = 2, 130
 COLLECTIVES_SHARE = 0.3
@@ -217,11 +218,9 @@ def _collectives(options: argparse.Namespace, results: Results, ranks: int, budg
     files = ("--output", results.path, "--device", results.device.type, "--set", results.provenance["set"])
     limits = ("--budget", f"{budget:.3f}s", "--threads", options.threads)
     torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
-    command = [str(word) for word in (*torchrun, "-m", "kernels.benchmark", "--collectives", *files, *limits)]
-    paths = [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [str(word) for word in (*torchrun, "-m", "autoconfig.kernels.benchmark", "--collectives", *files, *limits)]
     environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
+        **with_import_path({**os.environ}),
         "PYTHONSAFEPATH": "1",
         "OMP_NUM_THREADS": str(options.threads),
         "TORCH_CPP_LOG_LEVEL": "ERROR",

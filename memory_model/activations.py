@@ -9,13 +9,12 @@ Symbols: specs.model, T, u, t, R: memory_model.shapes.
 from __future__ import annotations
 
 import numpy as np
-
-from memory_model.shapes import Number, Shape, routed_rows
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
-from specs.numerics import Numerics
-from specs.parameters import kv_heads_per_rank
-from specs.software import StackMemory
+from autoconfig.memory_model.shapes import Number, Shape, routed_rows
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import kv_heads_per_rank
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software import StackMemory
 
 MXFP8_BYTES = 1 + 1 / 32
 """One byte and a shared scale per 32 elements (OCP Microscaling specification 1.0, section 5.2)."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from memory_model.shapes import Number
+from autoconfig.memory_model.shapes import Number
 
 SCHEDULES = ("1f1b", "gpipe", "zb-h1", "zb-h2")
 """Interleaving is 1f1b with vpp above 1. Megatron plans use 1f1b; the others are here to compare."""

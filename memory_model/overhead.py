@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-
-from memory_model.shapes import Number
-from specs.software import StackMemory
-from specs.units import GIB
+from autoconfig.memory_model.shapes import Number
+from autoconfig.specs.software.software import StackMemory
+from autoconfig.specs.units import GIB
 
 CUDA_CONTEXT_BYTES = int(0.5 * GIB)
 """Driver context and loaded libraries, 0.4 to 0.6 GiB (findings; nvidia-smi of an idle torch process)."""

@@ -12,22 +12,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-
-from memory_model import overhead
-from memory_model.recomputation import (
+from autoconfig.memory_model import overhead
+from autoconfig.memory_model.recomputation import (
     checkpoints_per_chunk,
     mlp_released,
     recomputed_activations,
     recomputed_layers_per_chunk,
 )
-from memory_model.tables import LayerTable, StageTerms, layer_tables, stage_terms
-from specs.cluster import ClusterSpec
-from specs.gpu import CPU_ARCHITECTURE
-from specs.layouts import Layouts
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.recompute import Recompute
-from specs.software import SoftwareStack
+from autoconfig.memory_model.tables import LayerTable, StageTerms, layer_tables, stage_terms
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
+from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.software import SoftwareStack
 
 Floats = npt.NDArray[np.float64]
 ROWS_PER_BLOCK = 8192
@@ -156,10 +155,7 @@ class _Fixed:
     @classmethod
     def of(cls, layer: LayerTable, terms: StageTerms) -> _Fixed:
         present = {kind: held > 0 for kind, held in terms.layers_in_flight.items()}
-        largest = {
-            name: _largest_of_kinds(layer.columns(name), present)
-            for name in ("mlp_backward", "whole", "mlp_whole")
-        }
+        largest = {name: _largest_of_kinds(layer.columns(name), present) for name in ("mlp_backward", "whole", "mlp_whole")}
         attention = layer.attention_backward[:, None]
         return cls(layer=layer, terms=terms, present=present, attention_backward=attention, **largest)
 

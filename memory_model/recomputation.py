@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-
-from memory_model.shapes import Number
-from specs.recompute import Recompute
-from specs.software import StackMemory
+from autoconfig.memory_model.shapes import Number
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.software import StackMemory
 
 
 @dataclass(frozen=True, kw_only=True)

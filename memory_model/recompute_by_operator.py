@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-
-from memory_model.recomputation import KeptLayer
-from memory_model.shapes import Number, Shape
-from specs.model import ModelSpec
-from specs.numerics import Numerics
-from specs.parameters import kv_heads_per_rank
+from autoconfig.memory_model.recomputation import KeptLayer
+from autoconfig.memory_model.shapes import Number, Shape
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import kv_heads_per_rank
+from autoconfig.specs.numerics import Numerics
 
 
 def kept_by_operator(model: ModelSpec, moe: bool, numerics: Numerics, shape: Shape, parts: Mapping[str, Number]) -> KeptLayer:

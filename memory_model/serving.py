@@ -9,13 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-
-from specs.engine import EngineSpec
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
-from specs.parameters import Number, attention_gemms, kv_heads_per_rank, mlp_gemms, norm_parameters, padded_vocab_size
-from specs.serve_plan import EnginePlan
-from specs.serving_formats import KV_BYTES, WEIGHT_BYTES, ModuleFormats
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import (
+    Number,
+    attention_gemms,
+    kv_heads_per_rank,
+    mlp_gemms,
+    norm_parameters,
+    padded_vocab_size,
+)
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import EngineSpec
+from autoconfig.specs.software.serving_formats import KV_BYTES, WEIGHT_BYTES, ModuleFormats
 
 LOGIT_BYTES = 4.0
 """Logits are sampled in fp32."""

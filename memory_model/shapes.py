@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from specs.model import ModelSpec
-from specs.numerics import Numerics
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Numerics
 
 Number = Any
 """int, float or NumPy array."""

@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
-from memory_model.shapes import Number
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
-from specs.numerics import TYPE_BYTES, Numerics
-from specs.parameters import attention_gemms, mlp_gemms
+from autoconfig.memory_model.shapes import Number
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import attention_gemms, mlp_gemms
+from autoconfig.specs.numerics import TYPE_BYTES, Numerics
 
 HOPPER_NEEDS_TRANSPOSE_BELOW = 10.0
 """Compute capability below which fp8 GEMMs take only row-by-column operands, so weights are kept twice (TE, fp8 primer)."""

@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from memory_model import activations, moments, separate_gradients, state
-from memory_model.by_operator import kept_by_operator
-from memory_model.in_flight import chunk_counts, chunks_in_flight
-from memory_model.overhead import workspace_bytes
-from memory_model.recomputation import MLP_PARTS, kept_under_selective
-from memory_model.shapes import Shape
-from specs.cluster import ClusterSpec
-from specs.fp8_gather import gathers_fp8
-from specs.gpu import GpuSpec
-from specs.layouts import Layouts, StageTable, stage_table
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.parameters import (
+from autoconfig.memory_model import activations, state
+from autoconfig.memory_model import transients as moments
+from autoconfig.memory_model import transients_unfused as separate_gradients
+from autoconfig.memory_model.in_flight import chunk_counts, chunks_in_flight
+from autoconfig.memory_model.overhead import workspace_bytes
+from autoconfig.memory_model.recomputation import MLP_PARTS, kept_under_selective
+from autoconfig.memory_model.recompute_by_operator import kept_by_operator
+from autoconfig.memory_model.shapes import Shape
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.layouts import Layouts, StageTable, stage_table
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import (
     attention_gemms,
     dense_gemm_weights,
     embedding_parameters,
@@ -32,8 +31,10 @@ from specs.parameters import (
     output_layer_parameters,
     padded_vocab_size,
 )
-from specs.recompute import Recompute
-from specs.software import SoftwareStack, StackMemory
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.fp8_gather import gathers_fp8
+from autoconfig.specs.software.software import SoftwareStack, StackMemory
 
 Floats = npt.NDArray[np.float64]
 

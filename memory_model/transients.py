@@ -13,12 +13,11 @@ Constants marked (findings) were found on the measured SimuMax B200 and Megatron
 from __future__ import annotations
 
 import numpy as np
-
-from memory_model.shapes import Number, Shape, routed_rows
-from specs.model import ModelSpec
-from specs.numerics import Numerics
-from specs.parameters import kv_heads_per_rank
-from specs.software import StackMemory
+from autoconfig.memory_model.shapes import Number, Shape, routed_rows
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import kv_heads_per_rank
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software import StackMemory
 
 
 def dummy_weight_gradients(stack: StackMemory, gemm_weights: tuple[Number, ...]) -> Number:

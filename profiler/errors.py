@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 
 class RunnerError(InputError):

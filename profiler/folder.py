@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specs.errors import FileError
-from specs.job import Job, job_text, read_job
+from autoconfig.specs.errors import FileError
+from autoconfig.specs.job import Job, job_text, read_job
 
 NAME_DIGITS = 16
 STARTED = "started"

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from profiler.folder import JobFolder, write_json, write_text
-from profiler.outcome import EXITED, outcome_of
-from profiler.runner import Life
-from specs.job import Job
-from specs.measurement import Measurement, measurement_text
+from autoconfig.profiler.folder import JobFolder, write_json, write_text
+from autoconfig.profiler.outcome import EXITED, outcome_of
+from autoconfig.profiler.runner import Life
+from autoconfig.specs.job import Job
+from autoconfig.specs.measurement import Measurement, measurement_text
 
 
 class InProcessRunner:

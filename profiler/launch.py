@@ -1,17 +1,14 @@
-"""The command line that measures a job: `python -m trainer` under torchrun."""
+"""The command line that measures a job: `python -m autoconfig.trainer` under torchrun."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from profiler.folder import JobFolder
-from profiler.runner import Command
-from specs.job import Job
-
-ROOT = Path(__file__).parents[1]
-"""What the training core is imported from."""
+from autoconfig.profiler.folder import JobFolder
+from autoconfig.profiler.runner import Command
+from autoconfig.specs.import_path import import_path
+from autoconfig.specs.job import Job
 
 
 def torchrun(python: str = sys.executable, nodes: int = 1) -> Command:
@@ -20,7 +17,7 @@ def torchrun(python: str = sys.executable, nodes: int = 1) -> Command:
     def command(folder: JobFolder, job: Job) -> list[str]:
         per_node = -(-job.num_processes // nodes)
         launcher = [python, "-m", "torch.distributed.run", f"--nproc-per-node={per_node}"]
-        core = ["-m", "trainer", "--job", str(folder.job_file)]
+        core = ["-m", "autoconfig.trainer", "--job", str(folder.job_file)]
         if nodes == 1:
             return [*launcher, "--standalone", *core]
         meet = ["--rdzv-backend=c10d", f"--rdzv-id={folder.name}"]
@@ -38,7 +35,7 @@ def _several_nodes(launcher: Sequence[str], core: Sequence[str]) -> str:
 
 def environment(threads: int | None = None) -> dict[str, str]:
     """Variables of a job: our code, never what lies in the working folder; so many threads a rank."""
-    found = {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    found = {"PYTHONPATH": str(import_path()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     if threads is not None:
         found |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return found

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from specs.errors import AutoconfigError
+from autoconfig.specs.errors import AutoconfigError
 
 CONNECT_S = 30.0
 DONE = "[DONE]"

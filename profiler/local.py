@@ -10,15 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from profiler.errors import RunnerError
-from profiler.folder import STARTED, JobFolder, read_json, write_json
-from profiler.lock import FileLock, is_held, take
-from profiler.outcome import LOSS, outcome_of
-from profiler.processes import POLL_S, end_marked, start_ticks
-from profiler.runner import Command, Life
-from profiler.supervise import GRACE_S
-
-ROOT = Path(__file__).parents[1]
+from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.folder import STARTED, JobFolder, read_json, write_json
+from autoconfig.profiler.lock import FileLock, is_held, take
+from autoconfig.profiler.outcome import LOSS, outcome_of
+from autoconfig.profiler.processes import POLL_S, end_marked, start_ticks
+from autoconfig.profiler.runner import Command, Life
+from autoconfig.profiler.supervise import GRACE_S
+from autoconfig.specs.import_path import with_import_path
 
 
 class LocalRunner:
@@ -99,18 +98,13 @@ class LocalRunner:
 
 def _start_watcher(folder: JobFolder, lock: FileLock) -> int:
     """Process id of a watcher in a session of its own; it inherits the lock. It may outlive this process."""
-    arguments = [sys.executable, "-P", "-m", "profiler.supervise", str(folder.path), str(lock.descriptor)]
+    arguments = [sys.executable, "-P", "-m", "autoconfig.profiler.supervise", str(folder.path), str(lock.descriptor)]
     streams = [
         *((os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1)),
         (os.POSIX_SPAWN_OPEN, 2, str(folder.log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
     ]
-    environment = {**os.environ, "PYTHONPATH": _python_path()}
+    environment = with_import_path({**os.environ})
     try:
         return os.posix_spawn(sys.executable, arguments, environment, file_actions=streams, setsid=True)
     except OSError as error:
         raise RunnerError(f"{sys.executable} cannot be started: {error.strerror or error}") from error
-
-
-def _python_path() -> str:
-    """This project first, so that the watcher imports what this process runs."""
-    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))

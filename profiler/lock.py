@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from specs.errors import FileError
+from autoconfig.specs.errors import FileError
 
 
 class FileLock:

@@ -6,10 +6,10 @@ import enum
 import re
 from dataclasses import dataclass
 
-from profiler.folder import JobFolder, read_json
-from specs.errors import AutoconfigError
-from specs.exit_code import ExitCode
-from specs.measurement import Measurement, read_measurement
+from autoconfig.profiler.folder import JobFolder, read_json
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.measurement import Measurement, read_measurement
 
 
 class Kind(enum.StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from profiler.folder import JobFolder
+from autoconfig.profiler.folder import JobFolder
 
 _STEP = re.compile(r"step (\d+)/(\d+) \(timed\): ([0-9.eE+-]+) s\b")
 MOST_LINES = 400

@@ -8,8 +8,8 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from profiler.folder import JobFolder
-from specs.job import Job
+from autoconfig.profiler.folder import JobFolder
+from autoconfig.specs.job import Job
 
 
 class Life(enum.StrEnum):

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.errors import RunnerError
-from profiler.folder import NAME_DIGITS, JobFolder, read_json, write_json, write_text
-from profiler.outcome import CANCEL, EXITED, LOSS, TIMEOUT, outcome_of
-from profiler.processes import MARK
-from profiler.runner import Command, Life
+from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.folder import NAME_DIGITS, JobFolder, read_json, write_json, write_text
+from autoconfig.profiler.outcome import CANCEL, EXITED, LOSS, TIMEOUT, outcome_of
+from autoconfig.profiler.processes import MARK
+from autoconfig.profiler.runner import Command, Life
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 NAME_PREFIX = "autoconfig-"

@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from profiler.folder import STARTED, JobFolder, read_json, write_json
-from profiler.lock import FileLock, take
-from profiler.nvml import Sampler
-from profiler.outcome import CANCEL, EXITED, TIMEOUT
-from profiler.processes import MARK, die_with_parent, end_marked, start_ticks
-from specs.errors import AutoconfigError
+from autoconfig.profiler.folder import STARTED, JobFolder, read_json, write_json
+from autoconfig.profiler.lock import FileLock, take
+from autoconfig.profiler.nvml import Sampler
+from autoconfig.profiler.outcome import CANCEL, EXITED, TIMEOUT
+from autoconfig.profiler.processes import MARK, die_with_parent, end_marked, start_ticks
+from autoconfig.specs.errors import AutoconfigError
 
 MOST_DESCRIPTORS = 65_536
 """Closed at the start: where the limit is a billion, trying each takes too long."""

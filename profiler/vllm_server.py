@@ -21,15 +21,15 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from profiler.folder import write_json, write_text
-from profiler.load_client import LoadRound, ServerError, load_round
-from profiler.processes import die_with_parent, group_members
-from specs.errors import AutoconfigError, InputError
-from specs.exit_code import ExitCode
-from specs.huggingface_config import huggingface_config
-from specs.job import Job, read_job
-from specs.measurement import RESULT_FILE, Measurement, Served, measurement_text, step_statistics
-from specs.units import GIB
+from autoconfig.profiler.folder import write_json, write_text
+from autoconfig.profiler.load_client import LoadRound, ServerError, load_round
+from autoconfig.profiler.processes import die_with_parent, group_members
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.job import Job, read_job
+from autoconfig.specs.measurement import RESULT_FILE, Measurement, Served, measurement_text, step_statistics
+from autoconfig.specs.models.huggingface_config import huggingface_config
+from autoconfig.specs.units import GIB
 
 MODEL_FOLDER, LOG_FILE = "model", "server.log"
 SERVER = "vllm.entrypoints.openai.api_server"
@@ -149,9 +149,10 @@ def _wait_until_up(process: subprocess.Popen[bytes], port: int, folder: Path) ->
     while True:
         if process.poll() is not None:
             raise ServerError(f"vLLM's server ended with {process.returncode} before it answered: {_last_words(folder)}")
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(
-            f"http://127.0.0.1:{port}/health", timeout=STATE_S
-        ) as answer:
+        with (
+            contextlib.suppress(OSError, urllib.error.URLError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=STATE_S) as answer,
+        ):
             if answer.status == 200:
                 return
         time.sleep(LOOK_S)
@@ -168,9 +169,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     process.poll()
 
 
-def _measurement(
-    job: Job, code: ExitCode, message: str, started: float, rounds: list[LoadRound] | None = None
-) -> Measurement:
+def _measurement(job: Job, code: ExitCode, message: str, started: float, rounds: list[LoadRound] | None = None) -> Measurement:
     served = None if rounds is None else _served(rounds)
     samples = tuple(one.seconds for one in rounds or ())
     return Measurement(

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from specs.errors import FileError
+from autoconfig.specs.errors import FileError
 
 
 def check_output_path(path: Path, suffixes: tuple[str, ...]) -> None:

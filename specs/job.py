@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specs.errors import FileError, InputError, PlanError
-from specs.json_record import canonical_json, from_json, to_json
-from specs.layouts import stage_layers
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.errors import FileError, InputError, PlanError
+from autoconfig.specs.json_record import canonical_json, from_json, to_json
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan, parse_plan
 
 SCHEMA_VERSION = 1
 MODES = ("run", "emulate", "generate")
@@ -198,4 +198,3 @@ def read_job(path: Path) -> Job:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number of JSON")
-

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from specs.errors import InputError, nearest
+from autoconfig.specs.errors import InputError, nearest
 
 T = TypeVar("T")
 

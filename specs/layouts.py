@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from specs.errors import PlanError
-from specs.model import ModelSpec
-from specs.plan import TrainPlan
-from specs.recompute import Recompute
+from autoconfig.specs.errors import PlanError
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import Recompute
 
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]

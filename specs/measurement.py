@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specs.errors import FileError, InputError
-from specs.exit_code import ExitCode
-from specs.json_record import from_json, to_json
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.json_record import from_json, to_json
 
 SCHEMA_VERSION = 1
 RESULT_FILE = "result.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 TYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")

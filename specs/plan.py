@@ -11,8 +11,8 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from specs.errors import PlanError, UnknownKeyError
-from specs.recompute import NONE, Recompute
+from autoconfig.specs.errors import PlanError, UnknownKeyError
+from autoconfig.specs.recompute import NONE, Recompute
 
 MAX_DEGREE = 1_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specs.errors import PlanError
+from autoconfig.specs.errors import PlanError
 
 OP = "op"
 """torchtitan's selective activation checkpointing by operator (`selective_ac_option = "op"`): the layer is run again, but what

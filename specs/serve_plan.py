@@ -13,9 +13,9 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from specs.errors import PlanError, UnknownKeyError, UnknownNameError
-from specs.plan import check_commas
-from specs.serving_formats import KV_BYTES, WEIGHT_BYTES, kv_format, weight_format
+from autoconfig.specs.errors import PlanError, UnknownKeyError, UnknownNameError
+from autoconfig.specs.plan import check_commas
+from autoconfig.specs.software.serving_formats import KV_BYTES, WEIGHT_BYTES, kv_format, weight_format
 
 MAX_VALUE = 10_000_000
 SHORT_TO_LONG = {

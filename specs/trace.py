@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from specs.errors import InputError
-from specs.job import Job, job_json, read_job_text
-from specs.json_record import from_json, to_json
-from specs.plan import TrainPlan
-from specs.software import StackMemory
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.job import Job, job_json, read_job_text
+from autoconfig.specs.json_record import from_json, to_json
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.software.software import StackMemory
 
 SCHEMA_VERSION = 1
 MOST_PROCESSES = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 GIB = 2**30
 MIB = 2**20

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from autoconfig.cli import cli
-from autoconfig.question import Request, understand
-from autoconfig.rules import Setting
+from autoconfig.cli.main import cli
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rules import Setting
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SMALL = {"seq_length": 1024, "global_batch_size": 32, "gpu": "a100-80gb"}
 MODELS = {
     "dense": {"model": "gpt3-1.7b", "architecture": {"num_layers": 6, "hidden_size": 768, "num_attention_heads": 12}},

@@ -12,10 +12,10 @@ import click
 import kubernetes_validate
 import pytest
 import yaml
+from autoconfig.api.access import create_key
+from autoconfig.api.cli import serve_command, worker_command
+from autoconfig.api.store import engine_of
 
-from api.access import create_key
-from api.cli import serve_command, worker_command
-from api.store import engine_of
 from tests.api.conftest import start
 
 DEPLOY = Path(__file__).parents[1] / "deploy"

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.plan import parse_plan
 
-from autoconfig.evaluate import report_plan
-from autoconfig.question import Request, understand
-from specs.plan import parse_plan
+from autoconfig.training.price import report_plan
+from autoconfig.training.question import Request, understand
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])

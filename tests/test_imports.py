@@ -38,7 +38,7 @@ def probe(*modules: str) -> subprocess.CompletedProcess[str]:
                           check=False)
 
 
-@pytest.mark.parametrize("package", [*PLANNER, "autoconfig.cli"])
+@pytest.mark.parametrize("package", [*PLANNER, "autoconfig.cli.main"])
 def test_planner_modules_import_without_torch(package):
     done = probe(package)
     assert done.stdout.strip() == "clean", done.stderr

@@ -15,9 +15,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from specs.errors import InputError
-from specs.gpu import GpuSpec
-from specs.software import SoftwareStack
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.software.software import SoftwareStack
 
 SCHEMA_VERSION = 1
 POOL = "*"
@@ -111,7 +111,7 @@ DOCUMENTED_DEFAULTS = Calibration(version=DEFAULTS_VERSION)
 @cache
 def parents() -> Mapping[str, str | None]:
     """Generation -> the generation that stands in for it."""
-    text = (resources.files("time_model") / "data" / "generations.json").read_text(encoding="utf-8")
+    text = (resources.files("autoconfig.time_model") / "data" / "generations.json").read_text(encoding="utf-8")
     table: dict[str, str | None] = json.loads(text)["parents"]
     return table
 
@@ -139,7 +139,7 @@ def scaled(stack: SoftwareStack, factors: Factors) -> SoftwareStack:
 @cache
 def shipped() -> Calibration:
     """The calibration that ships with the project."""
-    text = (resources.files("time_model") / "data" / "calibration.json").read_text(encoding="utf-8")
+    text = (resources.files("autoconfig.time_model") / "data" / "calibration.json").read_text(encoding="utf-8")
     return parse(json.loads(text), "the shipped calibration")
 
 
@@ -175,9 +175,7 @@ def _entry(item: dict[str, Any], name: str) -> Entry:
 
 
 def _own(item: dict[str, Any], name: str) -> OwnRuns:
-    found = OwnRuns(
-        runs=int(item["runs"]), log_sd=float(item["log_sd"]), degrees_of_freedom=float(item["degrees_of_freedom"])
-    )
+    found = OwnRuns(runs=int(item["runs"]), log_sd=float(item["log_sd"]), degrees_of_freedom=float(item["degrees_of_freedom"]))
     if not (found.runs >= 1 and 0 <= found.log_sd <= math.log(MOST) and 0 <= found.degrees_of_freedom <= found.runs):
         raise InputError(
             f"{name}: own runs {item}: use runs of at least 1, log_sd from 0 to {math.log(MOST):.2f}, degrees_of_freedom "

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
-from specs.cluster import ClusterSpec
-from specs.layouts import layouts_of
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan
-from specs.recompute import Recompute
-from specs.software import SoftwareStack
-from time_model.job import Job, shapes_of
-from time_model.layer_table import KINDS, LayerTable, layer_table
-from time_model.operators import Operator
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.time_model.job import Job, shapes_of
+from autoconfig.time_model.operators.layer_table import KINDS, LayerTable, layer_table
+from autoconfig.time_model.operators.operator import Operator
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-
-from specs.cluster import ClusterSpec
-from specs.fp8_gather import gathers_fp8
-from specs.layouts import Layouts
-from specs.model import ModelSpec
-from specs.numerics import TYPE_BYTES, Numerics, Workload
-from specs.parameters import Number
-from specs.software import SoftwareStack, StackTime
-from time_model.collectives import Links, links_of
-from time_model.efficiency import GpuEfficiency, efficiency_of
-from time_model.operator_tables import GridTable
-from time_model.placement import Group, context_group, expert_group, expert_tensor_group, tensor_group
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.numerics import TYPE_BYTES, Numerics, Workload
+from autoconfig.specs.software.fp8_gather import gathers_fp8
+from autoconfig.specs.software.software import SoftwareStack, StackTime
+from autoconfig.time_model.hardware.efficiency import GpuEfficiency, efficiency_of
+from autoconfig.time_model.hardware.operator_tables import GridTable
+from autoconfig.time_model.network.collectives import Links, links_of
+from autoconfig.time_model.network.placement import Group, context_group, expert_group, expert_tensor_group, tensor_group
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-
-from specs.cluster import ClusterSpec
-from specs.layouts import Layouts
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.recompute import Recompute
-from specs.software import SoftwareStack
-from time_model.job import Job, shapes_of, unique_rows
-from time_model.layer_table import layer_table
-from time_model.parts import step_parts
-from time_model.rows import Rows, rows_of
-from time_model.step import compute_seconds, row_seconds
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.time_model.job import Job, shapes_of, unique_rows
+from autoconfig.time_model.operators.layer_table import layer_table
+from autoconfig.time_model.step.parts import step_parts
+from autoconfig.time_model.step.rows import Rows, rows_of
+from autoconfig.time_model.step.step import compute_seconds, row_seconds
 
 PAIRS_PER_CHUNK = 65_536
 """Layouts x recomputes that are combined at once: the working arrays stay in the cache."""

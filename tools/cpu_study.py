@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import scipy.stats
+from autoconfig.profiler.folder import prepare, write_text
+from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
+from autoconfig.profiler.runner import Life, Runner
+from autoconfig.specs.job import Job
 
 from autoconfig.study.jobs import full_job
-from autoconfig.study.report import Found, study_found
-from autoconfig.study.session import Options, Session, lock_folder, make_runner, open_session
-from profiler.folder import prepare, write_text
-from profiler.outcome import FINAL, Kind, outcome_of
-from profiler.runner import Life, Runner
-from specs.job import Job
+from autoconfig.study.training.found import Found, study_found
+from autoconfig.study.training.session import Options, Session, lock_folder, make_runner, open_session
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "docs" / "examples" / "tiny_model.json"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from autoconfig.calibrate import published_calibration, write_calibration
-from autoconfig.confidence import Band
-from autoconfig.validation_bands import bands_of, of_training
-from autoconfig.validation_runs import predictions
+from autoconfig.accuracy.bands import bands_of, of_training
+from autoconfig.accuracy.runs import predictions
+from autoconfig.calibration.calibrate import published_calibration, write_calibration
+from autoconfig.training.confidence import Band
 
 ROOT = Path(__file__).resolve().parents[1]
 CALIBRATION = ROOT / "time_model" / "data" / "calibration.json"

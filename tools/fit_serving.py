@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoconfig.serving.fit import fit, samples_of
-from autoconfig.serving.validate import published_rows
+from autoconfig.accuracy.serving import published_rows
+from autoconfig.calibration.serving_fit import fit, samples_of
 
 TARGET = Path(__file__).resolve().parent.parent / "time_model" / "data" / "serving_calibration.json"
 

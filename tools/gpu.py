@@ -22,13 +22,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernels import benchmark, nvml
-from kernels.bench_device import BenchDevice, find_device, software
-from specs.errors import FileError, InputError
-from specs.exit_code import ExitCode
-from specs.files import write_atomically
-from specs.job import Job, job_text
-from specs.measurement import RESULT_FILE, Measurement, read_measurement
+from autoconfig.kernels import benchmark, nvml
+from autoconfig.kernels.bench.device import BenchDevice, find_device, software
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.files import write_atomically
+from autoconfig.specs.import_path import with_import_path
+from autoconfig.specs.job import Job, job_text
+from autoconfig.specs.measurement import RESULT_FILE, Measurement, read_measurement
+
 from tools.gpu_jobs import rank_jobs, sweep_series
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,9 +144,8 @@ class Jobs:
 
     def _process(self, place: Path, limit_s: float) -> int:
         """`python -P -m trainer` with its output in log.txt; its exit code. Raises KeyboardInterrupt with the process ended."""
-        command = [sys.executable, "-P", "-m", "trainer", "--job", str(place / "job.json")]
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+        command = [sys.executable, "-P", "-m", "autoconfig.trainer", "--job", str(place / "job.json")]
+        environment = {**with_import_path({**os.environ}), "PYTHONSAFEPATH": "1"}
         with (place / "log.txt").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=place)
             try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specs.job import Job
-from specs.layouts import stage_layers
-from specs.model import ModelSpec
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.job import Job
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan, parse_plan
 
 MICROBATCHES_PER_STAGE = 2
 """Micro-batches of an emulated rank over pipeline stages: enough that the first stage holds all that it ever holds."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
+from autoconfig.time_model.hardware.host import BACKWARD_OVER_FORWARD, WITH_TENSOR_PARALLELISM
 
-from autoconfig.observe import Run
-from autoconfig.validation_runs import published_runs
-from time_model.host import BACKWARD_OVER_FORWARD, WITH_TENSOR_PARALLELISM
+from autoconfig.accuracy.runs import published_runs
+from autoconfig.calibration.observe import Run
 
 SOURCE, HIDDEN_SIZE, ARCHITECTURES = "Megatron-LM-golden-values", 512, ("ampere", "hopper")
 LEAST_DIFFERENCE = 8.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autoconfig.study.recorded import sweeps
-from autoconfig.study.replay_docs import rewrite
-from autoconfig.study.scatter_fit import LEAST_ROWS, write_scatter
+from autoconfig.accuracy.replay.docs import rewrite
+from autoconfig.accuracy.replay.recorded import sweeps
+from autoconfig.accuracy.replay.scatter_fit import LEAST_ROWS, write_scatter
 
 ROOT = Path(__file__).parents[1]
 

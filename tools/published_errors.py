@@ -11,12 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import autoconfig.time_model.job
 import numpy as np
+from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
 
-import time_model.job
-from autoconfig.observe import predicted_seconds
-from autoconfig.validation_runs import Constants, gpu_name, predict_runs, published_runs
-from time_model.efficiency import formula_efficiency_of
+from autoconfig.accuracy.runs import Constants, gpu_name, predict_runs, published_runs
+from autoconfig.calibration.observe import predicted_seconds
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "time_model.md"
 START, END = "<!-- published errors: written by tools/published_errors.py -->\n", "<!-- end of published errors -->"
@@ -59,7 +59,7 @@ def table(closed: Column, tables: Column) -> str:
 def main() -> None:
     """Print one column, or make both and write the table."""
     if "--closed-forms" in sys.argv:
-        setattr(time_model.job, "efficiency_of", formula_efficiency_of)  # noqa: B010
+        setattr(autoconfig.time_model.job, "efficiency_of", formula_efficiency_of)  # noqa: B010
     if "--json" in sys.argv:
         print(json.dumps(column()))
         return

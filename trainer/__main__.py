@@ -1,4 +1,6 @@
-"""`python -P -m trainer --job job.json [--output DIR]`, one process per rank, started by torchrun with PYTHONSAFEPATH=1.
+"""`python -P -m autoconfig.trainer --job job.json [--output DIR]`, one process per rank.
+
+torchrun starts them with PYTHONSAFEPATH=1.
 
 Exit codes: specs/exit_code.py. Nothing heavy is imported before the job was read.
 """
@@ -11,12 +13,12 @@ import sys
 import warnings
 from pathlib import Path
 
-from specs.errors import FileError, InputError
-from specs.exit_code import ExitCode
-from specs.job import Job, read_job
-from trainer.limits import limit_process
-from trainer.result_file import ResultFile
-from trainer.say import say
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.job import Job, read_job
+from autoconfig.trainer.host.limits import limit_process
+from autoconfig.trainer.result_file import ResultFile
+from autoconfig.trainer.say import say
 
 
 def main(arguments: list[str] | None = None) -> ExitCode:
@@ -40,7 +42,7 @@ def main(arguments: list[str] | None = None) -> ExitCode:
         return _fail(ExitCode.MISSING_PACKAGE, f"{error}; install the training core: pip install 'megatron-autoconfig[train]'")
     if (missing := _missing_engine(job)) is not None:
         return _fail(ExitCode.MISSING_PACKAGE, missing)
-    from trainer.process import run_process
+    from autoconfig.trainer.process import run_process
 
     return run_process(job, result, options.peer_timeout)
 
@@ -57,7 +59,7 @@ def _cannot_write(result: ResultFile) -> str | None:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -P -m trainer", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -P -m autoconfig.trainer", description=__doc__, allow_abbrev=False)
     parser.add_argument("--job", type=Path, required=True, help="job.json (specs/schemas/job.schema.json)")
     parser.add_argument("--output", type=Path, help="folder of result.json; default: the folder of job.json")
     parser.add_argument(
@@ -74,7 +76,7 @@ def _seconds(text: str) -> float:
 
 
 def _missing_engine(job: Job) -> str | None:
-    from trainer.without_engine import transformer_engine_is_there
+    from autoconfig.trainer.host.without_engine import transformer_engine_is_there
 
     if job.software == "transformer-engine" and not transformer_engine_is_there():
         return (

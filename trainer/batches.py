@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from autoconfig.kernels.context_parallel import sequence_share
+from autoconfig.specs.job import Job
 from megatron.core import parallel_state
 from torch import Tensor
-
-from kernels.context_parallel import sequence_share
-from specs.job import Job
 
 
 def microbatches(job: Job, step: int, device: torch.device | str) -> Iterator[dict[str, Tensor]]:

@@ -13,11 +13,10 @@ from typing import Any
 from unittest import mock
 
 import torch
+from autoconfig.specs.job import Job
+from autoconfig.trainer.tracing.fake_ranks import fake_process_group
+from autoconfig.trainer.tracing.fixed_routing import fixed_routing
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
-
-from specs.job import Job
-from trainer.fake_ranks import fake_process_group
-from trainer.fixed_routing import fixed_routing
 
 NOISE_STD = 0.02
 """Of received activations and gradients."""

@@ -19,20 +19,19 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from autoconfig.specs.errors import InputError, PlanError
+from autoconfig.specs.job import Generation, Job
+from autoconfig.specs.measurement import Served
+from autoconfig.specs.models.parameters import padded_vocab_size
+from autoconfig.trainer.model import model_chunks, transformer_config
+from autoconfig.trainer.tracing.live_memory import LiveMemory
+from autoconfig.trainer.training import Progress
+from autoconfig.trainer.weights import set_weights
 from megatron.core.inference.contexts import StaticInferenceContext
 from megatron.core.inference.engines import StaticInferenceEngine
 from megatron.core.inference.model_inference_wrappers.gpt.gpt_inference_wrapper import GPTInferenceWrapper
 from megatron.core.inference.sampling_params import SamplingParams
 from megatron.core.inference.text_generation_controllers.text_generation_controller import TextGenerationController
-
-from specs.errors import InputError, PlanError
-from specs.job import Generation, Job
-from specs.measurement import Served
-from specs.parameters import padded_vocab_size
-from trainer.live_memory import LiveMemory
-from trainer.model import model_chunks, transformer_config
-from trainer.training import Progress
-from trainer.weights import set_weights
 
 try:  # megatron-core until 0.16
     from megatron.core.inference.model_inference_wrappers.inference_wrapper_config import InferenceWrapperConfig

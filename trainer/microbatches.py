@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specs.job import Job
+from autoconfig.specs.job import Job
 
 
 def enough_microbatches(job: Job) -> Job:

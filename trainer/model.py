@@ -17,6 +17,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from autoconfig.kernels.attention import FlashAttention, UnfusedAttention
+from autoconfig.kernels.norm import ParallelNorm
+from autoconfig.specs.errors import PlanError, UnsupportedError
+from autoconfig.specs.job import Job
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import padded_vocab_size
+from autoconfig.specs.software.megatron_build import all_biases, endless_recomputation, not_buildable
 from megatron.core import parallel_state
 from megatron.core.activations import squared_relu
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
@@ -25,14 +32,6 @@ from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
-
-from kernels.attention import FlashAttention, UnfusedAttention
-from kernels.norm import ParallelNorm
-from specs.errors import PlanError, UnsupportedError
-from specs.job import Job
-from specs.megatron_build import all_biases, endless_recomputation, not_buildable
-from specs.model import ModelSpec
-from specs.parameters import padded_vocab_size
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16, "fp32": torch.float32}
 """Type of weights and activations by `Numerics.precision`."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.job import Job
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.trainer.host.without_engine import transformer_engine_is_there
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
-
-from specs.errors import UnsupportedError
-from specs.job import Job
-from specs.numerics import Numerics
-from specs.software_catalogue import load_stack
-from trainer.without_engine import transformer_engine_is_there
 
 BUCKET_PARAMETERS = 40_000_000
 BUCKET_PARAMETERS_PER_RANK = 1_000_000

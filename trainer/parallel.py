@@ -9,11 +9,10 @@ from typing import Any
 from unittest import mock
 
 import torch.distributed as dist
+from autoconfig.specs.errors import PlanError
+from autoconfig.specs.job import Job
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-
-from specs.errors import PlanError
-from specs.job import Job
 
 
 @contextlib.contextmanager

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from specs.exit_code import ExitCode
-from trainer.failure import Failure, Lost
-from trainer.say import say
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.trainer.failure import Failure, Lost
+from autoconfig.trainer.say import say
 
 TICK_SECONDS = 0.1
 BEAT_SECONDS = 1.0

@@ -12,24 +12,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-from specs.exit_code import ExitCode
-from specs.job import Job
-from specs.json_record import from_json, to_json
-from specs.measurement import Measurement, RankFigures, step_statistics
-from trainer.cpu import cpu_for_cuda
-from trainer.emulate import without_peers
-from trainer.failure import Failure, Lost, classify
-from trainer.layer_timers import LayerTimers
-from trainer.live_memory import LiveMemory
-from trainer.microbatches import enough_microbatches
-from trainer.parallel import parallel_groups, process_group_timeout
-from trainer.peers import Peers
-from trainer.result_file import ResultFile
-from trainer.say import say
-from trainer.training import Progress, build, rank_figures, train
-from trainer.versions import device_name, versions
-from trainer.without_engine import without_engine
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.job import Job
+from autoconfig.specs.json_record import from_json, to_json
+from autoconfig.specs.measurement import Measurement, RankFigures, step_statistics
+from autoconfig.trainer.emulate import without_peers
+from autoconfig.trainer.failure import Failure, Lost, classify
+from autoconfig.trainer.host.cpu import cpu_for_cuda
+from autoconfig.trainer.host.layer_timers import LayerTimers
+from autoconfig.trainer.host.versions import device_name, versions
+from autoconfig.trainer.host.without_engine import without_engine
+from autoconfig.trainer.microbatches import enough_microbatches
+from autoconfig.trainer.parallel import parallel_groups, process_group_timeout
+from autoconfig.trainer.peers import Peers
+from autoconfig.trainer.result_file import ResultFile
+from autoconfig.trainer.say import say
+from autoconfig.trainer.tracing.live_memory import LiveMemory
+from autoconfig.trainer.training import Progress, build, rank_figures, train
 
 
 class Process:
@@ -143,7 +142,9 @@ def _train(process: Process) -> None:
         if process.job.mode == "emulate":
             _emulate(process, counted)
         elif process.job.mode == "generate":
-            from trainer.generate import generate  # megatron-core's inference moves between releases: training does without
+            from autoconfig.trainer.generate import (
+                generate,  # megatron-core's inference moves between releases: training does without
+            )
 
             generate(process.job, process.progress, process.memory, counted)
         else:

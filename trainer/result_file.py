@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from specs.measurement import RESULT_FILE, Measurement, measurement_text
+from autoconfig.specs.measurement import RESULT_FILE, Measurement, measurement_text
 
 
 class ResultFile:

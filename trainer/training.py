@@ -11,17 +11,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from autoconfig.specs.job import Job
+from autoconfig.specs.measurement import RankFigures, Served
+from autoconfig.trainer.batches import microbatches
+from autoconfig.trainer.host.timers import PhaseTimers
+from autoconfig.trainer.model import model_chunks, transformer_config
+from autoconfig.trainer.optimizer import build_optimizer, data_parallel_chunks
+from autoconfig.trainer.tracing.live_memory import LiveMemory
+from autoconfig.trainer.weights import set_weights
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
-
-from specs.job import Job
-from specs.measurement import RankFigures, Served
-from trainer.batches import microbatches
-from trainer.live_memory import LiveMemory
-from trainer.model import model_chunks, transformer_config
-from trainer.optimizer import build_optimizer, data_parallel_chunks
-from trainer.timers import PhaseTimers
-from trainer.weights import set_weights
 
 COUNTED_STEPS = 2
 """Steps in which live storages are counted on a CPU: the first makes the optimizer state, the second is like all others.

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from autoconfig.specs.models.model import ModelSpec
 from megatron.core import parallel_state
-
-from specs.model import ModelSpec
 
 INIT_STD = 0.02
 """Megatron-LM's --init-method-std; divided by sqrt(2 L) for the projections back into the residual stream."""

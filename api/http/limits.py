@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from autoconfig.api.problems import MEDIA_TYPE, problem_bytes
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from api.problems import MEDIA_TYPE, problem_bytes
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

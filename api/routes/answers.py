@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from autoconfig.api.compute import AnswerCache
+from autoconfig.api.context import JSON, Endpoint, guarded, is_json, own_calibration, respond, service_of
+from autoconfig.api.problems import MEDIA_TYPE, problem
+from autoconfig.api.routes.deployments import QUESTION as DEPLOYMENTS
+from autoconfig.api.wire import bodies
+from autoconfig.api.wire.bodies import BodyError, read_body
+from autoconfig.api.wire.schemas import REF
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-
-from api import bodies
-from api.bodies import BodyError, read_body
-from api.compute import AnswerCache
-from api.context import JSON, Endpoint, guarded, is_json, own_calibration, respond, service_of
-from api.problems import MEDIA_TYPE, problem
-from api.routes_deployments import QUESTION as DEPLOYMENTS
-from api.schemas import REF
 
 PLANS_EXAMPLE = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
 CHECK_EXAMPLE = {

@@ -8,19 +8,19 @@ from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from autoconfig.api import searches
+from autoconfig.api.compute import Rendered, render
+from autoconfig.api.context import JSON, Endpoint, guarded, respond, service_of
+from autoconfig.api.http.pages import PAGE_PARAMETERS, PageError, page_of
+from autoconfig.api.problems import problem
+from autoconfig.api.routes.answers import problem_responses
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from api import searches
-from api.compute import Rendered, render
-from api.context import JSON, Endpoint, guarded, respond, service_of
-from api.pages import PAGE_PARAMETERS, PageError, page_of
-from api.problems import problem
-from api.routes_answers import problem_responses
-from autoconfig.listings import gpu_rows, model_rows, software_rows
+from autoconfig.render.listings import gpu_rows, model_rows, software_rows
 
 CATALOGUES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "models": model_rows,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from autoconfig.api.wire.bodies import _Body, _fields, _Text
+from autoconfig.api.wire.schemas import answer_schemas, body_schema
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from api.bodies import _Body, _fields, _Text
-from api.schemas import answer_schemas, body_schema
-from autoconfig.cli_inference import search_inference
+from autoconfig.cli.serving import search_inference
 
 _LEFT_OUT = ("inference", "export_folder", "ttft_s", "tpot_s", "trace", "gpus", "calibration")
 MOST_TRACE_ROWS = 10_000

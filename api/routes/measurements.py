@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from autoconfig.api import measurements
+from autoconfig.api.context import JSON, guarded, is_json, own_calibration, service_of
+from autoconfig.api.http.pages import PAGE_PARAMETERS, PageError, bounds_of
+from autoconfig.api.problems import problem
+from autoconfig.api.routes.answers import RUN_EXAMPLE, problem_responses
+from autoconfig.api.wire.bodies import BodyError, MeasurementsBody, read_body
+from autoconfig.api.wire.schemas import REF
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-
-from api import measurements
-from api.bodies import BodyError, MeasurementsBody, read_body
-from api.context import JSON, guarded, is_json, own_calibration, service_of
-from api.pages import PAGE_PARAMETERS, PageError, bounds_of
-from api.problems import problem
-from api.routes_answers import RUN_EXAMPLE, problem_responses
-from api.schemas import REF
 
 MEASUREMENT_EXAMPLE = {"rows": [{**RUN_EXAMPLE, "id": "job-4711", "metric_step_s": 3.1}]}
 

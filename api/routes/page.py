@@ -6,15 +6,15 @@ import time
 from functools import cache
 from typing import Any
 
+from autoconfig.api.compute import Rendered, render
+from autoconfig.api.context import Endpoint, matches, service_of, takes_gzip
+from autoconfig.api.problems import problem
+from autoconfig.api.routes.answers import problem_responses
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from api.compute import Rendered, render
-from api.context import Endpoint, matches, service_of, takes_gzip
-from api.problems import problem
-from api.routes_answers import problem_responses
-from autoconfig.page_files import INDEX, media_type, page_text, served_names
+from autoconfig.render.page_files import INDEX, media_type, page_text, served_names
 
 Responses = dict[int | str, dict[str, Any]]
 

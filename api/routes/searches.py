@@ -9,22 +9,22 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import sqlalchemy as sa
+from autoconfig.api import searches
+from autoconfig.api.answers import check_search
+from autoconfig.api.compute import AnswerCache, render
+from autoconfig.api.context import DATABASE_AWAY, JSON, guarded, is_json, own_calibration, respond, service_of
+from autoconfig.api.http.pages import PAGE_PARAMETERS, PageError, bounds_of
+from autoconfig.api.problems import MEDIA_TYPE, of_error, problem
+from autoconfig.api.routes.answers import PLANS_EXAMPLE, problem_responses
+from autoconfig.api.wire.bodies import BodyError, read_search
+from autoconfig.api.wire.schemas import REF
+from autoconfig.specs.errors import AutoconfigError
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
-from api import searches
-from api.answers import check_search
-from api.bodies import BodyError, read_search
-from api.compute import AnswerCache, render
-from api.context import DATABASE_AWAY, JSON, guarded, is_json, own_calibration, respond, service_of
-from api.pages import PAGE_PARAMETERS, PageError, bounds_of
-from api.problems import MEDIA_TYPE, of_error, problem
-from api.routes_answers import PLANS_EXAMPLE, problem_responses
-from api.schemas import REF
-from autoconfig.export.write import FORMATS
-from specs.errors import AutoconfigError
+from autoconfig.planning.export_files import FORMATS
 
 POLL_SECONDS = 0.3
 SILENCE_SECONDS = 15.0

@@ -8,13 +8,13 @@ import re
 from typing import Annotated, Any, Literal, NoReturn
 
 import click
+from autoconfig.api.problems import unknown_field, wrong_value
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from api.problems import unknown_field, wrong_value
-from autoconfig.cli import explain_command, search_command
-from autoconfig.cli_megatron import check_command
-from autoconfig.cli_scaling import scaling_command
-from autoconfig.export.write import FORMATS
+from autoconfig.cli.main import explain_command, search_command
+from autoconfig.cli.megatron import check_command
+from autoconfig.cli.scaling import scaling_command
+from autoconfig.planning.export_files import FORMATS
 
 MOST_TEXTS = 64
 MOST_DEPTH = 32

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from autoconfig.api.wire import bodies
 from pydantic import BaseModel
 
-from api import bodies
-from autoconfig.answer_json import schema
-from autoconfig.predict import COLUMNS
+from autoconfig.render.training_json import schema
+from autoconfig.runs.predict import COLUMNS
 
 REF = "#/components/schemas/"
 PROBLEM: dict[str, Any] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from api import searches
-from api.schemas import REF
+from autoconfig.api import searches
+from autoconfig.api.wire.schemas import REF
 
 _TIME = {"type": ["string", "null"], "format": "date-time"}
 SEARCH: dict[str, Any] = {

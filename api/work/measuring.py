@@ -6,10 +6,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from autoconfig.study.session import Options, check_python
-from profiler.errors import RunnerError
-from profiler.slurm import check_programs
-from specs.errors import FileError
+from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.slurm import check_programs
+from autoconfig.specs.errors import FileError
+
+from autoconfig.study.training.session import Options, check_python
 
 SCONTROL_S = 30.0
 

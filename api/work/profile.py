@@ -15,25 +15,25 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
+from autoconfig.api.answers import profile_request
+from autoconfig.api.problems import of_error, problem_bytes
+from autoconfig.api.searches import TRIAL
+from autoconfig.api.work.tasks import LeavingError, Task
+from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.lock import take
+from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 
-from api.answers import profile_request
-from api.problems import of_error, problem_bytes
-from api.searches import TRIAL
-from api.tasks import LeavingError, Task
-from autoconfig.cli_study import DEFAULT_BUDGET, job_limit_s, settings_of_options
+from autoconfig.cli.study import DEFAULT_BUDGET, job_limit_s, settings_of_options
+from autoconfig.render.study import Quiet, ended_line, started_line
 from autoconfig.study import trials as names
 from autoconfig.study.jobs import Stage
-from autoconfig.study.report import found_json, study_found
-from autoconfig.study.screen import Quiet, ended_line, started_line
-from autoconfig.study.session import Options, Session, make_runner, open_session
 from autoconfig.study.settings import Budget, parse_budget
+from autoconfig.study.training.found import found_json, study_found
+from autoconfig.study.training.session import Options, Session, make_runner, open_session
 from autoconfig.study.verdicts import Verdict
 from autoconfig.study.worker import Control, Worker
-from profiler.errors import RunnerError
-from profiler.lock import take
-from specs.errors import AutoconfigError, FileError, InputError
 
 LOG = logging.getLogger("autoconfig.worker")
 ATTEMPTS, AGAIN_SECONDS = 4, 20.0

@@ -10,12 +10,12 @@ import threading
 from functools import partial
 
 import click
+from autoconfig.api.answers import answer
+from autoconfig.api.store import engine_of
+from autoconfig.api.work.tasks import Task
+from autoconfig.api.work.workflow import WorkerProcess
 
-from api.answers import answer
-from api.store import engine_of
-from api.tasks import Task
-from api.workflow import WorkerProcess
-from autoconfig.study.session import Options
+from autoconfig.study.training.session import Options
 
 EXIT_TAKEN_FOR_DEAD = 1
 
@@ -55,7 +55,7 @@ def _said(worker: WorkerProcess, profiling: Options | None) -> str:
 def answer_search(task: Task, profiling: Options | None = None) -> tuple[int, bytes]:
     """The answer to one search."""
     if task.body.get("profile"):
-        from api.profile import measure
+        from autoconfig.api.work.profile import measure
 
         assert profiling is not None, "the queue of profiling searches is listened to by workers that profile"
         return measure(task, profiling)

@@ -18,13 +18,12 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
+from autoconfig.api import measurements, searches
+from autoconfig.api.problems import problem_bytes
+from autoconfig.api.searches import DEAD_AFTER_SECONDS, PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
+from autoconfig.api.store import WORKERS, dbos_url
+from autoconfig.api.work.tasks import Answering, LeavingError, Task
 from dbos import DBOS
-
-from api import measurements, searches
-from api.problems import problem_bytes
-from api.searches import DEAD_AFTER_SECONDS, PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
-from api.store import WORKERS, dbos_url
-from api.tasks import Answering, LeavingError, Task
 
 LOG = logging.getLogger("autoconfig.worker")
 BEAT_SECONDS = 2.0

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.calibration_file import calibrated
-from autoconfig.check import plan_violations
-from autoconfig.check_input import read_text
-from autoconfig.evaluate import PlanReport, Violation, report_plan
-from autoconfig.recipe_rows import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
-from autoconfig.row_cells import Row, cell, whole
-from autoconfig.rules import RULE_TEXT, Setting
-from autoconfig.search import rank_plans
-from specs.errors import InputError
-from specs.plan import TrainPlan
-from specs.units import GIB
-from time_model.calibration import shipped
+from autoconfig.megatron.check import plan_violations
+from autoconfig.megatron.check_input import read_text
+from autoconfig.planning.calibration_file import calibrated
+from autoconfig.runs.cells import Row, cell, whole
+from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.units import GIB
+from autoconfig.time_model.calibration import shipped
+from autoconfig.training.price import PlanReport, Violation, report_plan
+from autoconfig.training.rank import rank_plans
+from autoconfig.training.rules import RULE_TEXT, Setting
 
 COLUMNS = ("recipe", "gpus", "tp", "pp", "seq", "gbs", "mbs")
 """Columns that a table must have."""

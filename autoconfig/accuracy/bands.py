@@ -9,8 +9,18 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from autoconfig.confidence import CALIBRATED, CLASSES, LEAST_SOURCES, ONE_NODE, RELATED, RELIABLE_ROWS, SMALL, Band, band_of
-from autoconfig.validation_runs import Predicted, paper_of
+from autoconfig.accuracy.runs import Predicted, paper_of
+from autoconfig.training.confidence import (
+    CALIBRATED,
+    CLASSES,
+    LEAST_SOURCES,
+    ONE_NODE,
+    RELATED,
+    RELIABLE_ROWS,
+    SMALL,
+    Band,
+    band_of,
+)
 
 POOLED = "pooled"
 NOT_FOR_BANDS = {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoconfig.observe import Run
-from autoconfig.validation_runs import Constants, Predicted, predict_steps, with_factor
+from autoconfig.accuracy.runs import Constants, Predicted, predict_steps, with_factor
+from autoconfig.calibration.observe import Run
 
 LEAST_ROWS = 6
 """Measured plans that make a group."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from autoconfig.confidence import CLASSES, LEAST_SOURCES
-from autoconfig.files import write_atomically
-from autoconfig.validate import EVERYTHING, Sections, Validation, validate
-from autoconfig.validation_report import (
+from autoconfig.accuracy.runs import Progress, predictions
+from autoconfig.accuracy.sheets import (
     Sheet,
     bar_sheet,
     coverage_sheet,
@@ -24,8 +22,10 @@ from autoconfig.validation_report import (
     unseen_sheet,
     verdict_sheet,
 )
-from autoconfig.validation_runs import Progress, predictions
-from time_model.calibration import shipped
+from autoconfig.accuracy.validate import EVERYTHING, Sections, Validation, validate
+from autoconfig.planning.files import write_atomically
+from autoconfig.time_model.calibration import shipped
+from autoconfig.training.confidence import CLASSES, LEAST_SOURCES
 
 NVIDIA_EXPERTS = re.compile("^NVIDIA .*MoE")
 FAR = 0.15

@@ -12,23 +12,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.emulate import COMPUTE_PARTS, micro_batch_seconds
-from autoconfig.evaluate import report_plan
-from autoconfig.rules import Setting
-from specs.cluster import cluster_of
-from specs.errors import FileError, InputError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import gpu_ids, load_gpu
-from specs.job import Job, read_job
-from specs.measurement import RESULT_FILE, Measurement, read_measurement
-from specs.operator_table import gpu_of_table, read_operator_table
-from specs.software_catalogue import load_stack
-from specs.trace import pipeline_stage
-from specs.units import GIB
+from autoconfig.core.emulate import COMPUTE_PARTS, micro_batch_seconds
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
+from autoconfig.specs.job import Job, read_job
+from autoconfig.specs.measurement import RESULT_FILE, Measurement, read_measurement
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.trace import pipeline_stage
+from autoconfig.specs.units import GIB
+from autoconfig.training.price import report_plan
+from autoconfig.training.rules import Setting
 
 PARTS = ("ranks", "sweep", "runs")
 """`runs`: jobs of your own, one folder each with job.json and the result.json that torchrun left."""
-COMMITTED = Path(__file__).resolve().parents[1] / "benchmarks" / "gpu"
+COMMITTED = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu"
 """Where a checkout keeps them; an installed package has none."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.validation_runs import Dropped, Predicted, gpu_name
+from autoconfig.accuracy.runs import Dropped, Predicted, gpu_name
 
 
 @dataclass(frozen=True, kw_only=True)

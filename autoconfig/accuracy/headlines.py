@@ -9,16 +9,16 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.calibration_file import calibrated
-from autoconfig.evaluate import PlanReport, report_plan
-from autoconfig.flops import flops_per_step
-from autoconfig.measured import Case, published_rows, read_case
-from autoconfig.question import Request, understand
-from autoconfig.search import rank_plans
-from autoconfig.validation_runs import Progress, predict_steps
-from specs.plan import parse_plan
-from specs.units import SECONDS_PER_DAY
-from time_model.calibration import shipped
+from autoconfig.accuracy.runs import Progress, predict_steps
+from autoconfig.planning.calibration_file import calibrated
+from autoconfig.runs.training_row import Case, published_rows, read_case
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.units import SECONDS_PER_DAY
+from autoconfig.time_model.calibration import shipped
+from autoconfig.training.flops import flops_per_step
+from autoconfig.training.price import PlanReport, report_plan
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rank import rank_plans
 
 FAR = 0.10
 """Deviations beyond this need a stated cause."""

@@ -6,10 +6,10 @@ import math
 from html import escape
 from pathlib import Path
 
-from autoconfig.files import write_atomically
-from autoconfig.validate import Validation
-from autoconfig.validation_groups import Group
-from autoconfig.validation_report import TITLE, Sheet, share, sheets
+from autoconfig.accuracy.groups import Group
+from autoconfig.accuracy.sheets import TITLE, Sheet, share, sheets
+from autoconfig.accuracy.validate import Validation
+from autoconfig.planning.files import write_atomically
 
 SIZE = 260
 """Width and height of a plot, pixels."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from autoconfig.validation_bands import POOLED, Coverage
-from autoconfig.validation_decisions import Decisions
-from autoconfig.validation_memory import MemoryGroup, Verdicts
-from autoconfig.validation_plans import PlacedPlan
+from autoconfig.accuracy.bands import POOLED, Coverage
+from autoconfig.accuracy.decisions import Decisions
+from autoconfig.accuracy.memory import MemoryGroup, Verdicts
+from autoconfig.accuracy.plans import PlacedPlan
 
 POOLED_INSIDE = (0.85, 0.95)
 CLASS_INSIDE = (0.80, 0.97)

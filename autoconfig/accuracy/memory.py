@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.measured import published_rows, read_case
-from autoconfig.predict import peak_bytes
-from autoconfig.row_cells import Row, cell, number
-from memory_model.overhead import fit_probability
-from memory_model.predict import estimate_memory
-from specs.errors import AutoconfigError
-from specs.layouts import layouts_of
-from specs.units import GIB
+from autoconfig.memory_model.overhead import fit_probability
+from autoconfig.memory_model.predict import estimate_memory
+from autoconfig.runs.cells import Row, cell, number
+from autoconfig.runs.predict import peak_bytes
+from autoconfig.runs.training_row import published_rows, read_case
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.units import GIB
 
 OOM_SOURCE = "AlephAlpha-layouts-2311.05610"
 """The only published source with out-of-memory labels."""

@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.calibration_file import calibrated
-from autoconfig.evaluate import Money, Violation, report_plan
-from autoconfig.plan_rules import broken_as_published, broken_rules
-from autoconfig.question import Question, Request
-from autoconfig.row_cells import Row, cell
-from autoconfig.rules import RULE_TEXT, Setting
-from autoconfig.search import Ranking, rank_plans
-from autoconfig.service import IncludedPlan, include
-from autoconfig.space import Wish
-from autoconfig.validation_runs import Constants, Progress, published_runs
-from specs.errors import PlanError
-from specs.plan import TrainPlan, parse_keys
-from specs.units import GIB
-from time_model.calibration import Calibration
+from autoconfig.accuracy.runs import Constants, Progress, published_runs
+from autoconfig.planning.calibration_file import calibrated
+from autoconfig.runs.cells import Row, cell
+from autoconfig.specs.errors import PlanError
+from autoconfig.specs.plan import TrainPlan, parse_keys
+from autoconfig.specs.units import GIB
+from autoconfig.time_model.calibration import Calibration
+from autoconfig.training.answer import IncludedPlan, include
+from autoconfig.training.plan_rules import broken_as_published, broken_rules
+from autoconfig.training.price import Money, Violation, report_plan
+from autoconfig.training.question import Question, Request
+from autoconfig.training.rank import Ranking, rank_plans
+from autoconfig.training.rules import RULE_TEXT, Setting
+from autoconfig.training.space import Wish
 
 RATIO_BAR = 1.10
 PERCENTILE_BAR = 5.0

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from autoconfig.confidence import MOE
-from autoconfig.observe import Run, observe, useful_for_calibration
-from autoconfig.validation_bands import POOLED, Coverage, coverage, of_training
-from autoconfig.validation_groups import figures
-from autoconfig.validation_lines import ROWS_OF_A_CLASS
-from autoconfig.validation_runs import (
+from autoconfig.accuracy.bands import POOLED, Coverage, coverage, of_training
+from autoconfig.accuracy.groups import figures
+from autoconfig.accuracy.lines import ROWS_OF_A_CLASS
+from autoconfig.accuracy.runs import (
     Constants,
     Predicted,
     Progress,
@@ -21,6 +19,8 @@ from autoconfig.validation_runs import (
     published_runs,
     publisher_of,
 )
+from autoconfig.calibration.observe import Run, observe, useful_for_calibration
+from autoconfig.training.confidence import MOE
 
 ONE_PUBLISHER = "NVIDIA's tables of all GPUs left out together, constants and bands"
 TABLES = (

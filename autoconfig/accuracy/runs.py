@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from autoconfig.calibration_file import calibrated
-from autoconfig.confidence import confidence_class
-from autoconfig.fit import Observation, fit
-from autoconfig.measured import measured_step_seconds, published_rows, read_case
-from autoconfig.nvidia_rows import as_training_row
-from autoconfig.observe import Run, observe, useful_for_calibration
-from autoconfig.row_cells import Row, cell
-from autoconfig.rules import Setting
-from specs.errors import AutoconfigError, InputError
-from specs.layouts import layouts_of
-from specs.plan import TrainPlan
-from time_model.calibration import Calibration, shipped
-from time_model.predict import estimate_step_time
+from autoconfig.calibration.fit import Observation, fit
+from autoconfig.calibration.observe import Run, observe, useful_for_calibration
+from autoconfig.planning.calibration_file import calibrated
+from autoconfig.runs.cells import Row, cell
+from autoconfig.runs.nvidia_row import as_training_row
+from autoconfig.runs.training_row import measured_step_seconds, published_rows, read_case
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.time_model.calibration import Calibration, shipped
+from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.training.confidence import confidence_class
+from autoconfig.training.rules import Setting
 
 LeaveOut = Literal["source", "model", "publisher"] | None
 """What the constants may not have seen: nothing, the run's source, the run's model in that source, or the run's source with

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoconfig.row_cells import Row, cell, number
-from autoconfig.serving.fit import FirstToken, Sample, fit, samples_of
-from autoconfig.serving.predict import Prediction, predict_rows, read_table
-from specs.errors import AutoconfigError
-from specs.model_catalogue import resolve_model
-from time_model.serving_calibration import shipped_calibration
+from autoconfig.calibration.serving_fit import FirstToken, Sample, fit, samples_of
+from autoconfig.runs.cells import Row, cell, number
+from autoconfig.runs.predict_serving import Prediction, predict_rows, read_table
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.models.model_catalogue import resolve_model
+from autoconfig.time_model.serving.calibration import shipped_calibration
 
 if TYPE_CHECKING:
-    from autoconfig.question import Progress
+    from autoconfig.training.question import Progress
 
 NOT_JUDGED = ("encoder-decoder", "NeMo Megatron Launcher")
 LEAST_DIFFERENCE = 1.03

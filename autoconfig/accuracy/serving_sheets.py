@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.serving.validate import Figure, Validation
+from autoconfig.accuracy.serving import Figure, Validation
 
 
 def show_validation(console: Console, found: Validation) -> None:

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.confidence import band_of
-from autoconfig.gpu_runs import GpuRun
-from autoconfig.validate import Validation, judged_lines
-from autoconfig.validation_bands import NOT_FOR_BANDS, POOLED
-from autoconfig.validation_groups import Figures
-from autoconfig.validation_plans import PlacedPlan, plans_summary
+from autoconfig.accuracy.bands import NOT_FOR_BANDS, POOLED
+from autoconfig.accuracy.gpu_runs import GpuRun
+from autoconfig.accuracy.groups import Figures
+from autoconfig.accuracy.plans import PlacedPlan, plans_summary
+from autoconfig.accuracy.validate import Validation, judged_lines
+from autoconfig.training.confidence import band_of
 
 TITLE = {None: "in-sample", "source": "leave one source out", "model": "leave one model out"}
 

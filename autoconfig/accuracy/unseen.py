@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoconfig.measured import measured_step_seconds, published_rows, read_case
-from autoconfig.predict import predict_rows
-from autoconfig.row_cells import cell, number
+from autoconfig.runs.cells import cell, number
+from autoconfig.runs.predict import predict_rows
+from autoconfig.runs.training_row import measured_step_seconds, published_rows, read_case
 
 UNSEEN = "unseen_measurements"
 

@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autoconfig.confidence import Band
-from autoconfig.gpu_runs import GpuRun, gpu_runs
-from autoconfig.headlines import Headline, headlines
-from autoconfig.validation_bands import Coverage, bands_of, coverage, of_training
-from autoconfig.validation_decisions import Decisions, decisions
-from autoconfig.validation_groups import Bar, Group, bars, error_groups, resisting
-from autoconfig.validation_lines import Line, lines_of
-from autoconfig.validation_memory import MemoryGroup, Verdicts, memory_groups, verdicts
-from autoconfig.validation_plans import PlacedPlan, placed_plans, plans_summary
-from autoconfig.validation_readings import Reading, readings
-from autoconfig.validation_runs import Constants, LeaveOut, Predicted, Progress, predictions, published_runs
-from autoconfig.validation_unseen import Unseen, unseen_runs
-from time_model.calibration import shipped
+from autoconfig.accuracy.bands import Coverage, bands_of, coverage, of_training
+from autoconfig.accuracy.decisions import Decisions, decisions
+from autoconfig.accuracy.gpu_runs import GpuRun, gpu_runs
+from autoconfig.accuracy.groups import Bar, Group, bars, error_groups, resisting
+from autoconfig.accuracy.headlines import Headline, headlines
+from autoconfig.accuracy.lines import Line, lines_of
+from autoconfig.accuracy.memory import MemoryGroup, Verdicts, memory_groups, verdicts
+from autoconfig.accuracy.plans import PlacedPlan, placed_plans, plans_summary
+from autoconfig.accuracy.readings import Reading, readings
+from autoconfig.accuracy.runs import Constants, LeaveOut, Predicted, Progress, predictions, published_runs
+from autoconfig.accuracy.unseen import Unseen, unseen_runs
+from autoconfig.time_model.calibration import shipped
+from autoconfig.training.confidence import Band
 
 SCHEMA_VERSION = 1
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.calibration_file import read_calibration, write_calibration
-from autoconfig.fit import fit, refine
-from autoconfig.measured import contradiction, measured_step_seconds, read_case
-from autoconfig.observe import Run, all_published_rows, observe, timed_runs, useful_for_calibration
-from autoconfig.predict import read_table
-from autoconfig.row_cells import NO, Row, cell
-from specs.errors import AutoconfigError, InputError
-from time_model.calibration import MOST, NAMES, Calibration, shipped
+from autoconfig.calibration.fit import fit, refine
+from autoconfig.calibration.observe import Run, all_published_rows, observe, timed_runs, useful_for_calibration
+from autoconfig.planning.calibration_file import read_calibration, write_calibration
+from autoconfig.runs.cells import NO, Row, cell
+from autoconfig.runs.predict import read_table
+from autoconfig.runs.training_row import contradiction, measured_step_seconds, read_case
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.time_model.calibration import MOST, NAMES, Calibration, shipped
 
 
 def published_calibration() -> Calibration:

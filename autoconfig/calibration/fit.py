@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from time_model.calibration import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns, parents
+from autoconfig.time_model.calibration import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns, parents
 
 PRIOR_LOG_SD = {"step": 0.10, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}
 """Width of each factor's prior."""

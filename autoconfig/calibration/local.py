@@ -10,12 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import autoconfig
-from specs.errors import FileError, InputError
-from specs.gpu import GpuSpec
-from specs.operator_table import gpu_of_table, local_folder, read_operator_table, write_operator_table
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.operator_table import gpu_of_table, local_folder, read_operator_table, write_operator_table
+from autoconfig.specs.import_path import with_import_path
 
-ROOT = Path(autoconfig.__file__).resolve().parents[1]
 PATIENCE_S = 60.0
 """How long the benchmark may take to keep what it has after Ctrl-C."""
 
@@ -25,11 +24,9 @@ def run_benchmark(options: tuple[str, ...]) -> int:
 
     Raises InputError where it cannot be started, KeyboardInterrupt after Ctrl-C when it has kept what it measured.
     """
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-P", "-m", "kernels.benchmark", *options]
+    command = [sys.executable, "-P", "-m", "autoconfig.kernels.benchmark", *options]
     try:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command, env=with_import_path({**os.environ}), stdout=subprocess.DEVNULL)
     except OSError as error:
         raise InputError(f"the benchmark cannot be started ({error.strerror}): {' '.join(command)}") from error
     with process:

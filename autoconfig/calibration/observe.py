@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autoconfig.fit import Observation, shares_of
-from autoconfig.measured import Case, measured_step_seconds, published_rows, read_case
-from autoconfig.nvidia_rows import as_training_row
-from autoconfig.row_cells import Row, cell
-from specs.errors import AutoconfigError, InputError
-from specs.layouts import layouts_of
-from specs.parameters import total_parameters
-from specs.software import SoftwareStack
-from time_model.predict import estimate_step_time
+from autoconfig.calibration.fit import Observation, shares_of
+from autoconfig.runs.cells import Row, cell
+from autoconfig.runs.nvidia_row import as_training_row
+from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.time_model.predict import estimate_step_time
 
 NOT_FOR_CALIBRATION = {
     "SimuMax-B200-v1.2": "a machine of its own: its GEMMs are 29 % slower than the operator tables",

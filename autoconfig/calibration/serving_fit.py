@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from autoconfig.row_cells import Row, cell, number
-from autoconfig.serving.evaluate import offline_generations, set_up
-from autoconfig.serving.rows import Case, read_case
-from specs.engine import engine_names, load_engine
-from specs.errors import AutoconfigError
-from specs.parameters import Number
-from time_model.serving_calibration import EngineConstants, ServingCalibration, gpu_parents
-from time_model.serving_costs import ServingJob, constant_vector, floor_parts, iteration_features
+from autoconfig.runs.cells import Row, cell, number
+from autoconfig.runs.serving_case import offline_generations, set_up
+from autoconfig.runs.serving_row import Case, read_case
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.software.engine import engine_names, load_engine
+from autoconfig.time_model.serving.calibration import EngineConstants, ServingCalibration, gpu_parents
+from autoconfig.time_model.serving.costs import ServingJob, constant_vector, floor_parts, iteration_features
 
 Vector = npt.NDArray[np.float64]
 ENGINE_NUMBERS = ("communication_factor", "sampler_bytes", "layer_s", "host_s", "sequence_s")
@@ -207,9 +207,7 @@ def _fit_generation(
 class _Problem:
     """The equations of one generation, their iterations one below the other."""
 
-    def __init__(
-        self, samples: Sequence[Sample], pairs: Sequence[tuple[str, int]], start: Vector, pull: Vector
-    ) -> None:
+    def __init__(self, samples: Sequence[Sample], pairs: Sequence[tuple[str, int]], start: Vector, pull: Vector) -> None:
         """`start`: the parent's constants; `pull`: weight of a distance from each of them."""
         self.start, self.pull = start, pull
         features = np.concatenate([s.features for s in samples])

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from autoconfig.cli_options import question_options, request_of
+from autoconfig.cli.options import question_options, request_of
 
 python_option = click.option(
     "--python",
@@ -31,17 +31,17 @@ def trace_command(plan: str, ranks: tuple[int, ...], python: str, as_json: bool,
 
     autoconfig trace --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
     """
-    from autoconfig.trace import trace_plan
+    from autoconfig.core.trace import trace_plan
 
     with _bar() as (started, done):
         answer = trace_plan(request_of(options), plan, ranks, done, started, python)
     if as_json:
-        from autoconfig.trace_report import trace_json
+        from autoconfig.render.trace import trace_json
 
         click.echo(json.dumps(trace_json(answer), indent=2, allow_nan=False))
     else:
-        from autoconfig.cli import console
-        from autoconfig.trace_report import show_trace
+        from autoconfig.cli.main import console
+        from autoconfig.render.trace import show_trace
 
         show_trace(console(), answer)
 
@@ -59,16 +59,16 @@ def emulate_command(plan: str, rank: int, device: str, steps: int, python: str, 
 
     autoconfig emulate --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1 --rank 0
     """
-    from autoconfig.emulate import emulate_plan
+    from autoconfig.core.emulate import emulate_plan
 
     answer = emulate_plan(request_of(options), plan, rank, device, steps, python)
     if as_json:
-        from autoconfig.emulate_report import emulate_json
+        from autoconfig.render.emulate import emulate_json
 
         click.echo(json.dumps(emulate_json(answer), indent=2, allow_nan=False))
     else:
-        from autoconfig.cli import console
-        from autoconfig.emulate_report import show_emulate
+        from autoconfig.cli.main import console
+        from autoconfig.render.emulate import show_emulate
 
         show_emulate(console(), answer)
 

@@ -15,14 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig import cli_inference, cli_megatron, cli_studies, cli_study, cli_trace, cli_truth
-from autoconfig.cli_options import question_options, request_of, search_options
-from autoconfig.cli_scaling import scaling_command
-from specs.errors import AutoconfigError, InputError
+from autoconfig.cli import core as cli_trace
+from autoconfig.cli import megatron as cli_megatron
+from autoconfig.cli import runs as cli_truth
+from autoconfig.cli import serving as cli_inference
+from autoconfig.cli import studies as cli_studies
+from autoconfig.cli import study as cli_study
+from autoconfig.cli.options import question_options, request_of, search_options
+from autoconfig.cli.scaling import scaling_command
+from autoconfig.specs.errors import AutoconfigError, InputError
 
 if TYPE_CHECKING:
-    from autoconfig.export.service import Export
-    from autoconfig.service import SearchAnswer
+    from autoconfig.megatron.export import Export
+    from autoconfig.training.answer import SearchAnswer
 
 EXIT_BAD_INPUT = 2
 EXIT_NOTHING_FITS = 3
@@ -35,7 +40,11 @@ _FORMAT_HELP = "megatron: torchrun and sbatch scripts for Megatron-LM, and plan.
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 
-PLUG_INS = {"serve": "api.cli:serve_command", "worker": "api.cli:worker_command", "keys": "api.cli:keys_group"}
+PLUG_INS = {
+    "serve": "autoconfig.api.cli:serve_command",
+    "worker": "autoconfig.api.cli:worker_command",
+    "keys": "autoconfig.api.cli:keys_group",
+}
 """Commands of the packages above this one, by name: loaded when asked for, never imported here."""
 
 
@@ -54,7 +63,7 @@ class _Group(click.Group):
         try:
             found: click.Command = getattr(importlib.import_module(module), name)
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.split(".")[0] == "api":
+            if error.name is None or error.name.split(".")[0] == "autoconfig":
                 raise
             missing = error.name
             return click.Command(
@@ -129,10 +138,10 @@ def search_command(
         kind = cli_study.training(options)
         cli_study.run_profile(ctx, options, kind, as_json=as_json, model_given=options["model"] is not None)
         return
-    from autoconfig.export.service import check_export_folder, export_plan
-    from autoconfig.files import check_table_path, write_table
-    from autoconfig.html_report import check_report_path, write_report
-    from autoconfig.service import search
+    from autoconfig.megatron.export import check_export_folder, export_plan
+    from autoconfig.planning.files import check_table_path, write_table
+    from autoconfig.render.html import check_report_path, write_report
+    from autoconfig.training.answer import search
 
     if output is not None:
         check_table_path(Path(output))
@@ -148,11 +157,11 @@ def search_command(
         write_report(answer, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]), _terminal_progress)
         click.echo(f"report written to {report}", err=True)
     if as_json:
-        from autoconfig.answer_json import search_json
+        from autoconfig.render.training_json import search_json
 
         _print_json(search_json(answer))
     else:
-        from autoconfig.report import show_search
+        from autoconfig.render.training import show_search
 
         show_search(console(), answer, _explain_command(sys.argv[1:], answer.question.setting.cluster.num_gpus))
     if not answer.plans:
@@ -180,7 +189,7 @@ def export_command(
 
     autoconfig export --model 175b --gpus 1024 --output run tp=8,pp=8,mbs=1,sp=1
     """
-    from autoconfig.export.service import export_named
+    from autoconfig.megatron.export import export_named
 
     export = export_named(request_of(options), plan, output, form, force=force, too_large=too_large)
     if not export.files:
@@ -200,16 +209,16 @@ def explain_command(ctx: click.Context, /, plan: str, as_json: bool, binds: bool
 
     autoconfig explain --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
     """
-    from autoconfig.service import explain
+    from autoconfig.training.answer import explain
 
     explanation = explain(request_of(options), plan, binds=binds)
     included = explanation.included
     if as_json:
-        from autoconfig.answer_json import explain_json
+        from autoconfig.render.training_json import explain_json
 
         _print_json(explain_json(explanation))
     else:
-        from autoconfig.report import show_explain
+        from autoconfig.render.training import show_explain
 
         show_explain(console(), explanation)
     if not included.legal:
@@ -226,7 +235,7 @@ for _command in (*cli_trace.COMMANDS, *cli_truth.COMMANDS):
 @_json_option
 def models_command(as_json: bool) -> None:
     """List the models of the catalogue."""
-    from autoconfig.listings import model_rows
+    from autoconfig.render.listings import model_rows
 
     show_rows("models", model_rows(), as_json)
 
@@ -235,7 +244,7 @@ def models_command(as_json: bool) -> None:
 @_json_option
 def gpus_command(as_json: bool) -> None:
     """List the GPU types of the catalogue."""
-    from autoconfig.listings import gpu_rows
+    from autoconfig.render.listings import gpu_rows
 
     show_rows("gpus", gpu_rows(), as_json)
 
@@ -244,7 +253,7 @@ def gpus_command(as_json: bool) -> None:
 @_json_option
 def software_command(as_json: bool) -> None:
     """List the software stacks: what each saves, fuses and overlaps."""
-    from autoconfig.listings import software_rows
+    from autoconfig.render.listings import software_rows
 
     show_rows("software", software_rows(), as_json)
 
@@ -253,7 +262,7 @@ def software_command(as_json: bool) -> None:
 @_json_option
 def engines_command(as_json: bool) -> None:
     """List the generations of serving engines."""
-    from autoconfig.listings import engine_rows
+    from autoconfig.render.listings import engine_rows
 
     show_rows("engines", engine_rows(), as_json)
 

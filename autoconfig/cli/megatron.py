@@ -54,10 +54,10 @@ def check_command(
 
     autoconfig check pretrain.sh --gpu a100-80gb --gpus 64
     """
-    from autoconfig.check import check_file
-    from autoconfig.check_input import CheckRequest, read_settings
-    from autoconfig.check_report import check_json, show_check
-    from autoconfig.script_edit import apply_to as write_improved
+    from autoconfig.megatron.check import check_file
+    from autoconfig.megatron.check_input import CheckRequest, read_settings
+    from autoconfig.megatron.edit import apply_to as write_improved
+    from autoconfig.render.check import check_json, show_check
 
     request = CheckRequest(settings=read_settings(settings), **options)
     answer = check_file(file, request)
@@ -66,7 +66,7 @@ def check_command(
     if as_json:
         click.echo(json.dumps(check_json(answer), indent=2, allow_nan=False))
     else:
-        from autoconfig.cli import console
+        from autoconfig.cli.main import console
 
         show_check(console(), answer)
         if apply_to is not None:
@@ -89,8 +89,8 @@ def audit_command(file: Path, quick: bool, output: str | None, as_json: bool) ->
 
     autoconfig audit nvidia_recipes.csv --output audited.csv
     """
-    from autoconfig.audit import audit_file
-    from autoconfig.audit_report import audit_json, check_csv_path, show_audit, write_csv
+    from autoconfig.accuracy.audit import audit_file
+    from autoconfig.render.audit import audit_json, check_csv_path, show_audit, write_csv
 
     if output is not None:
         check_csv_path(Path(output))
@@ -100,7 +100,7 @@ def audit_command(file: Path, quick: bool, output: str | None, as_json: bool) ->
     if as_json:
         click.echo(json.dumps(audit_json(audit), indent=2, allow_nan=False))
     else:
-        from autoconfig.cli import console
+        from autoconfig.cli.main import console
 
         show_audit(console(), audit)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 WIDTH = 79
 

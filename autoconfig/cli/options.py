@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import click
 
-from autoconfig.question import SORTS, Request
-from specs.errors import InputError
-from specs.numerics import FP8_RECIPES, PEFT, PRECISIONS
-from specs.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS
-from specs.software_catalogue import DEFAULT_STACK
-from specs.units import parse_count
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS
+from autoconfig.specs.numerics import FP8_RECIPES, PEFT, PRECISIONS
+from autoconfig.specs.software.software_catalogue import DEFAULT_STACK
+from autoconfig.specs.units import parse_count
+from autoconfig.training.question import SORTS, Request
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -80,9 +80,7 @@ def _options_around(command: Command, gpus: tuple[Callable[..., Any], ...]) -> C
     for name, arguments in reversed(_NUMERICS):
         command = click.option(_option(name), name, **arguments)(command)
     shared = (
-        click.option(
-            "--model", help="Catalogue name (175b, llama3-70b), a size (13b), or a Hugging Face config.json."
-        ),
+        click.option("--model", help="Catalogue name (175b, llama3-70b), a size (13b), or a Hugging Face config.json."),
         *gpus,
         click.option("--cluster", help="JSON or TOML file that describes other hardware."),
         click.option("--gpus-per-node", type=int, help="GPUs in one node, where it is not the usual server."),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from autoconfig.cli_messages import clear_progress, progress, say_predicted
-from autoconfig.cli_options import calibration_option
-from specs.errors import InputError
+from autoconfig.cli.messages import clear_progress, progress, say_predicted
+from autoconfig.cli.options import calibration_option
+from autoconfig.specs.errors import InputError
 
 
 @click.command("predict")
@@ -23,10 +23,10 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
     The column pred_note says what was assumed, which rules a plan breaks, and why a row has no prediction. Exit code 2 where no
     row could be predicted.
     """
-    from autoconfig.calibration_file import named_calibration
-    from autoconfig.files import check_output_path
-    from autoconfig.predict import predict_file
-    from autoconfig.run_tables import check_not_the_input
+    from autoconfig.planning.calibration_file import named_calibration
+    from autoconfig.planning.files import check_output_path
+    from autoconfig.runs.predict import predict_file
+    from autoconfig.runs.table import check_not_the_input
 
     check_output_path(output, (".csv",))
     check_not_the_input(table, output)
@@ -79,10 +79,17 @@ def calibrate_command(
 
 
 def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -> None:
-    from autoconfig.calibrate import MOST_REASONS, calibrate_file, describe, duplicates, usable_runs, write_calibration
-    from autoconfig.calibration_file import named_calibration
-    from autoconfig.files import check_output_path
-    from autoconfig.predict import unread
+    from autoconfig.calibration.calibrate import (
+        MOST_REASONS,
+        calibrate_file,
+        describe,
+        duplicates,
+        usable_runs,
+        write_calibration,
+    )
+    from autoconfig.planning.calibration_file import named_calibration
+    from autoconfig.planning.files import check_output_path
+    from autoconfig.runs.predict import unread
 
     check_output_path(output, (".json",))
     if remark := unread(measurements):
@@ -100,7 +107,7 @@ def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -
 
 
 def _calibrate_machine(gpu_table: Path | None, output: Path | None, budget: str | None, fresh: bool) -> int:
-    from autoconfig.local_benchmark import install_table, run_benchmark
+    from autoconfig.calibration.local import install_table, run_benchmark
 
     if gpu_table is not None:
         if output is not None:
@@ -140,8 +147,8 @@ def validate_command(
     **sections: bool,
 ) -> None:
     """Predict the published runs that ship with the project and print how far off we are, by source and GPU."""
-    from autoconfig.files import check_output_path
-    from autoconfig.validate import Sections, validate, validation_json
+    from autoconfig.accuracy.validate import Sections, validate, validation_json
+    from autoconfig.planning.files import check_output_path
 
     if by_source and by_model:
         raise InputError("give either --leave-one-source-out or --leave-one-model-out, not both")
@@ -149,7 +156,7 @@ def validate_command(
         if path is not None:
             check_output_path(path, suffixes)
     if docs is not None:
-        from autoconfig.validation_docs import write_docs
+        from autoconfig.accuracy.docs import write_docs
 
         write_docs(docs, progress())
         clear_progress()
@@ -158,15 +165,15 @@ def validate_command(
     found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), progress(), gpu_runs)
     clear_progress()
     if html is not None:
-        from autoconfig.validation_html import write_html
+        from autoconfig.accuracy.html import write_html
 
         write_html(found, html)
         click.echo(f"plots and tables written to {html}", err=True)
     if as_json:
         click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
     else:
-        from autoconfig.cli import console
-        from autoconfig.validation_report import show_validation
+        from autoconfig.accuracy.sheets import show_validation
+        from autoconfig.cli.main import console
 
         show_validation(console(), found)
 

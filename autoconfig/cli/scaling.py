@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from autoconfig import goodput
-from autoconfig.cli_options import request_of, scaling_options
+from autoconfig.cli.options import request_of, scaling_options
+from autoconfig.sizing import goodput
 
 EXIT_NOTHING_FITS = 3
 PLOT_SUFFIXES = (".png", ".svg")
@@ -40,9 +40,9 @@ def scaling_command(ctx: click.Context, /, gpus: str, gpu: str | None, plot: str
 
     autoconfig scaling --model 175b --gpus 256:4096 --gpu h100,a100-80gb --tokens 300B --days 20
     """
-    from autoconfig.counts import parse_counts
-    from autoconfig.files import check_output_path
-    from autoconfig.scaling import ScalingRequest, scale
+    from autoconfig.planning.files import check_output_path
+    from autoconfig.sizing.counts import parse_counts
+    from autoconfig.sizing.sizing import ScalingRequest, scale
 
     if plot is not None:
         check_output_path(Path(plot), PLOT_SUFFIXES)
@@ -62,17 +62,17 @@ def scaling_command(ctx: click.Context, /, gpus: str, gpu: str | None, plot: str
     )
     answer = scale(request, _progress if sys.stderr.isatty() else None)
     if plot is not None:
-        from autoconfig.scaling_plot import draw
+        from autoconfig.render.scaling_plot import draw
 
         draw(answer, Path(plot))
         click.echo(f"plot written to {plot}", err=True)
     if as_json:
-        from autoconfig.scaling_report import scaling_json
+        from autoconfig.render.scaling import scaling_json
 
         click.echo(json.dumps(scaling_json(answer), indent=2, allow_nan=False))
     else:
-        from autoconfig.cli import console
-        from autoconfig.scaling_report import show_scaling
+        from autoconfig.cli.main import console
+        from autoconfig.render.scaling import show_scaling
 
         show_scaling(console(), answer)
     if all(point.report is None for point in answer.points):

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from autoconfig import cli_study
-from autoconfig.cli_messages import clear_progress, progress, say_predicted
-from specs.errors import InputError
+from autoconfig.cli import study as cli_study
+from autoconfig.cli.messages import clear_progress, progress, say_predicted
+from autoconfig.specs.errors import InputError
 
 EXIT_NOTHING_FITS = 3
 GOALS = ("throughput", "ttft", "tpot", "gpus", "cost")
@@ -103,7 +103,7 @@ def search_inference(ctx: click.Context, /, as_json: bool, **options: Any) -> No
     autoconfig search --inference --model llama3-8b --gpus 1 --isl 1000 --osl 256 --profile --budget 1h --study 8b
     """
     if cli_study.wants_profile(options):
-        from autoconfig.cli_inference_study import check_answer_options, serving
+        from autoconfig.cli.serving_study import check_answer_options, serving
 
         check_answer_options(options)
         if options["model"] is not None:
@@ -122,35 +122,35 @@ def _check_question(options: dict[str, Any]) -> None:
 
 def _answer(ctx: click.Context, options: dict[str, Any], *, as_json: bool) -> None:
     """A predicted answer, printed and written."""
+    from autoconfig.serving.answer import answer
     from autoconfig.serving.question import ServeRequest
-    from autoconfig.serving.service import answer
 
     export_folder, report, force = options["export_folder"], options["report"], options["force"]
     asked = {name: options[name] for name in ServeRequest.__dataclass_fields__ if name in options}
     if report is not None:
-        from autoconfig.html_report import check_report_path
+        from autoconfig.render.html import check_report_path
 
         check_report_path(Path(report))
     found = answer(ServeRequest(**asked), None if as_json else progress())
     clear_progress()
     if as_json:
-        from autoconfig.serving.answer_json import serve_json
+        from autoconfig.render.serving_json import serve_json
 
         click.echo(json.dumps(serve_json(found), indent=2, allow_nan=False))
     else:
-        from autoconfig.cli import console
-        from autoconfig.serving.report import show_answer
+        from autoconfig.cli.main import console
+        from autoconfig.render.serving import show_answer
 
         show_answer(console(), found)
     if report is not None:
-        from autoconfig.serving.html_report import write_report
+        from autoconfig.render.serving_html import write_report
 
         write_report(found, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]))
         click.echo(f"report written to {report}", err=True)
     if not found.reports:
         ctx.exit(EXIT_NOTHING_FITS)
     if export_folder is not None:
-        from autoconfig.serving.export import export, not_written
+        from autoconfig.engines.export import export, not_written
 
         written = export(found.question, found.reports[0], Path(export_folder), force=force)
         click.echo(f"wrote {', '.join(map(str, written))}", err=as_json)
@@ -168,9 +168,9 @@ def predict_inference(inference: bool, table: Path, output: Path) -> None:
     TABLE has the columns of autoconfig/data/published/inference_measurements.csv; measured columns and notes are never read.
     Exit code 2 where no row could be predicted.
     """
-    from autoconfig.files import check_output_path
-    from autoconfig.run_tables import check_not_the_input
-    from autoconfig.serving.predict import predict_file
+    from autoconfig.planning.files import check_output_path
+    from autoconfig.runs.predict_serving import predict_file
+    from autoconfig.runs.table import check_not_the_input
 
     check_output_path(output, (".csv",))
     check_not_the_input(table, output)
@@ -186,15 +186,15 @@ def predict_inference(inference: bool, table: Path, output: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def validate_inference_command(inference: bool, seen: bool, as_json: bool) -> None:
     """Predict the published serving runs with constants that have not seen their source; print the errors and the bars."""
-    from autoconfig.serving.validate import validate_inference, validation_json
+    from autoconfig.accuracy.serving import validate_inference, validation_json
 
     found = validate_inference(held_out=not seen, progress=progress())
     clear_progress()
     if as_json:
         click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
     else:
-        from autoconfig.cli import console
-        from autoconfig.serving.validation_report import show_validation
+        from autoconfig.accuracy.serving_sheets import show_validation
+        from autoconfig.cli.main import console
 
         show_validation(console(), found)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from autoconfig.cli_study import Kind
-from specs.errors import InputError
+from autoconfig.cli.study import Kind
+from autoconfig.specs.errors import InputError
 
 if TYPE_CHECKING:
-    from autoconfig.serving.study_session import ServingSession
-    from autoconfig.serving.study_settings import ServingSettings
+    from autoconfig.study.serving.session import ServingSession
+    from autoconfig.study.serving.settings import ServingSettings
 
 NOT_WITH_PROFILE = ("export_folder", "report")
 CPU_LENGTHS = {"isl": 64, "osl": 16}
@@ -22,8 +22,8 @@ CPU_LENGTHS = {"isl": 64, "osl": 16}
 
 def serving(options: dict[str, Any]) -> Kind:
     """Studies of deployments."""
-    from autoconfig.serving.study_report import ServingWords, serving_found, serving_json, show_serving
-    from autoconfig.serving.study_session import check_serving, make_serving_runner, open_serving
+    from autoconfig.study.serving.found import ServingWords, serving_found, serving_json, show_serving
+    from autoconfig.study.serving.session import check_serving, make_serving_runner, open_serving
 
     return Kind(
         command="autoconfig search --inference",
@@ -41,9 +41,9 @@ def serving(options: dict[str, Any]) -> Kind:
 
 def settings_of(options: dict[str, Any]) -> ServingSettings:
     """What is measured. Raises InputError."""
+    from autoconfig.serving.load import DEFAULT_TOKENS
     from autoconfig.serving.question import ServeRequest
-    from autoconfig.serving.study_settings import ENGINES, ServingSettings
-    from autoconfig.serving.workload import DEFAULT_TOKENS
+    from autoconfig.study.serving.settings import ENGINES, ServingSettings
     from autoconfig.study.settings import parse_size
 
     source = click.get_current_context().get_parameter_source

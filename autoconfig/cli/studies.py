@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autoconfig.cli_study import existing_storage, folder_option, report, storage_option, training
+from autoconfig.cli.study import existing_storage, folder_option, report, storage_option, training
 
 
 @click.group("studies")
@@ -36,7 +36,7 @@ def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
             for s in list_studies(found)
         ]  # fmt: skip
     if as_json or rows:
-        from autoconfig.cli import show_rows
+        from autoconfig.cli.main import show_rows
 
         show_rows("studies", rows if as_json else [_readable(row) for row in rows], as_json)
     else:
@@ -57,14 +57,14 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 @click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json).")
 def show_command(name: str, folder: Path, storage: str | None, as_json: bool, save_calibration: str | None) -> None:
     """What a study found: measured beside predicted."""
-    from autoconfig.study.session import Options
     from autoconfig.study.storage import errors_of, kind_stored, opened
+    from autoconfig.study.training.session import Options
 
     url = existing_storage(folder, storage)
     with opened(url) as database:
         stored = kind_stored(database, name)
     if stored == "inference":
-        from autoconfig.cli_inference_study import serving
+        from autoconfig.cli.serving_study import serving
 
         kind = serving({})
     else:
@@ -74,7 +74,7 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
     with contextlib.closing(session), errors_of(url):
         found = report(kind, session, save_calibration, "not asked to run", as_json)
     if not as_json:
-        from autoconfig.cli import console
+        from autoconfig.cli.main import console
 
         kind.show(console(), found, "as stored")
 
@@ -87,8 +87,8 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 def delete_command(name: str, folder: Path, storage: str | None, force: bool) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
     from autoconfig.study.deletion import forget
-    from autoconfig.study.session import lock_folder
     from autoconfig.study.storage import opened
+    from autoconfig.study.training.session import lock_folder
 
     url = existing_storage(folder, storage)
     with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 if TYPE_CHECKING:
-    from autoconfig.question import Request
-    from autoconfig.study.session import Options, Session
     from autoconfig.study.settings import StudySettings
+    from autoconfig.study.training.session import Options, Session
     from autoconfig.study.worker import Control
+    from autoconfig.training.question import Request
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_FOLDER = "autoconfig-profile"
@@ -158,10 +158,10 @@ class Kind:
 
 def training(options: dict[str, Any]) -> Kind:
     """Studies of training plans."""
-    from autoconfig.cli_options import request_of
-    from autoconfig.study.report import found_json, study_found
-    from autoconfig.study.screen import TrainingWords, show_found
-    from autoconfig.study.session import check_question, make_runner, open_session
+    from autoconfig.cli.options import request_of
+    from autoconfig.render.study import TrainingWords, show_found
+    from autoconfig.study.training.found import found_json, study_found
+    from autoconfig.study.training.session import check_question, make_runner, open_session
 
     return Kind(
         command="autoconfig search",
@@ -178,8 +178,8 @@ def training(options: dict[str, Any]) -> Kind:
 
 
 def _write_learned(session: Session, target: Path) -> str | None:
-    from autoconfig.calibration_file import write_calibration
-    from autoconfig.study.report import learned_calibration
+    from autoconfig.planning.calibration_file import write_calibration
+    from autoconfig.study.training.found import learned_calibration
 
     learned = learned_calibration(session)
     if learned is None:
@@ -190,10 +190,10 @@ def _write_learned(session: Session, target: Path) -> str | None:
 
 def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_json: bool, model_given: bool) -> None:
     """The whole command."""
-    from autoconfig.study.screen import screen
-    from autoconfig.study.session import lock_folder
+    from autoconfig.render.study import screen
     from autoconfig.study.settings import parse_budget
     from autoconfig.study.storage import errors_of
+    from autoconfig.study.training.session import lock_folder
     from autoconfig.study.worker import Control
 
     name, resume = _name(options, model_given)
@@ -201,13 +201,11 @@ def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_j
         _refuse_half_a_question(ctx)
     budget = parse_budget(options["budget"] or DEFAULT_BUDGET)
     if options["save_calibration"]:
-        from autoconfig.files import check_output_path
+        from autoconfig.planning.files import check_output_path
 
         check_output_path(Path(options["save_calibration"]), (".json",))
     given = kind.settings() if model_given else None
-    how = options_of_runner(
-        options["folder"], options, storage_url=options["storage"], job_limit_s=job_limit_s(options)
-    )
+    how = options_of_runner(options["folder"], options, storage_url=options["storage"], job_limit_s=job_limit_s(options))
     say = (lambda text: None) if options["quiet"] else functools.partial(click.echo, err=True)
     if resume:
         existing_storage(how.folder, how.storage_url)
@@ -235,7 +233,7 @@ def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_j
                     raise
             found = report(kind, session, options["save_calibration"], reason, as_json)
         if not as_json:
-            from autoconfig.cli import console
+            from autoconfig.cli.main import console
 
             kind.show(console(), found, reason)
             click.echo(f"resume: {resume_command}", err=True)
@@ -256,7 +254,7 @@ def _interrupted_early() -> Iterator[None]:
 @contextlib.contextmanager
 def _nothing_fits(ctx: click.Context) -> Iterator[None]:
     """Exit code 3 where no plan fits."""
-    from autoconfig.study.session import NothingFitsError
+    from autoconfig.study.training.session import NothingFitsError
 
     try:
         yield
@@ -330,8 +328,8 @@ def job_limit_s(options: dict[str, Any]) -> float:
 
 def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Options:
     """Where jobs run, from `runner_options`. Raises InputError."""
-    from autoconfig.study.session import Options
-    from profiler.slurm import SlurmOptions
+    from autoconfig.profiler.slurm import SlurmOptions
+    from autoconfig.study.training.session import Options
 
     if options["runner"] == "local" and options["jobs"] > 1:
         raise InputError(f"--jobs {options['jobs']}: jobs at once on one machine slow each other down; use --runner slurm")

@@ -8,22 +8,24 @@ model's. The step is the predicted one with its compute exchanged:
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.evaluate import PlanReport, StageMemory, report_plan
-from autoconfig.question import Question, Request, understand
-from autoconfig.rules import Setting
-from autoconfig.trace import core_stack, legal_plan
-from specs.errors import AutoconfigError, InputError
-from specs.exit_code import ExitCode
-from specs.job import Job, job_text
-from specs.layouts import stage_layers
-from specs.measurement import RESULT_FILE, Measurement, RankFigures, read_measurement
-from specs.plan import TrainPlan
-from specs.trace import pipeline_stage
+from autoconfig.core.trace import core_stack, legal_plan
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.import_path import with_import_path
+from autoconfig.specs.job import Job, job_text
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.measurement import RESULT_FILE, Measurement, RankFigures, read_measurement
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.trace import pipeline_stage
+from autoconfig.training.price import PlanReport, StageMemory, report_plan
+from autoconfig.training.question import Question, Request, understand
+from autoconfig.training.rules import Setting
 
 COMPUTE_PARTS = (
     "gemm_seconds",
@@ -132,9 +134,9 @@ def run_job(job: Job, python: str) -> Measurement:
     with tempfile.TemporaryDirectory(prefix="autoconfig-emulate-") as name:
         folder = Path(name)
         (folder / "job.json").write_text(job_text(job), encoding="utf-8")
-        command = [python, "-P", "-m", "trainer", "--job", str(folder / "job.json")]
+        command = [python, "-P", "-m", "autoconfig.trainer", "--job", str(folder / "job.json")]
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            ended = subprocess.run(command, env=with_import_path({**os.environ}), capture_output=True, text=True, check=False)
         except OSError as error:
             raise InputError(f"--python {python!r} cannot be started: {error.strerror or error}") from error
         said = ended.stderr.strip().removeprefix("trainer: ")

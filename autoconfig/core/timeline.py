@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoconfig.rules import Setting
-from specs.layouts import stage_layers
-from specs.plan import TrainPlan
-from time_model.explain import OperatorRow
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.time_model.explain import OperatorRow
+from autoconfig.training.rules import Setting
 
 MOST_MICROBATCHES = 16
 """Micro-batches drawn at most, rounded up to two rounds of the pipeline; the rest of the step repeats the middle."""

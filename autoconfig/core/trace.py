@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoconfig.evaluate import StageMemory, report_plan, violations
-from autoconfig.question import Question, Request, understand
-from autoconfig.rules import Setting
-from autoconfig.trace_process import Traces, run_traces
-from memory_model.activations import flash_package_runs
-from memory_model.moments import logits_per_rank
-from memory_model.shapes import Shape
-from specs.errors import InputError, UnsupportedError
-from specs.job import Job
-from specs.megatron_build import endless_recomputation
-from specs.parameters import padded_vocab_size
-from specs.plan import TrainPlan, parse_plan
-from specs.software import SoftwareStack
-from specs.trace import CATEGORIES, RankTrace, TraceRequest, default_ranks
+from autoconfig.core.trace_process import Traces, run_traces
+from autoconfig.memory_model.activations import flash_package_runs
+from autoconfig.memory_model.shapes import Shape
+from autoconfig.memory_model.transients import logits_per_rank
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.job import Job
+from autoconfig.specs.models.parameters import padded_vocab_size
+from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.software.megatron_build import endless_recomputation
+from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.specs.trace import CATEGORIES, RankTrace, TraceRequest, default_ranks
+from autoconfig.training.price import StageMemory, report_plan, violations
+from autoconfig.training.question import Question, Request, understand
+from autoconfig.training.rules import Setting
 
 LOCAL, ENGINE = "megatron-local", "transformer-engine"
 ENGINE_GENERATIONS = ("megatron-core", "nemo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specs.errors import AutoconfigError, InputError
-from specs.exit_code import ExitCode
-from specs.trace import MOST_PROCESSES, RankTrace, TraceRequest, read_rank, request_text
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.import_path import with_import_path
+from autoconfig.specs.trace import MOST_PROCESSES, RankTrace, TraceRequest, read_rank, request_text
 
-MODULE = "trainer.trace_process"
+MODULE = "autoconfig.trainer.tracing.trace_process"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,12 @@ def _processes(requests: list[TraceRequest], python: str, lines: Any) -> Iterato
 def _start(request: TraceRequest, python: str) -> subprocess.Popen[str]:
     try:
         process = subprocess.Popen(
-            [python, "-P", "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [python, "-P", "-m", MODULE],
+            env=with_import_path({**os.environ}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     except OSError as error:
         raise InputError(f"--python {python!r} cannot be started: {error.strerror or error}") from error

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoconfig.export.scripts import MARK, slug
+from autoconfig.megatron.scripts import MARK, slug
 from autoconfig.serving.question import ServeQuestion
-from specs.serve_plan import EnginePlan
+from autoconfig.specs.serve_plan import EnginePlan
 
 PORT = 8000
 IMAGES = {"vllm": "vllm/vllm-openai", "sglang": "lmsysorg/sglang", "tensorrt-llm": "tensorrt-llm/release"}

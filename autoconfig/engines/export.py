@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from autoconfig.export.plan_json import KIND
-from autoconfig.export.scripts import MARK
-from autoconfig.export.write import write_export
-from autoconfig.serving.answer_json import deployment_json
+from autoconfig.engines.cluster import kubernetes_objects, slurm_script
+from autoconfig.engines.router import ROUTER_PORT, router_script
+from autoconfig.engines.start import FIRST_PORT, STARTS, Start, benchmark
+from autoconfig.megatron.plan_json import KIND
+from autoconfig.megatron.scripts import MARK
+from autoconfig.planning.export_files import write_export
+from autoconfig.render.serving_json import deployment_json
+from autoconfig.serving.answer import DeploymentReport
 from autoconfig.serving.engine_limits import require_runs
-from autoconfig.serving.export_cluster import kubernetes_objects, slurm_script
-from autoconfig.serving.export_engines import FIRST_PORT, STARTS, Start, benchmark
-from autoconfig.serving.export_router import ROUTER_PORT, router_script
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.service import DeploymentReport
-from specs.errors import UnsupportedError
-from specs.serve_plan import EnginePlan
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.serve_plan import EnginePlan
 
 
 def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, str]:

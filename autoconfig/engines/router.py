@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autoconfig.export.scripts import MARK
-from autoconfig.serving.export_engines import FIRST_PORT, SGLANG_BOOTSTRAP_PORT
+from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT
+from autoconfig.megatron.scripts import MARK
 from autoconfig.serving.question import ServeQuestion
-from specs.serve_plan import EnginePlan
+from autoconfig.specs.serve_plan import EnginePlan
 
 ROUTER_PORT = 9000
 TRTLLM = """\

@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoconfig.export.scripts import MARK
+from autoconfig.megatron.scripts import MARK
 from autoconfig.serving.question import ServeQuestion
-from specs.errors import UnsupportedError
-from specs.serve_plan import EnginePlan
-from specs.serving_formats import module_formats
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.serving_formats import module_formats
 
 FIRST_PORT = 8000
 SGLANG_BOOTSTRAP_PORT = 8998

@@ -1,1 +1,1 @@
-"""A plan as files that a training job takes: Megatron-LM launch scripts and `plan.json`."""
+"""Megatron-LM launch scripts, both directions: arguments read into a question and a plan, and a plan written as arguments."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
@@ -154,9 +154,7 @@ class Arguments:
 Choices = Mapping[int, Sequence[Sequence[str]]]
 
 
-def split_arguments(
-    argv: Sequence[str], unread: Mapping[int, str] | None = None, choices: Choices | None = None
-) -> Arguments:
+def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None, choices: Choices | None = None) -> Arguments:
     """Names and values of an argument list. Raises InputError when too long.
 
     `unread`: words that are not known, and why; `choices`: what those of them may be that a condition decides.

@@ -10,25 +10,25 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.check_input import CheckInput, CheckRequest, read_check, read_text
-from autoconfig.evaluate import PlanReport, Violation, report_plan, violations
-from autoconfig.export.run_arguments import (
+from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check, read_text
+from autoconfig.megatron.fsdp_rules import as_megatron_takes_it
+from autoconfig.megatron.missing_overlap import MissingOverlap, missing_overlaps, with_overlaps
+from autoconfig.megatron.write_run import (
     environment,
     numerics_arguments,
     optimizer_arguments,
     overlap_arguments,
     plan_arguments,
 )
-from autoconfig.megatron_fsdp import as_megatron_takes_it
-from autoconfig.missing_overlap import MissingOverlap, missing_overlaps, with_overlaps
-from autoconfig.nearest_plan import changed_keys, nearest_legal
-from autoconfig.pipeline_split import OWN_RULES, PipelineSplit
-from autoconfig.remedies import Remedy, remedies
-from autoconfig.rules import RULE_TEXT, Setting
-from autoconfig.search import SAFE_FIT, Ranking, rank_plans
-from autoconfig.space import Wish
-from specs.errors import InputError
-from specs.plan import TrainPlan
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.training.nearest import changed_keys, nearest_legal
+from autoconfig.training.pipeline_split import OWN_RULES, PipelineSplit
+from autoconfig.training.price import PlanReport, Violation, report_plan, violations
+from autoconfig.training.rank import SAFE_FIT, Ranking, rank_plans
+from autoconfig.training.remedies import Remedy, remedies
+from autoconfig.training.rules import RULE_TEXT, Setting
+from autoconfig.training.space import Wish
 
 CLOSE = 0.01
 """Among plans this close to the fastest, the one with the fewest changed keys is named."""

@@ -9,24 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autoconfig.argument_list import name_hint
-from autoconfig.calibration_file import calibrated
-from autoconfig.evaluate import Violation
-from autoconfig.export.plan_json import KIND, read_plan_text
-from autoconfig.export.scripts import MARK
-from autoconfig.megatron_arguments import Overrides, read_arguments
-from autoconfig.megatron_fsdp import connections_violation
-from autoconfig.pipeline_split import PipelineSplit
-from autoconfig.question import Question, Request, read_cluster
-from autoconfig.rules import Setting
-from autoconfig.shell_lexer import ArrayAssignment, Source, tokens_of
-from autoconfig.shell_script import Script, read_script
-from autoconfig.shell_values import Value, Variables, fields_of, plain_value
-from autoconfig.space import Wish
-from specs.errors import FileError, InputError
-from specs.gpu_catalogue import gpu_ids
-from specs.plan import TrainPlan
-from time_model.calibration import Calibration, shipped
+from autoconfig.megatron.argument_list import name_hint
+from autoconfig.megatron.fsdp_rules import connections_violation
+from autoconfig.megatron.plan_json import KIND, read_plan_text
+from autoconfig.megatron.read import Overrides, read_arguments
+from autoconfig.megatron.scripts import MARK
+from autoconfig.megatron.shell.lexer import ArrayAssignment, Source, tokens_of
+from autoconfig.megatron.shell.script import Script, read_script
+from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value
+from autoconfig.planning.calibration_file import calibrated
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.hardware.gpu_catalogue import gpu_ids
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.time_model.calibration import Calibration, shipped
+from autoconfig.training.pipeline_split import PipelineSplit
+from autoconfig.training.price import Violation
+from autoconfig.training.question import Question, Request, read_cluster
+from autoconfig.training.rules import Setting
+from autoconfig.training.space import Wish
 
 MOST_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000

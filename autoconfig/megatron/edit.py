@@ -13,19 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.argument_list import Arguments, Given, split_arguments
-from autoconfig.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target
-from autoconfig.check_input import CheckInput, CheckRequest, read_check
-from autoconfig.evaluate import PlanReport, report_plan
-from autoconfig.export.plan_json import plan_text
-from autoconfig.export.refresh import is_ours, refreshed
-from autoconfig.export.run_arguments import overlap_arguments
-from autoconfig.files import write_atomically
-from autoconfig.megatron_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
-from autoconfig.rules import Setting
-from autoconfig.shell_values import Value, text_of
-from specs.errors import FileError, InputError
-from specs.plan import TrainPlan
+from autoconfig.megatron.argument_list import Arguments, Given, split_arguments
+from autoconfig.megatron.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target
+from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
+from autoconfig.megatron.plan_json import plan_text
+from autoconfig.megatron.read_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
+from autoconfig.megatron.refresh import is_ours, refreshed
+from autoconfig.megatron.shell.values import Value, text_of
+from autoconfig.megatron.write_run import overlap_arguments
+from autoconfig.planning.files import write_atomically
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.training.price import PlanReport, report_plan
+from autoconfig.training.rules import Setting
 
 SPELLINGS = {
     "--tensor-model-parallel-size": ("--model-parallel-size", "--tensor-parallel-size"),
@@ -258,9 +258,7 @@ class _Editor:
         for first, spans in lines.items():
             line = self._line_end(first)
             after = first + len(line)
-            left = "".join(
-                c for at, c in enumerate(line, first) if not any(start <= at < end for start, end in spans)
-            ).strip()
+            left = "".join(c for at, c in enumerate(line, first) if not any(start <= at < end for start, end in spans)).strip()
             continued = text[: max(0, first - 1)].rstrip("\r").endswith("\\")
             empty = left == "\\" or (not continued and (not left or left.startswith("#")))
             if empty and after < len(text) and not any(first <= place <= after for place in touched):

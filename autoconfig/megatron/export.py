@@ -6,15 +6,15 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.evaluate import PlanReport, report_plan, violations
-from autoconfig.export.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
-from autoconfig.export.write import PLAN_FILE, check_folder, export_texts, write_export
-from autoconfig.nearest_plan import nearest_legal
-from autoconfig.question import Request, understand
-from autoconfig.rules import Setting
-from specs.errors import InputError
-from specs.plan import TrainPlan, parse_plan
-from specs.units import GIB
+from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
+from autoconfig.planning.export_files import PLAN_FILE, check_folder, export_texts, write_export
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.units import GIB
+from autoconfig.training.nearest import nearest_legal
+from autoconfig.training.price import PlanReport, report_plan, violations
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rules import Setting
 
 
 @dataclass(frozen=True, kw_only=True)

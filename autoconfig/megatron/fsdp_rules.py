@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoconfig.argument_list import Arguments
-from autoconfig.evaluate import Violation
-from specs.plan import TrainPlan
+from autoconfig.megatron.argument_list import Arguments
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.training.price import Violation
 
 CHECKPOINT = "NV102"
 ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"

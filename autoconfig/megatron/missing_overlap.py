@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autoconfig.evaluate import report_plan
-from autoconfig.export.run_arguments import overlap_arguments
-from autoconfig.megatron_software import OVERLAPS, is_modern
-from autoconfig.rules import Setting
-from specs.plan import TrainPlan
-from specs.software_catalogue import load_stack
-from time_model.calibration import Calibration
+from autoconfig.megatron.read_software import OVERLAPS, is_modern
+from autoconfig.megatron.write_run import overlap_arguments
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.time_model.calibration import Calibration
+from autoconfig.training.price import report_plan
+from autoconfig.training.rules import Setting
 
 WORTH_NAMING = 0.0005
 """Share of a step below which a missing overlap is not named."""

@@ -7,19 +7,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from autoconfig.answer_json import plan_json, schema
-from autoconfig.evaluate import PlanReport
-from autoconfig.rules import Setting
-from specs.cluster import ClusterSpec
-from specs.errors import InputError
-from specs.local_gpu import find_gpu
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan, parse_plan
-from specs.rope import RopeScaling, rope_scaling_of
-from specs.router import RouterNumbers, router_of
-from specs.software_catalogue import load_stack
-from specs.units import GIB
+from autoconfig.render.training_json import plan_json, schema
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.hardware.local_gpu import find_gpu
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.rope import RopeScaling, rope_scaling_of
+from autoconfig.specs.models.router import RouterNumbers, router_of
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.units import GIB
+from autoconfig.training.price import PlanReport
+from autoconfig.training.rules import Setting
 
 PLAN_SCHEMA_VERSION = 1
 KIND = "megatron-autoconfig plan"

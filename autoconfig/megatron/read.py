@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoconfig.argument_list import Arguments, Choices, split_arguments
-from autoconfig.evaluate import Violation
-from autoconfig.megatron_fsdp import fsdp_violations
-from autoconfig.megatron_model import read_model
-from autoconfig.megatron_numerics import read_numerics, read_seq_length
-from autoconfig.megatron_plan import read_plan
-from autoconfig.megatron_software import read_software, software_name
-from autoconfig.pipeline_split import PipelineSplit
-from autoconfig.rules import Setting
-from specs.cluster import ClusterSpec
-from specs.errors import UnsupportedError
-from specs.model import ModelSpec
-from specs.model_catalogue import resolve_model
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan
-from specs.software import SoftwareStack
-from specs.software_catalogue import load_stack
+from autoconfig.megatron.argument_list import Arguments, Choices, split_arguments
+from autoconfig.megatron.fsdp_rules import fsdp_violations
+from autoconfig.megatron.read_model import read_model
+from autoconfig.megatron.read_numerics import read_numerics, read_seq_length
+from autoconfig.megatron.read_plan import read_plan
+from autoconfig.megatron.read_software import read_software, software_name
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import resolve_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.training.pipeline_split import PipelineSplit
+from autoconfig.training.price import Violation
+from autoconfig.training.rules import Setting
 
 _READ_ELSEWHERE = ("--world-size", "--local-rank", "--rank", "--deepspeed-config", "--nnodes", "--nproc-per-node")
 

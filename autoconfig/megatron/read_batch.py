@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from autoconfig.argument_list import Arguments
-from specs.errors import InputError
+from autoconfig.megatron.argument_list import Arguments
+from autoconfig.specs.errors import InputError
 
 SCHEDULE = "--step-batch-size-schedule"
 _SUFFIXES = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}

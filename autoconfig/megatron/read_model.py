@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from autoconfig.argument_list import Arguments
-from autoconfig.megatron_vocabulary import vocabulary
-from specs.errors import InputError, UnsupportedError
-from specs.model import ModelSpec
-from specs.rope import YARN_ORIGINAL, RopeScaling
+from autoconfig.megatron.argument_list import Arguments
+from autoconfig.megatron.vocabulary import vocabulary
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.rope import YARN_ORIGINAL, RopeScaling
 
 _REFUSED = {
     "--hybrid-layer-pattern": "a hybrid of attention and state-space layers",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autoconfig.argument_list import Arguments
-from specs.errors import InputError, UnsupportedError
-from specs.model import ModelSpec
-from specs.numerics import FP8_RECIPES, Numerics
+from autoconfig.megatron.argument_list import Arguments
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import FP8_RECIPES, Numerics
 
 _DROPOUT = 0.1
 _STATE_TYPES = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoconfig.argument_list import Arguments
-from autoconfig.megatron_batch import read_batch
-from autoconfig.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
-from specs.errors import InputError
-from specs.model import ModelSpec
-from specs.plan import TrainPlan
-from specs.recompute import NONE, Recompute
+from autoconfig.megatron.argument_list import Arguments
+from autoconfig.megatron.read_batch import read_batch
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
 
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 LAYERS_PER_CHUNK = "--num-layers-per-virtual-pipeline-stage"

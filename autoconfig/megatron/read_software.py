@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoconfig.argument_list import Arguments
-from autoconfig.export.run_arguments import overlap_arguments
-from autoconfig.row_model import read_stack
-from autoconfig.rules import Setting
-from specs.errors import InputError
-from specs.plan import TrainPlan
-from specs.software import DISPATCHERS, SoftwareStack
-from specs.software_catalogue import DEFAULT_STACK
+from autoconfig.megatron.argument_list import Arguments
+from autoconfig.megatron.write_run import overlap_arguments
+from autoconfig.runs.training_model import read_stack
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
+from autoconfig.specs.software.software_catalogue import DEFAULT_STACK
+from autoconfig.training.rules import Setting
 
 GATHER = "--overlap-param-gather"
 OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from autoconfig.evaluate import PlanReport
-from autoconfig.export.argument import Argument
-from autoconfig.export.arguments import train_arguments
-from autoconfig.export.scripts import MARK, argument_line, remark, story
-from autoconfig.rules import Setting
-from specs.plan import TrainPlan
+from autoconfig.megatron.argument import Argument
+from autoconfig.megatron.scripts import MARK, argument_line, remark, story
+from autoconfig.megatron.write import train_arguments
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.training.price import PlanReport
+from autoconfig.training.rules import Setting
 
 OF_THE_PLAN = ("Plan:", "Predicted ", "Calibration:", "Largest parts of the step:", "WARNING: this plan", "fp8_param_gather:")
 """How the lines of the head begin that change with the plan (scripts.story)."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
-from autoconfig.export.argument import GROUPS, Argument
-from autoconfig.export.arguments import MOCK_STEPS, train_arguments
-from autoconfig.export.model_arguments import unsaid_scaling
-from autoconfig.export.router_arguments import not_written
-from autoconfig.export.run_arguments import environment
-from autoconfig.rules import Setting
-from specs.plan import TrainPlan
-from specs.units import GIB
+from autoconfig.megatron.argument import GROUPS, Argument
+from autoconfig.megatron.write import MOCK_STEPS, train_arguments
+from autoconfig.megatron.write_model import unsaid_scaling
+from autoconfig.megatron.write_router import not_written
+from autoconfig.megatron.write_run import environment
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.units import GIB
+from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
+from autoconfig.training.rules import Setting
 
 TORCHRUN_SCRIPT = "train.sh"
 SBATCH_SCRIPT = "train.sbatch"
@@ -171,7 +171,7 @@ def _variables(setting: Setting, *, starts_elsewhere: bool) -> list[str]:
         'LEARNING_RATE="${LEARNING_RATE:-1e-4}"',
     ]
     if _base_unknown(setting):
-        lines.append('ROTARY_BASE="${ROTARY_BASE:-10000}"  # Megatron\'s default: set your model\'s rope_theta')
+        lines.append("ROTARY_BASE=\"${ROTARY_BASE:-10000}\"  # Megatron's default: set your model's rope_theta")
     if reason := unsaid_scaling(setting.model):
         lines.append(f"# NOT WRITTEN, Megatron-LM has no argument for it: scaling of rotary positions, {remark(reason)}")
     if missing := not_written(setting.model):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autoconfig.argument_list import Arguments
-from specs.model import ModelSpec
-from specs.model_catalogue import load_model, model_aliases, model_names
+from autoconfig.megatron.argument_list import Arguments
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model, model_aliases, model_names
 
 OF_TYPE = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 131072}
 GPT2_VOCAB = 50257

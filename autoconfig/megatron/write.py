@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from autoconfig.export.argument import Argument, Collector
-from autoconfig.export.model_arguments import model_arguments
-from autoconfig.export.run_arguments import (
+from autoconfig.megatron.argument import Argument, Collector
+from autoconfig.megatron.write_model import model_arguments
+from autoconfig.megatron.write_run import (
     batch_arguments,
     numerics_arguments,
     optimizer_arguments,
     overlap_arguments,
     plan_arguments,
 )
-from autoconfig.rules import Setting
-from specs.plan import TrainPlan
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.training.rules import Setting
 
 MOCK_STEPS = 50
 EVAL_INTERVAL = 1000

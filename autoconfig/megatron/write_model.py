@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from autoconfig.export.argument import Argument, Collector
-from autoconfig.export.router_arguments import router_arguments
-from autoconfig.rules import Setting
-from specs.errors import UnsupportedError
-from specs.megatron_build import all_biases, not_buildable
-from specs.model import ModelSpec
-from specs.rope import YARN_ORIGINAL
-from time_model.job import Job
+from autoconfig.megatron.argument import Argument, Collector
+from autoconfig.megatron.write_router import router_arguments
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.rope import YARN_ORIGINAL
+from autoconfig.specs.software.megatron_build import all_biases, not_buildable
+from autoconfig.time_model.job import Job
+from autoconfig.training.rules import Setting
 
 
 def model_arguments(setting: Setting) -> list[Argument]:

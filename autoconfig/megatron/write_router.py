@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoconfig.export.argument import Collector
-from specs.model import ModelSpec
+from autoconfig.megatron.argument import Collector
+from autoconfig.specs.models.model import ModelSpec
 
 RECOMMENDED_COEFFICIENT = 0.01
 """Megatron-LM's own words at --moe-aux-loss-coeff: "a starting value of 1e-2 is recommended"."""

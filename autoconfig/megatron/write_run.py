@@ -5,13 +5,13 @@ Every function takes any plan, legal or not: the judge must see what a broken ru
 
 from __future__ import annotations
 
-from autoconfig.export.argument import Argument, Collector
-from autoconfig.rules import Setting
-from specs.errors import UnsupportedError
-from specs.numerics import Numerics
-from specs.overlap import one_connection_needed, userbuffers_run
-from specs.plan import TrainPlan
-from specs.recompute import Recompute
+from autoconfig.megatron.argument import Argument, Collector
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.overlap import one_connection_needed, userbuffers_run
+from autoconfig.training.rules import Setting
 
 CP_COMM_TYPES = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather"}
 

@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.files import write_atomically
-from autoconfig.rules import Setting
-from specs.errors import FileError, InputError
-from time_model.calibration import DOCUMENTED_DEFAULTS, Calibration, parse, shipped, to_json
+from autoconfig.planning.files import write_atomically
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration, parse, shipped, to_json
+from autoconfig.training.rules import Setting
 
 MAX_FILE_BYTES = 16 * 2**20
 NO_CALIBRATION = "none"

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from autoconfig.evaluate import PlanReport
-from autoconfig.export.plan_json import KIND, plan_text
-from autoconfig.export.scripts import MARK, SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
-from autoconfig.files import write_atomically
-from autoconfig.rules import Setting
-from specs.errors import FileError, UnsupportedError
-from specs.plan import TrainPlan
+from autoconfig.megatron.plan_json import KIND, plan_text
+from autoconfig.megatron.scripts import MARK, SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
+from autoconfig.planning.files import write_atomically
+from autoconfig.specs.errors import FileError, UnsupportedError
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.training.price import PlanReport
+from autoconfig.training.rules import Setting
 
 FORMATS = ("megatron", "plan")
 NOT_YET = ("deepspeed", "fsdp2")

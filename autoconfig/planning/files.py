@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoconfig.search import Ranking
-from specs.files import check_output_path, write_atomically
-from specs.plan import SHORT_TO_LONG
-from specs.units import GIB
+from autoconfig.specs.files import check_output_path, write_atomically
+from autoconfig.specs.plan import SHORT_TO_LONG
+from autoconfig.specs.units import GIB
+from autoconfig.training.rank import Ranking
 
 if TYPE_CHECKING:
     import pandas as pd

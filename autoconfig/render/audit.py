@@ -10,13 +10,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.answer_json import SCHEMA_VERSION
-from autoconfig.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, UNSURE, Audit, AuditedRecipe, audit_record
-from autoconfig.files import write_atomically
-from autoconfig.row_cells import cell
-from autoconfig.verdict import RESOLUTION
-from specs.errors import FileError
-from specs.units import GIB
+from autoconfig.accuracy.audit import (
+    BORDERLINE,
+    DOES_NOT_FIT,
+    FITS,
+    ILLEGAL,
+    NOT_COVERED,
+    UNSURE,
+    Audit,
+    AuditedRecipe,
+    audit_record,
+)
+from autoconfig.planning.files import write_atomically
+from autoconfig.render.training_json import SCHEMA_VERSION
+from autoconfig.runs.cells import cell
+from autoconfig.specs.errors import FileError
+from autoconfig.specs.units import GIB
+from autoconfig.training.reasons import RESOLUTION
 
 SHOWN = 15
 

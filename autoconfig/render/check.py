@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.answer_json import SCHEMA_VERSION, plan_json, report_json, setting_json
-from autoconfig.check import NO_OTHER_PLAN, CheckAnswer, FlagChange
-from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
-from autoconfig.report import seconds_text, show_question, show_remedies
-from autoconfig.verdict import RESOLUTION
-from specs.units import GIB
+from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange
+from autoconfig.render.training import seconds_text, show_question, show_remedies
+from autoconfig.render.training_json import SCHEMA_VERSION, plan_json, report_json, setting_json
+from autoconfig.specs.units import GIB
+from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
+from autoconfig.training.reasons import RESOLUTION
 
 STAGES_SHOWN = 16
 

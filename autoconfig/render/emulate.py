@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.answer_json import SCHEMA_VERSION, plan_json
-from autoconfig.emulate import PASSES, EmulateAnswer
-from autoconfig.report import seconds_text
-from specs.units import GIB
+from autoconfig.core.emulate import PASSES, EmulateAnswer
+from autoconfig.render.training import seconds_text
+from autoconfig.render.training_json import SCHEMA_VERSION, plan_json
+from autoconfig.specs.units import GIB
 
 
 def emulate_json(answer: EmulateAnswer) -> dict[str, Any]:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.answer_json import explain_json, search_json, timeline_json
-from autoconfig.export.write import export_texts
-from autoconfig.files import check_output_path, write_atomically
-from autoconfig.page_files import one_file
-from autoconfig.scaling import ScalingRequest, scale
-from autoconfig.scaling_report import scaling_json
-from autoconfig.service import SearchAnswer, explain_plan
-from specs.errors import AutoconfigError, InputError
-from specs.plan import TrainPlan
+from autoconfig.planning.export_files import export_texts
+from autoconfig.planning.files import check_output_path, write_atomically
+from autoconfig.render.page_files import one_file
+from autoconfig.render.scaling import scaling_json
+from autoconfig.render.training_json import explain_json, search_json, timeline_json
+from autoconfig.sizing.sizing import ScalingRequest, scale
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.training.answer import SearchAnswer, explain_plan
 
 SUFFIXES = (".html",)
 AROUND = (0.25, 0.5, 1, 2, 4)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from specs.engine import engine_names, load_engine
-from specs.gpu_catalogue import gpu_ids, load_gpu
-from specs.model_catalogue import load_model, model_names
-from specs.parameters import active_matmul_parameters, total_parameters
-from specs.software_catalogue import load_stack, software_names
-from specs.units import GIB
+from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.specs.models.model_catalogue import load_model, model_names
+from autoconfig.specs.models.parameters import active_matmul_parameters, total_parameters
+from autoconfig.specs.software.engine import engine_names, load_engine
+from autoconfig.specs.software.software_catalogue import load_stack, software_names
+from autoconfig.specs.units import GIB
 
 
 def model_rows() -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from autoconfig.answer_json import SCHEMA_VERSION, report_json, setting_json
-from autoconfig.scaling import ScalingAnswer, ScalingPoint, tokens_per_second
-from specs.units import GIB
+from autoconfig.render.training_json import SCHEMA_VERSION, report_json, setting_json
+from autoconfig.sizing.sizing import ScalingAnswer, ScalingPoint, tokens_per_second
+from autoconfig.specs.units import GIB
 
 PLOT_HEIGHT = 16
 LEAST_POINTS = 2

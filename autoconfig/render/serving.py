@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autoconfig.memory_model.serving import ServingMemory
+from autoconfig.serving.answer import DeploymentReport, ServeAnswer
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.service import DeploymentReport, ServeAnswer
-from memory_model.serving import ServingMemory
-from specs.units import GIB
-from time_model.serving_workload import Trace
+from autoconfig.specs.units import GIB
+from autoconfig.time_model.serving.workload import Trace
 
 
 def milliseconds(value: float) -> str:
@@ -94,9 +94,7 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
         console.print(f"  cost {best.cost_per_million_tokens:.3g} per million output tokens, as --price", highlight=False)
     if len(answer.reports) > 1:
         other = answer.reports[1]
-        user = (
-            f", {other.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s/user" if best.tpot_s else ""
-        )
+        user = f", {other.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s/user" if best.tpot_s else ""
         console.print(
             f"  runner-up {escape(str(other.plan))}: "
             f"{other.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tokens/s/GPU{user}",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from autoconfig.files import write_atomically
-from autoconfig.page_files import one_file
-from autoconfig.serving.answer_json import serve_json
-from autoconfig.serving.export import export_texts
-from autoconfig.serving.service import ServeAnswer
+from autoconfig.engines.export import export_texts
+from autoconfig.planning.files import write_atomically
+from autoconfig.render.page_files import one_file
+from autoconfig.render.serving_json import serve_json
+from autoconfig.serving.answer import ServeAnswer
 
 
 def write_report(answer: ServeAnswer, path: Path, command: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.serving.service import DeploymentReport, ServeAnswer
-from autoconfig.serving.simulated import Latency, summary
-from memory_model.serving import ServingMemory
-from specs.serve_plan import EnginePlan, ServePlan
-from specs.units import GIB
-from time_model.serving_workload import Trace
+from autoconfig.memory_model.serving import ServingMemory
+from autoconfig.serving.answer import DeploymentReport, ServeAnswer
+from autoconfig.serving.simulate import Latency, summary
+from autoconfig.specs.serve_plan import EnginePlan, ServePlan
+from autoconfig.specs.units import GIB
+from autoconfig.time_model.serving.workload import Trace
 
 
 def serve_json(answer: ServeAnswer) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from autoconfig.study import trials as names
 from autoconfig.study.jobs import FULL, Stage
-from autoconfig.study.report import Found
+from autoconfig.study.training.found import Found
 from autoconfig.study.verdicts import Verdict
 from autoconfig.study.worker import Worker
 

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.answer_json import SCHEMA_VERSION, plan_json
-from autoconfig.trace import RankComparison, TraceAnswer
-from specs.trace import CATEGORIES
-from specs.units import GIB
+from autoconfig.core.trace import RankComparison, TraceAnswer
+from autoconfig.render.training_json import SCHEMA_VERSION, plan_json
+from autoconfig.specs.trace import CATEGORIES
+from autoconfig.specs.units import GIB
 
 MIB = 2**20
 MODULES_SHOWN = 12
@@ -131,9 +131,7 @@ def _module_table(rank: RankComparison) -> Table:
 def _saved_table(rank: RankComparison) -> Table:
     table = _table("module", "made by", "MiB each", "count", "MiB")
     for s in rank.trace.saved_tensors:
-        table.add_row(
-            escape(s.module), s.operator, f"{s.bytes / MIB:,.2f}", str(s.count), f"{s.bytes * s.count / MIB:,.2f}"
-        )
+        table.add_row(escape(s.module), s.operator, f"{s.bytes / MIB:,.2f}", str(s.count), f"{s.bytes * s.count / MIB:,.2f}")
     total = sum(s.bytes * s.count for s in rank.trace.saved_tensors)
     table.add_row("sum", "", "", "", f"{total / MIB:,.2f}")
     return table

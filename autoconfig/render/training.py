@@ -8,15 +8,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
-from autoconfig.question import Question
-from autoconfig.remedies import Remedy
-from autoconfig.rules import RULE_TEXT
-from autoconfig.search import SAFE_FIT
-from autoconfig.service import Explanation, IncludedPlan, SearchAnswer
-from autoconfig.verdict import RESOLUTION
-from specs.parameters import total_parameters
-from specs.units import GIB
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.units import GIB
+from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
+from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
+from autoconfig.training.question import Question
+from autoconfig.training.rank import SAFE_FIT
+from autoconfig.training.reasons import RESOLUTION
+from autoconfig.training.remedies import Remedy
+from autoconfig.training.rules import RULE_TEXT
 
 RULES_SHOWN = 4
 COUNTS_SHOWN = 4

@@ -7,16 +7,16 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
-from autoconfig.evaluate import FLOPS_CONVENTION, PlanReport
-from autoconfig.question import Question
-from autoconfig.search import Funnel
-from autoconfig.service import Explanation, IncludedPlan, SearchAnswer
-from autoconfig.timeline import timeline
-from memory_model.overhead import allocator_bytes, cuda_context_bytes
-from specs.errors import InputError
-from specs.parameters import total_parameters
-from specs.plan import TrainPlan
-from specs.units import GIB
+from autoconfig.core.timeline import timeline
+from autoconfig.memory_model.overhead import allocator_bytes, cuda_context_bytes
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.units import GIB
+from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
+from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
+from autoconfig.training.question import Question
+from autoconfig.training.rank import Funnel
 
 SCHEMA_VERSION = 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 Row = Mapping[str, str]
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoconfig.measured import Case, published_rows, read_case
-from autoconfig.row_cells import Row, cell, number
-from specs.errors import InputError
-from specs.model_catalogue import load_model
+from autoconfig.runs.cells import Row, cell, number
+from autoconfig.runs.training_row import Case, published_rows, read_case
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.model_catalogue import load_model
 
 RECIPES = {
     "FP8": "delayed",
@@ -74,7 +74,7 @@ def as_training_row(row: Row) -> dict[str, str]:
 
 def nvidia_cases() -> Iterator[tuple[Case, float]]:
     """(case, measured step seconds) of every row with a whole plan, a catalogue model and a time."""
-    from autoconfig.measured import measured_step_seconds
+    from autoconfig.runs.training_row import measured_step_seconds
 
     for row in published_rows("nvidia_training_measurements"):
         if cell(row, "full_plan") != "1":

@@ -18,27 +18,27 @@ from pathlib import Path
 
 import numpy as np
 
-from autoconfig.calibration_file import calibrated
-from autoconfig.confidence import Confidence, confidence_of, least_confident
-from autoconfig.flops import flops_per_step
-from autoconfig.measured import Case, published_rows, read_case, read_partial
-from autoconfig.plan_rules import broken_as_published, broken_rules
-from autoconfig.question import Progress
-from autoconfig.row_cells import CellError, Row, cell, flag
-from autoconfig.rules import RULE_TEXT, Setting
-from autoconfig.run_tables import check_columns, check_rows, read_csv, unread_columns, with_short_names, write_csv
-from autoconfig.search import rank_plans
-from memory_model.overhead import allocator_bytes, fit_probability
-from memory_model.predict import estimate_memory
-from specs.errors import AutoconfigError, InputError
-from specs.gpu import GpuSpec
-from specs.layouts import layouts_of
-from specs.plan import TrainPlan
-from specs.software import SoftwareStack
-from specs.units import GIB
-from time_model.calibration import Calibration, shipped
-from time_model.host import straggler_ratio
-from time_model.predict import estimate_step_time
+from autoconfig.memory_model.overhead import allocator_bytes, fit_probability
+from autoconfig.memory_model.predict import estimate_memory
+from autoconfig.planning.calibration_file import calibrated
+from autoconfig.runs.cells import CellError, Row, cell, flag
+from autoconfig.runs.table import check_columns, check_rows, read_csv, unread_columns, with_short_names, write_csv
+from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.specs.units import GIB
+from autoconfig.time_model.calibration import Calibration, shipped
+from autoconfig.time_model.hardware.host import straggler_ratio
+from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.training.confidence import Confidence, confidence_of, least_confident
+from autoconfig.training.flops import flops_per_step
+from autoconfig.training.plan_rules import broken_as_published, broken_rules
+from autoconfig.training.question import Progress
+from autoconfig.training.rank import rank_plans
+from autoconfig.training.rules import RULE_TEXT, Setting
 
 COLUMNS = (
     "id",

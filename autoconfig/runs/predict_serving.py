@@ -12,16 +12,16 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoconfig.row_cells import Row
-from autoconfig.run_tables import check_columns, check_rows, read_csv, unread_columns, write_csv
-from autoconfig.serving.evaluate import Setup, offline_throughput, open_loop, rated_loop, set_up, single_request, together
-from autoconfig.serving.rows import MEASURED, NEEDED, Case, read_case
-from specs.errors import AutoconfigError
-from time_model.serving_borrowed import borrowed_shares
-from time_model.serving_calibration import ServingCalibration, shipped_calibration
+from autoconfig.runs.cells import Row
+from autoconfig.runs.serving_case import Setup, offline_throughput, open_loop, rated_loop, set_up, single_request, together
+from autoconfig.runs.serving_row import MEASURED, NEEDED, Case, read_case
+from autoconfig.runs.table import check_columns, check_rows, read_csv, unread_columns, write_csv
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.time_model.serving.borrowed import borrowed_shares
+from autoconfig.time_model.serving.calibration import ServingCalibration, shipped_calibration
 
 if TYPE_CHECKING:
-    from autoconfig.question import Progress
+    from autoconfig.training.question import Progress
 
 SHIPPED_TABLE = "the columns are those of autoconfig/data/published/inference_measurements.csv"
 FAILED = "not predicted: "

@@ -10,19 +10,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoconfig.measured import even_ends
-from autoconfig.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
-from autoconfig.row_cells import Row, cell, whole
-from autoconfig.rules import Setting
-from specs.cluster import cluster_of
-from specs.errors import InputError, UnsupportedError
-from specs.gpu_catalogue import load_gpu
-from specs.model import ModelSpec
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan
-from specs.recompute import NONE, Recompute
-from specs.software_catalogue import load_stack
+from autoconfig.runs.cells import Row, cell, whole
+from autoconfig.runs.training_row import even_ends
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
+from autoconfig.training.rules import Setting
 
 FAMILIES: Mapping[str, str] = {
     "llama": r"llama-?[0-9]",

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from autoconfig.serving.rows import Case
-from memory_model.serving import ServingMemory, serving_memory
-from specs.serve_plan import EnginePlan
-from time_model.serving_benchmark import trtllm_bench_limits, trtllm_bench_table, tuned_batch
-from time_model.serving_calibration import ServingCalibration
-from time_model.serving_costs import ServingJob, constant_vector, iteration_seconds
-from time_model.serving_simulation import (
+from autoconfig.memory_model.serving import ServingMemory, serving_memory
+from autoconfig.runs.serving_row import Case
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.time_model.serving.benchmark import trtllm_bench_limits, trtllm_bench_table, tuned_batch
+from autoconfig.time_model.serving.calibration import ServingCalibration
+from autoconfig.time_model.serving.costs import ServingJob, constant_vector, iteration_seconds
+from autoconfig.time_model.serving.simulation import (
     IterationTable,
     Limits,
     Requests,
@@ -25,7 +25,7 @@ from time_model.serving_simulation import (
     sampled_lengths,
     simulate,
 )
-from time_model.serving_steady import Generation, Lengths, generation
+from autoconfig.time_model.serving.steady import Generation, Lengths, generation
 
 SEED = 20
 STEADY_SECONDS, MOST_REQUESTS = 600.0, 15_000

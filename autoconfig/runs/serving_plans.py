@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from autoconfig.row_cells import Row, cell, count_of, degree
+from autoconfig.runs.cells import Row, cell, count_of, degree
 from autoconfig.serving.engine_limits import limit
 from autoconfig.serving.space import expert_degrees
-from specs.engine import EngineSpec
-from specs.errors import InputError
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
-from specs.serve_plan import EnginePlan
-from specs.serving_formats import kv_format, supports, weight_format
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import EngineSpec
+from autoconfig.specs.software.serving_formats import kv_format, supports, weight_format
 
 OPEN_DEGREES = (1, 2, 4, 8)
 """Tried where the cell tp is empty."""

@@ -6,16 +6,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from autoconfig.row_cells import Row, cell, count_of, degree, number
-from autoconfig.serving.row_plans import read_plans
-from specs.engine import EngineSpec, load_engine, nearest_release
-from specs.errors import InputError, UnknownNameError, UnsupportedError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import load_gpu
-from specs.model import ModelSpec
-from specs.model_catalogue import resolve_model
-from specs.serve_plan import EnginePlan
-from time_model.serving_benchmark import DataSet, data_set, data_set_of_lengths, offline_requests
+from autoconfig.runs.cells import Row, cell, count_of, degree, number
+from autoconfig.runs.serving_plans import read_plans
+from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import resolve_model
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import EngineSpec, load_engine, nearest_release
+from autoconfig.time_model.serving.benchmark import DataSet, data_set, data_set_of_lengths, offline_requests
 
 MEASURED = frozenset(
     {

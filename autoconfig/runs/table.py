@@ -7,8 +7,8 @@ import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from autoconfig.files import write_atomically
-from specs.errors import FileError, InputError, nearest
+from autoconfig.planning.files import write_atomically
+from autoconfig.specs.errors import FileError, InputError, nearest
 
 MAX_INPUT_BYTES = 512 * 2**20
 MOST_NAMED = 12

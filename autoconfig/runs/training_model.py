@@ -9,13 +9,13 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.row_cells import CellError, Row, cell, count_of, degree, flag, number, whole
-from specs.errors import InputError
-from specs.model import ModelSpec
-from specs.model_catalogue import load_model
-from specs.numerics import PRECISIONS, Numerics
-from specs.software import SoftwareStack, StackTime
-from specs.software_catalogue import DEFAULT_STACK, load_stack
+from autoconfig.runs.cells import CellError, Row, cell, count_of, degree, flag, number, whole
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import PRECISIONS, Numerics
+from autoconfig.specs.software.software import SoftwareStack, StackTime
+from autoconfig.specs.software.software_catalogue import DEFAULT_STACK, load_stack
 
 LOSS_BYTES = {"none": 6.0, "native": 10.0, "overwrite": 2.0}
 """Column loss_fusion -> bytes per logit (docs/memory_model.md, part `loss`)."""

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from autoconfig.flops import CONVENTIONS
-from autoconfig.row_cells import NO, YES, CellError, Row, cell, count_of, degree, flag, number, whole
-from autoconfig.row_model import read_model, read_numerics, read_stack
-from autoconfig.row_words import odd_words
-from autoconfig.rules import Setting
-from autoconfig.space import Wish
-from specs.cluster import ClusterSpec, cluster_of
-from specs.errors import InputError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import load_gpu
-from specs.model import ModelSpec
-from specs.numerics import Workload
-from specs.plan import TrainPlan
-from specs.recompute import NONE, OP, Recompute
-from specs.software import SoftwareStack
+from autoconfig.runs.cells import NO, YES, CellError, Row, cell, count_of, degree, flag, number, whole
+from autoconfig.runs.training_model import read_model, read_numerics, read_stack
+from autoconfig.runs.words import odd_words
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Workload
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import NONE, OP, Recompute
+from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.training.flops import CONVENTIONS
+from autoconfig.training.rules import Setting
+from autoconfig.training.space import Wish
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
 _SELECTIVE = re.compile(r"selective\(\[?([a-z_ ]*)\]?\)")
@@ -112,7 +112,7 @@ def read_partial(row: Row) -> PartialCase:
 
 def measured_step_seconds(row: Row, setting: Setting) -> float | None:
     """The measured step time, from seconds, tokens/s/GPU, TFLOPS or MFU in the row's convention; None where none is given."""
-    from autoconfig.flops import flops_per_step
+    from autoconfig.training.flops import flops_per_step
 
     tokens, gpus = setting.workload.tokens_per_step, setting.cluster.num_gpus
     if (step := number(row, "metric_step_s")) is not None and step > 0:
@@ -180,9 +180,7 @@ def _setting(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, ba
     )
 
 
-def _plan(
-    row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str], broken: list[str]
-) -> tuple[TrainPlan, int]:
+def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str], broken: list[str]) -> tuple[TrainPlan, int]:
     """(plan, global batch). What the row leaves out goes to `assumed`; rules that only the row breaks go to `broken`."""
     tp, pp, cp = (degree(row, key) for key in ("tp", "pp", "cp"))
     dp = _data_parallel(row, tp * pp * cp, assumed, broken)

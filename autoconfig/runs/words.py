@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from autoconfig.row_cells import Row, cell
-from autoconfig.row_model import FLASH_GENERATION, LOSS_BYTES, SOFTMAX_FACTOR, TP_OVERLAP
+from autoconfig.runs.cells import Row, cell
+from autoconfig.runs.training_model import FLASH_GENERATION, LOSS_BYTES, SOFTMAX_FACTOR, TP_OVERLAP
 
 OF_SOFTWARE = "as the software has it"
 WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
 from autoconfig.serving import disaggregated
 from autoconfig.serving.disaggregated import prefill_memory
 from autoconfig.serving.engine_limits import limit as engine_limit
 from autoconfig.serving.miss import missed, missed_limits, nearest_row, no_deployment, over_text
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
+from autoconfig.serving.rank import Deployments, search, single
 from autoconfig.serving.reasons import sensitivity, why
-from autoconfig.serving.search import Deployments, search, single
-from autoconfig.serving.simulated import Latency, simulated
+from autoconfig.serving.simulate import Latency, simulated
 from autoconfig.serving.space import layouts
-from memory_model.serving import ServingMemory, weight_parts_bytes
-from specs.errors import InputError
-from specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
-from specs.serving_formats import supports
-from specs.units import GIB
-from time_model.serving_costs import iteration_parts
-from time_model.serving_layout import Pricer
-from time_model.serving_steady import prompts_per_iteration
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
+from autoconfig.specs.software.serving_formats import supports
+from autoconfig.specs.units import GIB
+from autoconfig.time_model.serving.costs import iteration_parts
+from autoconfig.time_model.serving.layout import Pricer
+from autoconfig.time_model.serving.steady import prompts_per_iteration
 
 if TYPE_CHECKING:
-    from autoconfig.question import Progress
+    from autoconfig.training.question import Progress
 
 HEADROOM_STEP, MOST_SIZES = 1.5, 6
 """Least factor between the loads that deployments are sized for, and how many such loads are tried up to all GPUs."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from autoconfig.serving.load import DEFAULT_IMBALANCE, DEFAULT_TOKENS
 from autoconfig.serving.space import SEARCHED_KV, weight_formats
-from autoconfig.serving.workload import DEFAULT_IMBALANCE, DEFAULT_TOKENS
-from specs.engine import EngineSpec
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
-from time_model.serving_borrowed import borrowed_shares
-from time_model.serving_tables import has_tables, serving_tables_of
-from time_model.serving_workload import Trace, Workload
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.software.engine import EngineSpec
+from autoconfig.time_model.serving.borrowed import borrowed_shares
+from autoconfig.time_model.serving.tables import has_tables, serving_tables_of
+from autoconfig.time_model.serving.workload import Trace, Workload
 
 if TYPE_CHECKING:
     from autoconfig.serving.question import ServeRequest

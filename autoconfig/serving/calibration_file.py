@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoconfig.files import write_atomically
-from specs.errors import FileError, InputError
-from time_model.serving_calibration import NUMBERS, ServingCalibration, shipped_calibration
+from autoconfig.planning.files import write_atomically
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.time_model.serving.calibration import NUMBERS, ServingCalibration, shipped_calibration
 
 if TYPE_CHECKING:
-    from autoconfig.serving.study_session import ServingSession
+    from autoconfig.study.serving.session import ServingSession
 
 KIND, SCHEMA_VERSION = "serving calibration", 1
 MOST_BYTES = 2**20
@@ -22,7 +22,7 @@ FACTORS = ("factor", "experts_factor")
 def write_learned(session: ServingSession, target: Path) -> str | None:
     """The constants that the study's points give, for its engine and GPU; their name, None where nothing was measured. Raises
     FileError."""
-    from autoconfig.serving.frontier import measured_rows
+    from autoconfig.study.serving.proposal import measured_rows
 
     measured = measured_rows(session.study.get_trials(deepcopy=False), session.candidates)
     if not measured:

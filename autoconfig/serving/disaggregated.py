@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from memory_model.serving import ServingMemory, kv_sequence_bytes, kv_token_bytes
-from specs.serve_plan import EnginePlan, ServePlan
-from time_model.serving_costs import ServingJob
-from time_model.serving_layout import Pricer
-from time_model.serving_steady import busiest_within, waiting_services
+from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, kv_token_bytes
+from autoconfig.specs.serve_plan import EnginePlan, ServePlan
+from autoconfig.time_model.serving.costs import ServingJob
+from autoconfig.time_model.serving.layout import Pricer
+from autoconfig.time_model.serving.steady import busiest_within, waiting_services
 
 if TYPE_CHECKING:
     from autoconfig.serving.question import ServeQuestion
@@ -111,9 +111,7 @@ def decode(question: ServeQuestion, pricer: Pricer, job: ServingJob, batches: Ve
         return None
     batch = batches[keep]
     step = pricer.prices(job).seconds(batch / ranks, 1.0 + lengths.drafted, 0.0 * batch, 1.0)
-    return Decode(
-        batch=batch, room=held[keep] / batch, step_s=step, requests_per_s=batch / (max(lengths.steps, 1e-9) * step)
-    )
+    return Decode(batch=batch, room=held[keep] / batch, step_s=step, requests_per_s=batch / (max(lengths.steps, 1e-9) * step))
 
 
 def pairs(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from specs.engine import EngineSpec
-from specs.errors import UnsupportedError
-from specs.parameters import Number
-from specs.serve_plan import EnginePlan
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import EngineSpec
 
 
 def limit(engine: EngineSpec, plan: EnginePlan) -> str:

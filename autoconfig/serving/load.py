@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoconfig.serving.trace import MOST_TOKENS, read_trace, trace_of
-from specs.errors import InputError
-from time_model.serving_workload import Drawn, Workload
+from autoconfig.serving.request_trace import MOST_TOKENS, read_trace, trace_of
+from autoconfig.specs.errors import InputError
+from autoconfig.time_model.serving.workload import Drawn, Workload
 
 if TYPE_CHECKING:
     from autoconfig.serving.question import ServeRequest

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.search import Deployments
+from autoconfig.serving.rank import Deployments
 from autoconfig.serving.space import layouts
-from memory_model.serving import ServingMemory
-from specs.serve_plan import EnginePlan
-from specs.serving_formats import supports
-from specs.units import GIB
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.serving_formats import supports
+from autoconfig.specs.units import GIB
 
 LAYOUT_KEYS = ("tp", "pp", "ep", "adp", "weights", "kv", "replicas")
 MOST_FACTOR = 10.0

@@ -7,24 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, serving_memory
 from autoconfig.serving.assumptions import assumptions
 from autoconfig.serving.calibration_file import serving_calibration
-from autoconfig.serving.workload import DEFAULT_IMBALANCE, check_workload, read_workload
-from memory_model.serving import ServingMemory, kv_sequence_bytes, serving_memory
-from specs.engine import DEFAULT_ENGINE, EngineSpec, load_engine
-from specs.errors import InputError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import load_gpu
-from specs.huggingface import model_from_mapping
-from specs.model import ModelSpec
-from specs.model_catalogue import resolve_model
-from specs.parameters import Number
-from specs.serve_plan import EnginePlan, parse_engine_keys
-from specs.serving_formats import supports
-from time_model.serving_calibration import ServingCalibration
-from time_model.serving_costs import ServingJob
-from time_model.serving_steady import Lengths, tokens_per_step
-from time_model.serving_workload import Workload
+from autoconfig.serving.load import DEFAULT_IMBALANCE, check_workload, read_workload
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.huggingface import model_from_mapping
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import resolve_model
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
+from autoconfig.specs.software.engine import DEFAULT_ENGINE, EngineSpec, load_engine
+from autoconfig.specs.software.serving_formats import supports
+from autoconfig.time_model.serving.calibration import ServingCalibration
+from autoconfig.time_model.serving.costs import ServingJob
+from autoconfig.time_model.serving.steady import Lengths, tokens_per_step
+from autoconfig.time_model.serving.workload import Workload
 
 GOALS = ("throughput", "ttft", "tpot", "gpus", "cost")
 MOST_GPUS = 4096

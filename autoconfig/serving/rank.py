@@ -14,12 +14,12 @@ from autoconfig.serving import disaggregated
 from autoconfig.serving.engine_limits import least_tokens
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, loads
-from specs.serve_plan import EnginePlan, ServePlan
-from time_model.serving_costs import ServingJob
-from time_model.serving_layout import Pricer, steady_state
+from autoconfig.specs.serve_plan import EnginePlan, ServePlan
+from autoconfig.time_model.serving.costs import ServingJob
+from autoconfig.time_model.serving.layout import Pricer, steady_state
 
 if TYPE_CHECKING:
-    from autoconfig.question import Progress
+    from autoconfig.training.question import Progress
 
 Vector = npt.NDArray[np.float64]
 BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.search import TIE, Deployments
+from autoconfig.serving.rank import TIE, Deployments
 
 RELAXED = 1.25
 FIGURES = {

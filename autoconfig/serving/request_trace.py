@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from specs.errors import FileError, InputError
-from time_model.serving_workload import Trace
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.time_model.serving.workload import Trace
 
 MOST_FILE_BYTES = 64 * 2**20
 MOST_REQUESTS = 100_000

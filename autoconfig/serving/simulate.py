@@ -10,12 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.serving.disaggregated import transfer_seconds
-from time_model.serving_simulation import IterationTable, Limits, Requests, Served, poisson_arrivals, sampled_lengths, simulate
-from time_model.serving_workload import Trace
+from autoconfig.time_model.serving.simulation import (
+    IterationTable,
+    Limits,
+    Requests,
+    Served,
+    poisson_arrivals,
+    sampled_lengths,
+    simulate,
+)
+from autoconfig.time_model.serving.workload import Trace
 
 if TYPE_CHECKING:
+    from autoconfig.serving.answer import DeploymentReport
     from autoconfig.serving.question import ServeQuestion
-    from autoconfig.serving.service import DeploymentReport
 
 Vector = npt.NDArray[np.float64]
 SEED = 20

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.serving.engine_limits import limit
-from memory_model.serving import weights_bytes
-from specs.engine import EngineSpec
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
-from specs.serve_plan import EnginePlan
-from specs.serving_formats import module_formats, supports
-from specs.units import divisors
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import EngineSpec
+from autoconfig.specs.software.serving_formats import module_formats, supports
+from autoconfig.specs.units import divisors
 
 PIPELINES = (1, 2, 4, 8, 16)
 SEARCHED_WEIGHTS = ("bf16", "fp8", "nvfp4")
@@ -63,9 +63,7 @@ def expert_degrees(model: ModelSpec, tp: int, adp: int) -> list[int]:
     if not model.is_moe:
         return [1]
     stage, experts, width = tp * adp, model.num_moe_experts or 1, model.moe_ffn_hidden_size
-    return [
-        ep for ep in divisors(stage) if experts % ep == 0 and width % (stage // ep) == 0 and (adp == 1 or ep in (1, stage))
-    ]
+    return [ep for ep in divisors(stage) if experts % ep == 0 and width % (stage // ep) == 0 and (adp == 1 or ep in (1, stage))]
 
 
 def loads(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, plan: EnginePlan) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specs.cluster import MAX_GPUS
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import MAX_GPUS
 
 MOST_COUNTS = 64
 HINT = "give counts like 64,128,256, a range that doubles like 64:1024, or one with a step like 64:1024:64"

@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autoconfig.rules import Setting
-from memory_model.state import optimizer_bytes_per_parameter
-from specs.errors import InputError
-from specs.numerics import TYPE_BYTES
-from specs.parameters import total_parameters
+from autoconfig.memory_model.state import optimizer_bytes_per_parameter
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.numerics import TYPE_BYTES
+from autoconfig.training.rules import Setting
 
 DEFAULT_MTBF_HOURS_PER_GPU = 50_700.0
 """419 unexpected interruptions in 54 days on 16,384 H100 (Llama 3 paper, section 3.3.4): 16,384 x 54 x 24 / 419."""

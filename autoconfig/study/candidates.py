@@ -13,14 +13,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.fit import shares_of
-from autoconfig.rules import Setting
-from autoconfig.search import Ranking
-from memory_model.predict import estimate_memory
-from specs.layouts import layouts_of
-from specs.plan import SHORT_TO_LONG, TrainPlan
-from time_model.calibration import NAMES
-from time_model.predict import estimate_step_time
+from autoconfig.calibration.fit import shares_of
+from autoconfig.memory_model.predict import estimate_memory
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan
+from autoconfig.time_model.calibration import NAMES
+from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.training.rank import Ranking
+from autoconfig.training.rules import Setting
 
 Floats = npt.NDArray[np.float64]
 Value = str | int | float

@@ -8,16 +8,16 @@ from pathlib import Path
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
+from autoconfig.profiler.folder import JobFolder, read_json
+from autoconfig.profiler.local import LocalRunner
+from autoconfig.profiler.runner import Runner
+from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.job import Job
 from autoconfig.study import trials as names
-from autoconfig.study.session import JOBS, owner_of
 from autoconfig.study.storage import DATABASE, delete_study, list_studies, opened, sqlite_url, study_id
 from autoconfig.study.this_machine import forget_operators
-from profiler.folder import JobFolder, read_json
-from profiler.local import LocalRunner
-from profiler.runner import Runner
-from profiler.slurm import SlurmOptions, SlurmRunner
-from specs.errors import InputError
-from specs.job import Job
+from autoconfig.study.training.session import JOBS, owner_of
 
 
 def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool, force: bool = False) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoconfig.specs.plan import TrainPlan
 from autoconfig.study.candidates import Candidates, Floats
-from specs.plan import TrainPlan
 
 CHANCE_OF_A_SUSPECT = 0.1
 """Chance to run that one failure for a like reason leaves."""

@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from autoconfig.rules import Setting
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.job import SOFTWARE, Job
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.plan import TrainPlan
 from autoconfig.study.candidates import build
 from autoconfig.study.settings import StudySettings
-from specs.errors import InputError
-from specs.job import SOFTWARE, Job
-from specs.layouts import stage_layers
-from specs.plan import TrainPlan
+from autoconfig.training.rules import Setting
 
 SHORT_PAYS_S = 120.0
 """A full job that is expected to take longer is preceded by a short one: starting processes and compiling take a minute or

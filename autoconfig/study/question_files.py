@@ -9,10 +9,10 @@ from pathlib import Path
 
 from optuna.study import Study
 
-from autoconfig.calibration_file import NO_CALIBRATION
+from autoconfig.planning.calibration_file import NO_CALIBRATION
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError
+from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.study.settings import Settings
-from specs.errors import FileError, InputError, UnknownNameError
-from specs.model_catalogue import load_model
 
 FIELDS = ("model", "gpu_table", "cluster", "calibration")
 """Fields of a request that may name a file."""

@@ -14,11 +14,11 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from autoconfig.specs.errors import AutoconfigError
 from autoconfig.study.candidates import Candidates, Choices
-from autoconfig.study.proposal import Proposal, propose
-from autoconfig.study.surrogate import Scatter, prior_covariance, shipped_scatter
+from autoconfig.study.training.proposal import Proposal, propose
+from autoconfig.study.training.surrogate import Scatter, prior_covariance, shipped_scatter
 from autoconfig.study.trials import failed_rows, results_of, row_of, tried_in_vain
-from specs.errors import AutoconfigError
 
 
 class ProposingSampler(BaseSampler):

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from autoconfig.question import Request
-from specs.errors import InputError
-from specs.json_record import canonical_json, from_json, to_json
-from specs.units import GIB
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import canonical_json, from_json, to_json
+from autoconfig.specs.units import GIB
+from autoconfig.training.question import Request
 
 SCHEMA_VERSION = 1
 SHOWN_ONLY = ("include", "sort_by", "top", "tokens", "price")

@@ -19,6 +19,7 @@ from optuna.study import Study
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from autoconfig.study.question_files import hold_files, with_absolute_paths
 from autoconfig.study.settings import (
     MeasuredQuestion,
@@ -29,7 +30,6 @@ from autoconfig.study.settings import (
     settings_json,
     settings_of,
 )
-from specs.errors import FileError, InputError, UnknownNameError
 
 SETTINGS, TABLE, NOTES = "settings", "operator_table", "notes"
 """Attributes of a study."""

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from optuna.study import Study
 
-from autoconfig.question import Request, read_model
+from autoconfig.profiler.folder import write_text
+from autoconfig.profiler.processes import MARK, die_with_parent, end_marked
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.hardware.local_cpu import memory_bytes
+from autoconfig.specs.import_path import with_import_path
+from autoconfig.specs.units import GIB
 from autoconfig.study.settings import StudySettings
 from autoconfig.study.storage import TABLE
-from profiler.folder import write_text
-from profiler.launch import ROOT
-from profiler.processes import MARK, die_with_parent, end_marked
-from specs.errors import FileError, InputError
-from specs.local_cpu import memory_bytes
-from specs.units import GIB
+from autoconfig.training.question import Request, read_model
 
 TABLE_FILE = "cpu.json"
 CPU_SHARE = 0.5
@@ -118,7 +118,9 @@ def forget_operators(folder: Path, study_name: str, left: Collection[str]) -> No
 def _benchmark(path: Path, python: str) -> None:
     """A busy machine may be too slow for the collectives: then the link is assumed. No process is left behind."""
     for ranks in ((), ("--ranks", "1")):
-        done = _run_benchmark(path, (python, "-P", "-m", "kernels.benchmark", "--output", str(path), "--device", "cpu", *ranks))
+        done = _run_benchmark(
+            path, (python, "-P", "-m", "autoconfig.kernels.benchmark", "--output", str(path), "--device", "cpu", *ranks)
+        )
         if done.returncode == 0 and path.exists():
             return
         if done.returncode == BENCHMARK_INTERRUPTED:
@@ -128,8 +130,7 @@ def _benchmark(path: Path, python: str) -> None:
 
 
 def _run_benchmark(path: Path, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    variables = {**os.environ, "PYTHONPATH": paths, MARK: str(path)}
+    variables = with_import_path({**os.environ, MARK: str(path)})
     try:
         return subprocess.run(
             [*command, "--budget", BENCHMARK_S], env=variables, capture_output=True, text=True, check=False, errors="replace",

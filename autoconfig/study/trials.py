@@ -11,7 +11,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from autoconfig.study.candidates import Candidates, Choices
-from autoconfig.study.proposal import Result
+from autoconfig.study.training.proposal import Result
 
 PLAN = "plan"
 OUTCOME = "outcome"

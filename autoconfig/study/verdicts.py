@@ -11,14 +11,14 @@ import numpy as np
 from optuna.study import Study
 from optuna.trial import TrialState
 
+from autoconfig.profiler.outcome import Kind, Outcome
+from autoconfig.specs.units import GIB
 from autoconfig.study import trials as names
 from autoconfig.study.jobs import Stage
-from autoconfig.study.proposal import CONFIDENCE, TOLERANCE, Result, believe
 from autoconfig.study.sampler import PlanSampler
 from autoconfig.study.settings import StudySettings
-from autoconfig.study.surrogate import REPEAT_LOG_SD, SHORT_LOG_SD
-from profiler.outcome import Kind, Outcome
-from specs.units import GIB
+from autoconfig.study.training.proposal import CONFIDENCE, TOLERANCE, Result, believe
+from autoconfig.study.training.surrogate import REPEAT_LOG_SD, SHORT_LOG_SD
 
 DRAWS = 4_000
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from autoconfig.profiler.outcome import Outcome
 from autoconfig.study.jobs import Stage
 from autoconfig.study.verdicts import Verdict
-from profiler.outcome import Outcome
 
 
 class Work(Protocol):

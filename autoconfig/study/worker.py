@@ -15,20 +15,20 @@ from typing import Any, Protocol
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
+from autoconfig.profiler.folder import JobFolder, prepare, read_json
+from autoconfig.profiler.outcome import FINAL, Kind, Outcome, outcome_of
+from autoconfig.profiler.progress import timed_steps
+from autoconfig.profiler.runner import Life, Runner
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.exit_code import ExitCode
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import Choices
 from autoconfig.study.jobs import SHORT, Stage
-from autoconfig.study.proposal import Proposal
 from autoconfig.study.sampler import NothingLeft, ProposingSampler
 from autoconfig.study.settings import Budget
+from autoconfig.study.training.proposal import Proposal
 from autoconfig.study.verdicts import Verdict
 from autoconfig.study.work import Work
-from profiler.folder import JobFolder, prepare, read_json
-from profiler.outcome import FINAL, Kind, Outcome, outcome_of
-from profiler.progress import timed_steps
-from profiler.runner import Life, Runner
-from specs.errors import AutoconfigError, InputError
-from specs.exit_code import ExitCode
 
 MOST_ATTEMPTS = 3
 """How often a job that was lost is started again."""

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.binding import Gain, memory_binds, what_binds
-from autoconfig.evaluate import Money, PlanReport, Violation, report_plan, violations
-from autoconfig.nearest_plan import nearest_legal
-from autoconfig.question import Question, Request, understand
-from autoconfig.remedies import Remedy, remedies
-from autoconfig.search import SAFE_FIT, Ranking, first_positions, rank_plans
-from autoconfig.verdict import RESOLUTION, nothing_legal, reason_for, tie_groups
-from specs.layouts import stage_layers
-from specs.plan import TrainPlan, parse_plan
-from specs.units import GIB
-from time_model.explain import OperatorRow, explain_operators
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.units import GIB
+from autoconfig.time_model.explain import OperatorRow, explain_operators
+from autoconfig.training.binding import Gain, memory_binds, what_binds
+from autoconfig.training.nearest import nearest_legal
+from autoconfig.training.price import Money, PlanReport, Violation, report_plan, violations
+from autoconfig.training.question import Question, Request, understand
+from autoconfig.training.rank import SAFE_FIT, Ranking, first_positions, rank_plans
+from autoconfig.training.reasons import RESOLUTION, nothing_legal, reason_for, tie_groups
+from autoconfig.training.remedies import Remedy, remedies
 
 PARETO_POINTS = 12
 PARETO_SLOWEST = 2.0

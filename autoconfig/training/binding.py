@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.evaluate import PlanReport
-from autoconfig.rules import Setting
-from autoconfig.search import Ranking, rank_plans
-from autoconfig.space import Wish
-from specs.errors import InputError
-from specs.layouts import layouts_of
-from specs.numerics import Workload
-from specs.plan import TrainPlan
-from specs.units import GIB
-from time_model.predict import estimate_step_time
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.numerics import Workload
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.units import GIB
+from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.training.price import PlanReport
+from autoconfig.training.rank import Ranking, rank_plans
+from autoconfig.training.rules import Setting
+from autoconfig.training.space import Wish
 
 MORE = 1.1
 """Links, network and compute are raised by 10 %."""

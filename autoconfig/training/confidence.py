@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from autoconfig.rules import Setting
-from specs.parameters import total_parameters
-from time_model.calibration import POOL, Calibration, OwnRuns
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.time_model.calibration import POOL, Calibration, OwnRuns
+from autoconfig.training.rules import Setting
 
 CALIBRATED = "calibrated generation"
 RELATED = "related generation"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoconfig.rules import Setting
-from specs.parameters import model_flops_per_token
-from specs.recompute import NONE, Recompute
+from autoconfig.specs.models.parameters import model_flops_per_token
+from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.training.rules import Setting
 
 CONVENTIONS = ("causal", "full", "full+recompute")
 

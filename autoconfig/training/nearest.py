@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from autoconfig.evaluate import violations
-from autoconfig.recompute_options import recompute_options
-from autoconfig.rules import Setting, recompute_rule
-from autoconfig.space import Wish, axes, enumerate_space
-from specs.errors import InputError, PlanError
-from specs.layouts import stage_layers
-from specs.plan import TrainPlan
-from specs.recompute import NONE, Recompute
-from specs.units import divisors
+from autoconfig.specs.errors import InputError, PlanError
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.units import divisors
+from autoconfig.training.price import violations
+from autoconfig.training.recompute_options import recompute_options
+from autoconfig.training.rules import Setting, recompute_rule
+from autoconfig.training.space import Wish, axes, enumerate_space
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
 CANDIDATES = 300

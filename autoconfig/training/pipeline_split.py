@@ -11,7 +11,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 MOST_LETTERS = 100_000
 _GROUP = re.compile(r"\(([^()]+)\)\*([0-9]{1,6})")

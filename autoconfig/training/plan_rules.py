@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoconfig.pipeline_split import OWN_RULES, split_by_accounting
-from autoconfig.rules import RULES, Setting, recompute_rule
-from specs.errors import PlanError
-from specs.layouts import stage_layers
-from specs.plan import TrainPlan
+from autoconfig.specs.errors import PlanError
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.training.pipeline_split import OWN_RULES, split_by_accounting
+from autoconfig.training.rules import RULES, Setting, recompute_rule
 
 _KEYS = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "dist_opt", "fsdp", "offload")
 _ENDS = frozenset({"first", "last"})

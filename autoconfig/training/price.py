@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoconfig.confidence import Confidence, confidence_of
-from autoconfig.flops import flops_per_step
-from autoconfig.plan_rules import broken_rules
-from autoconfig.rules import RULE_TEXT, Setting
-from memory_model import overhead
-from memory_model.predict import MOMENTS, estimate_memory
-from specs.layouts import layouts_of
-from specs.plan import TrainPlan
-from specs.units import SECONDS_PER_DAY
-from time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
-from time_model.predict import estimate_step_time
+from autoconfig.memory_model import overhead
+from autoconfig.memory_model.predict import MOMENTS, estimate_memory
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.units import SECONDS_PER_DAY
+from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
+from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.training.confidence import Confidence, confidence_of
+from autoconfig.training.flops import flops_per_step
+from autoconfig.training.plan_rules import broken_rules
+from autoconfig.training.rules import RULE_TEXT, Setting
 
 FLOPS_CONVENTION = "causal"
 """Model FLOPs count half of the attention matrix and no recomputation; said beside every TFLOPS and MFU."""

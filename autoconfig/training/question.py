@@ -10,24 +10,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.calibration_file import NO_CALIBRATION, calibrated, named_calibration
-from autoconfig.rules import RULE_TEXT, Setting, recompute_rule
-from autoconfig.space import Wish
-from specs.cluster import ClusterSpec, cluster_of
-from specs.cluster_file import cluster_from_mapping, load_cluster
-from specs.errors import InputError
-from specs.gpu import CPU_ARCHITECTURE, GpuSpec
-from specs.gpu_catalogue import load_gpu
-from specs.huggingface import model_from_mapping
-from specs.local_gpu import find_gpu, gpu_of_file, local_gpu
-from specs.model import ModelSpec
-from specs.model_catalogue import resolve_model
-from specs.numerics import Numerics, Workload
-from specs.overrides import apply_overrides
-from specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
-from specs.software import SoftwareStack
-from specs.software_catalogue import DEFAULT_STACK, load_stack
-from time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
+from autoconfig.planning.calibration_file import NO_CALIBRATION, calibrated, named_calibration
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
+from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
+from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE, GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
+from autoconfig.specs.models.huggingface import model_from_mapping
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import resolve_model
+from autoconfig.specs.models.overrides import apply_overrides
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
+from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.specs.software.software_catalogue import DEFAULT_STACK, load_stack
+from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
+from autoconfig.training.rules import RULE_TEXT, Setting, recompute_rule
+from autoconfig.training.space import Wish
 
 DEFAULT_GPU = "h100-sxm-80gb"
 OLDER_STACK = "megatron-lm-2022"

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.recompute_options import legal_mask, recompute_options
-from autoconfig.rules import Setting
-from autoconfig.space import Space, Wish, enumerate_space
-from memory_model.overhead import fit_probability
-from memory_model.predict import MemoryEstimate, estimate_memory
-from specs.layouts import Layouts, middle_layers
-from specs.plan import TrainPlan
-from specs.recompute import Recompute
-from time_model.predict import TimeEstimate, estimate_step_time
+from autoconfig.memory_model.overhead import fit_probability
+from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory
+from autoconfig.specs.layouts import Layouts, middle_layers
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import Recompute
+from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
+from autoconfig.training.recompute_options import legal_mask, recompute_options
+from autoconfig.training.rules import Setting
+from autoconfig.training.space import Space, Wish, enumerate_space
 
 ROWS_PER_BLOCK = 8_192
 """Layouts priced at once; bounds memory, not results."""

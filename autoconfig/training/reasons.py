@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.evaluate import PlanReport
-from autoconfig.question import Question
-from autoconfig.rules import RULE_TEXT, Setting
-from autoconfig.search import Ranking
-from autoconfig.space import Space, Wish, axes, enumerate_space
-from specs.errors import InputError
-from specs.units import GIB, divisors
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.units import GIB, divisors
+from autoconfig.training.price import PlanReport
+from autoconfig.training.question import Question
+from autoconfig.training.rank import Ranking
+from autoconfig.training.rules import RULE_TEXT, Setting
+from autoconfig.training.space import Space, Wish, axes, enumerate_space
 
 RESOLUTION = 0.06
 """Plans closer than this in predicted step time are a tie: the spread within groups of measured runs that differ only in

@@ -7,10 +7,10 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.rules import Setting, recompute_fits_layers, recompute_rule
-from autoconfig.space import Wish
-from specs.layouts import Layouts, middle_layers
-from specs.recompute import MODULES, NONE, Recompute
+from autoconfig.specs.layouts import Layouts, middle_layers
+from autoconfig.specs.recompute import MODULES, NONE, Recompute
+from autoconfig.training.rules import Setting, recompute_fits_layers, recompute_rule
+from autoconfig.training.space import Wish
 
 MODULES_TOGETHER = 2
 """Selective options name up to this many modules, besides all output-discarding ones together."""

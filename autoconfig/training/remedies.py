@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from autoconfig.question import Question
-from autoconfig.rules import Setting
-from autoconfig.search import Ranking, rank_plans
-from autoconfig.space import Wish
-from specs.cluster import cluster_of
-from specs.errors import InputError
-from specs.gpu_catalogue import gpu_ids, load_gpu
-from specs.numerics import Numerics
-from specs.plan import TrainPlan
-from specs.units import GIB
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.units import GIB
+from autoconfig.training.question import Question
+from autoconfig.training.rank import Ranking, rank_plans
+from autoconfig.training.rules import Setting
+from autoconfig.training.space import Wish
 
 GROWTH = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 """Cluster sizes tried, in multiples of the one asked for."""

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specs.cluster import ClusterSpec
-from specs.megatron_build import all_biases
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.recompute import Recompute
-from specs.software import SoftwareStack
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.megatron_build import all_biases
+from autoconfig.specs.software.software import SoftwareStack
 
 Mask = npt.NDArray[np.bool_]
 Columns = Mapping[str, npt.NDArray[Any]]

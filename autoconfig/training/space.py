@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.rules import RULES, Rule, Setting
-from specs.errors import InputError
-from specs.layouts import Layouts
-from specs.units import divisors
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.units import divisors
+from autoconfig.training.rules import RULES, Rule, Setting
 
 Ints = npt.NDArray[np.int64]
 LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", "first", "last"), ("mbs",))

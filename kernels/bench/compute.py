@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from kernels.bench_attention import Kernel, attention_calls, attention_kernels, score_gemm_call
-from kernels.bench_gemm import FP8_MULTIPLE, dtype_of, gemm_call, gemm_operand_bytes, grouped_gemm_call
-from kernels.bench_memory import POINTWISE, copy_call, launch_seconds, pointwise_call
-from kernels.bench_sizes import coarse
-from kernels.bench_state import Results
-from kernels.bench_table import Key
-from kernels.bench_timing import CpuClock, CudaClock, Timing, summary
+from autoconfig.kernels.bench.attention import Kernel, attention_calls, attention_kernels, score_gemm_call
+from autoconfig.kernels.bench.gemm import FP8_MULTIPLE, dtype_of, gemm_call, gemm_operand_bytes, grouped_gemm_call
+from autoconfig.kernels.bench.memory import POINTWISE, copy_call, launch_seconds, pointwise_call
+from autoconfig.kernels.bench.sizes import coarse
+from autoconfig.kernels.bench.state import Results
+from autoconfig.kernels.bench.table import Key
+from autoconfig.kernels.bench.timing import CpuClock, CudaClock, Timing, summary
 
 MEMORY_SHARE = 0.5
 """Of free device memory that the operands of one point may take."""

@@ -8,11 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kernels import nvml
-from specs.errors import InputError
-from specs.gpu import CPU_ARCHITECTURE
-from specs.gpu_catalogue import match_reported_gpu
-from specs.local_cpu import cpu_name, memory_bytes
+from autoconfig.kernels import nvml
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
+from autoconfig.specs.hardware.gpu_catalogue import match_reported_gpu
+from autoconfig.specs.hardware.local_cpu import cpu_name, memory_bytes
 
 ARCHITECTURES = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
 """By the first digit of the CUDA compute capability (8.9 is ada)."""

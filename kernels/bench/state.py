@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kernels import nvml
-from kernels.bench_device import BenchDevice, gpu_spec
-from kernels.bench_sizes import Sizes
-from kernels.bench_table import (
+from autoconfig.kernels import nvml
+from autoconfig.kernels.bench.device import BenchDevice, gpu_spec
+from autoconfig.kernels.bench.sizes import Sizes
+from autoconfig.kernels.bench.table import (
     Key,
     Points,
     attention_table,
@@ -27,10 +27,10 @@ from kernels.bench_table import (
     rounded,
     score_gemm_rate,
 )
-from kernels.bench_timing import Timing
-from specs.errors import InputError
-from specs.gpu_catalogue import load_gpu
-from specs.operator_table import KIND, SCHEMA_VERSION, read_operator_table, write_operator_table
+from autoconfig.kernels.bench.timing import Timing
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.operator_table import KIND, SCHEMA_VERSION, read_operator_table, write_operator_table
 
 SAVE_EVERY_S = 5.0
 SAME = ("type", "reported_name", "threads")
@@ -65,7 +65,7 @@ class Results:
         self.skipped: list[str] = []
         self.missing: list[str] = []
         self.provenance: dict[str, Any] = {
-            "tool": "kernels.benchmark",
+            "tool": "autoconfig.kernels.benchmark",
             "set": set_name,
             "software": dict(software),
             "started": _now(),

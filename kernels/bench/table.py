@@ -8,13 +8,12 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from autoconfig.kernels.bench.attention import attention_flops
+from autoconfig.kernels.bench.collectives import ring_factor
+from autoconfig.kernels.bench.memory import CHAIN
+from autoconfig.kernels.bench.sizes import Sizes, coarse
 from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import nnls
-
-from kernels.bench_attention import attention_flops
-from kernels.bench_collectives import ring_factor
-from kernels.bench_memory import CHAIN
-from kernels.bench_sizes import Sizes, coarse
 
 Key = tuple[float | str, ...]
 Points = Mapping[Key, tuple[float, float, int]]

@@ -25,15 +25,19 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specs.cluster import MAX_GPUS, ClusterSpec, cluster_of
-from specs.errors import FileError, InputError, UnknownNameError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import brief, gpu_from_mapping, load_gpu
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError
+from autoconfig.specs.hardware.cluster import MAX_GPUS, ClusterSpec, cluster_of
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import brief, gpu_from_mapping, load_gpu
 
 MAX_FILE_BYTES = 1_000_000
 LINKS = ("nvlink", "xgmi", "pcie")
-WHOLE_NUMBERS: dict[str, float] = {"num_gpus": MAX_GPUS, "gpus_per_node": 1024, "link_domain_size": MAX_GPUS,
-                                   "nics_per_node": 1024}
+WHOLE_NUMBERS: dict[str, float] = {
+    "num_gpus": MAX_GPUS,
+    "gpus_per_node": 1024,
+    "link_domain_size": MAX_GPUS,
+    "nics_per_node": 1024,
+}
 """Keys that take a whole number, with the most that is believed."""
 NUMBERS: dict[str, float] = {"link_gb_per_s": 1e5, "nic_gbit_per_s_per_gpu": 1e5, "nic_gbit_per_s": 1e5, "memory_gib": 1e5}
 """Keys that take any positive number, with the most that is believed."""
@@ -69,12 +73,18 @@ def cluster_from_mapping(data: dict[str, Any], num_gpus: int | None = None) -> C
     gpu = _with_link(_gpu(data), data)
     count = data.get("num_gpus") if num_gpus is None else num_gpus
     if count is None:
-        raise InputError("the number of GPUs is not said; add \"num_gpus\" to the file or give --gpus")
+        raise InputError('the number of GPUs is not said; add "num_gpus" to the file or give --gpus')
     link_gb_per_s = data.get("link_gb_per_s")
-    return cluster_of(gpu, count, gpus_per_node=data.get("gpus_per_node"), link_domain_size=data.get("link_domain_size"),
-                      link_bytes_per_s=None if link_gb_per_s is None else link_gb_per_s * 1e9,
-                      nic_bytes_per_s=_nic_bytes_per_s(data, gpu), memory_bytes=_memory_bytes(data, gpu),
-                      name=data.get("name", ""))
+    return cluster_of(
+        gpu,
+        count,
+        gpus_per_node=data.get("gpus_per_node"),
+        link_domain_size=data.get("link_domain_size"),
+        link_bytes_per_s=None if link_gb_per_s is None else link_gb_per_s * 1e9,
+        nic_bytes_per_s=_nic_bytes_per_s(data, gpu),
+        memory_bytes=_memory_bytes(data, gpu),
+        name=data.get("name", ""),
+    )
 
 
 def _parse(path: str | Path) -> dict[str, Any]:
@@ -90,8 +100,9 @@ def _parse(path: str | Path) -> dict[str, Any]:
         raise FileError(f"{_shown(path)}: {error}") from error
     except (ValueError, RecursionError) as error:
         kind = "TOML" if is_toml else "JSON"
-        raise FileError(f"{_shown(path)} is not valid {kind}: {brief(str(error) or 'nested too deeply')}; "
-                        f"see docs/examples/cluster.json") from error
+        raise FileError(
+            f"{_shown(path)} is not valid {kind}: {brief(str(error) or 'nested too deeply')}; see docs/examples/cluster.json"
+        ) from error
     if not isinstance(data, dict):
         raise FileError(f"{_shown(path)} holds a {type(data).__name__}, not an object with keys such as gpu and num_gpus")
     return data
@@ -132,8 +143,9 @@ def _check_number(data: dict[str, Any], key: str, most: float, *, whole: bool) -
     kind = int if whole else (int, float)
     good = not isinstance(value, bool) and isinstance(value, kind) and 0 < value <= most and math.isfinite(value)
     if not good or (whole and value < 1):
-        raise InputError(f"{key}={brief(value)} must be a {'whole number from 1 to' if whole else 'number above 0, at most'} "
-                         f"{most:,.0f}")
+        raise InputError(
+            f"{key}={brief(value)} must be a {'whole number from 1 to' if whole else 'number above 0, at most'} {most:,.0f}"
+        )
 
 
 def _check_text(data: dict[str, Any], key: str) -> None:
@@ -149,7 +161,7 @@ def _gpu(data: dict[str, Any]) -> GpuSpec:
     if isinstance(given, dict):
         return _inline_gpu(given)
     said = "is missing" if given is None else f"is {brief(given)}"
-    raise InputError(f"gpu {said}; give a name of the catalogue such as \"h100-sxm-80gb\" or an object with the GPU's numbers")
+    raise InputError(f'gpu {said}; give a name of the catalogue such as "h100-sxm-80gb" or an object with the GPU\'s numbers')
 
 
 def _inline_gpu(given: dict[str, Any]) -> GpuSpec:
@@ -163,8 +175,9 @@ def _inline_gpu(given: dict[str, Any]) -> GpuSpec:
     for key in ("id", "name", "vendor", "architecture", "link"):
         _check_text(given, key)
     capability = given.get("compute_capability")
-    if capability is not None and (isinstance(capability, bool) or not isinstance(capability, (int, float))
-                                   or not 0 < capability < 1000):
+    if capability is not None and (
+        isinstance(capability, bool) or not isinstance(capability, (int, float)) or not 0 < capability < 1000
+    ):
         raise InputError(f"gpu.compute_capability={brief(capability)} must be a number such as 9.0, or left out")
     if not isinstance(given.get("sources", {}), dict):
         raise InputError("gpu.sources must be an object of texts, or left out")
@@ -201,9 +214,11 @@ def _memory_bytes(data: dict[str, Any], gpu: GpuSpec) -> int | None:
         return None
     memory_bytes = int(data["memory_gib"] * 2**30)
     if not 0 < memory_bytes <= gpu.memory_bytes:
-        raise InputError(f"memory_gib={brief(data['memory_gib'])} must be above 0 and at most the "
-                         f"{gpu.memory_bytes / 2**30:.2f} GiB of {gpu.id}; for another GPU give gpu as an object with "
-                         "its own numbers")
+        raise InputError(
+            f"memory_gib={brief(data['memory_gib'])} must be above 0 and at most the "
+            f"{gpu.memory_bytes / 2**30:.2f} GiB of {gpu.id}; for another GPU give gpu as an object with "
+            "its own numbers"
+        )
     return memory_bytes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 CPU_ARCHITECTURE = "cpu"
 """Architecture of a machine's own CPU, measured in place of a GPU (kernels.benchmark)."""

@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specs.errors import CatalogueError, InputError, UnknownNameError
-from specs.gpu import GpuSpec
+from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError
+from autoconfig.specs.hardware.gpu import GpuSpec
 
 DEFAULT_GPU = "h100-sxm-80gb"
-_FOLDER = Path(__file__).with_name("catalogue") / "gpus"
+_FOLDER = Path(__file__).parents[1] / "catalogue" / "gpus"
 _HINT = "autoconfig gpus lists them all"
 _PREFIX_WORDS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce", "dgx", "hgx"})
 _MAX_NAME = 100
@@ -100,11 +100,17 @@ def _load(gpu: str) -> GpuSpec:
 def gpu_from_mapping(data: dict[str, Any]) -> GpuSpec:
     """A GpuSpec from JSON values. Raises TypeError for missing or unknown keys, InputError for values that cannot be."""
     spec = GpuSpec(**{**data, "aliases": tuple(data.get("aliases", ()))})
-    numbers = {"memory_bytes": spec.memory_bytes, "hbm_bytes_per_s": spec.hbm_bytes_per_s,
-               "link_bytes_per_s": spec.link_bytes_per_s, "nic_bytes_per_s": spec.nic_bytes_per_s, "num_sms": spec.num_sms,
-               "link_domain_size": spec.link_domain_size, "gpus_per_node": spec.gpus_per_node}
+    numbers = {
+        "memory_bytes": spec.memory_bytes,
+        "hbm_bytes_per_s": spec.hbm_bytes_per_s,
+        "link_bytes_per_s": spec.link_bytes_per_s,
+        "nic_bytes_per_s": spec.nic_bytes_per_s,
+        "num_sms": spec.num_sms,
+        "link_domain_size": spec.link_domain_size,
+        "gpus_per_node": spec.gpus_per_node,
+    }
     if not isinstance(spec.flops_per_s, dict) or not spec.flops_per_s:
-        raise InputError("flops_per_s must say at least one precision, for example {\"bf16\": 989.4e12}")
+        raise InputError('flops_per_s must say at least one precision, for example {"bf16": 989.4e12}')
     numbers |= {f"flops_per_s.{precision}": rate for precision, rate in spec.flops_per_s.items()}
     whole = {"memory_bytes", "num_sms", "link_domain_size", "gpus_per_node"}
     for key, value in numbers.items():
@@ -129,8 +135,10 @@ def detect_local_gpu() -> GpuSpec:
     tried: list[str] = []
     found = reported_gpu(tried)
     if found is None:
-        raise InputError(f"no GPU was found on this machine ({'; '.join(tried)}); name one with --gpu, for example "
-                         f"--gpu {DEFAULT_GPU} ({_HINT})")
+        raise InputError(
+            f"no GPU was found on this machine ({'; '.join(tried)}); name one with --gpu, for example "
+            f"--gpu {DEFAULT_GPU} ({_HINT})"
+        )
     return match_reported_gpu(*found)
 
 
@@ -160,8 +168,11 @@ def match_reported_gpu(name: str, memory_bytes: float) -> GpuSpec:
         spec = _load(gpu)
         if abs(memory_bytes / spec.memory_bytes - 1.0) <= LOCAL_MEMORY_TOLERANCE:
             return spec
-    known = f"the catalogue knows {', '.join(candidates)} by that name, with other memory" if candidates else \
-        "the catalogue has no such GPU"
+    known = (
+        f"the catalogue knows {', '.join(candidates)} by that name, with other memory"
+        if candidates
+        else "the catalogue has no such GPU"
+    )
     raise InputError(f"{seen}; {known}; name the nearest with --gpu ({_HINT}) or describe it in a --cluster file")
 
 
@@ -196,8 +207,10 @@ def _read_nvml(tried: list[str]) -> list[tuple[str, float]]:
         try:
             handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
             names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
-            found = [(name.decode() if isinstance(name, bytes) else str(name),
-                      float(pynvml.nvmlDeviceGetMemoryInfo(handle).total)) for name, handle in zip(names, handles, strict=True)]
+            found = [
+                (name.decode() if isinstance(name, bytes) else str(name), float(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
+                for name, handle in zip(names, handles, strict=True)
+            ]
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from specs.errors import InputError, UnknownNameError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import DEFAULT_GPU, LOCAL_MEMORY_TOLERANCE, load_gpu, match_reported_gpu, reported_gpu
-from specs.local_cpu import cpu_name
-from specs.operator_table import COMMAND, gpu_of_table, local_tables, read_operator_table
+from autoconfig.specs.errors import InputError, UnknownNameError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import (
+    DEFAULT_GPU,
+    LOCAL_MEMORY_TOLERANCE,
+    load_gpu,
+    match_reported_gpu,
+    reported_gpu,
+)
+from autoconfig.specs.hardware.local_cpu import cpu_name
+from autoconfig.specs.hardware.operator_table import COMMAND, gpu_of_table, local_tables, read_operator_table
 
 
 def local_gpu() -> tuple[GpuSpec, str]:

@@ -27,10 +27,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from specs.errors import FileError, InputError, UnknownNameError
-from specs.files import write_atomically
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import brief, gpu_from_mapping, gpu_ids, load_gpu
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError
+from autoconfig.specs.files import write_atomically
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import brief, gpu_from_mapping, gpu_ids, load_gpu
 
 KIND = "megatron-autoconfig operator table"
 SCHEMA_VERSION = 1

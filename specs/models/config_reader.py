@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specs.errors import FileError, InputError
-from specs.model import MAX_DIMENSION
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.models.model import MAX_DIMENSION
 
 MAX_BYTES = 2**20
 _MISSING: Any = object()

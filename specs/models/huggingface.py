@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specs.config_reader import ConfigReader, read_json_object
-from specs.errors import FileError, UnsupportedError
-from specs.huggingface_families import FAMILIES
-from specs.model import ModelSpec
+from autoconfig.specs.errors import FileError, UnsupportedError
+from autoconfig.specs.models.config_reader import ConfigReader, read_json_object
+from autoconfig.specs.models.huggingface_families import FAMILIES
+from autoconfig.specs.models.model import ModelSpec
 
 _REASONS = {
     "an encoder-decoder model":

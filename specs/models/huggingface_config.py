@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from specs.errors import InputError, UnsupportedError
-from specs.huggingface import model_from_mapping
-from specs.model import ModelSpec
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.huggingface import model_from_mapping
+from autoconfig.specs.models.model import ModelSpec
 
 _NOT_A_SHAPE = frozenset(
     {

@@ -8,17 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from specs.config_reader import ConfigReader
-from specs.errors import UnsupportedError
-from specs.huggingface_rope import rotary_fields
-from specs.huggingface_router import deepseek_router, norm_epsilon, softmax_router
-from specs.router import RouterNumbers
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.models.config_reader import ConfigReader
+from autoconfig.specs.models.huggingface_rope import rotary_fields
+from autoconfig.specs.models.huggingface_router import deepseek_router, norm_epsilon, softmax_router
+from autoconfig.specs.models.router import RouterNumbers
 
 Fields = dict[str, Any]
 MAX_LAYERS = 10_000
 
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_python": "gelu",
-                "quick_gelu": "gelu", "relu": "relu", "relu2": "squared-relu", "silu": "silu", "swish": "silu"}
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_python": "gelu",
+    "quick_gelu": "gelu",
+    "relu": "relu",
+    "relu2": "squared-relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 
 
 def _unsupported(cfg: ConfigReader, text: str) -> UnsupportedError:
@@ -31,8 +41,11 @@ def _activation(cfg: ConfigReader, key: str, default: str, gated: bool) -> str:
     plain = _ACTIVATIONS.get(given)
     named = {"silu": "swiglu", "gelu": "geglu"}.get(plain or "") if gated else (plain if plain != "silu" else None)
     if named is None:
-        raise _unsupported(cfg, f"{key}={given[:40]!r} in a{' gated' if gated else 'n ungated'} MLP cannot be planned; "
-                                f"known are {'silu and gelu' if gated else 'gelu, relu and relu2'}")
+        raise _unsupported(
+            cfg,
+            f"{key}={given[:40]!r} in a{' gated' if gated else 'n ungated'} MLP cannot be planned; "
+            f"known are {'silu and gelu' if gated else 'gelu, relu and relu2'}",
+        )
     return named
 
 
@@ -57,8 +70,11 @@ def _sliding(cfg: ConfigReader, layers: int, window: int | None, pattern: list[b
     first_full = pattern.index(False) + 1
     if first_full > 1 and all(slides == bool((i + 1) % first_full) for i, slides in enumerate(pattern)):
         return {"window_size": window, "window_attn_skip_freq": first_full}
-    raise _unsupported(cfg, f"layer_types mixes full and sliding attention over {layers} layers in an order that no "
-                            "window_attn_skip_freq gives (every n-th layer full, the others sliding)")
+    raise _unsupported(
+        cfg,
+        f"layer_types mixes full and sliding attention over {layers} layers in an order that no "
+        "window_attn_skip_freq gives (every n-th layer full, the others sliding)",
+    )
 
 
 def _layer_types(cfg: ConfigReader, layers: int) -> list[bool] | None:
@@ -74,17 +90,32 @@ def _layer_types(cfg: ConfigReader, layers: int) -> list[bool] | None:
     return [kind == "sliding_attention" for kind in types]
 
 
-def _decoder(cfg: ConfigReader, *, tied: bool = False, activation_key: str = "hidden_act", activation: str = "silu",
-             kv_default: int | None = None, gated: bool = True, rotary_base: int = 10_000) -> Fields:
+def _decoder(
+    cfg: ConfigReader,
+    *,
+    tied: bool = False,
+    activation_key: str = "hidden_act",
+    activation: str = "silu",
+    kv_default: int | None = None,
+    gated: bool = True,
+    rotary_base: int = 10_000,
+) -> Fields:
     """What the Llama-like families share: RMSNorm, rotary positions, gated MLP, no biases."""
     hidden, heads = cfg.integer("hidden_size"), cfg.integer("num_attention_heads")
     return {
-        "num_layers": _layers(cfg), "hidden_size": hidden, "num_attention_heads": heads,
-        "vocab_size": cfg.integer("vocab_size"), "ffn_hidden_size": cfg.integer("intermediate_size"),
+        "num_layers": _layers(cfg),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "vocab_size": cfg.integer("vocab_size"),
+        "ffn_hidden_size": cfg.integer("intermediate_size"),
         "num_query_groups": cfg.integer("num_key_value_heads", kv_default or heads),
-        "kv_channels": _head_dim(cfg, hidden, heads), "max_position_embeddings": cfg.integer("max_position_embeddings", 4096),
-        "gated_linear_unit": gated, "activation": _activation(cfg, activation_key, activation, gated),
-        "normalization": "RMSNorm", "norm_epsilon": norm_epsilon(cfg), "add_bias_linear": False,
+        "kv_channels": _head_dim(cfg, hidden, heads),
+        "max_position_embeddings": cfg.integer("max_position_embeddings", 4096),
+        "gated_linear_unit": gated,
+        "activation": _activation(cfg, activation_key, activation, gated),
+        "normalization": "RMSNorm",
+        "norm_epsilon": norm_epsilon(cfg),
+        "add_bias_linear": False,
         "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", tied),
         **rotary_fields(cfg, rotary_base),
     }
@@ -112,8 +143,12 @@ def _mistral(cfg: ConfigReader, rotary_base: int = 10_000) -> Fields:
 
 def _mixtral(cfg: ConfigReader) -> Fields:
     fields = _mistral(cfg, rotary_base=1_000_000)
-    return fields | {"num_moe_experts": cfg.integer("num_local_experts", 8), "moe_ffn_hidden_size": fields["ffn_hidden_size"],
-                     "moe_router_topk": cfg.integer("num_experts_per_tok", 2), **softmax_router(cfg, True)}
+    return fields | {
+        "num_moe_experts": cfg.integer("num_local_experts", 8),
+        "moe_ffn_hidden_size": fields["ffn_hidden_size"],
+        "moe_router_topk": cfg.integer("num_experts_per_tok", 2),
+        **softmax_router(cfg, True),
+    }
 
 
 def _phi3(cfg: ConfigReader) -> Fields:
@@ -149,16 +184,26 @@ def _sparse_step(cfg: ConfigReader, layers: int) -> Fields:
 
 
 def _qwen_moe(cfg: ConfigReader, fields: Fields, experts: int, topk: int, width: int) -> Fields:
-    return fields | _sparse_step(cfg, fields["num_layers"]) | {
-        "num_moe_experts": cfg.integer("num_experts", experts), "moe_router_topk": cfg.integer("num_experts_per_tok", topk),
-        "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size", width), **softmax_router(cfg, None)}
+    return (
+        fields
+        | _sparse_step(cfg, fields["num_layers"])
+        | {
+            "num_moe_experts": cfg.integer("num_experts", experts),
+            "moe_router_topk": cfg.integer("num_experts_per_tok", topk),
+            "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size", width),
+            **softmax_router(cfg, None),
+        }
+    )
 
 
 def _qwen2_moe(cfg: ConfigReader) -> Fields:
     fields = _decoder(cfg) | {"add_qkv_bias": cfg.boolean("qkv_bias", True)}
     shared = cfg.integer("shared_expert_intermediate_size", 5632)
-    return _qwen_moe(cfg, fields, 60, 4, 1408) | _qwen_sliding(cfg, fields["num_layers"]) | {
-        "moe_shared_expert_intermediate_size": shared, "moe_shared_expert_gate": True}
+    return (
+        _qwen_moe(cfg, fields, 60, 4, 1408)
+        | _qwen_sliding(cfg, fields["num_layers"])
+        | {"moe_shared_expert_intermediate_size": shared, "moe_shared_expert_gate": True}
+    )
 
 
 def _qwen3_moe(cfg: ConfigReader) -> Fields:
@@ -177,18 +222,29 @@ def _deepseek(cfg: ConfigReader) -> Fields:
     value_dim = cfg.integer("v_head_dim", 128)
     q_rank = cfg.optional_integer("q_lora_rank") if cfg.has_key("q_lora_rank") else 1536
     common = {
-        "num_layers": layers, "hidden_size": cfg.integer("hidden_size"), "num_attention_heads": heads,
-        "num_query_groups": heads, "kv_channels": value_dim,
-        "vocab_size": cfg.integer("vocab_size"), "ffn_hidden_size": cfg.integer("intermediate_size"),
-        "max_position_embeddings": cfg.integer("max_position_embeddings", 4096), "gated_linear_unit": True,
-        "activation": _activation(cfg, "hidden_act", "silu", True), "normalization": "RMSNorm",
+        "num_layers": layers,
+        "hidden_size": cfg.integer("hidden_size"),
+        "num_attention_heads": heads,
+        "num_query_groups": heads,
+        "kv_channels": value_dim,
+        "vocab_size": cfg.integer("vocab_size"),
+        "ffn_hidden_size": cfg.integer("intermediate_size"),
+        "max_position_embeddings": cfg.integer("max_position_embeddings", 4096),
+        "gated_linear_unit": True,
+        "activation": _activation(cfg, "hidden_act", "silu", True),
+        "normalization": "RMSNorm",
         "norm_epsilon": norm_epsilon(cfg),
-        **rotary_fields(cfg), "add_bias_linear": False,
+        **rotary_fields(cfg),
+        "add_bias_linear": False,
         "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", False),
-        "multi_latent_attention": True, "q_lora_rank": q_rank, "kv_lora_rank": cfg.integer("kv_lora_rank", 512),
-        "qk_head_dim": cfg.integer("qk_nope_head_dim", 128), "qk_pos_emb_head_dim": cfg.integer("qk_rope_head_dim", 64),
+        "multi_latent_attention": True,
+        "q_lora_rank": q_rank,
+        "kv_lora_rank": cfg.integer("kv_lora_rank", 512),
+        "qk_head_dim": cfg.integer("qk_nope_head_dim", 128),
+        "qk_pos_emb_head_dim": cfg.integer("qk_rope_head_dim", 64),
         "v_head_dim": value_dim,
-        "mtp_num_layers": cfg.integer("num_nextn_predict_layers", 0, low=0, high=MAX_LAYERS) if v3 else 0}
+        "mtp_num_layers": cfg.integer("num_nextn_predict_layers", 0, low=0, high=MAX_LAYERS) if v3 else 0,
+    }
     return common | _deepseek_experts(cfg, layers, v3)
 
 
@@ -199,9 +255,15 @@ def _deepseek_experts(cfg: ConfigReader, layers: int, v3: bool) -> Fields:
     pattern = tuple(int(i >= dense and i % freq == 0) for i in range(layers))
     width = cfg.integer("moe_intermediate_size")
     shared = cfg.integer("n_shared_experts", 0, low=0, high=10_000) * width
-    return {"num_moe_experts": cfg.integer("n_routed_experts"), "moe_router_topk": cfg.integer("num_experts_per_tok"),
-            "moe_ffn_hidden_size": width, "moe_shared_expert_intermediate_size": shared, "moe_layer_freq": pattern,
-            "moe_router_enable_expert_bias": v3, **deepseek_router(cfg)}
+    return {
+        "num_moe_experts": cfg.integer("n_routed_experts"),
+        "moe_router_topk": cfg.integer("num_experts_per_tok"),
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": shared,
+        "moe_layer_freq": pattern,
+        "moe_router_enable_expert_bias": v3,
+        **deepseek_router(cfg),
+    }
 
 
 def _gpt_oss(cfg: ConfigReader) -> Fields:
@@ -209,11 +271,22 @@ def _gpt_oss(cfg: ConfigReader) -> Fields:
     layers = fields["num_layers"]
     slides = _layer_types(cfg, layers) or [bool((i + 1) % 2) for i in range(layers)]
     bias = cfg.boolean("attention_bias", True)
-    return fields | _sliding(cfg, layers, cfg.integer("sliding_window", 128), slides) | {
-        "kv_channels": cfg.integer("head_dim", 64), "add_qkv_bias": bias, "add_attention_output_bias": bias,
-        "attention_sinks": True, "num_moe_experts": cfg.integer("num_local_experts", 128),
-        "moe_router_topk": cfg.integer("num_experts_per_tok", 4), "moe_ffn_hidden_size": fields["ffn_hidden_size"],
-        "moe_router_bias": True, "moe_expert_bias": True, "router": RouterNumbers(score_function="softmax")}
+    return (
+        fields
+        | _sliding(cfg, layers, cfg.integer("sliding_window", 128), slides)
+        | {
+            "kv_channels": cfg.integer("head_dim", 64),
+            "add_qkv_bias": bias,
+            "add_attention_output_bias": bias,
+            "attention_sinks": True,
+            "num_moe_experts": cfg.integer("num_local_experts", 128),
+            "moe_router_topk": cfg.integer("num_experts_per_tok", 4),
+            "moe_ffn_hidden_size": fields["ffn_hidden_size"],
+            "moe_router_bias": True,
+            "moe_expert_bias": True,
+            "router": RouterNumbers(score_function="softmax"),
+        }
+    )
 
 
 def _nemotron(cfg: ConfigReader) -> Fields:
@@ -237,29 +310,55 @@ def _gemma2(cfg: ConfigReader) -> Fields:
 
 def _gpt_like(cfg: ConfigReader, layers: int, hidden: int, heads: int, ffn: int, positions: int, tied: bool = True) -> Fields:
     """What the GPT-2-like families share: LayerNorm, biases, ungated MLP, multi-head attention."""
-    return {"num_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "num_query_groups": heads,
-            "kv_channels": _head_dim(cfg, hidden, heads, "head_dim"), "ffn_hidden_size": ffn,
-            "max_position_embeddings": positions, "vocab_size": cfg.integer("vocab_size"), "activation": "gelu",
-            "normalization": "LayerNorm", "add_bias_linear": True,
-            "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", tied)}
+    return {
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_query_groups": heads,
+        "kv_channels": _head_dim(cfg, hidden, heads, "head_dim"),
+        "ffn_hidden_size": ffn,
+        "max_position_embeddings": positions,
+        "vocab_size": cfg.integer("vocab_size"),
+        "activation": "gelu",
+        "normalization": "LayerNorm",
+        "add_bias_linear": True,
+        "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", tied),
+    }
 
 
 def _gpt2(cfg: ConfigReader) -> Fields:
     if cfg.boolean("add_cross_attention", False):
         raise _unsupported(cfg, "add_cross_attention is true; only decoder-only models can be planned")
     hidden = cfg.integer("n_embd")
-    return _gpt_like(cfg, _layers(cfg, "n_layer"), hidden, cfg.integer("n_head"), cfg.integer("n_inner", 4 * hidden),
-                     cfg.integer("n_positions", 1024)) | {
-        "position_embedding_type": "learned_absolute", "activation": _activation(cfg, "activation_function", "gelu_new", False)}
+    return _gpt_like(
+        cfg,
+        _layers(cfg, "n_layer"),
+        hidden,
+        cfg.integer("n_head"),
+        cfg.integer("n_inner", 4 * hidden),
+        cfg.integer("n_positions", 1024),
+    ) | {
+        "position_embedding_type": "learned_absolute",
+        "activation": _activation(cfg, "activation_function", "gelu_new", False),
+    }
 
 
 def _gpt_neox(cfg: ConfigReader) -> Fields:
     if not cfg.boolean("attention_bias", True):
         raise _unsupported(cfg, "attention_bias is false while the MLP has biases: this mixture cannot be planned")
-    return _gpt_like(cfg, _layers(cfg), cfg.integer("hidden_size"), cfg.integer("num_attention_heads"),
-                     cfg.integer("intermediate_size"), cfg.integer("max_position_embeddings", 2048), tied=False) | {
-        **rotary_fields(cfg, percent=0.25), "activation": _activation(cfg, "hidden_act", "gelu", False),
-        "parallel_attention": cfg.boolean("use_parallel_residual", True)}
+    return _gpt_like(
+        cfg,
+        _layers(cfg),
+        cfg.integer("hidden_size"),
+        cfg.integer("num_attention_heads"),
+        cfg.integer("intermediate_size"),
+        cfg.integer("max_position_embeddings", 2048),
+        tied=False,
+    ) | {
+        **rotary_fields(cfg, percent=0.25),
+        "activation": _activation(cfg, "hidden_act", "gelu", False),
+        "parallel_attention": cfg.boolean("use_parallel_residual", True),
+    }
 
 
 def _falcon(cfg: ConfigReader) -> Fields:
@@ -267,11 +366,21 @@ def _falcon(cfg: ConfigReader) -> Fields:
     new, parallel = cfg.boolean("new_decoder_architecture", False), cfg.boolean("parallel_attn", True)
     groups = cfg.integer("num_kv_heads", heads) if new else 1 if cfg.boolean("multi_query", True) else heads
     two_norms = not parallel or cfg.integer("num_ln_in_parallel_attn", 2 if new else 1, high=2) == 2
-    return _gpt_like(cfg, _layers(cfg), hidden, heads, cfg.integer("ffn_hidden_size", 4 * hidden),
-                     cfg.integer("max_position_embeddings", 2048)) | {
-        "num_query_groups": groups, "add_bias_linear": cfg.boolean("bias", False), "parallel_attention": parallel,
-        "num_layernorms_per_layer": 2 if two_norms else 1, "activation": _activation(cfg, "activation", "gelu", False),
-        **({"position_embedding_type": "alibi"} if cfg.boolean("alibi", False) else rotary_fields(cfg))}
+    return _gpt_like(
+        cfg,
+        _layers(cfg),
+        hidden,
+        heads,
+        cfg.integer("ffn_hidden_size", 4 * hidden),
+        cfg.integer("max_position_embeddings", 2048),
+    ) | {
+        "num_query_groups": groups,
+        "add_bias_linear": cfg.boolean("bias", False),
+        "parallel_attention": parallel,
+        "num_layernorms_per_layer": 2 if two_norms else 1,
+        "activation": _activation(cfg, "activation", "gelu", False),
+        **({"position_embedding_type": "alibi"} if cfg.boolean("alibi", False) else rotary_fields(cfg)),
+    }
 
 
 def _bloom(cfg: ConfigReader) -> Fields:
@@ -279,7 +388,9 @@ def _bloom(cfg: ConfigReader) -> Fields:
     layers = _layers(cfg, "n_layer" if "n_layer" in cfg else "num_hidden_layers")
     heads = cfg.integer("n_head" if "n_head" in cfg else "num_attention_heads")
     return _gpt_like(cfg, layers, hidden, heads, 4 * hidden, cfg.integer("seq_length", 2048)) | {
-        "position_embedding_type": "alibi", "embedding_layernorm": True}
+        "position_embedding_type": "alibi",
+        "embedding_layernorm": True,
+    }
 
 
 def _opt(cfg: ConfigReader) -> Fields:
@@ -289,11 +400,19 @@ def _opt(cfg: ConfigReader) -> Fields:
     if not cfg.boolean("layer_norm_elementwise_affine", True) or cfg.boolean("_remove_final_layer_norm", False):
         raise _unsupported(cfg, "norms without weights, or no final norm, cannot be planned")
     # modeling_opt.py: OPTLearnedPositionalEmbedding holds two rows more than max_position_embeddings
-    return _gpt_like(cfg, _layers(cfg), hidden, cfg.integer("num_attention_heads"), cfg.integer("ffn_dim"),
-                     cfg.integer("max_position_embeddings", 2048) + 2) | {
+    return _gpt_like(
+        cfg,
+        _layers(cfg),
+        hidden,
+        cfg.integer("num_attention_heads"),
+        cfg.integer("ffn_dim"),
+        cfg.integer("max_position_embeddings", 2048) + 2,
+    ) | {
         "default_seq_length": cfg.integer("max_position_embeddings", 2048),
-        "position_embedding_type": "learned_absolute", "activation": _activation(cfg, "activation_function", "relu", False),
-        "add_bias_linear": cfg.boolean("enable_bias", True)}
+        "position_embedding_type": "learned_absolute",
+        "activation": _activation(cfg, "activation_function", "relu", False),
+        "add_bias_linear": cfg.boolean("enable_bias", True),
+    }
 
 
 def _mpt(cfg: ConfigReader) -> Fields:
@@ -305,15 +424,37 @@ def _mpt(cfg: ConfigReader) -> Fields:
     kind = attention.text("attn_type", "multihead_attention")
     if attention.integer("kv_n_heads", heads) != heads or kind != "multihead_attention":
         raise _unsupported(cfg, "only MPT with multihead_attention can be planned")
-    return _gpt_like(cfg, _layers(cfg, "n_layers"), hidden, heads, cfg.integer("expansion_ratio", 4, high=1000) * hidden,
-                     cfg.integer("max_seq_len", 2048)) | {
-        "position_embedding_type": "alibi", "add_bias_linear": False, "layernorm_bias": False}
+    return _gpt_like(
+        cfg,
+        _layers(cfg, "n_layers"),
+        hidden,
+        heads,
+        cfg.integer("expansion_ratio", 4, high=1000) * hidden,
+        cfg.integer("max_seq_len", 2048),
+    ) | {"position_embedding_type": "alibi", "add_bias_linear": False, "layernorm_bias": False}
 
 
 FAMILIES: dict[str, Callable[[ConfigReader], Fields]] = {
-    "bloom": _bloom, "deepseek_v2": _deepseek, "deepseek_v3": _deepseek, "falcon": _falcon, "gemma": _gemma, "gemma2": _gemma2,
-    "gpt2": _gpt2, "gpt_neox": _gpt_neox, "gpt_oss": _gpt_oss, "kimi_k2": _deepseek, "llama": _llama, "mistral": _mistral,
-    "mixtral": _mixtral, "mpt": _mpt, "nemotron": _nemotron, "opt": _opt, "phi3": _phi3, "qwen2": _qwen2,
-    "qwen2_moe": _qwen2_moe, "qwen3": _qwen3, "qwen3_moe": _qwen3_moe,
+    "bloom": _bloom,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "falcon": _falcon,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "gpt_oss": _gpt_oss,
+    "kimi_k2": _deepseek,
+    "llama": _llama,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "mpt": _mpt,
+    "nemotron": _nemotron,
+    "opt": _opt,
+    "phi3": _phi3,
+    "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
 }
 """`model_type` -> the function that reads that family's keys."""

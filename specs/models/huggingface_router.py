@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specs.config_reader import ConfigReader
-from specs.router import RouterNumbers
+from autoconfig.specs.models.config_reader import ConfigReader
+from autoconfig.specs.models.router import RouterNumbers
 
 
 def norm_epsilon(cfg: ConfigReader) -> float | None:

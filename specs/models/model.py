@@ -15,9 +15,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from specs.errors import InputError
-from specs.rope import RopeScaling
-from specs.router import RouterNumbers
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.rope import RopeScaling
+from autoconfig.specs.models.router import RouterNumbers
 
 ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
 POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "none")
@@ -160,12 +160,38 @@ class ModelSpec:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
-_COUNTS = ("moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "kv_lora_rank", "qk_head_dim",
-           "qk_pos_emb_head_dim", "v_head_dim", "mtp_num_layers", "num_layernorms_per_layer")
-_OPTIONAL_POSITIVE = ("rotary_base", "num_moe_experts", "q_lora_rank", "window_size", "window_attn_skip_freq",
-                      "default_seq_length", "default_global_batch_size", "published_parameters")
-_POSITIVE = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "ffn_hidden_size", "num_query_groups",
-             "kv_channels", "max_position_embeddings", "make_vocab_size_divisible_by")
+_COUNTS = (
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "kv_lora_rank",
+    "qk_head_dim",
+    "qk_pos_emb_head_dim",
+    "v_head_dim",
+    "mtp_num_layers",
+    "num_layernorms_per_layer",
+)
+_OPTIONAL_POSITIVE = (
+    "rotary_base",
+    "num_moe_experts",
+    "q_lora_rank",
+    "window_size",
+    "window_attn_skip_freq",
+    "default_seq_length",
+    "default_global_batch_size",
+    "published_parameters",
+)
+_POSITIVE = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+    "ffn_hidden_size",
+    "num_query_groups",
+    "kv_channels",
+    "max_position_embeddings",
+    "make_vocab_size_divisible_by",
+)
 
 
 def _check_positive(model: ModelSpec) -> None:
@@ -189,13 +215,18 @@ def _check_positive(model: ModelSpec) -> None:
     if model.num_layers > 10_000:
         raise InputError(f"{model.name}: num_layers={model.num_layers} is more than 10,000")
     if not model.multi_latent_attention and model.num_attention_heads % model.num_query_groups:
-        raise InputError(f"{model.name}: num_query_groups={model.num_query_groups} does not divide "
-                         f"num_attention_heads={model.num_attention_heads}")
+        raise InputError(
+            f"{model.name}: num_query_groups={model.num_query_groups} does not divide "
+            f"num_attention_heads={model.num_attention_heads}"
+        )
 
 
 def _check_choices(model: ModelSpec) -> None:
-    for name, allowed in (("activation", ACTIVATIONS), ("position_embedding_type", POSITION_EMBEDDINGS),
-                          ("normalization", ("LayerNorm", "RMSNorm"))):
+    for name, allowed in (
+        ("activation", ACTIVATIONS),
+        ("position_embedding_type", POSITION_EMBEDDINGS),
+        ("normalization", ("LayerNorm", "RMSNorm")),
+    ):
         if getattr(model, name) not in allowed:
             raise InputError(f"{model.name}: {name}={getattr(model, name)!r} is not one of {', '.join(allowed)}")
 
@@ -203,8 +234,10 @@ def _check_choices(model: ModelSpec) -> None:
 def _check_moe(model: ModelSpec) -> None:
     experts = model.num_moe_experts or 0
     if experts < 1 or not 1 <= model.moe_router_topk <= experts or model.moe_ffn_hidden_size < 1:
-        raise InputError(f"{model.name}: {experts} experts, top-k {model.moe_router_topk}, moe_ffn_hidden_size "
-                         f"{model.moe_ffn_hidden_size}: need at least one expert, 1 <= top-k <= experts and a positive size")
+        raise InputError(
+            f"{model.name}: {experts} experts, top-k {model.moe_router_topk}, moe_ffn_hidden_size "
+            f"{model.moe_ffn_hidden_size}: need at least one expert, 1 <= top-k <= experts and a positive size"
+        )
     if isinstance(model.moe_layer_freq, int):
         if model.moe_layer_freq < 1:
             raise InputError(f"{model.name}: moe_layer_freq={model.moe_layer_freq} must be at least 1")

@@ -14,15 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specs.errors import CatalogueError, UnknownNameError, UnsupportedError
-from specs.gpt3_family import gpt3_style
-from specs.huggingface import model_from_config
-from specs.model import ModelSpec
-from specs.rope import rope_scaling_of
-from specs.router import router_of
-from specs.units import parse_count
+from autoconfig.specs.errors import CatalogueError, UnknownNameError, UnsupportedError
+from autoconfig.specs.models.gpt3_family import gpt3_style
+from autoconfig.specs.models.huggingface import model_from_config
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.rope import rope_scaling_of
+from autoconfig.specs.models.router import router_of
+from autoconfig.specs.units import parse_count
 
-FOLDER = Path(__file__).parent / "catalogue" / "models"
+FOLDER = Path(__file__).parents[1] / "catalogue" / "models"
 INDEX = FOLDER / "index.json"
 HINT = "autoconfig models lists them all; a size like 13b or the path of a Hugging Face config.json also works"
 
@@ -37,9 +37,23 @@ _VARIANTS: dict[str, dict[str, object]] = {"tokendrop": {}, "dropless": {}, "w/ 
 _ENCODER_DECODER, _ENCODER = "an encoder-decoder model", "an encoder-only model"
 _RLHF, _DIFFUSION = "a reinforcement-learning job, not a model", "a diffusion model"
 _HYBRID = "a hybrid of attention and state-space layers"
-_REFUSED_KINDS = {"t5": _ENCODER_DECODER, "mt5": _ENCODER_DECODER, "ul2": _ENCODER_DECODER, "bart": _ENCODER_DECODER,
-                  "bert": _ENCODER, "roberta": _ENCODER, "rlhf": _RLHF, "grpo": _RLHF, "ppo": _RLHF, "flux": _DIFFUSION,
-                  "wan": _DIFFUSION, "mamba": _HYBRID, "jamba": _HYBRID, "nemotronh": _HYBRID, "nemotron-h": _HYBRID}
+_REFUSED_KINDS = {
+    "t5": _ENCODER_DECODER,
+    "mt5": _ENCODER_DECODER,
+    "ul2": _ENCODER_DECODER,
+    "bart": _ENCODER_DECODER,
+    "bert": _ENCODER,
+    "roberta": _ENCODER,
+    "rlhf": _RLHF,
+    "grpo": _RLHF,
+    "ppo": _RLHF,
+    "flux": _DIFFUSION,
+    "wan": _DIFFUSION,
+    "mamba": _HYBRID,
+    "jamba": _HYBRID,
+    "nemotronh": _HYBRID,
+    "nemotron-h": _HYBRID,
+}
 _REFUSED_NAME = re.compile(rf"({'|'.join(_REFUSED_KINDS)})(?![a-z])")
 
 
@@ -86,8 +100,9 @@ def resolve_model(text: str, *, paths: bool = True) -> tuple[ModelSpec, list[str
             return model, [f"model {model.name} is read from {text.strip()}"]
         refused = _REFUSED_NAME.match(_normalised(text))
         if refused:
-            raise UnsupportedError(f"model {text.strip()[:80]!r} is {_REFUSED_KINDS[refused[1]]}; only "
-                                   "decoder-only transformers can be planned") from unknown
+            raise UnsupportedError(
+                f"model {text.strip()[:80]!r} is {_REFUSED_KINDS[refused[1]]}; only decoder-only transformers can be planned"
+            ) from unknown
         size = _BARE_SIZE.fullmatch(_normalised(text))
         if size is None or len(size[1]) > 24:
             raise
@@ -102,8 +117,10 @@ def _from_size(text: str, size: str, unknown: UnknownNameError) -> tuple[ModelSp
         if known in _index():
             return load_model(known), []
     model = gpt3_style(params)
-    assumed = (f"model {text} is not in the catalogue: GPT-3-style architecture with {model.num_layers} layers, "
-               f"hidden {model.hidden_size}, {model.num_attention_heads} heads")
+    assumed = (
+        f"model {text} is not in the catalogue: GPT-3-style architecture with {model.num_layers} layers, "
+        f"hidden {model.hidden_size}, {model.num_attention_heads} heads"
+    )
     return model, [assumed]
 
 
@@ -118,8 +135,11 @@ def _find(wanted: str) -> str | None:
         return index[wanted]
     if len(wanted) < 3 or not wanted[0].isalpha():
         return None
-    hits = {canonical for alias, canonical in index.items()
-            if alias.startswith(wanted) and not (wanted[-1] in "0123456789." and alias[len(wanted)] in "0123456789.")}
+    hits = {
+        canonical
+        for alias, canonical in index.items()
+        if alias.startswith(wanted) and not (wanted[-1] in "0123456789." and alias[len(wanted)] in "0123456789.")
+    }
     return hits.pop() if len(hits) == 1 else None
 
 

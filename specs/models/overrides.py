@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specs.errors import InputError, UnknownNameError
-from specs.model import ModelSpec
+from autoconfig.specs.errors import InputError, UnknownNameError
+from autoconfig.specs.models.model import ModelSpec
 
 INTEGER_FIELDS = (
-    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "vocab_size",
-    "max_position_embeddings", "rotary_base", "make_vocab_size_divisible_by", "num_moe_experts", "moe_router_topk",
-    "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "q_lora_rank", "kv_lora_rank",
-    "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
-    "mtp_num_layers", "window_size", "window_attn_skip_freq", "default_seq_length", "default_global_batch_size",
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "vocab_size",
+    "max_position_embeddings",
+    "rotary_base",
+    "make_vocab_size_divisible_by",
+    "num_moe_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_layer_freq",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_head_dim",
+    "qk_pos_emb_head_dim",
+    "v_head_dim",
+    "mtp_num_layers",
+    "window_size",
+    "window_attn_skip_freq",
+    "default_seq_length",
+    "default_global_batch_size",
 )
 """Fields that take a whole number."""
 BOOLEAN_FIELDS = ("untie_embeddings_and_output_weights", "add_bias_linear", "add_qkv_bias", "qk_layernorm", "gated_linear_unit")
@@ -40,10 +60,14 @@ def apply_overrides(model: ModelSpec, changes: Mapping[str, object]) -> ModelSpe
 
     Raises UnknownNameError for a name that is no architecture number, InputError for a value that no model can have.
     """
-    checked = {SHORT_NAMES.get(key, key): _checked(SHORT_NAMES.get(key, key), value)
-               for key, value in changes.items() if value is not None}
-    given: dict[str, int | None] = {key: None if key in _ZERO_MEANS_NONE and value == 0 else value
-                                    for key, value in checked.items()}
+    checked = {
+        SHORT_NAMES.get(key, key): _checked(SHORT_NAMES.get(key, key), value)
+        for key, value in changes.items()
+        if value is not None
+    }
+    given: dict[str, int | None] = {
+        key: None if key in _ZERO_MEANS_NONE and value == 0 else value for key, value in checked.items()
+    }
     given = {key: value for key, value in given.items() if value != getattr(model, key)}
     if not given:
         return model
@@ -59,8 +83,12 @@ def _checked(name: str, value: object) -> int | bool:
             return value
         raise InputError(f"{name}={value!r} must be true or false")
     if name not in INTEGER_FIELDS:
-        raise UnknownNameError("architecture number", name, [*INTEGER_FIELDS, *BOOLEAN_FIELDS, *SHORT_NAMES],
-                               "names are Megatron's flags with _ for -")
+        raise UnknownNameError(
+            "architecture number",
+            name,
+            [*INTEGER_FIELDS, *BOOLEAN_FIELDS, *SHORT_NAMES],
+            "names are Megatron's flags with _ for -",
+        )
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal() and len(value.strip()) < 20:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -83,8 +111,10 @@ def _attention(model: ModelSpec, given: Mapping[str, object]) -> dict[str, objec
     follows = model.kv_channels * model.num_attention_heads == model.hidden_size and not model.multi_latent_attention
     if follows and "kv_channels" not in given and {"hidden_size", "num_attention_heads"} & set(given):
         if hidden % heads:
-            raise InputError(f"{model.name}: hidden_size={hidden} is not a multiple of num_attention_heads={heads}; "
-                             "change one of them or give kv_channels")
+            raise InputError(
+                f"{model.name}: hidden_size={hidden} is not a multiple of num_attention_heads={heads}; "
+                "change one of them or give kv_channels"
+            )
         derived["kv_channels"] = hidden // heads
     return derived
 
@@ -114,8 +144,10 @@ def _experts(model: ModelSpec, given: Mapping[str, object]) -> dict[str, object]
     if isinstance(pattern, tuple) and layers != model.num_layers and "moe_layer_freq" not in given:
         dense = pattern.index(1) if 1 in pattern else len(pattern)
         if 0 in pattern[dense:]:
-            raise InputError(f"{model.name}: its mixture-of-experts layers follow a pattern of {model.num_layers} layers that "
-                             "cannot be stretched; give moe_layer_freq too")
+            raise InputError(
+                f"{model.name}: its mixture-of-experts layers follow a pattern of {model.num_layers} layers that "
+                "cannot be stretched; give moe_layer_freq too"
+            )
         if 0 < layers <= 10_000:
             derived["moe_layer_freq"] = tuple(int(i >= dense) for i in range(layers))
     return derived

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from specs.model import ModelSpec
+from autoconfig.specs.models.model import ModelSpec
 
 Number = Any
 """int, float or NumPy array: formulas take all three."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 ROPE_SCALINGS = ("llama3", "linear", "yarn", "other")
 """llama3: by wavelength (Llama 3.1); linear: positions over a factor; yarn: Peng et al. 2023 (arXiv:2309.00071); other: a way

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from specs.errors import CatalogueError, UnknownNameError
+from autoconfig.specs.errors import CatalogueError, UnknownNameError
 
 DEFAULT_ENGINE = "trtllm-1.2"
 
@@ -69,7 +69,7 @@ class EngineSpec:
 
 def engine_names() -> list[str]:
     """Canonical names, sorted."""
-    folder = resources.files("specs") / "catalogue" / "engines"
+    folder = resources.files("autoconfig.specs") / "catalogue" / "engines"
     return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
 
 
@@ -112,7 +112,7 @@ def _release(text: str) -> int | None:
 
 @cache
 def _load(name: str) -> EngineSpec:
-    text = (resources.files("specs") / "catalogue" / "engines" / f"{name}.json").read_text(encoding="utf-8")
+    text = (resources.files("autoconfig.specs") / "catalogue" / "engines" / f"{name}.json").read_text(encoding="utf-8")
     data: dict[str, Any] = json.loads(text)
     unknown = set(data) - {f.name for f in fields(EngineSpec)}
     if unknown or data.get("name") != name:

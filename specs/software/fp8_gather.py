@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.numerics import Numerics
-from specs.parameters import Number
-from specs.software import SoftwareStack
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software import SoftwareStack
 
 
 def gathers_fp8(numerics: Numerics, stack: SoftwareStack, fsdp: Number) -> Number:

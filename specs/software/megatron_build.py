@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specs.model import ModelSpec
+from autoconfig.specs.models.model import ModelSpec
 
 
 def all_biases(model: ModelSpec) -> bool:

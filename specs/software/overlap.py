@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from specs.cluster import ClusterSpec
-from specs.model import ModelSpec
-from specs.numerics import Numerics
-from specs.parameters import Number
-from specs.software import SoftwareStack
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software import SoftwareStack
 
 BLACKWELL = 10.0
 """Compute capability."""

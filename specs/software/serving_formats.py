@@ -8,9 +8,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from specs.errors import UnknownNameError
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
+from autoconfig.specs.errors import UnknownNameError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
 
 WEIGHT_BYTES = {
     "bf16": 2.0,
@@ -119,6 +119,6 @@ def module_formats(model: ModelSpec, weights: str, gpu: GpuSpec) -> ModuleFormat
 
 @cache
 def _checkpoints() -> dict[str, Any]:
-    text = (resources.files("specs") / "catalogue" / "checkpoints.json").read_text(encoding="utf-8")
+    text = (resources.files("autoconfig.specs") / "catalogue" / "checkpoints.json").read_text(encoding="utf-8")
     data: dict[str, Any] = json.loads(text)["checkpoints"]
     return data

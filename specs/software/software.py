@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specs.errors import CatalogueError
+from autoconfig.specs.errors import CatalogueError
 
 DISPATCHERS = ("alltoall", "deepep", "hybridep")
 

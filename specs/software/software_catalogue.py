@@ -8,8 +8,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from specs.errors import CatalogueError, UnknownNameError
-from specs.software import SoftwareStack, StackMemory, StackTime
+from autoconfig.specs.errors import CatalogueError, UnknownNameError
+from autoconfig.specs.software.software import SoftwareStack, StackMemory, StackTime
 
 DEFAULT_STACK = "transformer-engine"
 SUPPORT_FLAGS = {
@@ -30,7 +30,7 @@ SUPPORT_FLAGS = {
 
 @cache
 def _raw(name: str) -> dict[str, Any]:
-    text = (resources.files("specs") / "catalogue" / "software" / f"{name}.json").read_text(encoding="utf-8")
+    text = (resources.files("autoconfig.specs") / "catalogue" / "software" / f"{name}.json").read_text(encoding="utf-8")
     data: dict[str, Any] = json.loads(text)
     if data["name"] != name:
         raise CatalogueError(f"software/{name}.json says its name is {data['name']!r}")
@@ -45,7 +45,7 @@ def _raw(name: str) -> dict[str, Any]:
 
 def software_names() -> list[str]:
     """Canonical names, sorted."""
-    folder = resources.files("specs") / "catalogue" / "software"
+    folder = resources.files("autoconfig.specs") / "catalogue" / "software"
     return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
 
 

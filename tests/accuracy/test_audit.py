@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import InputError
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from autoconfig.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, audit_file, audit_rows, read_rows
-from autoconfig.audit_report import audit_json
-from autoconfig.measured import published_rows
-from autoconfig.recipe_rows import family_of_recipe, model_of_recipe, read_recipe
-from specs.errors import InputError
+from autoconfig.accuracy.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, audit_file, audit_rows, read_rows
+from autoconfig.render.audit import audit_json
+from autoconfig.render.training_json import schema
+from autoconfig.runs.recipe_row import family_of_recipe, model_of_recipe, read_recipe
+from autoconfig.runs.training_row import published_rows
 
 TABLE = Path(__file__).parents[2] / "autoconfig" / "data" / "published" / "nvidia_recipes.csv"
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.units import GIB
 
-from autoconfig.measured import Case, published_rows, read_case
-from autoconfig.nvidia_rows import nvidia_cases
-from autoconfig.validation_memory import OOM_SOURCE
-from memory_model.predict import MemoryEstimate, estimate_memory
-from specs.errors import InputError
-from specs.layouts import layouts_of
-from specs.parameters import total_parameters
-from specs.units import GIB
+from autoconfig.accuracy.memory import OOM_SOURCE
+from autoconfig.runs.nvidia_row import nvidia_cases
+from autoconfig.runs.training_row import Case, published_rows, read_case
 
 STATE = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "dummy_weight_gradients", "workspace_bytes")
 NOT_DESCRIBED = {

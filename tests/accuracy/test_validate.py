@@ -9,22 +9,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from autoconfig.time_model.calibration import NAMES
 
-from autoconfig.confidence import Band, band_of, narrowed
-from autoconfig.fit import refine
-from autoconfig.headlines import FAR, headlines
-from autoconfig.measured import published_rows
-from autoconfig.observe import observe, useful_for_calibration
-from autoconfig.validate import Sections, Validation, judged_lines, validate
-from autoconfig.validation_bands import band_from, bands_of, coverage, of_training, weighted_quantile
-from autoconfig.validation_decisions import decisions
-from autoconfig.validation_html import page
-from autoconfig.validation_lines import lines_of
-from autoconfig.validation_memory import best_offset
-from autoconfig.validation_plans import not_printed
-from autoconfig.validation_report import line_sheet, reading_sheet, sheets
-from autoconfig.validation_runs import Constants, Predicted, paper_of, predictions, published_runs
-from time_model.calibration import NAMES
+from autoconfig.accuracy.bands import band_from, bands_of, coverage, of_training, weighted_quantile
+from autoconfig.accuracy.decisions import decisions
+from autoconfig.accuracy.headlines import FAR, headlines
+from autoconfig.accuracy.html import page
+from autoconfig.accuracy.lines import lines_of
+from autoconfig.accuracy.memory import best_offset
+from autoconfig.accuracy.plans import not_printed
+from autoconfig.accuracy.runs import Constants, Predicted, paper_of, predictions, published_runs
+from autoconfig.accuracy.sheets import line_sheet, reading_sheet, sheets
+from autoconfig.accuracy.validate import Sections, Validation, judged_lines, validate
+from autoconfig.calibration.fit import refine
+from autoconfig.calibration.observe import observe, useful_for_calibration
+from autoconfig.runs.training_row import published_rows
+from autoconfig.training.confidence import Band, band_of, narrowed
 
 NOT_REACHED = {"90 % bands: median half-width, sources equal"}
 """Lines that docs/accuracy.md says NO to: a third of the sources are mixtures of experts, which scatter three times as much."""
@@ -318,8 +318,8 @@ def test_bad_options(options: list[str], autoconfig: SimpleNamespace) -> None:
 
 
 def test_runs_added_after_the_formulas_are_in_no_fit_and_printed():
-    from autoconfig.observe import all_published_rows
-    from autoconfig.validation_unseen import unseen_runs
+    from autoconfig.accuracy.unseen import unseen_runs
+    from autoconfig.calibration.observe import all_published_rows
 
     runs = unseen_runs()
     assert len(runs) == 15 and not {run.id for run in runs} & {row["id"] for row in all_published_rows()}

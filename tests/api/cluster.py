@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+from autoconfig.api.answers import answer
+from autoconfig.api.wire.bodies import PlansBody, read_body
 
-from api.answers import answer
-from api.bodies import PlansBody, read_body
 from tests.api.conftest import ROOT, Running, environment, start
 
 QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "top": 3}

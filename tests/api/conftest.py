@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "profiler"))  # its helpers: tests are no packages
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))  # its helpers: tests are no packages
 PATIENCE = 60.0
 
 

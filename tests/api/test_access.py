@@ -11,10 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-
-from api.access import SCOPES, RateLimit
-from api.app import create_app, every_route
-from api.settings import ServiceSettings
+from autoconfig.api.access import SCOPES, RateLimit
+from autoconfig.api.app import create_app, every_route
+from autoconfig.api.settings import ServiceSettings
 
 from tests.api.conftest import ROOT, Running, autoconfig, environment  # isort: skip - it puts the helpers below on the path
 from study_help import fake_python
@@ -141,7 +140,7 @@ def test_rate_limit(services):
 
 def test_the_bucket_fills_again(monkeypatch):
     moment = [0.0]
-    monkeypatch.setattr("api.access.time.monotonic", lambda: moment[0])
+    monkeypatch.setattr("autoconfig.api.access.time.monotonic", lambda: moment[0])
     limit = RateLimit(2.0)
     assert [limit.wait("a") for _ in range(4)] == [0.0] * 4
     assert limit.wait("a") == pytest.approx(0.5) and limit.wait("b") == 0.0

@@ -7,14 +7,14 @@ import json
 import re
 
 import pytest
+from autoconfig.api.routes.answers import CHECK_EXAMPLE, RUN_EXAMPLE
 from jsonschema import Draft202012Validator
 
-from api.routes_answers import CHECK_EXAMPLE, RUN_EXAMPLE
-from autoconfig.answer_json import schema
-from autoconfig.page_files import media_type, page_text, served_names
-from autoconfig.question import Request
-from autoconfig.service import explain
-from autoconfig.timeline import timeline
+from autoconfig.core.timeline import timeline
+from autoconfig.render.page_files import media_type, page_text, served_names
+from autoconfig.render.training_json import schema
+from autoconfig.training.answer import explain
+from autoconfig.training.question import Request
 from tests.api.conftest import autoconfig
 
 pytestmark = pytest.mark.xdist_group("api")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from autoconfig.api.access import create_key
+from autoconfig.api.store import engine_of
 
-from api.access import create_key
-from api.store import engine_of
 from tests.api.cluster import QUESTION, begin_worker, ended, wait_for
 from tests.api.conftest import ROOT, start
 

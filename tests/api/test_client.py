@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from autoconfig.api.routes.answers import CHECK_EXAMPLE
+from autoconfig.api.wire.bodies import ExportBody, PlansBody
 
-from api.bodies import ExportBody, PlansBody
-from api.routes_answers import CHECK_EXAMPLE
 from autoconfig.client import CHOOSING, Client, ServiceError
 from tests.api.conftest import autoconfig
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from autoconfig.api.deployments import request_from
+from autoconfig.api.routes.deployments import DeploymentsBody, components
+from autoconfig.specs.errors import InputError
 from jsonschema import Draft202012Validator
 
-from api.deployments import request_from
-from api.routes_deployments import DeploymentsBody, components
-from autoconfig.answer_json import schema
-from specs.errors import InputError
+from autoconfig.render.training_json import schema
 from tests.api.conftest import autoconfig
 
 QUESTION = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "simulate": 1, "top": 3}

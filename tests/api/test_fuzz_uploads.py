@@ -11,14 +11,14 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
+from autoconfig.api.answers import answer
+from autoconfig.api.routes.answers import CHECK_EXAMPLE
+from autoconfig.api.routes.measurements import MEASUREMENT_EXAMPLE
+from autoconfig.api.wire import bodies
+from autoconfig.api.wire.bodies import BodyError, read_body
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from api import bodies
-from api.answers import answer
-from api.bodies import BodyError, read_body
-from api.routes_answers import CHECK_EXAMPLE
-from api.routes_measurements import MEASUREMENT_EXAMPLE
 from tests.api.conftest import ROOT
 
 FEW, PIECES, EACH = 60, 8, 2_500
@@ -27,7 +27,7 @@ HANG_SECONDS = 30
 """As long as the service lets an answer take."""
 PLAN = "tp=1,pp=1,mbs=1"
 WORK = {"seq_length": 1024, "global_batch_size": 64}
-SCRIPTS = [path.read_text() for path in sorted((ROOT / "tests/autoconfig/scripts").glob("*.sh"))]
+SCRIPTS = [path.read_text() for path in sorted((ROOT / "tests/megatron/scripts").glob("*.sh"))]
 CLUSTER = json.loads((ROOT / "docs/examples/cluster.json").read_text())
 CONFIGS = [one["config"] for one in json.loads((ROOT / "tests/specs/huggingface_configs.json").read_text()).values()]
 SMALL = {"gpu": "h100-sxm-80gb", "gpus": 8}

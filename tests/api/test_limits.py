@@ -10,11 +10,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
+from autoconfig.api.http import protocol
+from autoconfig.api.http.limits import Limits
 from starlette.requests import Request
 from starlette.responses import Response
-
-from api import protocol
-from api.limits import Limits
 
 pytestmark = pytest.mark.xdist_group("api")
 HEAD = b"POST /v1/plans HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

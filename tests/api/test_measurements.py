@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from autoconfig.api.routes.measurements import MEASUREMENT_EXAMPLE
 
-from api.routes_measurements import MEASUREMENT_EXAMPLE
-from autoconfig.calibrate import calibrate_file
+from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.client import Client, ServiceError
 from tests.api.conftest import autoconfig
 from tests.api.test_access import make_key

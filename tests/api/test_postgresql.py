@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from autoconfig.api import measurements, searches
+from autoconfig.api.store import dbos_url, engine_of
 from dbos import DBOSClient
 
-from api import measurements, searches
-from api.store import dbos_url, engine_of
 from tests.api.cluster import QUESTION, run_with_kills
 from tests.api.conftest import start
 

@@ -18,18 +18,19 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from autoconfig.api import searches
+from autoconfig.api.store import WORKERS, engine_of
+from autoconfig.api.wire.bodies import read_search
+from autoconfig.api.work import profile
+from autoconfig.api.work.tasks import LeavingError, Task
+from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.lock import take
+from autoconfig.specs.errors import FileError
 from jsonschema import Draft202012Validator
 from optuna.trial import TrialState
 
-from api import profile, searches
-from api.bodies import read_search
-from api.store import WORKERS, engine_of
-from api.tasks import LeavingError, Task
-from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
-from profiler.errors import RunnerError
-from profiler.lock import take
-from specs.errors import FileError
+from autoconfig.study.training.session import Options
 from tests.api.cluster import begin_worker, copied, ended, wait_for
 
 from tests.api.conftest import ROOT, Running, start  # isort: skip - it puts the helpers below on the path

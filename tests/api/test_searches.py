@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import sqlalchemy as sa
+from autoconfig.api import searches
+from autoconfig.api.app import create_app
+from autoconfig.api.settings import ServiceSettings
+from autoconfig.api.store import WORKERS, dbos_url, engine_of
+from autoconfig.api.wire.bodies import read_search
 from dbos import DBOSClient
 
-from api import searches
-from api.app import create_app
-from api.bodies import read_search
-from api.settings import ServiceSettings
-from api.store import WORKERS, dbos_url, engine_of
 from tests.api.cluster import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
 pytestmark = pytest.mark.xdist_group("api")

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, NAMES, Calibration, parse, shipped, to_json
 
-from autoconfig.calibrate import calibrate_file, published_calibration, write_calibration
-from autoconfig.calibration_file import calibrated, named_calibration, read_calibration
-from autoconfig.confidence import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
-from autoconfig.measured import published_rows, read_case
-from autoconfig.observe import predicted_seconds
-from autoconfig.question import Request, understand
-from specs.errors import InputError
-from time_model.calibration import DOCUMENTED_DEFAULTS, NAMES, Calibration, parse, shipped, to_json
+from autoconfig.calibration.calibrate import calibrate_file, published_calibration, write_calibration
+from autoconfig.calibration.observe import predicted_seconds
+from autoconfig.planning.calibration_file import calibrated, named_calibration, read_calibration
+from autoconfig.runs.training_row import published_rows, read_case
+from autoconfig.training.confidence import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
+from autoconfig.training.question import Request, understand
 
 SLOWER = 1.2
 ROWS = [row for row in published_rows() if row["source"] == "Narayanan2021-Table1"]

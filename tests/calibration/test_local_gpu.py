@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from autoconfig.specs.hardware.local_cpu import cpu_name
+from autoconfig.specs.hardware.operator_table import COMMAND, KIND, local_folder
 
-from autoconfig import local_benchmark
-from specs.local_cpu import cpu_name
-from specs.operator_table import COMMAND, KIND, local_folder
+from autoconfig.calibration import local as local_benchmark
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 QUESTION = (

@@ -8,15 +8,15 @@ import sys
 import time
 
 import pytest
+from autoconfig.specs.hardware.gpu_catalogue import gpu_ids
+from autoconfig.specs.models.model_catalogue import model_names
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.software.software_catalogue import software_names
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from autoconfig.cli import cli
-from autoconfig.rules import RULE_TEXT
-from specs.gpu_catalogue import gpu_ids
-from specs.model_catalogue import model_names
-from specs.plan import parse_plan
-from specs.software_catalogue import software_names
+from autoconfig.cli.main import cli
+from autoconfig.render.training_json import schema
+from autoconfig.training.rules import RULE_TEXT
 
 SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--gpu", "a100-80gb", "--seq-length", "1024",
          "--global-batch-size", "16")  # fmt: skip
@@ -317,7 +317,7 @@ def test_other_commands_refuse_bad_input_too(autoconfig, arguments, says):
 
 
 def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, autoconfig):
-    monkeypatch.setattr("autoconfig.service.search", lambda *_: 1 / 0)
+    monkeypatch.setattr("autoconfig.training.answer.search", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         autoconfig.run("search", *SMALL)
 

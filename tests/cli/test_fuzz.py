@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from autoconfig.cli import cli
+from autoconfig.cli.main import cli
+from autoconfig.render.training_json import schema
 
 NAMED_APART = {"--model", "--output", "--cluster", "--gpus"}
 FLAGS = {

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.plan import SHORT_TO_LONG
 
-from autoconfig.cli import cli
-from specs.plan import SHORT_TO_LONG
+from autoconfig.cli.main import cli
 
 DOCS = Path(__file__).parents[2] / "docs"
 

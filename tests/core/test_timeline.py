@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoconfig.question import Request
-from autoconfig.service import explain
-from autoconfig.timeline import chunk_seconds, rank_order, simulate, timeline
+from autoconfig.core.timeline import chunk_seconds, rank_order, simulate, timeline
+from autoconfig.training.answer import explain
+from autoconfig.training.question import Request
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 5))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from autoconfig.specs.errors import UnsupportedError
 
-from autoconfig.serving.export import export_texts
-from specs.errors import UnsupportedError
+from autoconfig.engines.export import export_texts
 from tools.judge.engine_arguments import arguments_of
 from tools.judge.serving_plans import deployments
 

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from profiler.folder import JobFolder
-from profiler.runner import Life, Runner
-from specs.job import Job
-from specs.model_catalogue import load_model
-from specs.numerics import Workload
-from specs.plan import TrainPlan
+from autoconfig.profiler.folder import JobFolder
+from autoconfig.profiler.runner import Life, Runner
+from autoconfig.specs.job import Job
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Workload
+from autoconfig.specs.plan import TrainPlan
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 DEADLINE_S = 120.0

@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from specs.job import read_job  # noqa: E402
-from specs.measurement import Measurement, RankFigures, measurement_text, step_statistics  # noqa: E402
+from autoconfig.specs.job import read_job  # noqa: E402
+from autoconfig.specs.measurement import Measurement, RankFigures, measurement_text, step_statistics  # noqa: E402
 
 MEASURE, HANG, DIE, GARBAGE, OTHERS, OUT_OF_MEMORY, HIDE, SLOW, FAIL = range(9)
 BEHAVIOUR = {

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import optuna
+from autoconfig.profiler.processes import MARK
 from job_help import STAND_IN
 from optuna.trial import TrialState
 
-from autoconfig.question import Request, understand
-from autoconfig.search import rank_plans
 from autoconfig.study.candidates import candidates_of
 from autoconfig.study.storage import opened, sqlite_url
-from profiler.processes import MARK
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rank import rank_plans
 
 ROOT = Path(__file__).parents[2]
 QUESTION = {

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.plan import parse_plan
 
-from autoconfig.export.scripts import TORCHRUN_SCRIPT
-from autoconfig.export.write import export_texts, write_export
-from autoconfig.question import Request, understand
-from specs.plan import parse_plan
+from autoconfig.megatron.scripts import TORCHRUN_SCRIPT
+from autoconfig.planning.export_files import export_texts, write_export
+from autoconfig.training.question import Request, understand
 
 ROOT = Path(__file__).parents[2]
 TINY = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}

@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.plan import parse_plan
 
-from autoconfig.evaluate import report_plan
-from autoconfig.export.argument import words
-from autoconfig.export.arguments import mock_arguments, train_arguments
-from autoconfig.export.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
-from autoconfig.export.write import export_texts, write_export
-from autoconfig.question import Request, understand
-from autoconfig.search import rank_plans
-from specs.plan import parse_plan
+from autoconfig.megatron.argument import words
+from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
+from autoconfig.megatron.write import mock_arguments, train_arguments
+from autoconfig.planning.export_files import export_texts, write_export
+from autoconfig.training.price import report_plan
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rank import rank_plans
 from tools.judge.agreement import Judged
 from tools.judge.capture import launch_of
 from tools.judge.sample import Case
@@ -165,7 +165,7 @@ def test_an_unknown_argument_is_refused(judge):
 
 
 def test_the_page_is_that_of_these_rules():
-    from autoconfig.rules import RULE_TEXT
+    from autoconfig.training.rules import RULE_TEXT
 
     page = (Path(__file__).parents[2] / "docs" / "legality.md").read_text(encoding="utf-8")
     assert all(f"| {rule} |" in page for rule in RULE_TEXT)

@@ -1,13 +1,13 @@
 """Megatron-FSDP's own rules, as `check` has them, put to megatron-core."""
 
 import pytest
+from autoconfig.specs.plan import parse_plan
 
-from autoconfig.argument_list import split_arguments
-from autoconfig.export.argument import words
-from autoconfig.export.arguments import mock_arguments
-from autoconfig.megatron_fsdp import connections_violation, fsdp_violations
-from autoconfig.question import Request, understand
-from specs.plan import parse_plan
+from autoconfig.megatron.argument import words
+from autoconfig.megatron.argument_list import split_arguments
+from autoconfig.megatron.fsdp_rules import connections_violation, fsdp_violations
+from autoconfig.megatron.write import mock_arguments
+from autoconfig.training.question import Request, understand
 
 FSDP = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy"]
 SOUND = [*FSDP, "optim_grads_params", "--ckpt-format", "fsdp_dtensor"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from autoconfig.audit import ILLEGAL
-from autoconfig.row_cells import cell
+from autoconfig.accuracy.audit import ILLEGAL
+from autoconfig.runs.cells import cell
 from tools.judge.recipes import audited_recipes, judged_recipes
 
 

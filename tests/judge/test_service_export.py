@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoconfig.client import Client
-from autoconfig.export.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
+from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from tests.api.conftest import start
 from tools.judge.capture import launch_of
 

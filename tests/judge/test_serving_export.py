@@ -4,9 +4,9 @@ import argparse
 
 import pytest
 
-from autoconfig.serving.export import export_texts
+from autoconfig.engines.export import export_texts
+from autoconfig.serving.answer import answer
 from autoconfig.serving.question import ServeRequest
-from autoconfig.serving.service import answer
 from tools.judge.engine_arguments import arguments_of
 
 

@@ -3,20 +3,20 @@
 import warnings
 
 import pytest
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.software.software_catalogue import load_stack
 
-from autoconfig.rules import Setting
-from autoconfig.trace import compare, trace_request
-from autoconfig.trace_process import Traces
-from specs.cluster import cluster_of
-from specs.gpu_catalogue import load_gpu
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import parse_plan
-from specs.software_catalogue import load_stack
+from autoconfig.core.trace import compare, trace_request
+from autoconfig.core.trace_process import Traces
+from autoconfig.training.rules import Setting
 
 with warnings.catch_warnings():  # torch and megatron-core warn at import
     warnings.simplefilter("ignore")
-    from trainer.trace import trace_rank
+    from autoconfig.trainer.tracing.trace import trace_rank
 
 
 @pytest.mark.parametrize(

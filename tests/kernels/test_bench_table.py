@@ -8,25 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from kernels.bench_attention import attention_flops
-from kernels.bench_collectives import KINDS, group_sizes, ring_factor
-from kernels.bench_device import BenchDevice
-from kernels.bench_memory import CHAIN
-from kernels.bench_sizes import CPU, QUICK, SETS, coarse
-from kernels.bench_state import Results
-from kernels.bench_table import collective_terms, score_gemm_rate
-from kernels.bench_timing import Timing, summary
-from specs.cluster import cluster_of
-from specs.errors import InputError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import load_gpu
-from specs.operator_table import gpu_of_table, read_operator_table
-from time_model.attention import flash_attention_seconds, table_flash_efficiency
-from time_model.collectives import collective_seconds, links_of, send_seconds
-from time_model.efficiency import efficiency_of, formula_efficiency_of
-from time_model.gemm import gemm_seconds, grouped_gemm_seconds
-from time_model.placement import Group
+from autoconfig.kernels.bench.attention import attention_flops
+from autoconfig.kernels.bench.collectives import KINDS, group_sizes, ring_factor
+from autoconfig.kernels.bench.device import BenchDevice
+from autoconfig.kernels.bench.memory import CHAIN
+from autoconfig.kernels.bench.sizes import CPU, QUICK, SETS, coarse
+from autoconfig.kernels.bench.state import Results
+from autoconfig.kernels.bench.table import collective_terms, score_gemm_rate
+from autoconfig.kernels.bench.timing import Timing, summary
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
+from autoconfig.time_model.hardware.efficiency import efficiency_of, formula_efficiency_of
+from autoconfig.time_model.network.collectives import collective_seconds, links_of, send_seconds
+from autoconfig.time_model.network.placement import Group
+from autoconfig.time_model.operators.attention import flash_attention_seconds, table_flash_efficiency
+from autoconfig.time_model.operators.gemm import gemm_seconds, grouped_gemm_seconds
 
 PEAK, COPY, LAUNCH = 1e12, 50e9, 2e-6
 ALPHA, LINK, SQRT = 50e-6, 3e9, 2e-8
@@ -195,11 +194,11 @@ def test_a_known_gpu_keeps_its_published_numbers_and_what_was_not_measured(tmp_p
 
 def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> None:
     """SDPA's flash2 measured on Hopper: a flash3 stack is faster by the ratio of the published shares."""
-    from specs.model_catalogue import load_model
-    from specs.numerics import Numerics, Workload
-    from specs.software_catalogue import load_stack
-    from time_model.job import Job
-    from time_model.layer import _flash_rate
+    from autoconfig.specs.models.model_catalogue import load_model
+    from autoconfig.specs.numerics import Numerics, Workload
+    from autoconfig.specs.software.software_catalogue import load_stack
+    from autoconfig.time_model.job import Job
+    from autoconfig.time_model.operators.layer import _flash_rate
 
     gpu, stack = saved(tmp_path / "h100.json", device=H100), load_stack("transformer-engine")
     rates = {}
@@ -216,10 +215,10 @@ def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> 
 
 
 def test_fp32_has_tables_of_its_own(tmp_path: Path) -> None:
-    from specs.model_catalogue import load_model
-    from specs.numerics import Numerics, Workload
-    from specs.software_catalogue import load_stack
-    from time_model.job import Job
+    from autoconfig.specs.models.model_catalogue import load_model
+    from autoconfig.specs.numerics import Numerics, Workload
+    from autoconfig.specs.software.software_catalogue import load_stack
+    from autoconfig.time_model.job import Job
 
     gpu = saved(tmp_path / "t.json", precision="fp32")
     job = Job(

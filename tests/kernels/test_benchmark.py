@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from kernels import benchmark
-from kernels.bench_sizes import TINY
-from kernels.bench_state import Results
-from specs.operator_table import gpu_of_table, read_operator_table
-from time_model.efficiency import efficiency_of
-from time_model.gemm import gemm_seconds
+from autoconfig.kernels import benchmark
+from autoconfig.kernels.bench.sizes import TINY
+from autoconfig.kernels.bench.state import Results
+from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
+from autoconfig.time_model.hardware.efficiency import efficiency_of
+from autoconfig.time_model.operators.gemm import gemm_seconds
 
 ROOT = Path(__file__).parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -31,7 +30,7 @@ TINY_RUN = ("--device", "cpu", "--set", "tiny", "--ranks", "1")
 def start(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
     own = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "kernels.benchmark", *arguments],
+        [sys.executable, "-P", "-m", "autoconfig.kernels.benchmark", *arguments],
         env=own,
         text=True,
         stdout=subprocess.PIPE,
@@ -110,7 +109,7 @@ def test_collectives_over_gloo(measured: Path) -> None:
 def test_provenance(measured: Path) -> None:
     data = read_operator_table(measured)
     said = data["provenance"]
-    assert said["tool"] == "kernels.benchmark" and said["set"] == "tiny" and said["seconds"] > 0
+    assert said["tool"] == "autoconfig.kernels.benchmark" and said["set"] == "tiny" and said["seconds"] > 0
     assert said["software"]["torch"] and said["software"]["cuda"] is None and said["started"] <= said["finished"]
     assert data["device"]["type"] == "cpu" and data["device"]["threads"] == 1
     assert data["kernels"]["attention.bf16"] == "torch SDPA flash"

@@ -4,8 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from kernels import nvml
+from autoconfig.kernels import nvml
 
 
 class NVMLError(Exception):

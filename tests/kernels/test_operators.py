@@ -14,10 +14,9 @@ import warnings
 with warnings.catch_warnings():  # megatron-core warns of everything optional that is not installed
     warnings.simplefilter("ignore")
     import torch
-
-    from kernels.attention import FlashAttention
-    from kernels.context_parallel import local_chunks, sequence_share
-    from kernels.norm import ParallelNorm
+    from autoconfig.kernels.attention import FlashAttention
+    from autoconfig.kernels.context_parallel import local_chunks, sequence_share
+    from autoconfig.kernels.norm import ParallelNorm
 
 
 def config(**changes):

@@ -7,20 +7,20 @@ import os
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import parse_plan
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from autoconfig.check import check, flag_changes, plan_flags
-from autoconfig.check_input import CheckRequest, read_check
-from autoconfig.evaluate import report_plan, violations
-from autoconfig.export.plan_json import plan_text
-from autoconfig.export.scripts import torchrun_script
-from autoconfig.nearest_plan import changed_keys, nearest_legal
-from autoconfig.question import understand
-from autoconfig.script_edit import edited_text, improved_text
-from autoconfig.search import rank_plans
-from specs.errors import InputError
-from specs.plan import parse_plan
+from autoconfig.megatron.check import check, flag_changes, plan_flags
+from autoconfig.megatron.check_input import CheckRequest, read_check
+from autoconfig.megatron.edit import edited_text, improved_text
+from autoconfig.megatron.plan_json import plan_text
+from autoconfig.megatron.scripts import torchrun_script
+from autoconfig.render.training_json import schema
+from autoconfig.training.nearest import changed_keys, nearest_legal
+from autoconfig.training.price import report_plan, violations
+from autoconfig.training.question import understand
+from autoconfig.training.rank import rank_plans
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MODEL = """MODEL=(

@@ -11,22 +11,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.models.rope import RopeScaling
+from autoconfig.specs.plan import parse_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoconfig.check_input import CheckRequest, read_check
-from autoconfig.evaluate import report_plan
-from autoconfig.export.argument import words
-from autoconfig.export.arguments import mock_arguments
-from autoconfig.export.model_arguments import pattern_text
-from autoconfig.export.plan_json import plan_text, read_plan_text
-from autoconfig.export.run_arguments import environment, tp_comm_overlap
-from autoconfig.export.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, quoted, sbatch_script, slug, torchrun_script
-from autoconfig.export.write import PLAN_FILE
-from autoconfig.question import Request, understand
-from specs.errors import UnsupportedError
-from specs.plan import parse_plan
-from specs.rope import RopeScaling
+from autoconfig.megatron.argument import words
+from autoconfig.megatron.check_input import CheckRequest, read_check
+from autoconfig.megatron.plan_json import plan_text, read_plan_text
+from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, quoted, sbatch_script, slug, torchrun_script
+from autoconfig.megatron.write import mock_arguments
+from autoconfig.megatron.write_model import pattern_text
+from autoconfig.megatron.write_run import environment, tp_comm_overlap
+from autoconfig.planning.export_files import PLAN_FILE
+from autoconfig.training.price import report_plan
+from autoconfig.training.question import Request, understand
 
 SHELLCHECK = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
 PLANS = {

@@ -2,14 +2,14 @@
 
 
 import pytest
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
 
-from autoconfig.argument_list import known_arguments, name_hint, split_arguments
-from autoconfig.megatron_arguments import Overrides, read_arguments
-from autoconfig.megatron_model import read_pattern
-from autoconfig.pipeline_split import layout_chunks, split_of_layout
-from specs.cluster import cluster_of
-from specs.errors import InputError, UnsupportedError
-from specs.gpu_catalogue import load_gpu
+from autoconfig.megatron.argument_list import known_arguments, name_hint, split_arguments
+from autoconfig.megatron.read import Overrides, read_arguments
+from autoconfig.megatron.read_model import read_pattern
+from autoconfig.training.pipeline_split import layout_chunks, split_of_layout
 
 SMALL = (
     "--num-layers 8 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --vocab-size 1000 "

@@ -5,17 +5,17 @@ import json
 import os
 
 import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import parse_plan
+from autoconfig.time_model.calibration import shipped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from autoconfig.calibration_file import calibrated
-from autoconfig.evaluate import report_plan
-from autoconfig.export.plan_json import plan_text, read_plan_text
-from specs.errors import InputError
-from specs.plan import parse_plan
-from time_model.calibration import shipped
+from autoconfig.megatron.plan_json import plan_text, read_plan_text
+from autoconfig.planning.calibration_file import calibrated
+from autoconfig.render.training_json import schema
+from autoconfig.training.price import report_plan
 
 PLANS = {
     "dense": ("tp=2,pp=2,vpp=3,mbs=1,sp=1,recompute=selective:core_attn+layernorm", {}),

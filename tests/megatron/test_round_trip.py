@@ -7,21 +7,21 @@ import random
 
 import numpy as np
 import pytest
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.models.model_catalogue import model_names
+from autoconfig.specs.plan import parse_plan
 
-from autoconfig.argument_list import split_arguments
-from autoconfig.check import check
-from autoconfig.check_input import CheckRequest, read_check
-from autoconfig.evaluate import violations
-from autoconfig.export.scripts import sbatch_script, torchrun_script
-from autoconfig.question import Request, understand
-from autoconfig.recompute_options import recompute_options
-from autoconfig.script_edit import edited_text
-from autoconfig.search import rank_plans
-from autoconfig.shell_script import read_script
-from autoconfig.space import Wish, enumerate_space
-from specs.errors import UnsupportedError
-from specs.model_catalogue import model_names
-from specs.plan import parse_plan
+from autoconfig.megatron.argument_list import split_arguments
+from autoconfig.megatron.check import check
+from autoconfig.megatron.check_input import CheckRequest, read_check
+from autoconfig.megatron.edit import edited_text
+from autoconfig.megatron.scripts import sbatch_script, torchrun_script
+from autoconfig.megatron.shell.script import read_script
+from autoconfig.training.price import violations
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rank import rank_plans
+from autoconfig.training.recompute_options import recompute_options
+from autoconfig.training.space import Wish, enumerate_space
 
 NUMERICS = (
     {},

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import FileError, InputError, UnsupportedError
+from autoconfig.specs.models.parameters import total_parameters
 
-from autoconfig.check_input import CheckRequest, read_check, read_text
-from autoconfig.shell_script import read_script
-from specs.errors import FileError, InputError, UnsupportedError
-from specs.parameters import total_parameters
+from autoconfig.megatron.check_input import CheckRequest, read_check, read_text
+from autoconfig.megatron.shell.script import read_script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PAI = {"1": "dsw", "2": "70B", "3": "1", "4": "64", "7": "4096", "10": "8", "11": "1", "13": "true", "14": "true"}

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from autoconfig.memory_model.in_flight import chunk_counts, chunks_in_flight, warmup_chunks
 from hypothesis import given
 from hypothesis import strategies as st
-
-from memory_model.in_flight import chunk_counts, chunks_in_flight, warmup_chunks
 
 
 def forward_order(pp: int, vpp: int, m: int) -> list[int]:

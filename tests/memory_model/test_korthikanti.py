@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-
-from memory_model.activations import layer_activations, layer_input
-from memory_model.in_flight import chunks_in_flight
-from memory_model.recomputation import kept_under_selective
-from memory_model.shapes import Shape
-from specs.gpu_catalogue import load_gpu
-from specs.model import ModelSpec
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics
-from specs.software_catalogue import load_stack
+from autoconfig.memory_model.activations import layer_activations, layer_input
+from autoconfig.memory_model.in_flight import chunks_in_flight
+from autoconfig.memory_model.recomputation import kept_under_selective
+from autoconfig.memory_model.shapes import Shape
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software_catalogue import load_stack
 
 FP16 = Numerics(precision="fp16", attention_dropout=0.1, hidden_dropout=0.1)
 STACK = load_stack("megatron-lm-2022").memory

@@ -4,16 +4,15 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-
-from memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory
-from specs.cluster import cluster_of
-from specs.gpu_catalogue import load_gpu
-from specs.layouts import Layouts, layouts_of
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import parse_plan
-from specs.recompute import NONE, Recompute
-from specs.software_catalogue import load_stack, software_names
+from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.layouts import Layouts, layouts_of
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.software.software_catalogue import load_stack, software_names
 
 NO_DROPOUT = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
 

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-
-from memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, slot_bytes, weights_bytes
-from specs.engine import load_engine
-from specs.gpu_catalogue import load_gpu
-from specs.model_catalogue import load_model
-from specs.parameters import total_parameters
-from specs.serve_plan import EnginePlan
-from specs.serving_formats import module_formats
+from autoconfig.memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, slot_bytes, weights_bytes
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import load_engine
+from autoconfig.specs.software.serving_formats import module_formats
 
 ENGINE = load_engine("trtllm-1.2")
 H100, H200 = load_gpu("h100"), load_gpu("h200")

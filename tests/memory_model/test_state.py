@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-
-from memory_model import state
-from specs.gpu_catalogue import load_gpu
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics
+from autoconfig.memory_model import state
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics
 
 H100, B200 = load_gpu("h100"), load_gpu("b200")
 BF16 = Numerics()

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from memory_model import moments
-from memory_model.shapes import Shape
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics
-from specs.software_catalogue import load_stack
+from autoconfig.memory_model import transients as moments
+from autoconfig.memory_model.shapes import Shape
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software_catalogue import load_stack
 
 GPT3 = load_model("gpt3-175b")
 MIXTRAL = load_model("mixtral-8x7b")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from autoconfig.api import searches
+from autoconfig.api.store import engine_of
 from playwright.sync_api import expect
 
-from api import searches
-from api.store import engine_of
 from tests.api.conftest import autoconfig
 from tests.page.looks import QUESTION, chosen, link, rows, serious, settled, shorts, too_wide
 

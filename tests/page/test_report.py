@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from autoconfig.html_report import report_data
-from autoconfig.page_files import REPORT_MODULES, in_script, one_file, page_text, served_names
-from autoconfig.question import Request
-from autoconfig.service import search
+from autoconfig.render.html import report_data
+from autoconfig.render.page_files import REPORT_MODULES, in_script, one_file, page_text, served_names
+from autoconfig.training.answer import search
+from autoconfig.training.question import Request
 from tests.api.conftest import autoconfig
 from tests.page.looks import chosen, rows, serious, settled, shorts, too_wide
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # helpers: tests are no packages
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))  # helpers: tests are no packages
 
+from autoconfig.profiler.folder import JobFolder, prepare
 from job_help import make_job, wait_until
-
-from profiler.folder import JobFolder, prepare
 
 
 @pytest.fixture

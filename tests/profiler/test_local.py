@@ -6,17 +6,16 @@ import time
 
 import pytest
 import stand_in
+from autoconfig.profiler.folder import NAME_DIGITS, folder_of, prepare, read_json, write_json
+from autoconfig.profiler.in_process import InProcessRunner
+from autoconfig.profiler.local import LocalRunner
+from autoconfig.profiler.lock import holder, is_held, take
+from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
+from autoconfig.profiler.processes import marked, start_ticks
+from autoconfig.profiler.runner import Life
+from autoconfig.specs.errors import FileError
+from autoconfig.specs.measurement import Measurement
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
-
-from profiler.folder import NAME_DIGITS, folder_of, prepare, read_json, write_json
-from profiler.in_process import InProcessRunner
-from profiler.local import LocalRunner
-from profiler.lock import holder, is_held, take
-from profiler.outcome import FINAL, Kind, outcome_of
-from profiler.processes import marked, start_ticks
-from profiler.runner import Life
-from specs.errors import FileError
-from specs.measurement import Measurement
 
 LIMIT_S = 60.0
 

@@ -6,8 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-
-from profiler.nvml import Sampler
+from autoconfig.profiler.nvml import Sampler
 
 
 class NVMLError(Exception):

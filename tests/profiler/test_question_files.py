@@ -3,12 +3,12 @@
 import shutil
 
 import pytest
+from autoconfig.specs.errors import InputError
 from study_help import ROOT
 
-from autoconfig.question import Request
-from autoconfig.study.session import Options, open_session
 from autoconfig.study.settings import StudySettings
-from specs.errors import InputError
+from autoconfig.study.training.session import Options, open_session
+from autoconfig.training.question import Request
 
 
 def test_a_question_with_a_relative_path(tmp_path, monkeypatch):

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.measurement import read_measurement
 from job_help import wait_until
 from optuna.trial import TrialState
 from study_help import ROOT, kill, left_over, runs, told, trials_of
 
-from specs.exit_code import ExitCode
-from specs.measurement import read_measurement
 from tools.cpu_study import MODEL, STUDY, compare, compared, lines_of, rewrite, search_command
 
 pytestmark = [
@@ -34,7 +34,8 @@ QUESTION = (
 def counting_python(folder: Path) -> Path:
     """This interpreter; a job that it starts leaves a line in its folder."""
     script = folder / "python"
-    script.write_text(f'#!/bin/bash\ncase "$*" in *"-m trainer"*) echo $$ >> runs.txt;; esac\nexec {sys.executable} "$@"\n')
+    script.write_text(f'#!/bin/bash\ncase "$*" in *"-m autoconfig.trainer"*) echo $$ >> runs.txt;; esac\n'
+        f'exec {sys.executable} "$@"\n')
     script.chmod(0o755)
     return script
 

@@ -29,10 +29,10 @@ from study_help import (
     write_oracle,
 )
 
-from autoconfig.question import Request
 from autoconfig.study.settings import StudySettings
 from autoconfig.study.storage import TABLE, open_study, opened, sqlite_url
 from autoconfig.study.this_machine import forget_operators, operator_table, table_file
+from autoconfig.training.question import Request
 
 PROFILE = ("--profile", "--study", "s")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="make test installs megatron-core")
@@ -250,7 +250,7 @@ def test_arguments_that_make_no_sense(tmp_path, monkeypatch, arguments, said):
     """Refused before anything is measured or written."""
     from click.testing import CliRunner
 
-    from autoconfig.cli import cli
+    from autoconfig.cli.main import cli
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

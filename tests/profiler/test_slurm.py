@@ -5,21 +5,21 @@ import subprocess
 
 import pytest
 import stand_in
+from autoconfig.api.work.measuring import check_measuring
+from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.folder import prepare, read_json, write_json
+from autoconfig.profiler.launch import torchrun
+from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
+from autoconfig.profiler.processes import marked
+from autoconfig.profiler.runner import Life
+from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner
+from autoconfig.specs.numerics import Workload
+from autoconfig.specs.plan import TrainPlan
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
 from study_help import ARGUMENTS, fake_python, runs, search, trials_of
 
-from api.measuring import check_measuring
-from autoconfig.study.session import Options
+from autoconfig.study.training.session import Options
 from autoconfig.study.worker import MOST_ATTEMPTS
-from profiler.errors import RunnerError
-from profiler.folder import prepare, read_json, write_json
-from profiler.launch import torchrun
-from profiler.outcome import FINAL, Kind, outcome_of
-from profiler.processes import marked
-from profiler.runner import Life
-from profiler.slurm import SlurmOptions, SlurmRunner
-from specs.numerics import Workload
-from specs.plan import TrainPlan
 
 LIMIT_S = 600.0
 SHARED = ("--oversubscribe",)
@@ -193,7 +193,7 @@ def test_a_job_of_several_nodes(slurm, jobs, tmp_path):
     assert "#SBATCH --nodes=2\n" in (folder.path / "job.sbatch").read_text()
     wait_for(runner, folder)
     launch = f"-m torch.distributed.run --nproc-per-node=2 --nnodes=2 --rdzv-backend=c10d --rdzv-id={folder.name}"
-    core = f"--rdzv-endpoint={slurm}:29511 -m trainer --job {folder.job_file}"
+    core = f"--rdzv-endpoint={slurm}:29511 -m autoconfig.trainer --job {folder.job_file}"
     said = sorted(line for line in folder.last_lines() if line.startswith("task"))
     assert said == [f"task {n} of 2: {launch} {core}" for n in (0, 1)]
 

@@ -9,13 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from postgres_help import postgres_server
 from study_help import ARGUMENTS, ROOT, fake_python, left_over, runs, start, trials_of, write_oracle
 
-from autoconfig.question import Request
 from autoconfig.study.settings import StudySettings, differences, parse_budget, parse_size, settings_json, settings_of
 from autoconfig.study.storage import open_storage, open_study, opened
-from specs.errors import FileError, InputError, UnknownNameError
+from autoconfig.training.question import Request
 
 pytestmark = pytest.mark.xdist_group("storages")
 WRITERS, EACH = 5, 20
@@ -47,7 +47,7 @@ def url(request, tmp_path):
 
 
 def settings(**changes) -> StudySettings:
-    from autoconfig.question import Request
+    from autoconfig.training.question import Request
 
     return StudySettings(request=Request(model="gpt3-126m", gpus=2, architecture={"num_layers": 2}), **changes)
 

@@ -6,23 +6,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from autoconfig.profiler import vllm_server
+from autoconfig.profiler.folder import prepare
+from autoconfig.profiler.launch import environment
+from autoconfig.profiler.local import LocalRunner
+from autoconfig.profiler.outcome import Kind, outcome_of
+from autoconfig.profiler.processes import group_members, marked
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.job import Generation
+from autoconfig.specs.models.huggingface_config import huggingface_config
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan
 from job_help import make_job, wait_for, wait_until
 
-from autoconfig.serving.study_session import HAS_VLLM, serving_command
-from profiler import vllm_server
-from profiler.folder import prepare
-from profiler.launch import environment
-from profiler.local import LocalRunner
-from profiler.outcome import Kind, outcome_of
-from profiler.processes import group_members, marked
-from specs.errors import UnsupportedError
-from specs.huggingface_config import huggingface_config
-from specs.job import Generation
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan
+from autoconfig.study.serving.session import HAS_VLLM, serving_command
 
-STAND_IN = Path(__file__).with_name("openai_stand_in.py")
+STAND_IN = Path(__file__).parents[1] / "helpers" / "openai_stand_in.py"
 VLLM_PYTHON = os.environ.get("AUTOCONFIG_VLLM_PYTHON", sys.executable)
 """An interpreter that may have vLLM: it wants an environment of its own."""
 PROMPT, NEW, BATCH = 8, 11, 3

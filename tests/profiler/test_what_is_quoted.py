@@ -3,16 +3,15 @@
 import importlib.util
 
 import pytest
+from autoconfig.profiler.folder import prepare, write_json
+from autoconfig.profiler.launch import ROOT, environment, torchrun
+from autoconfig.profiler.local import LocalRunner
+from autoconfig.profiler.outcome import EXITED, Kind, outcome_of
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.measurement import Measurement, measurement_text
+from autoconfig.specs.numerics import Workload
+from autoconfig.specs.plan import TrainPlan
 from job_help import make_job, wait_for
-
-from profiler.folder import prepare, write_json
-from profiler.launch import ROOT, environment, torchrun
-from profiler.local import LocalRunner
-from profiler.outcome import EXITED, Kind, outcome_of
-from specs.exit_code import ExitCode
-from specs.measurement import Measurement, measurement_text
-from specs.numerics import Workload
-from specs.plan import TrainPlan
 
 LIMIT_S = 120.0
 TORCHRUN = "traceback : To enable traceback see: https://pytorch.org\n" + 60 * "=" + "\n"

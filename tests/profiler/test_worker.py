@@ -4,22 +4,22 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+from autoconfig.profiler.folder import JobFolder
+from autoconfig.profiler.in_process import InProcessRunner
+from autoconfig.profiler.local import LocalRunner
+from autoconfig.profiler.runner import Life
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.measurement import Measurement, step_statistics
 from job_help import stand_in_command, wait_until
 from optuna.trial import TrialState
 from study_help import QUESTION, left_over, runs, trials_of, write_oracle
 
-from autoconfig.question import Request
+from autoconfig.render.study import Quiet
 from autoconfig.study.deletion import forget
 from autoconfig.study.jobs import FULL, SHORT, SHORT_STEPS
-from autoconfig.study.screen import Quiet
-from autoconfig.study.session import Options, Session, open_session
 from autoconfig.study.settings import Budget, StudySettings
-from profiler.folder import JobFolder
-from profiler.in_process import InProcessRunner
-from profiler.local import LocalRunner
-from profiler.runner import Life
-from specs.errors import InputError
-from specs.measurement import Measurement, step_statistics
+from autoconfig.study.training.session import Options, Session, open_session
+from autoconfig.training.question import Request
 
 
 class Stop(Exception):

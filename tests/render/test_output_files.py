@@ -4,12 +4,12 @@ import os
 
 import pandas as pd
 import pytest
+from autoconfig.specs.errors import FileError
+from autoconfig.specs.plan import SHORT_TO_LONG
+from autoconfig.specs.recompute import Recompute
 
-from autoconfig.files import ranking_table, write_atomically, write_table
-from autoconfig.service import search
-from specs.errors import FileError
-from specs.plan import SHORT_TO_LONG
-from specs.recompute import Recompute
+from autoconfig.planning.files import ranking_table, write_atomically, write_table
+from autoconfig.training.answer import search
 
 SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--gpu", "a100-80gb", "--seq-length", "1024",
          "--global-batch-size", "16")  # fmt: skip
@@ -89,7 +89,7 @@ def test_output_that_cannot_be_written_is_refused_before_the_work(autoconfig, tm
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file.txt").write_text("x")
     before = sorted(p.name for p in tmp_path.iterdir())
-    monkeypatch.setattr("autoconfig.service.search", lambda *_: pytest.fail("searched first"))
+    monkeypatch.setattr("autoconfig.training.answer.search", lambda *_: pytest.fail("searched first"))
     result = autoconfig.run("search", *SMALL, "--output", f"{tmp_path}/{name}")
     assert result.exit_code == 2 and result.stdout == ""
     assert any(say in result.stderr for say in says) and result.stderr.count("\n") == 1, result.stderr

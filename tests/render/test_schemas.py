@@ -6,14 +6,14 @@ from dataclasses import fields
 from importlib import resources
 
 import pytest
+from autoconfig.memory_model.predict import MOMENTS
+from autoconfig.specs import numerics
+from autoconfig.specs.recompute import MODULES
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import SCHEMA_VERSION, explain_json, schema, search_json
-from autoconfig.evaluate import FLOPS_CONVENTION
-from autoconfig.service import explain, search
-from memory_model.predict import MOMENTS
-from specs import numerics
-from specs.recompute import MODULES
+from autoconfig.render.training_json import SCHEMA_VERSION, explain_json, schema, search_json
+from autoconfig.training.answer import explain, search
+from autoconfig.training.price import FLOPS_CONVENTION
 
 NAMES = ("search", "explain")
 

@@ -5,15 +5,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from autoconfig.specs.errors import PlanError
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.serve_plan import parse_serve_plan
 
-from autoconfig.confidence import NOT_LEGAL, shipped_bands
-from autoconfig.measured import published_rows, read_case
-from autoconfig.plan_rules import broken_rules
-from autoconfig.predict import predict_rows
-from autoconfig.rules import RULE_TEXT
-from specs.errors import PlanError
-from specs.plan import parse_plan
-from specs.serve_plan import parse_serve_plan
+from autoconfig.runs.predict import predict_rows
+from autoconfig.runs.training_row import published_rows, read_case
+from autoconfig.training.confidence import NOT_LEGAL, shipped_bands
+from autoconfig.training.plan_rules import broken_rules
+from autoconfig.training.rules import RULE_TEXT
 
 GOOD = {
     "id": "a", "model": "llama-13b", "gpu": "A100", "gpus": "64", "tp": "4", "sp": "1", "pp": "4", "vpp": "1", "cp": "1",
@@ -121,7 +121,7 @@ def _odd(row: dict[str, str]) -> bool:
 
 
 def predict_note(row: dict[str, str]) -> str:
-    from autoconfig.row_words import odd_words
+    from autoconfig.runs.words import odd_words
 
     return ", ".join(odd_words(row))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.software.software_catalogue import load_stack
 
-from autoconfig.measured import even_ends
-from autoconfig.row_model import read_numerics
-from specs.model_catalogue import load_model
-from specs.software_catalogue import load_stack
+from autoconfig.runs.training_model import read_numerics
+from autoconfig.runs.training_row import even_ends
 
 
 @pytest.mark.parametrize(

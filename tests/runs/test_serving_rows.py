@@ -1,12 +1,12 @@
 """How the cells of a table of serving runs are read: words of people and engines, loads, layouts, engine versions."""
 
 import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.software.engine import engine_names, load_engine, nearest_release
 
-from autoconfig.serving import predict
-from autoconfig.serving.predict import OUR_ERROR, predict_rows
-from autoconfig.serving.rows import Case, read_case
-from specs.engine import engine_names, load_engine, nearest_release
-from specs.errors import InputError
+from autoconfig.runs import predict_serving as predict
+from autoconfig.runs.predict_serving import OUR_ERROR, predict_rows
+from autoconfig.runs.serving_row import Case, read_case
 
 ROW = {
     "kind": "max_throughput", "model": "Llama-3.1-8B", "gpu": "h100", "n_gpus": "8", "tp": "8", "isl": "1000", "osl": "200",

@@ -10,23 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from autoconfig.specs.errors import AutoconfigError, FileError, InputError
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.software.engine import load_engine
+from autoconfig.time_model.serving.calibration import shipped_calibration
+from autoconfig.time_model.serving.costs import constant_vector
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from autoconfig.serving.answer_json import deployment_json, serve_json
-from autoconfig.serving.evaluate import rated_loop, set_up
-from autoconfig.serving.fit import FACTOR, Sample, fit, samples_of
-from autoconfig.serving.predict import COLUMNS, predict_rows, read_table
+from autoconfig.accuracy.serving import Figure, Judged, published_rows, tensor_parallel_order
+from autoconfig.calibration.serving_fit import FACTOR, Sample, fit, samples_of
+from autoconfig.render.serving_json import deployment_json, serve_json
+from autoconfig.render.training_json import schema
+from autoconfig.runs.predict_serving import COLUMNS, predict_rows, read_table
+from autoconfig.runs.serving_case import rated_loop, set_up
+from autoconfig.runs.serving_row import MEASURED, read_case
+from autoconfig.serving.answer import answer
 from autoconfig.serving.question import ServeRequest, seconds, understand
-from autoconfig.serving.rows import MEASURED, read_case
-from autoconfig.serving.search import search
-from autoconfig.serving.service import answer
-from autoconfig.serving.validate import Figure, Judged, published_rows, tensor_parallel_order
-from specs.engine import load_engine
-from specs.errors import AutoconfigError, FileError, InputError
-from specs.gpu_catalogue import load_gpu
-from time_model.serving_calibration import shipped_calibration
-from time_model.serving_costs import constant_vector
+from autoconfig.serving.rank import search
 from tools.judge.engine_arguments import arguments_of
 
 SMALL = ServeRequest(model="llama3-8b", gpus=2, gpu="h100", isl=500, osl=200, simulate=1)
@@ -420,9 +420,10 @@ def test_scripts_are_sound_shell_and_may_be_written_again(autoconfig, tmp_path, 
             {"rate": float("nan")}, {"imbalance": float("inf")}]
 )  # fmt: skip
 def test_numbers_beyond_all_bounds_are_refused(odd):
+    from autoconfig.specs.errors import InputError
+
+    from autoconfig.serving.answer import answer
     from autoconfig.serving.question import ServeRequest
-    from autoconfig.serving.service import answer
-    from specs.errors import InputError
 
     (name,) = odd
     with pytest.raises(InputError, match=f"--{name.replace('_', '-')} .{{1,20}}: use "):

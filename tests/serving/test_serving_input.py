@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from autoconfig.specs.errors import AutoconfigError, FileError, InputError
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.time_model.serving.costs import iteration_seconds
+from autoconfig.time_model.serving.layout import Pricer
+from autoconfig.time_model.serving.simulation import IterationTable, sampled_lengths
+from autoconfig.time_model.serving.workload import Drawn, Trace
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from autoconfig.serving import trace as trace_module
+from autoconfig.render.training_json import schema
+from autoconfig.serving import request_trace as trace_module
+from autoconfig.serving.answer import answer
 from autoconfig.serving.question import ServeRequest, understand
-from autoconfig.serving.service import answer
-from autoconfig.serving.trace import read_trace, trace_of
-from specs.errors import AutoconfigError, FileError, InputError
-from specs.serve_plan import EnginePlan
-from time_model.serving_costs import iteration_seconds
-from time_model.serving_layout import Pricer
-from time_model.serving_simulation import IterationTable, sampled_lengths
-from time_model.serving_workload import Drawn, Trace
+from autoconfig.serving.request_trace import read_trace, trace_of
 
 SMALL = ServeRequest(model="llama3-8b", gpus=1, gpu="h100-sxm-80gb", simulate=1, top=3, disaggregated=False)
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

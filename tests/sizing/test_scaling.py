@@ -8,18 +8,18 @@ import re
 from dataclasses import replace
 
 import pytest
+from autoconfig.specs.errors import InputError
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from autoconfig.counts import parse_counts
-from autoconfig.goodput import Reliability, checkpoint_bytes, goodput_of, waiting_seconds
-from autoconfig.question import Request, understand
-from autoconfig.scaling import ScalingRequest, scale, tokens_per_second
-from autoconfig.scaling_report import scaling_json
-from autoconfig.service import search
-from specs.errors import InputError
+from autoconfig.render.scaling import scaling_json
+from autoconfig.render.training_json import schema
+from autoconfig.sizing.counts import parse_counts
+from autoconfig.sizing.goodput import Reliability, checkpoint_bytes, goodput_of, waiting_seconds
+from autoconfig.sizing.sizing import ScalingRequest, scale, tokens_per_second
+from autoconfig.training.answer import search
+from autoconfig.training.question import Request, understand
 
 BASE = Request(model="1.7b", gpu="a100-80gb", tokens=300e9, price=2.0)
 

@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
+from autoconfig.specs.hardware.cluster_file import KEYS, cluster_from_mapping, load_cluster
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from specs.cluster import ClusterSpec, cluster_of
-from specs.cluster_file import KEYS, cluster_from_mapping, load_cluster
-from specs.errors import FileError, InputError
-from specs.gpu_catalogue import load_gpu
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "cluster.json"
 INLINE = {"id": "x1", "vendor": "acme", "architecture": "hopper", "memory_bytes": 64 * 2**30, "hbm_bytes_per_s": 2e12,

@@ -3,12 +3,11 @@
 import math
 
 import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.gpt3_family import MAX_PARAMETERS, MIN_PARAMETERS, gpt3_style
+from autoconfig.specs.models.parameters import total_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from specs.errors import InputError
-from specs.gpt3_family import MAX_PARAMETERS, MIN_PARAMETERS, gpt3_style
-from specs.parameters import total_parameters
 
 
 @pytest.mark.parametrize(

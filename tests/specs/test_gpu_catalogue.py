@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import InputError, UnknownNameError
+from autoconfig.specs.hardware import gpu_catalogue
+from autoconfig.specs.hardware.gpu_catalogue import detect_local_gpu, gpu_from_mapping, gpu_ids, load_gpu, match_reported_gpu
 
-from specs import gpu_catalogue
-from specs.errors import InputError, UnknownNameError
-from specs.gpu_catalogue import detect_local_gpu, gpu_from_mapping, gpu_ids, load_gpu, match_reported_gpu
-
-FOLDER = Path(gpu_catalogue.__file__).with_name("catalogue") / "gpus"
+FOLDER = Path(gpu_catalogue.__file__).parents[1] / "catalogue" / "gpus"
 NUMERIC = ("memory_bytes", "hbm_bytes_per_s", "num_sms", "link_bytes_per_s", "link_domain_size", "gpus_per_node",
            "nic_bytes_per_s")
 PRECISIONS = {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"}

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnsupportedError
+from autoconfig.specs.models.huggingface import model_from_config, supported_families
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.models.rope import RopeScaling
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from specs.errors import AutoconfigError, FileError, InputError, UnsupportedError
-from specs.huggingface import model_from_config, supported_families
-from specs.model import ModelSpec
-from specs.model_catalogue import load_model
-from specs.parameters import total_parameters
-from specs.rope import RopeScaling
 
 DATA = json.loads((Path(__file__).parent / "huggingface_configs.json").read_text(encoding="utf-8"))
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {name: (row["config"], row["parameters"]) for name, row in DATA.items()}

@@ -4,21 +4,20 @@ import dataclasses
 import json
 from pathlib import Path
 
+import autoconfig.specs
 import jsonschema
 import pytest
+from autoconfig.specs.errors import FileError, InputError, PlanError
+from autoconfig.specs.job import Job, job_json, job_text, read_job, read_job_text
+from autoconfig.specs.measurement import Measurement, RankFigures, measurement_text, read_measurement_text, step_statistics
+from autoconfig.specs.models.model_catalogue import load_model, model_names
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.recompute import Recompute
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import specs
-from specs.errors import FileError, InputError, PlanError
-from specs.job import Job, job_json, job_text, read_job, read_job_text
-from specs.measurement import Measurement, RankFigures, measurement_text, read_measurement_text, step_statistics
-from specs.model_catalogue import load_model, model_names
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan, parse_plan
-from specs.recompute import Recompute
-
-SCHEMAS = Path(specs.__file__).parent / "schemas"
+SCHEMAS = Path(autoconfig.specs.__file__).parent / "schemas"
 
 
 def job(**changes) -> Job:

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from autoconfig.specs.errors import PlanError
+from autoconfig.specs.layouts import layouts_of, middle_layers, stage_layers, stage_table
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.recompute import NONE, Recompute
 from hypothesis import assume, given
 from hypothesis import strategies as st
-
-from specs.errors import PlanError
-from specs.layouts import layouts_of, middle_layers, stage_layers, stage_table
-from specs.model import ModelSpec
-from specs.plan import TrainPlan, parse_plan
-from specs.recompute import NONE, Recompute
 
 
 def model(layers: int, freq: int | tuple[int, ...] | None = None) -> ModelSpec:

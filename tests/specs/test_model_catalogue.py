@@ -6,11 +6,18 @@ import time
 from pathlib import Path
 
 import pytest
-
-from specs import model_catalogue
-from specs.errors import AutoconfigError, InputError, UnknownNameError, UnsupportedError
-from specs.model_catalogue import FOLDER, INDEX, build_index, load_model, model_aliases, model_names, resolve_model
-from specs.parameters import total_parameters
+from autoconfig.specs.errors import AutoconfigError, InputError, UnknownNameError, UnsupportedError
+from autoconfig.specs.models import model_catalogue
+from autoconfig.specs.models.model_catalogue import (
+    FOLDER,
+    INDEX,
+    build_index,
+    load_model,
+    model_aliases,
+    model_names,
+    resolve_model,
+)
+from autoconfig.specs.models.parameters import total_parameters
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.json") if path != INDEX)
 

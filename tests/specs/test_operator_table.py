@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from specs import local_gpu as local
-from specs.errors import FileError, InputError, UnknownNameError
-from specs.gpu_catalogue import load_gpu
-from specs.local_cpu import cpu_name, memory_bytes
-from specs.operator_table import (
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError
+from autoconfig.specs.hardware import local_gpu as local
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.local_cpu import cpu_name, memory_bytes
+from autoconfig.specs.hardware.operator_table import (
     COMMAND,
     KIND,
     check_operator_table,

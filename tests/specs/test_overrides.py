@@ -1,14 +1,13 @@
 """Architecture numbers as flags: what is derived follows, what is not stays."""
 
 import pytest
+from autoconfig.specs.errors import AutoconfigError, InputError, UnknownNameError
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, apply_overrides
+from autoconfig.specs.models.parameters import total_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from specs.errors import AutoconfigError, InputError, UnknownNameError
-from specs.model import ModelSpec
-from specs.model_catalogue import load_model
-from specs.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, apply_overrides
-from specs.parameters import total_parameters
 
 GPT = load_model("175b")
 LLAMA = load_model("llama3-8b")

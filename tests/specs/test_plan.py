@@ -1,12 +1,11 @@
 """The short form of a plan: what is printed reads back the same, and every refusal says what was given and what is allowed."""
 
 import pytest
+from autoconfig.specs.errors import InputError, PlanError
+from autoconfig.specs.plan import MAX_DEGREE, SHORT_TO_LONG, TrainPlan, format_plan, parse_keys, parse_plan
+from autoconfig.specs.recompute import MODULES, NONE, Recompute
 from hypothesis import given
 from hypothesis import strategies as st
-
-from specs.errors import InputError, PlanError
-from specs.plan import MAX_DEGREE, SHORT_TO_LONG, TrainPlan, format_plan, parse_keys, parse_plan
-from specs.recompute import MODULES, NONE, Recompute
 
 recomputes = st.one_of(
     st.just(NONE),

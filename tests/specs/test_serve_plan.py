@@ -1,15 +1,14 @@
 """The short form of a deployment, engines, number formats."""
 
 import pytest
+from autoconfig.specs.errors import InputError, PlanError, UnknownNameError
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.serve_plan import MAX_VALUE, EnginePlan, ServePlan, parse_serve_plan
+from autoconfig.specs.software.engine import engine_names, load_engine
+from autoconfig.specs.software.serving_formats import KV_BYTES, WEIGHT_BYTES, module_formats, supports, weight_format
 from hypothesis import given
 from hypothesis import strategies as st
-
-from specs.engine import engine_names, load_engine
-from specs.errors import InputError, PlanError, UnknownNameError
-from specs.gpu_catalogue import load_gpu
-from specs.model_catalogue import load_model
-from specs.serve_plan import MAX_VALUE, EnginePlan, ServePlan, parse_serve_plan
-from specs.serving_formats import KV_BYTES, WEIGHT_BYTES, module_formats, supports, weight_format
 
 numbers = st.integers(1, MAX_VALUE)
 engines = st.builds(

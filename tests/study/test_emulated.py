@@ -3,23 +3,23 @@
 import math
 
 import pytest
+from autoconfig.specs.measurement import Measurement, RankFigures
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.trace import pipeline_stage
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
-from autoconfig.emulate import COMPUTE_PARTS
-from autoconfig.evaluate import report_plan
-from autoconfig.question import Request, understand
-from autoconfig.search import rank_plans
+from autoconfig.core.emulate import COMPUTE_PARTS
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import candidates_of
-from autoconfig.study.emulated import step_seconds, verdict_of_ranks
 from autoconfig.study.jobs import emulated_ranks, emulated_stages, stages
-from autoconfig.study.proposal import believe, propose
 from autoconfig.study.settings import StudySettings
+from autoconfig.study.training.emulated import step_seconds, verdict_of_ranks
+from autoconfig.study.training.proposal import believe, propose
 from autoconfig.study.trials import results_of
-from specs.measurement import Measurement, RankFigures
-from specs.plan import parse_plan
-from specs.trace import pipeline_stage
+from autoconfig.training.price import report_plan
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rank import rank_plans
 
 REQUEST = Request(model="175b", gpus=1024, gpu="h100-sxm-80gb", fix=("recompute=none", "mbs=1", "tp=8"), max=("pp=16",))
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from autoconfig.question import Request, understand
-from autoconfig.search import rank_plans
 from autoconfig.study.candidates import candidates_of
-from autoconfig.study.front import gains, on_front
-from autoconfig.study.proposal import Result, propose
+from autoconfig.study.training.front import gains, on_front
+from autoconfig.study.training.proposal import Result, propose
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rank import rank_plans
 
 
 def test_the_front():

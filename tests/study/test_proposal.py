@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoconfig.question import Request, understand
-from autoconfig.search import rank_plans
 from autoconfig.study.candidates import candidates_of
 from autoconfig.study.failures import chance_to_run, features
-from autoconfig.study.memory_belief import MemoryFact, memory_belief
-from autoconfig.study.proposal import Result, believe, chances_to_win, propose, scatter_between_jobs
-from autoconfig.study.surrogate import DEGREES, Observation, Scatter, posterior, prior_covariance, shipped_scatter
+from autoconfig.study.training.memory_belief import MemoryFact, memory_belief
+from autoconfig.study.training.proposal import Result, believe, chances_to_win, propose, scatter_between_jobs
+from autoconfig.study.training.surrogate import DEGREES, Observation, Scatter, posterior, prior_covariance, shipped_scatter
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rank import rank_plans
 
 REQUEST = Request(
     model="gpt3-1.7b", gpus=8, gpu="a100-80gb", seq_length=1024, global_batch_size=32, architecture={"num_layers": 6}

@@ -4,13 +4,13 @@ import numpy as np
 import optuna
 import pytest
 
-from autoconfig.study.proposal import TOLERANCE
-from autoconfig.study.recorded import Sweep, paper, sweeps
-from autoconfig.study.replay import by_prior, by_sampler, quiet_optuna, replay, replay_study
-from autoconfig.study.replay_docs import LEAST_TIMED
+from autoconfig.accuracy.replay.docs import LEAST_TIMED
+from autoconfig.accuracy.replay.recorded import Sweep, paper, sweeps
+from autoconfig.accuracy.replay.replay import by_prior, by_sampler, quiet_optuna, replay, replay_study
+from autoconfig.accuracy.replay.scatter_fit import LEAST_ROWS, fit_scatter
 from autoconfig.study.sampler import PlanSampler
-from autoconfig.study.scatter_fit import LEAST_ROWS, fit_scatter
-from autoconfig.study.surrogate import shipped_scatter
+from autoconfig.study.training.proposal import TOLERANCE
+from autoconfig.study.training.surrogate import shipped_scatter
 from autoconfig.study.trials import OUT_OF_MEMORY, OUTCOME, STEP_SECONDS, attributes_of_oracle
 
 
@@ -77,7 +77,7 @@ def test_the_sampler_proposes_what_the_replay_proposed(recorded):
 
 
 def replay_rows(sweep: Sweep, count: int) -> list[int]:
-    from autoconfig.study.proposal import Result, propose
+    from autoconfig.study.training.proposal import Result, propose
 
     results: list[Result] = []
     for number in range(count):

@@ -5,8 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from autoconfig.study.report import Found, Line
-from autoconfig.study.screen import show_found
+from autoconfig.render.study import show_found
+from autoconfig.study.training.found import Found, Line
 
 
 def line(trial: int, plan: str, measured_s: float | None, outcome: str = "measured") -> Line:

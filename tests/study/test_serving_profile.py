@@ -13,20 +13,20 @@ import time
 from pathlib import Path
 
 import pytest
+from autoconfig.profiler.processes import marked
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.software.engine import load_engine
+from autoconfig.time_model.serving.calibration import EngineConstants
 
 from autoconfig.serving.calibration_file import serving_calibration
-from autoconfig.serving.frontier import behind, on_frontier, propose
 from autoconfig.serving.question import ServeRequest, understand
-from autoconfig.serving.rounds import Round, RoundFigures, predicted, refined
-from autoconfig.serving.study_candidates import candidates_of
-from autoconfig.serving.study_settings import ServingSettings
+from autoconfig.study.serving.candidates import candidates_of
+from autoconfig.study.serving.proposal import behind, on_frontier, propose
+from autoconfig.study.serving.rounds import Round, RoundFigures, predicted, refined
+from autoconfig.study.serving.settings import ServingSettings
 from autoconfig.study.settings import settings_json, settings_of
 from autoconfig.study.storage import opened, sqlite_url
-from profiler.processes import marked
-from specs.engine import load_engine
-from specs.errors import InputError
-from specs.gpu_catalogue import load_gpu
-from time_model.serving_calibration import EngineConstants
 
 ROOT = Path(__file__).parents[2]
 STUDY, DEADLINE_S = "tiny", 900.0
@@ -47,7 +47,8 @@ def command(place, *arguments):
     """`search --inference`; jobs run under an interpreter that leaves a line in the folder of each that it starts."""
     script = place / "python"
     if not script.exists():
-        script.write_text(f'#!/bin/bash\ncase "$*" in *"-m trainer"*) echo $$ >> runs.txt;; esac\nexec {sys.executable} "$@"\n')
+        script.write_text(f'#!/bin/bash\ncase "$*" in *"-m autoconfig.trainer"*) echo $$ >> runs.txt;; esac\n'
+        f'exec {sys.executable} "$@"\n')
         script.chmod(0o755)
     return [
         sys.executable, "-m", "autoconfig", "search", "--inference", *arguments, "--folder", str(place / "work"),

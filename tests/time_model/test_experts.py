@@ -7,22 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from specs.cluster import cluster_of
-from specs.gpu_catalogue import load_gpu
-from specs.layouts import layouts_of
-from specs.model import ModelSpec
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import parse_plan
-from specs.recompute import Recompute
-from specs.software import SoftwareStack
-from specs.software_catalogue import load_stack
-from time_model.explain import OperatorRow, explain_operators
-from time_model.gemm import gemm_flops, grouped_gemm_seconds
-from time_model.job import Job
-from time_model.moe import permute_factor
-from time_model.predict import TimeEstimate, _prepare, estimate_step_time
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.time_model.explain import OperatorRow, explain_operators
+from autoconfig.time_model.job import Job
+from autoconfig.time_model.operators.gemm import gemm_flops, grouped_gemm_seconds
+from autoconfig.time_model.operators.moe import permute_factor
+from autoconfig.time_model.predict import TimeEstimate, _prepare, estimate_step_time
 
 QWEN = load_model("qwen3-30b-a3b")
 FP8 = Numerics(precision="fp8", fp8_param_gather=True, grad_reduce_dtype="bf16", attention_dropout=0.0, hidden_dropout=0.0)

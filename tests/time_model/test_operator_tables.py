@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from specs.gpu_catalogue import gpu_ids, load_gpu
-from time_model.attention import table_flash_efficiency
-from time_model.collectives import collective_terms, links_of
-from time_model.efficiency import efficiency_of, formula_efficiency_of
-from time_model.gemm import gemm_seconds, grouped_gemm_seconds
-from time_model.operator_tables import GridTable, OperatorTables, operator_tables_of
-from time_model.placement import Group
+from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.time_model.hardware.efficiency import efficiency_of, formula_efficiency_of
+from autoconfig.time_model.hardware.operator_tables import GridTable, OperatorTables, operator_tables_of
+from autoconfig.time_model.network.collectives import collective_terms, links_of
+from autoconfig.time_model.network.placement import Group
+from autoconfig.time_model.operators.attention import table_flash_efficiency
+from autoconfig.time_model.operators.gemm import gemm_seconds, grouped_gemm_seconds
 
 FOLDER = Path(__file__).parents[2] / "time_model" / "data" / "operators"
 WHEELS = Path(os.environ.get("AUTOCONFIG_WHEELS", Path(__file__).parents[2] / "build" / "wheels"))
@@ -198,7 +197,7 @@ def test_grouped_gemms_gain_with_rows_and_stay_below_peak() -> None:
 
 def test_collectives_take_the_measured_ranks() -> None:
     gpu = load_gpu("h100-sxm-80gb")
-    from specs.cluster import cluster_of
+    from autoconfig.specs.hardware.cluster import cluster_of
 
     links, terms = links_of(cluster_of(gpu, 8), efficiency_of(gpu)), written(gpu.id)["collectives"]
     for n, alpha, share in zip(
@@ -247,8 +246,8 @@ def test_one_file_loads_in_5_ms() -> None:
 
 @pytest.mark.soak
 def test_the_same_wheel_gives_the_same_files() -> None:
-    from tools.distil_operator_tables import SOURCES, as_json, decide, distil
-    from tools.wheel import Wheel, fetch_wheel
+    from tools.distil.operator_tables import SOURCES, as_json, decide, distil
+    from tools.distil.wheel import Wheel, fetch_wheel
 
     wheel = Wheel.open(fetch_wheel(WHEELS))
     rejected = json.loads((FOLDER / "decisions.json").read_text(encoding="utf-8"))["rejected"]

@@ -6,11 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-
-from specs.gpu_catalogue import gpu_ids, load_gpu
-from specs.numerics import Numerics
-from specs.software_catalogue import load_stack, software_names
-from time_model.attention import (
+from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software_catalogue import load_stack, software_names
+from autoconfig.time_model.hardware.efficiency import COLLECTIVES, GemmEfficiency, efficiency_of
+from autoconfig.time_model.hardware.host import host_floor_seconds, layer_launch_seconds, straggler_ratio, straggler_seconds
+from autoconfig.time_model.operators.attention import (
     attended_pairs,
     flash_attention_flops,
     flash_attention_seconds,
@@ -18,8 +19,7 @@ from time_model.attention import (
     ring_correction_bytes,
     unfused_attention_seconds,
 )
-from time_model.efficiency import COLLECTIVES, GemmEfficiency, efficiency_of
-from time_model.gemm import (
+from autoconfig.time_model.operators.gemm import (
     gemm_bytes,
     gemm_flops,
     gemm_seconds,
@@ -27,10 +27,15 @@ from time_model.gemm import (
     grouped_gemm_share,
     weight_gradient_seconds,
 )
-from time_model.host import host_floor_seconds, layer_launch_seconds, straggler_ratio, straggler_seconds
-from time_model.moe import domain_copies, expert_rows
-from time_model.optimizer import optimizer_bytes_per_parameter, optimizer_seconds
-from time_model.pointwise import activation_bytes, norm_bytes, pointwise_seconds, residual_bytes, softmax_bytes
+from autoconfig.time_model.operators.moe import domain_copies, expert_rows
+from autoconfig.time_model.operators.pointwise import (
+    activation_bytes,
+    norm_bytes,
+    pointwise_seconds,
+    residual_bytes,
+    softmax_bytes,
+)
+from autoconfig.time_model.step.optimizer import optimizer_bytes_per_parameter, optimizer_seconds
 
 PERFECT = GemmEfficiency(e=1.0, k0_elements=0.0, t0_s=0.0, eb=1.0, r1=1.0, r2=1.0)
 MACHINE = {"flops_per_s": 312e12, "hbm_bytes_per_s": 2.0e12, "num_sms": 108}

@@ -10,21 +10,20 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import autoconfig.time_model
 import numpy as np
 import pytest
-
-import time_model
-from specs.cluster import ClusterSpec, cluster_of
-from specs.errors import InputError
-from specs.gpu_catalogue import load_gpu
-from specs.layouts import Layouts, layouts_of
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan, parse_plan
-from specs.recompute import Recompute
-from specs.software_catalogue import load_stack, software_names
-from time_model.explain import explain_operators
-from time_model.predict import TimeEstimate, estimate_step_time
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.layouts import Layouts, layouts_of
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.software_catalogue import load_stack, software_names
+from autoconfig.time_model.explain import explain_operators
+from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 
 GPT3 = load_model("gpt3-175b")
 FULL = [
@@ -124,7 +123,8 @@ def _modules() -> list[Any]:
     import importlib
     import pkgutil
 
-    return [importlib.import_module(f"time_model.{info.name}") for info in pkgutil.iter_modules(time_model.__path__)]
+    found = pkgutil.walk_packages(autoconfig.time_model.__path__, "autoconfig.time_model.")
+    return [importlib.import_module(info.name) for info in found]
 
 
 def test_recomputation_adds_the_forward_time_of_its_modules() -> None:

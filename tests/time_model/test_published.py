@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from specs.cluster import cluster_of
-from specs.gpu_catalogue import load_gpu
-from specs.layouts import layouts_of
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan
-from specs.recompute import Recompute
-from specs.software_catalogue import load_stack
-from time_model.predict import estimate_step_time
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.time_model.predict import estimate_step_time
 
 PUBLISHED = Path(__file__).parent / "published"
 

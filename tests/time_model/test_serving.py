@@ -5,14 +5,13 @@ import heapq
 
 import numpy as np
 import pytest
-
-from specs.engine import load_engine
-from specs.errors import InputError
-from specs.gpu_catalogue import gpu_ids, load_gpu
-from specs.model_catalogue import load_model
-from specs.serve_plan import EnginePlan
-from time_model import serving_ideal as ideal
-from time_model.serving_benchmark import (
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import load_engine
+from autoconfig.time_model.serving import ideal
+from autoconfig.time_model.serving.benchmark import (
     DataSet,
     data_set_of_lengths,
     offline_requests,
@@ -20,9 +19,9 @@ from time_model.serving_benchmark import (
     trtllm_bench_table,
     tuned_batch,
 )
-from time_model.serving_borrowed import borrowed_shares
-from time_model.serving_calibration import NO_CALIBRATION, EngineConstants, ServingCalibration, shipped_calibration
-from time_model.serving_costs import (
+from autoconfig.time_model.serving.borrowed import borrowed_shares
+from autoconfig.time_model.serving.calibration import NO_CALIBRATION, EngineConstants, ServingCalibration, shipped_calibration
+from autoconfig.time_model.serving.costs import (
     ServingJob,
     constant_vector,
     iteration_features,
@@ -31,10 +30,10 @@ from time_model.serving_costs import (
     linear_seconds,
     reduce_seconds,
 )
-from time_model.serving_layout import Pricer, steady_state
-from time_model.serving_simulation import IterationTable, Limits, Requests, sampled_lengths, simulate
-from time_model.serving_steady import Lengths, busiest_within, generation, tokens_per_step, waiting_services
-from time_model.serving_tables import serving_tables_of
+from autoconfig.time_model.serving.layout import Pricer, steady_state
+from autoconfig.time_model.serving.simulation import IterationTable, Limits, Requests, sampled_lengths, simulate
+from autoconfig.time_model.serving.steady import Lengths, busiest_within, generation, tokens_per_step, waiting_services
+from autoconfig.time_model.serving.tables import serving_tables_of
 
 H100, H200 = load_gpu("h100"), load_gpu("h200")
 

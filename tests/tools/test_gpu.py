@@ -6,13 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.measurement import read_measurement
+from autoconfig.specs.models.model_catalogue import load_model
 
-from autoconfig.gpu_runs import gpu_runs
-from autoconfig.validation_report import gpu_sheet
-from specs.errors import InputError
-from specs.exit_code import ExitCode
-from specs.measurement import read_measurement
-from specs.model_catalogue import load_model
+from autoconfig.accuracy.gpu_runs import gpu_runs
+from autoconfig.accuracy.sheets import gpu_sheet
 from tools import gpu, gpu_jobs
 
 ROOT = Path(__file__).parents[2]

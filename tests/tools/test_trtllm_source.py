@@ -5,7 +5,7 @@ import shutil
 import click
 import pytest
 
-from autoconfig.serving.export import export_texts
+from autoconfig.engines.export import export_texts
 from tools.judge.serving_plans import deployments
 from tools.judge.trtllm_source import Options, command, judge
 

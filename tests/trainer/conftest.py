@@ -20,7 +20,7 @@ if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("tor
 else:
     with warnings.catch_warnings():  # megatron-core warns of everything optional that is not installed
         warnings.simplefilter("ignore")
-        import trainer.training  # noqa: F401
+        import autoconfig.trainer.training  # noqa: F401
 
 
 MOST_BYTES = 6 * 2**30

@@ -1,11 +1,10 @@
 """However a model is divided, its losses and gradients are those of a single rank; recomputation changes neither."""
 
 import pytest
-
-from specs.job import Job, job_text
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.plan import parse_plan
+from autoconfig.specs.job import Job, job_text
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import parse_plan
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 GPT = ModelSpec(

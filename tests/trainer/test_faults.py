@@ -10,14 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-
-from specs.exit_code import ExitCode
-from specs.job import Job, job_text
-from specs.measurement import RESULT_FILE, read_measurement
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.parameters import total_parameters
-from specs.plan import parse_plan
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.job import Job, job_text
+from autoconfig.specs.measurement import RESULT_FILE, read_measurement
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import parse_plan
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 ROOT = Path(__file__).parents[2]
@@ -41,7 +40,7 @@ def alone(folder: Path, text: str, *options: str, path: str = "", **popen) -> su
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "RANK", "WORLD_"))}
     environment |= {"PYTHONPATH": f"{path}:{ROOT}", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-P", "-m", "trainer", "--job", str(folder / "job.json"), *options],
+        [sys.executable, "-P", "-m", "autoconfig.trainer", "--job", str(folder / "job.json"), *options],
         env=environment, capture_output=True, text=True, timeout=300, check=False, **popen,
     )  # fmt: skip
 
@@ -52,7 +51,7 @@ def torchrun_job(start, tmp_path):
 
     def go(what: Job, *options: str) -> tuple[subprocess.Popen, Path]:
         (tmp_path / "job.json").write_text(job_text(what))
-        command = ("-m", "trainer", "--job", str(tmp_path / "job.json"), "--output", str(tmp_path / "out"), *options)
+        command = ("-m", "autoconfig.trainer", "--job", str(tmp_path / "job.json"), "--output", str(tmp_path / "out"), *options)
         return start(what.num_processes, *command), tmp_path / "out" / RESULT_FILE
 
     return go
@@ -228,9 +227,8 @@ def test_torchrun_killed_leaves_no_rank(torchrun_job):
 
 def test_a_rank_at_its_end_does_not_wait_for_a_dead_rank_0(monkeypatch):
     import torch.distributed as dist
-
-    from trainer import peers
-    from trainer.failure import Failure
+    from autoconfig.trainer import peers
+    from autoconfig.trainer.failure import Failure
 
     monkeypatch.setattr(peers, "GRACE_SECONDS", 0.2)
     store = dist.TCPStore("localhost", 0, 1, is_master=True)
@@ -242,9 +240,8 @@ def test_a_rank_at_its_end_does_not_wait_for_a_dead_rank_0(monkeypatch):
 def test_a_peer_that_was_told_to_end_is_not_lost(monkeypatch):
     """Rank 0 sees the closed connection before its own SIGTERM: nothing is written all the same."""
     import torch.distributed as dist
-
-    from trainer import peers
-    from trainer.failure import Failure
+    from autoconfig.trainer import peers
+    from autoconfig.trainer.failure import Failure
 
     monkeypatch.setattr(peers, "GRACE_SECONDS", 0.2)
     store = dist.TCPStore("localhost", 0, 1, is_master=True)

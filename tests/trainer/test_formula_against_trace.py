@@ -4,17 +4,17 @@ Both sides are peaks of one rank, allocations rounded to nothing. `pytest -s` pr
 """
 
 import pytest
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan, parse_keys, parse_plan
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.trainer.tracing.trace import trace_rank
 
-from autoconfig.rules import Setting
-from autoconfig.trace import compare, trace_request
-from autoconfig.trace_process import Traces
-from specs.cluster import cluster_of
-from specs.gpu_catalogue import load_gpu
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan, parse_keys, parse_plan
-from specs.software_catalogue import load_stack
-from trainer.trace import trace_rank
+from autoconfig.core.trace import compare, trace_request
+from autoconfig.core.trace_process import Traces
+from autoconfig.training.rules import Setting
 
 SEQUENCE = 2048
 GPT = load_model("gpt3-5b").replace(num_layers=4)

@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from specs.exit_code import ExitCode
-from specs.job import Generation, Job, job_text
-from specs.measurement import read_measurement
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.job import Generation, Job, job_text
+from autoconfig.specs.measurement import read_measurement
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan
 
 pytest.importorskip("megatron.core", reason="the training core generates with megatron-core")
 ROOT = Path(__file__).parents[2]
@@ -37,7 +36,7 @@ def run(folder, job):
     (folder / "job.json").write_text(job_text(job))
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={job.num_processes}", "--standalone"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
-    command = [*launcher, "-m", "trainer", "--job", str(folder / "job.json")]
+    command = [*launcher, "-m", "autoconfig.trainer", "--job", str(folder / "job.json")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (folder / "result.json").exists(), done.stderr
     return read_measurement(folder / "result.json")

@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from specs.exit_code import ExitCode
-from specs.job import Job, job_text
-from specs.megatron_build import endless_recomputation
-from specs.model_catalogue import load_model
-from specs.numerics import Workload
-from specs.plan import parse_plan
-from trainer import limits
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.job import Job, job_text
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Workload
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.software.megatron_build import endless_recomputation
+from autoconfig.trainer.host import limits
 
 ROOT = Path(__file__).parents[2]
 GIB = 2**30
@@ -65,9 +64,8 @@ def test_a_job_beyond_the_machine_ends_as_out_of_memory(tmp_path):
 def test_groups_are_gone_after_a_run():
     """megatron-core makes some thirty groups a job; each of gloo's keeps threads as long as it lives."""
     import torch.distributed as dist
-
-    from trainer.cpu import cpu_for_cuda
-    from trainer.parallel import parallel_groups
+    from autoconfig.trainer.host.cpu import cpu_for_cuda
+    from autoconfig.trainer.parallel import parallel_groups
 
     with cpu_for_cuda():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-
-from trainer.memory_log import MemoryLog
+from autoconfig.trainer.tracing.memory_log import MemoryLog
 
 KIB = 1024
 

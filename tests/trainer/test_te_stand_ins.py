@@ -5,19 +5,19 @@ import csv
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.units import GIB
+from autoconfig.trainer.tracing.trace import trace_rank
 
-from autoconfig.measured import published_rows, read_case
-from autoconfig.rules import Setting
-from autoconfig.trace import compare, trace_request
-from autoconfig.trace_process import Traces
-from specs.cluster import cluster_of
-from specs.gpu_catalogue import load_gpu
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import parse_plan
-from specs.software_catalogue import load_stack
-from specs.units import GIB
-from trainer.trace import trace_rank
+from autoconfig.core.trace import compare, trace_request
+from autoconfig.core.trace_process import Traces
+from autoconfig.runs.training_row import published_rows, read_case
+from autoconfig.training.rules import Setting
 
 TOLERANCE = 0.02
 ROWS = [row for row in published_rows() if row["source"] == "SimuMax-B200-v1.2"]
@@ -46,7 +46,7 @@ def test_simumax_last_stage() -> None:
     assert traced == pytest.approx(64479 * 2**20, rel=TOLERANCE)
 
 
-RECIPES = Path(__file__).parents[1] / "autoconfig" / "golden_recipes.csv"
+RECIPES = Path(__file__).parents[1] / "accuracy" / "golden_recipes.csv"
 FAST = ("GV-0002", "GV-0006", "GV-0009")
 """Two orders of attention's output, the native loss, interleaving: the others differ by less, and are for `make soak`."""
 COPIES = ("GV-0007", "GV-0008")

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.job import Job, job_text
+from autoconfig.specs.measurement import read_measurement
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import parse_plan
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import schema
-from specs.job import Job, job_text
-from specs.measurement import read_measurement
-from specs.model_catalogue import load_model
-from specs.numerics import Numerics, Workload
-from specs.plan import parse_plan
+from autoconfig.render.training_json import schema
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 ROOT = Path(__file__).parents[2]
@@ -113,14 +113,14 @@ def job(plan: str, seq_length: int, **changes: object) -> Job:
 )
 def test_emulated_ranks_hold_what_real_ranks_hold(plan: str, seq_length: int, start, tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(job_text(job(plan, seq_length)))
-    run = start(2, "-m", "trainer", "--job", str(tmp_path / "job.json"))
+    run = start(2, "-m", "autoconfig.trainer", "--job", str(tmp_path / "job.json"))
     assert run.wait() == 0, run.communicate()
     real = read_measurement(tmp_path / "result.json")
     for rank in (0, 1):
         folder = tmp_path / str(rank)
         folder.mkdir()
         (folder / "job.json").write_text(job_text(job(plan, seq_length, mode="emulate", rank=rank)))
-        command = [sys.executable, "-P", "-m", "trainer", "--job", str(folder / "job.json")]
+        command = [sys.executable, "-P", "-m", "autoconfig.trainer", "--job", str(folder / "job.json")]
         ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
         emulated = read_measurement(folder / "result.json").ranks[0]

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from autoconfig.specs.plan import parse_plan
 
-from autoconfig.binding import CHANGES, what_binds
-from autoconfig.question import Request, understand
-from specs.plan import parse_plan
+from autoconfig.training.binding import CHANGES, what_binds
+from autoconfig.training.question import Request, understand
 
 
 @pytest.mark.parametrize(

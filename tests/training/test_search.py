@@ -5,20 +5,20 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.units import GIB
 from jsonschema import Draft202012Validator
 
-from autoconfig.answer_json import explain_json, schema, search_json
-from autoconfig.evaluate import report_plan, violations
-from autoconfig.question import Request
-from autoconfig.search import rank_plans
-from autoconfig.service import PARETO_POINTS, PARETO_SLOWEST, explain, pareto_positions, search
-from autoconfig.space import Wish
-from autoconfig.verdict import RESOLUTION, tie_groups
-from specs.errors import InputError
-from specs.layouts import stage_layers
-from specs.plan import parse_plan
-from specs.recompute import Recompute
-from specs.units import GIB
+from autoconfig.render.training_json import explain_json, schema, search_json
+from autoconfig.training.answer import PARETO_POINTS, PARETO_SLOWEST, explain, pareto_positions, search
+from autoconfig.training.price import report_plan, violations
+from autoconfig.training.question import Request
+from autoconfig.training.rank import rank_plans
+from autoconfig.training.reasons import RESOLUTION, tie_groups
+from autoconfig.training.space import Wish
 
 LAYOUT = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")
 QUESTIONS = {

@@ -6,14 +6,14 @@ from importlib import resources
 
 import numpy as np
 import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import TrainPlan, parse_keys, parse_plan
+from autoconfig.specs.recompute import NONE, Recompute
 
-from autoconfig.evaluate import violations
-from autoconfig.recompute_options import layer_counts, legal_mask, recompute_options
-from autoconfig.rules import ALL_RULES, ENFORCED_IN, JUDGED_RULES, RULE_TEXT, RULES, recompute_rule
-from autoconfig.space import Wish, enumerate_space, stage_splits
-from specs.errors import InputError
-from specs.plan import TrainPlan, parse_keys, parse_plan
-from specs.recompute import NONE, Recompute
+from autoconfig.training.price import violations
+from autoconfig.training.recompute_options import layer_counts, legal_mask, recompute_options
+from autoconfig.training.rules import ALL_RULES, ENFORCED_IN, JUDGED_RULES, RULE_TEXT, RULES, recompute_rule
+from autoconfig.training.space import Wish, enumerate_space, stage_splits
 
 KEYS = ("tp", "pp", "cp", "sp", "ep", "etp", "vpp", "first", "last", "mbs", "dp")
 
@@ -371,7 +371,7 @@ def test_a_grid_too_large_to_hold_is_refused(setting_of, monkeypatch):
         enumerate_space(s)
     narrow = {key: frozenset({1}) for key in ("tp", "cp")} | {"pp": frozenset({2})}
     assert enumerate_space(s, Wish(fixed=narrow)).legal > 0
-    monkeypatch.setattr("autoconfig.space.MAX_ROWS", 100)
+    monkeypatch.setattr("autoconfig.training.space.MAX_ROWS", 100)
     with pytest.raises(InputError, match="more than 100;"):
         enumerate_space(setting_of("dense"))
 

@@ -9,9 +9,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from specs.gpu import GpuSpec
-from specs.operator_table import read_operator_table
-from time_model.operator_tables import OperatorTables, measured_over, operator_tables_of, tables_from
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.operator_table import read_operator_table
+from autoconfig.time_model.hardware.operator_tables import OperatorTables, measured_over, operator_tables_of, tables_from
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 
@@ -126,7 +126,7 @@ class GpuEfficiency:
 
 @cache
 def _file() -> dict[str, Any]:
-    text = (resources.files("time_model") / "data" / "gpu_efficiency.json").read_text(encoding="utf-8")
+    text = (resources.files("autoconfig.time_model") / "data" / "gpu_efficiency.json").read_text(encoding="utf-8")
     data: dict[str, Any] = json.loads(text)
     return data
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.parameters import Number
-from specs.software import StackTime
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.software.software import StackTime
 
 BACKWARD_OVER_FORWARD = 1.6
 WITH_TENSOR_PARALLELISM = 1.15

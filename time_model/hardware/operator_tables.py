@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from specs.parameters import Number
+from autoconfig.specs.models.parameters import Number
 
 Vector = npt.NDArray[np.float64]
 
@@ -106,7 +105,7 @@ class OperatorTables:
 def operator_tables_of(gpu_id: str, with_links: bool = True) -> OperatorTables:
     """Tables of the GPU that was measured; none where it was not. `with_links` False: without collectives (the same chip
     behind other links)."""
-    path = resources.files("time_model") / "data" / "operators" / f"{gpu_id}.json"
+    path = resources.files("autoconfig.time_model") / "data" / "operators" / f"{gpu_id}.json"
     if not path.is_file():
         return OperatorTables()
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

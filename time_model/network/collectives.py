@@ -6,12 +6,11 @@ import dataclasses
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from specs.cluster import ClusterSpec
-from specs.parameters import Number
-from time_model.efficiency import CollectiveEfficiency, GpuEfficiency
-from time_model.operator_tables import CollectiveTerms
-from time_model.placement import Group
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.hardware.efficiency import CollectiveEfficiency, GpuEfficiency
+from autoconfig.time_model.hardware.operator_tables import CollectiveTerms
+from autoconfig.time_model.network.placement import Group
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
-from specs.cluster import ClusterSpec
-from specs.layouts import Layouts
-from specs.parameters import Number
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.models.parameters import Number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.parameters import Number
-from time_model.operator_tables import GridTable
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.hardware.operator_tables import GridTable
 
 
 def attended_pairs(seq_length: Number, window: Number | None = None) -> Number:

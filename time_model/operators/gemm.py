@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.parameters import Number
-from time_model.efficiency import GemmEfficiency
-from time_model.operator_tables import GridTable
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.hardware.efficiency import GemmEfficiency
+from autoconfig.time_model.hardware.operator_tables import GridTable
 
 TILES = ((256, 128, 0, 0), (128, 256, 0, 0), (128, 128, 1, 0), (128, 64, 1, 1), (64, 128, 1, 1), (64, 64, 1, 2))
 """Thread-block tiles (rows, columns) of cuBLAS, and how often the small-tile losses r1 and r2 apply to each."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.parameters import Number, padded_vocab_size
-from time_model.job import Job, Shapes
-from time_model.layer import BlockCollectives
-from time_model.operators import GemmShape, Operator, memory_bound
-from time_model.pointwise import norm_bytes
+from autoconfig.specs.models.parameters import Number, padded_vocab_size
+from autoconfig.time_model.job import Job, Shapes
+from autoconfig.time_model.operators.layer import BlockCollectives
+from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound
+from autoconfig.time_model.operators.pointwise import norm_bytes
 
 
 def logits_gemm_shape(job: Job, x: Shapes) -> GemmShape:

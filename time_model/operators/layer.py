@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.overlap import userbuffers_run
-from specs.parameters import Number, kv_heads_per_rank
-from time_model.attention import (
+from autoconfig.specs.models.parameters import Number, kv_heads_per_rank
+from autoconfig.specs.software.overlap import userbuffers_run
+from autoconfig.time_model.job import Job, Shapes
+from autoconfig.time_model.network.collectives import collective_seconds, exposed_seconds, send_seconds
+from autoconfig.time_model.network.placement import Group
+from autoconfig.time_model.operators.attention import (
     attended_pairs,
     flash_attention_flops,
     flash_attention_seconds,
@@ -16,11 +18,14 @@ from time_model.attention import (
     table_flash_efficiency,
     unfused_attention_seconds,
 )
-from time_model.collectives import collective_seconds, exposed_seconds, send_seconds
-from time_model.job import Job, Shapes
-from time_model.operators import GemmShape, Operator, memory_bound
-from time_model.placement import Group
-from time_model.pointwise import activation_bytes, norm_bytes, pointwise_seconds, residual_bytes, softmax_bytes
+from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound
+from autoconfig.time_model.operators.pointwise import (
+    activation_bytes,
+    norm_bytes,
+    pointwise_seconds,
+    residual_bytes,
+    softmax_bytes,
+)
 
 
 def attention_gemm_shapes(job: Job, x: Shapes) -> list[GemmShape]:

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from specs.numerics import Numerics
-from specs.parameters import (
+from autoconfig.specs.models.parameters import (
     Number,
     embedding_parameters,
     final_norm_parameters,
@@ -16,11 +14,18 @@ from specs.parameters import (
     mtp_layer_parameters,
     output_layer_parameters,
 )
-from specs.recompute import Recompute
-from time_model.head import embedding_operators, head_operators, logits_gemm_shape, mtp_operators, mtp_projection_shape
-from time_model.host import host_floor_seconds, layer_launch_seconds
-from time_model.job import Job, Shapes
-from time_model.layer import (
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.recompute import Recompute
+from autoconfig.time_model.hardware.host import host_floor_seconds, layer_launch_seconds
+from autoconfig.time_model.job import Job, Shapes
+from autoconfig.time_model.operators.head import (
+    embedding_operators,
+    head_operators,
+    logits_gemm_shape,
+    mtp_operators,
+    mtp_projection_shape,
+)
+from autoconfig.time_model.operators.layer import (
     BlockCollectives,
     attention_gemm_shapes,
     attention_pointwise,
@@ -31,7 +36,7 @@ from time_model.layer import (
     mlp_pointwise,
     second_norm_and_residual,
 )
-from time_model.moe import (
+from autoconfig.time_model.operators.moe import (
     expert_gemm_shapes,
     expert_operators,
     local_experts,
@@ -39,7 +44,14 @@ from time_model.moe import (
     shared_expert_operators,
     shared_expert_shapes,
 )
-from time_model.operators import GemmShape, Operator, fp8_casts, gradient_accumulation, price_gemms, with_adapters
+from autoconfig.time_model.operators.operator import (
+    GemmShape,
+    Operator,
+    fp8_casts,
+    gradient_accumulation,
+    price_gemms,
+    with_adapters,
+)
 
 KINDS = ("dense", "moe")
 

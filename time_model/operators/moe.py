@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.parameters import Number
-from time_model.collectives import collective_seconds
-from time_model.job import Job, Shapes
-from time_model.layer import BlockCollectives, block_communication, mlp_gemm_shapes, mlp_pointwise
-from time_model.operators import GemmShape, Operator, memory_bound
-from time_model.pointwise import activation_bytes
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.job import Job, Shapes
+from autoconfig.time_model.network.collectives import collective_seconds
+from autoconfig.time_model.operators.layer import BlockCollectives, block_communication, mlp_gemm_shapes, mlp_pointwise
+from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound
+from autoconfig.time_model.operators.pointwise import activation_bytes
 
 MOE = ("moe",)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from specs.parameters import Number
-from time_model.gemm import (
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.job import Job
+from autoconfig.time_model.operators.gemm import (
     gemm_bytes,
     gemm_flops,
     gemm_seconds,
@@ -17,8 +17,7 @@ from time_model.gemm import (
     table_gemm_seconds,
     weight_gradient_seconds,
 )
-from time_model.job import Job
-from time_model.pointwise import pointwise_seconds
+from autoconfig.time_model.operators.pointwise import pointwise_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

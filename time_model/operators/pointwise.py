@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specs.numerics import Numerics
-from specs.parameters import Number
-from specs.software import StackTime
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software import StackTime
 
 
 def pointwise_seconds(

@@ -9,13 +9,12 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-
-from specs.errors import UnknownNameError
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
-from specs.parameters import total_parameters
-from specs.serve_plan import EnginePlan
-from specs.serving_formats import KV_BYTES, ModuleFormats
+from autoconfig.specs.errors import UnknownNameError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.serving_formats import KV_BYTES, ModuleFormats
 
 DEFAULTS = (2048, 8192)
 WHOLE_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
@@ -76,7 +75,7 @@ def tuned_batch(capacity: int) -> int:
 @cache
 def _workloads() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(
-        (resources.files("time_model") / "data" / "serving_workloads.json").read_text(encoding="utf-8")
+        (resources.files("autoconfig.time_model") / "data" / "serving_workloads.json").read_text(encoding="utf-8")
     )
     return data
 

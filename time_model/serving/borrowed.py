@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
-from specs.serving_formats import ModuleFormats, module_formats
-from time_model.serving_costs import cache_table, head_dim, stand_in
-from time_model.serving_tables import WEIGHT_ONLY_CHIP, ServingTables
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.software.serving_formats import ModuleFormats, module_formats
+from autoconfig.time_model.serving.costs import cache_table, head_dim, stand_in
+from autoconfig.time_model.serving.tables import WEIGHT_ONLY_CHIP, ServingTables
 
 
 def borrowed_shares(

@@ -14,10 +14,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from specs.engine import EngineSpec, load_engine
-from specs.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.software.engine import EngineSpec, load_engine
 
-PATH = resources.files("time_model") / "data" / "serving_calibration.json"
+PATH = resources.files("autoconfig.time_model") / "data" / "serving_calibration.json"
 NUMBERS = (
     "communication_factor",
     "host_s",
@@ -128,7 +128,7 @@ def _lineage(engine: EngineSpec) -> list[str]:
 @cache
 def gpu_parents() -> Mapping[str, str]:
     """GPU -> GPU whose factor stands in; written down before fitting."""
-    text = (resources.files("time_model") / "data" / "serving" / "chips.json").read_text(encoding="utf-8")
+    text = (resources.files("autoconfig.time_model") / "data" / "serving" / "chips.json").read_text(encoding="utf-8")
     parents: dict[str, str] = json.loads(text)["parents"]
     return parents
 

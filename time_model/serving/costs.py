@@ -12,21 +12,20 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-
-from specs.cluster import cluster_of
-from specs.engine import EngineSpec
-from specs.gpu import GpuSpec
-from specs.model import ModelSpec
-from specs.parameters import Number, attention_gemms, kv_heads_per_rank, padded_vocab_size
-from specs.serve_plan import EnginePlan
-from specs.serving_formats import ModuleFormats, module_formats
-from time_model import serving_ideal as ideal
-from time_model.collectives import collective_seconds, links_of
-from time_model.efficiency import efficiency_of
-from time_model.operator_tables import GridTable
-from time_model.placement import Group
-from time_model.serving_calibration import EngineConstants
-from time_model.serving_tables import ServingTables, serving_tables_of
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import Number, attention_gemms, kv_heads_per_rank, padded_vocab_size
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import EngineSpec
+from autoconfig.specs.software.serving_formats import ModuleFormats, module_formats
+from autoconfig.time_model.hardware.efficiency import efficiency_of
+from autoconfig.time_model.hardware.operator_tables import GridTable
+from autoconfig.time_model.network.collectives import collective_seconds, links_of
+from autoconfig.time_model.network.placement import Group
+from autoconfig.time_model.serving import ideal
+from autoconfig.time_model.serving.calibration import EngineConstants
+from autoconfig.time_model.serving.tables import ServingTables, serving_tables_of
 
 Vector = npt.NDArray[np.float64]
 HBM_POINTWISE = 0.8

@@ -6,10 +6,9 @@ The serving tables (data/serving) hold the share of these times that was measure
 from __future__ import annotations
 
 import numpy as np
-
-from specs.gpu import GpuSpec
-from specs.parameters import Number
-from specs.serving_formats import KV_BYTES, WEIGHT_BYTES
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.software.serving_formats import KV_BYTES, WEIGHT_BYTES
 
 INPUT_BYTES = {
     "bf16": 2.0,

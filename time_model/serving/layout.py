@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from specs.parameters import Number
-from time_model.serving_costs import (
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.serving.costs import (
     ServingJob,
     decode_attention_seconds,
     floor_seconds,
@@ -21,8 +20,8 @@ from time_model.serving_costs import (
     prefill_attention_seconds,
     token_parts,
 )
-from time_model.serving_simulation import grid_points
-from time_model.serving_steady import Lengths, prompts_per_iteration
+from autoconfig.time_model.serving.simulation import grid_points
+from autoconfig.time_model.serving.steady import Lengths, prompts_per_iteration
 
 Vector = npt.NDArray[np.float64]
 TOKENS, SEQUENCES = grid_points(131072.0), grid_points(16384.0)

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from time_model.serving_costs import (
+from autoconfig.time_model.serving.costs import (
     ServingJob,
     decode_attention_seconds,
     floor_seconds,

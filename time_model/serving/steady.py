@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from specs.parameters import Number
-from time_model.serving_costs import ServingJob, floor_seconds, iteration_features
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.serving.costs import ServingJob, floor_seconds, iteration_features
 
 Vector = npt.NDArray[np.float64]
 

@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from specs.errors import InputError
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import load_gpu
-from specs.parameters import Number
-from time_model.collectives import ring_factor
-from time_model.operator_tables import GridTable
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.hardware.operator_tables import GridTable
+from autoconfig.time_model.network.collectives import ring_factor
 
 Vector = npt.NDArray[np.float64]
-FOLDER = resources.files("time_model") / "data" / "serving"
+FOLDER = resources.files("autoconfig.time_model") / "data" / "serving"
 MOST_SHARE = 0.95
 """Share of the roofline that nothing may exceed: more is a working set that stayed in the L2 cache between repetitions (96 MB
 on L40S, 128 MB on RTX PRO 6000), which a model's weights and cache do not."""

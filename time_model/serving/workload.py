@@ -12,8 +12,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-
-from time_model.serving_benchmark import DataSet
+from autoconfig.time_model.serving.benchmark import DataSet
 
 Vector = npt.NDArray[np.float64]
 LONGEST_STDDEVS = 6.0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.parameters import Number
-from specs.software import StackTime
-from time_model.collectives import Links, collective_seconds, exposed_seconds, send_seconds
-from time_model.placement import Group
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.software.software import StackTime
+from autoconfig.time_model.network.collectives import Links, collective_seconds, exposed_seconds, send_seconds
+from autoconfig.time_model.network.placement import Group
 
 
 def bucketed_exposed_seconds(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specs.numerics import TYPE_BYTES, Numerics
-from specs.parameters import Number
-from specs.software import StackTime
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.numerics import TYPE_BYTES, Numerics
+from autoconfig.specs.software.software import StackTime
 
 
 def optimizer_bytes_per_parameter(numerics: Numerics, stack: StackTime) -> float:

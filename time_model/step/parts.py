@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.parameters import Number
-from time_model.host import straggler_seconds
-from time_model.job import Job
-from time_model.operators import Operator
-from time_model.rows import Column, Rows
-from time_model.step import block_recompute_seconds, compute_seconds, hidden_exchange_seconds, schedule
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.hardware.host import straggler_seconds
+from autoconfig.time_model.job import Job
+from autoconfig.time_model.operators.operator import Operator
+from autoconfig.time_model.step.rows import Column, Rows
+from autoconfig.time_model.step.step import block_recompute_seconds, compute_seconds, hidden_exchange_seconds, schedule
 
 
 def step_parts(job: Job, rows: Rows) -> dict[str, Column]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from specs.parameters import Number
+from autoconfig.specs.models.parameters import Number
 
 
 def pipeline_bubble_seconds(longest: Number, all_stages: Number, vpp: Number) -> Number:

@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from specs.layouts import Layouts, middle_layers, stage_table
-from specs.parameters import Number
-from specs.recompute import Recompute
-from time_model.collectives import collective_seconds, rate_share, send_seconds
-from time_model.data_parallel import embedding_gradient_seconds, fsdp_seconds, reduction_communication
-from time_model.job import Job
-from time_model.layer_table import LayerTable
-from time_model.optimizer import optimizer_seconds
-from time_model.pipeline import p2p_message_bytes, p2p_seconds
-from time_model.placement import Group, data_group, expert_data_group, pipeline_crosses
+from autoconfig.specs.layouts import Layouts, middle_layers, stage_table
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.recompute import Recompute
+from autoconfig.time_model.job import Job
+from autoconfig.time_model.network.collectives import collective_seconds, rate_share, send_seconds
+from autoconfig.time_model.network.placement import Group, data_group, expert_data_group, pipeline_crosses
+from autoconfig.time_model.operators.layer_table import LayerTable
+from autoconfig.time_model.step.data_parallel import embedding_gradient_seconds, fsdp_seconds, reduction_communication
+from autoconfig.time_model.step.optimizer import optimizer_seconds
+from autoconfig.time_model.step.pipeline import p2p_message_bytes, p2p_seconds
 
 Column = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

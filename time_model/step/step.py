@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
-from specs.parameters import Number
-from time_model.data_parallel import fsdp_seconds, gradient_reduction_seconds, parameter_gather_seconds
-from time_model.host import straggler_ratio
-from time_model.job import Job
-from time_model.pipeline import block_recomputed_layers, pipeline_bubble_seconds
-from time_model.rows import Column, Rows
+from autoconfig.specs.models.parameters import Number
+from autoconfig.time_model.hardware.host import straggler_ratio
+from autoconfig.time_model.job import Job
+from autoconfig.time_model.step.data_parallel import fsdp_seconds, gradient_reduction_seconds, parameter_gather_seconds
+from autoconfig.time_model.step.pipeline import block_recomputed_layers, pipeline_bubble_seconds
+from autoconfig.time_model.step.rows import Column, Rows
 
 
 @dataclass(frozen=True, kw_only=True)

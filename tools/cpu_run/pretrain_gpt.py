@@ -20,14 +20,13 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"  # its guards ask the CUDA driver
 import megatron.core.datasets.utils as dataset_utils  # noqa: E402
 import megatron.training.training as training  # noqa: E402
 import torch  # noqa: E402
+from autoconfig.trainer.host.cpu import cpu_for_cuda  # noqa: E402
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder  # noqa: E402
 from megatron.core.datasets.gpt_dataset import GPTDatasetConfig, MockGPTDataset  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.training import get_args, get_tokenizer  # noqa: E402
 from megatron.training.argument_utils import gpt_config_from_args, pretrain_cfg_container_from_args  # noqa: E402
 from megatron.training.arguments import parse_and_validate_args  # noqa: E402
-
-from trainer.cpu import cpu_for_cuda  # noqa: E402
 
 
 def datasets(sizes: list[int], vp_stage: int | None = None) -> Any:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.time_model.hardware.efficiency import GpuEfficiency
+from autoconfig.time_model.operators.attention import attended_pairs, flash_attention_flops, flash_efficiency
 from scipy.optimize import nnls
 
-from specs.gpu import GpuSpec
-from time_model.attention import attended_pairs, flash_attention_flops, flash_efficiency
-from time_model.efficiency import GpuEfficiency
-from tools.grid_fit import Vector, error_of, held_out, rounded
-from tools.wheel import Wheel
+from tools.distil.grid_fit import Vector, error_of, held_out, rounded
+from tools.distil.wheel import Wheel
 
 SEQUENCES = (1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 HEAD_DIMS = (64, 128, 192, 256)

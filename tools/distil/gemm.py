@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.time_model.hardware.efficiency import GpuEfficiency
+from autoconfig.time_model.operators.gemm import gemm_flops, gemm_seconds
 
-from specs.gpu import GpuSpec
-from time_model.efficiency import GpuEfficiency
-from time_model.gemm import gemm_flops, gemm_seconds
-from tools.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
-from tools.wheel import Wheel
+from tools.distil.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
+from tools.distil.wheel import Wheel
 
 M_AXIS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 NK_AXIS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)

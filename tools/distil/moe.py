@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.time_model.hardware.efficiency import GpuEfficiency
+from autoconfig.time_model.operators.gemm import grouped_gemm_seconds
 
-from specs.gpu import GpuSpec
-from time_model.efficiency import GpuEfficiency
-from time_model.gemm import grouped_gemm_seconds
-from tools.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
-from tools.wheel import Wheel
+from tools.distil.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
+from tools.distil.wheel import Wheel
 
 AXES = {
     "rows": (16, 64, 128, 256, 512, 1024, 2048, 4096),

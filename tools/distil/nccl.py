@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.time_model.hardware.efficiency import GpuEfficiency
+from autoconfig.time_model.network.collectives import Links, collective_seconds, ring_factor
+from autoconfig.time_model.network.placement import Group
 from scipy.optimize import nnls
 
-from specs.gpu import GpuSpec
-from time_model.collectives import Links, collective_seconds, ring_factor
-from time_model.efficiency import GpuEfficiency
-from time_model.placement import Group
-from tools.grid_fit import Vector, error_of, held_out
-from tools.wheel import Wheel
+from tools.distil.grid_fit import Vector, error_of, held_out
+from tools.distil.wheel import Wheel
 
 KINDS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall"}
 ELEMENT_BYTES = {"half": 2, "int8": 1}

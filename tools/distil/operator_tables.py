@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specs.cluster import cluster_of
-from specs.gpu_catalogue import load_gpu
-from time_model.collectives import links_of
-from time_model.efficiency import formula_efficiency_of
-from tools.distil_attention import distil_attention
-from tools.distil_gemm import POOLED, distil_gemm
-from tools.distil_moe import distil_moe
-from tools.distil_nccl import distil_nccl
-from tools.wheel import LICENCE, PACKAGE, VERSION, Wheel, fetch_wheel
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
+from autoconfig.time_model.network.collectives import links_of
+
+from tools.distil.attention import distil_attention
+from tools.distil.gemm import POOLED, distil_gemm
+from tools.distil.moe import distil_moe
+from tools.distil.nccl import distil_nccl
+from tools.distil.wheel import LICENCE, PACKAGE, VERSION, Wheel, fetch_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "time_model" / "data" / "operators"

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.time_model.serving import ideal
+from autoconfig.time_model.serving.tables import MOST_SHARE
 
-from specs.gpu import GpuSpec
-from specs.gpu_catalogue import load_gpu
-from time_model import serving_ideal as ideal
-from time_model.serving_tables import MOST_SHARE
-from tools.distil_moe import tuned
-from tools.distil_operator_tables import as_json
-from tools.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
-from tools.wheel import LICENCE, PACKAGE, VERSION, Wheel, fetch_wheel
+from tools.distil.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
+from tools.distil.moe import tuned
+from tools.distil.operator_tables import as_json
+from tools.distil.wheel import LICENCE, PACKAGE, VERSION, Wheel, fetch_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "time_model" / "data" / "serving"

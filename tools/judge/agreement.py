@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoconfig.evaluate import violations
-from autoconfig.rules import JUDGED_RULES, RULE_TEXT
+from autoconfig.training.price import violations
+from autoconfig.training.rules import JUDGED_RULES, RULE_TEXT
 from tools.judge.client import Judges
 from tools.judge.sample import Case, draw, neighbours, settings
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from autoconfig.export.argument import words
-from autoconfig.export.arguments import mock_arguments
-from autoconfig.export.run_arguments import environment
-from autoconfig.rules import Setting
-from specs.plan import TrainPlan
+from autoconfig.specs.plan import TrainPlan
+
+from autoconfig.megatron.argument import words
+from autoconfig.megatron.write import mock_arguments
+from autoconfig.megatron.write_run import environment
+from autoconfig.training.rules import Setting
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,9 +12,9 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
-from autoconfig.audit import Audit
-from autoconfig.row_cells import cell
-from autoconfig.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
+from autoconfig.accuracy.audit import Audit
+from autoconfig.runs.cells import cell
+from autoconfig.training.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
 from tools.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses
 from tools.judge.client import ROOT, Judge, Judges
 from tools.judge.recipes import JudgedRecipe, audited_recipes, judged_recipes

@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.audit import ILLEGAL, NOT_COVERED, Audit, AuditedRecipe, audit_file
-from autoconfig.export.argument import words
-from autoconfig.export.arguments import mock_arguments
-from autoconfig.export.run_arguments import environment
-from autoconfig.megatron_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
-from autoconfig.pipeline_split import PipelineSplit
-from autoconfig.recipe_rows import Recipe, degrees_of_recipe
-from autoconfig.row_cells import cell, whole
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
+
+from autoconfig.accuracy.audit import ILLEGAL, NOT_COVERED, Audit, AuditedRecipe, audit_file
+from autoconfig.megatron.argument import words
+from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
+from autoconfig.megatron.write import mock_arguments
+from autoconfig.megatron.write_run import environment
+from autoconfig.runs.cells import cell, whole
+from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe
+from autoconfig.training.pipeline_split import PipelineSplit
 from tools.judge.client import ROOT, Judge
 
 TABLE = ROOT / "autoconfig" / "data" / "published" / "nvidia_recipes.csv"

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoconfig.question import Request, understand
-from autoconfig.rules import Setting
-from specs.plan import TrainPlan
-from specs.recompute import MODULES, Recompute
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.recompute import MODULES, Recompute
+
+from autoconfig.training.question import Request, understand
+from autoconfig.training.rules import Setting
 
 PLAIN = 0.5
 """Chance of an axis to be 1."""

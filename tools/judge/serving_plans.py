@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoconfig.serving.export import export
+from autoconfig.specs.errors import AutoconfigError
+
+from autoconfig.engines.export import export
+from autoconfig.serving.answer import DeploymentReport, report
 from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
-from autoconfig.serving.search import search
-from autoconfig.serving.service import DeploymentReport, report
-from specs.errors import AutoconfigError
+from autoconfig.serving.rank import search
 
 CONFIGS = Path(__file__).parents[2] / "tests/specs/huggingface_configs.json"
 """config.json of published models, as on Hugging Face."""

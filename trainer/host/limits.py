@@ -9,8 +9,8 @@ import os
 import resource
 from pathlib import Path
 
-from specs.job import Job
-from specs.local_cpu import memory_bytes
+from autoconfig.specs.hardware.local_cpu import memory_bytes
+from autoconfig.specs.job import Job
 
 MACHINE_SHARE = 0.8
 """Of the machine's memory for all processes of one job together."""

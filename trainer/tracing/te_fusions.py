@@ -19,9 +19,8 @@ import megatron.core.tensor_parallel.layers as layers
 import megatron.core.transformer.moe.moe_utils as moe_utils
 import megatron.core.transformer.multi_latent_attention as latent_attention
 import torch
+from autoconfig.trainer.tracing import te_stand_ins
 from torch.autograd import Function
-
-from trainer import te_stand_ins
 
 
 class _Rope(Function):
@@ -111,9 +110,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
 
 
 @contextlib.contextmanager
-def transformer_engine(
-    *, cp_comm_type: str = "p2p", workspace_bytes: int = 0, copies_output: bool = False
-) -> Iterator[None]:
+def transformer_engine(*, cp_comm_type: str = "p2p", workspace_bytes: int = 0, copies_output: bool = False) -> Iterator[None]:
     """Inside, megatron-core's Transformer Engine layer spec builds the stand-ins. `cp_comm_type` and `workspace_bytes` are
     facts of the software stack (specs/software.py), `copies_output` of the GPU's attention kernel."""
     attention, caches = te_stand_ins.DotProductAttention, te_stand_ins.DummyWeightGradients

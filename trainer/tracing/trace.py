@@ -20,25 +20,24 @@ from unittest import mock
 import megatron.core.pipeline_parallel.schedules as schedules
 import torch
 import torch._dynamo
+from autoconfig.specs.job import Job
+from autoconfig.specs.models.parameters import padded_vocab_size
+from autoconfig.specs.software.software import StackMemory
+from autoconfig.specs.trace import RankTrace, SavedTensor, TraceRequest
+from autoconfig.trainer.host.cpu import cpu_for_cuda
+from autoconfig.trainer.host.timers import PhaseTimers
+from autoconfig.trainer.host.without_engine import without_engine
+from autoconfig.trainer.microbatches import enough_microbatches
+from autoconfig.trainer.model import model_chunks, transformer_config
+from autoconfig.trainer.optimizer import build_optimizer, data_parallel_chunks
+from autoconfig.trainer.parallel import initialize_groups
+from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fake_tensors
+from autoconfig.trainer.tracing.fixed_routing import fixed_routing
+from autoconfig.trainer.tracing.gpu_kernels import gpu_kernels
+from autoconfig.trainer.tracing.memory_log import MemoryLog, Moment
+from autoconfig.trainer.tracing.te_fusions import transformer_engine
+from autoconfig.trainer.training import Training, forward_backward, state_tensors
 from megatron.core import parallel_state
-
-from specs.job import Job
-from specs.parameters import padded_vocab_size
-from specs.software import StackMemory
-from specs.trace import RankTrace, SavedTensor, TraceRequest
-from trainer.cpu import cpu_for_cuda
-from trainer.fake_ranks import fake_process_group, fake_tensors
-from trainer.fixed_routing import fixed_routing
-from trainer.gpu_kernels import gpu_kernels
-from trainer.memory_log import MemoryLog, Moment
-from trainer.microbatches import enough_microbatches
-from trainer.model import model_chunks, transformer_config
-from trainer.optimizer import build_optimizer, data_parallel_chunks
-from trainer.parallel import initialize_groups
-from trainer.te_fusions import transformer_engine
-from trainer.timers import PhaseTimers
-from trainer.training import Training, forward_backward, state_tensors
-from trainer.without_engine import without_engine
 
 CPU = torch.device("cpu")
 LOSS_FUSIONS = {2.0: "te", 10.0: "native"}

@@ -16,10 +16,10 @@ import sys
 import warnings
 from typing import Any
 
-from specs.errors import AutoconfigError
-from specs.exit_code import ExitCode
-from specs.trace import MOST_PROCESSES, TraceRequest, read_request
-from trainer.limits import limit_memory
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.trace import MOST_PROCESSES, TraceRequest, read_request
+from autoconfig.trainer.host.limits import limit_memory
 
 
 def main() -> int:
@@ -43,8 +43,7 @@ def _trace(request: TraceRequest) -> int:
     warnings.simplefilter("ignore")
     import megatron.core
     import torch
-
-    from trainer.trace import trace_rank
+    from autoconfig.trainer.tracing.trace import trace_rank
 
     versions = {"python": platform.python_version(), "torch": torch.__version__, "megatron-core": megatron.core.__version__}
     _say({"versions": versions})

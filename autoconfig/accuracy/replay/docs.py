@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import optuna
 
-from autoconfig.study.proposal import CONFIDENCE, TOLERANCE
-from autoconfig.study.recorded import Sweep, paper, sweeps
-from autoconfig.study.replay import (
+from autoconfig.accuracy.replay.recorded import Sweep, paper, sweeps
+from autoconfig.accuracy.replay.replay import (
     NOT_YET,
     REPEATS,
     SAMPLER_REPEATS,
@@ -26,8 +25,9 @@ from autoconfig.study.replay import (
     replay,
     replay_study,
 )
-from autoconfig.study.scatter_fit import LEAST_ROWS, fit_scatter
-from autoconfig.study.surrogate import Scatter
+from autoconfig.accuracy.replay.scatter_fit import LEAST_ROWS, fit_scatter
+from autoconfig.study.training.proposal import CONFIDENCE, TOLERANCE
+from autoconfig.study.training.surrogate import Scatter
 
 LEAST_TIMED = 20
 BEGIN, END = "<!-- replay: begin, written by `make profiling-docs` -->", "<!-- replay: end -->"

@@ -12,12 +12,12 @@ from functools import cache
 
 import numpy as np
 
-from autoconfig.calibration_file import calibrated
-from autoconfig.measured import Case, measured_step_seconds, published_rows, read_case
-from autoconfig.row_cells import Row, cell
+from autoconfig.accuracy.runs import Constants, paper_of
+from autoconfig.planning.calibration_file import calibrated
+from autoconfig.runs.cells import Row, cell
+from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
+from autoconfig.specs.errors import AutoconfigError
 from autoconfig.study.candidates import Candidates, build
-from autoconfig.validation_runs import Constants, paper_of
-from specs.errors import AutoconfigError
 
 LEAST_CHANCE_TO_FIT = 0.05
 """Plans below it are pruned by the memory model and never proposed."""
@@ -112,7 +112,7 @@ def _sweep(key: tuple[object, ...], entries: Sequence[_Entry]) -> Sweep:
 
 
 def _likely(candidates: Candidates) -> list[bool]:
-    from autoconfig.study.memory_belief import memory_belief
+    from autoconfig.study.training.memory_belief import memory_belief
 
     return [bool(chance >= LEAST_CHANCE_TO_FIT) for chance in memory_belief(candidates, []).chance]
 

@@ -16,10 +16,10 @@ import optuna
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
-from autoconfig.study.proposal import TOLERANCE, Result, propose
-from autoconfig.study.recorded import Sweep
+from autoconfig.accuracy.replay.recorded import Sweep
 from autoconfig.study.sampler import distributions
-from autoconfig.study.surrogate import Scatter, prior_covariance
+from autoconfig.study.training.proposal import TOLERANCE, Result, propose
+from autoconfig.study.training.surrogate import Scatter, prior_covariance
 
 NOT_YET = 1.0
 """Regret before the first plan that ran: as if twice the best."""

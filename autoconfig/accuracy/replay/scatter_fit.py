@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
+from autoconfig.accuracy.replay.recorded import Sweep, paper
 from autoconfig.study.candidates import Candidates, Floats
-from autoconfig.study.recorded import Sweep, paper
-from autoconfig.study.surrogate import Scatter, log_likelihood, scatter_json
+from autoconfig.study.training.surrogate import Scatter, log_likelihood, scatter_json
 
 LEAST_ROWS = 6
 """Timed plans of a sweep that fitting uses."""

@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoconfig.shell_launch import Launch, almost_a_launch, launch_of
-from autoconfig.shell_lexer import ArrayAssignment, Part, Source, Word, tokens_of
-from autoconfig.shell_parser import Case, Chain, Function, If, Loop, Node, Simple, parse
-from autoconfig.shell_values import (
+from autoconfig.megatron.shell.launch import Launch, almost_a_launch, launch_of
+from autoconfig.megatron.shell.lexer import ArrayAssignment, Part, Source, Word, tokens_of
+from autoconfig.megatron.shell.parser import Case, Chain, Function, If, Loop, Node, Simple, parse
+from autoconfig.megatron.shell.values import (
     Piece,
     Value,
     Variables,
@@ -23,7 +23,7 @@ from autoconfig.shell_values import (
     text_of,
     value_of,
 )
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 MOST_STEPS = 50_000
 MOST_CALLS = 12

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.argument_list import known_arguments
-from autoconfig.shell_values import Value, plain_value, reason_of, text_of
-from specs.errors import UnsupportedError
+from autoconfig.megatron.argument_list import known_arguments
+from autoconfig.megatron.shell.values import Value, plain_value, reason_of, text_of
+from autoconfig.specs.errors import UnsupportedError
 
 _LAYERS = frozenset({"--num-layers", "--encoder-num-layers"})
 _NOT_LAUNCHERS = re.compile(

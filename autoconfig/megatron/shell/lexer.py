@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from specs.errors import InputError
+from autoconfig.specs.errors import InputError
 
 MOST_DEPTH = 40
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9#?@*$!-]")

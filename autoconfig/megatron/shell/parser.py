@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoconfig.shell_lexer import ArrayAssignment, Operator, Token, Word
-from specs.errors import InputError
+from autoconfig.megatron.shell.lexer import ArrayAssignment, Operator, Token, Word
+from autoconfig.specs.errors import InputError
 
 MOST_DEPTH = 60
 _ENDS = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})

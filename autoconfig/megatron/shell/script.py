@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoconfig.argument_list import known_arguments
-from autoconfig.shell_launch import Launch, gpus_of, slurm_variables
-from autoconfig.shell_lexer import Part, Source, Word, tokens_of
-from autoconfig.shell_parser import parse
-from autoconfig.shell_reader import Reader
-from autoconfig.shell_values import Value, Variables, fields_of, text_of
-from specs.errors import InputError
+from autoconfig.megatron.argument_list import known_arguments
+from autoconfig.megatron.shell.interpreter import Reader
+from autoconfig.megatron.shell.launch import Launch, gpus_of, slurm_variables
+from autoconfig.megatron.shell.lexer import Part, Source, Word, tokens_of
+from autoconfig.megatron.shell.parser import parse
+from autoconfig.megatron.shell.values import Value, Variables, fields_of, text_of
+from autoconfig.specs.errors import InputError
 
 MOST_CHARACTERS = 1_000_000
 HANDED_OVER = ("$@", "$*")

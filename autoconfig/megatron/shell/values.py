@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from autoconfig.shell_lexer import Part, Source, Word
-from specs.errors import InputError
+from autoconfig.megatron.shell.lexer import Part, Source, Word
+from autoconfig.specs.errors import InputError
 
 MOST_CHARACTERS = 4_000_000
 MOST_DIGITS = 18
@@ -119,7 +119,7 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
 
 
 def _is_array(part: Part, variables: Variables) -> bool:
-    """"${NAME[@]}", or "$@" where the words handed over are known."""
+    """ "${NAME[@]}", or "$@" where the words handed over are known."""
     if part.kind != "variable":
         return False
     return part.operator in ("[@]", "[*]") or (part.text == "@" and isinstance(variables.values.get("@"), list))
@@ -246,7 +246,7 @@ def arithmetic(part: Part, variables: Variables) -> Value:
     unknown = (Piece(text=shown, unknown=f"{shown} in line {part.line} cannot be worked out"),)
     if len(part.text) > 500:
         return unknown
-    from autoconfig.shell_lexer import tokens_of
+    from autoconfig.megatron.shell.lexer import tokens_of
 
     source = Source(text=f'"{part.text}"', origin=(None,) * (len(part.text) + 2), file_text="")
     try:

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.rounds import Round, RoundFigures, link_tables, predicted, refined
 from autoconfig.serving.space import layouts, loads
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE, GpuSpec
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.units import divisors
 from autoconfig.study.candidates import Choices, Floats
-from autoconfig.study.session import NothingFitsError
-from specs.errors import InputError
-from specs.gpu import CPU_ARCHITECTURE, GpuSpec
-from specs.serve_plan import EnginePlan
-from specs.units import divisors
-from time_model.serving_calibration import EngineConstants
-from time_model.serving_costs import ServingJob
+from autoconfig.study.serving.rounds import Round, RoundFigures, link_tables, predicted, refined
+from autoconfig.study.training.session import NothingFitsError
+from autoconfig.time_model.serving.calibration import EngineConstants
+from autoconfig.time_model.serving.costs import ServingJob
 
 MOST_BATCH_ON_CPU = 64
 """Jobs of seconds."""

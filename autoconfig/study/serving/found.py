@@ -10,13 +10,13 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import spearmanr
 
-from autoconfig.serving.frontier import TPOT, TTFT, believed, measured_rows, on_frontier
-from autoconfig.serving.rounds import RoundFigures
-from autoconfig.serving.study_session import ServingSession
-from autoconfig.serving.study_work import MEASURED_TOKENS, PREDICTED_TOKENS, PREDICTED_TPOT
+from autoconfig.render.study import budget_left
 from autoconfig.study import trials as names
 from autoconfig.study.jobs import Stage
-from autoconfig.study.screen import budget_left
+from autoconfig.study.serving.proposal import TPOT, TTFT, believed, measured_rows, on_frontier
+from autoconfig.study.serving.rounds import RoundFigures
+from autoconfig.study.serving.session import ServingSession
+from autoconfig.study.serving.work import MEASURED_TOKENS, PREDICTED_TOKENS, PREDICTED_TPOT
 from autoconfig.study.worker import Worker
 
 LEAST_TO_RANK = 3
@@ -121,9 +121,7 @@ def _frontier_rows(session: ServingSession, measured: dict[int, RoundFigures]) -
     return {row for row, kept in zip(rows, on_frontier(values), strict=True) if kept}
 
 
-def _line(
-    trial: FrozenTrial, session: ServingSession, corrected: tuple[RoundFigures, ...], frontier: set[int]
-) -> ServingLine:
+def _line(trial: FrozenTrial, session: ServingSession, corrected: tuple[RoundFigures, ...], frontier: set[int]) -> ServingLine:
     a, row = trial.user_attrs, names.row_of(trial, session.candidates)
     outcome = a.get(names.OUTCOME) or ("running" if trial.state == TrialState.RUNNING else "unknown")
     ran = row is not None and outcome == names.MEASURED

@@ -15,12 +15,12 @@ import numpy as np
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autoconfig.serving.rounds import RoundFigures
-from autoconfig.serving.study_candidates import DeploymentChoices
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import Floats
-from autoconfig.study.proposal import Proposal
 from autoconfig.study.sampler import ProposingSampler
+from autoconfig.study.serving.candidates import DeploymentChoices
+from autoconfig.study.serving.rounds import RoundFigures
+from autoconfig.study.training.proposal import Proposal
 
 LEAST_TO_LEARN = 2
 """Measured deployments from which the prediction is corrected."""

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from specs.cluster import cluster_of
-from specs.gpu import GpuSpec
-from time_model.collectives import collective_seconds, links_of
-from time_model.efficiency import efficiency_of
-from time_model.placement import Group
-from time_model.serving_calibration import EngineConstants
-from time_model.serving_costs import ServingJob, constant_vector, floor_seconds, iteration_features
-from time_model.serving_tables import AllReduceTable, ServingTables, even_tables
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.time_model.hardware.efficiency import efficiency_of
+from autoconfig.time_model.network.collectives import collective_seconds, links_of
+from autoconfig.time_model.network.placement import Group
+from autoconfig.time_model.serving.calibration import EngineConstants
+from autoconfig.time_model.serving.costs import ServingJob, constant_vector, floor_seconds, iteration_features
+from autoconfig.time_model.serving.tables import AllReduceTable, ServingTables, even_tables
 
 Vector = npt.NDArray[np.float64]
 OPERATORS, EXPERTS, COMMUNICATION, HOST = 0, 1, 2, 5

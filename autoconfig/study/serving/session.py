@@ -13,26 +13,26 @@ from typing import Any
 from optuna.storages import RDBStorage
 from optuna.study import Study
 
-from autoconfig.serving.frontier import FrontierSampler
+from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.folder import JobFolder
+from autoconfig.profiler.launch import environment, torchrun
+from autoconfig.profiler.local import LocalRunner
+from autoconfig.profiler.runner import Command, Runner
+from autoconfig.profiler.slurm import SlurmRunner, check_programs
 from autoconfig.serving.question import ServeQuestion, understand
-from autoconfig.serving.study_candidates import DeploymentChoices, candidates_of
-from autoconfig.serving.study_settings import ServingSettings
-from autoconfig.serving.study_work import ServingWork
-from autoconfig.study.session import CANDIDATES, JOBS, Options, check_python, owner_of
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.local_gpu import gpu_of_file
+from autoconfig.specs.job import Job
+from autoconfig.specs.units import GIB
+from autoconfig.study.serving.candidates import DeploymentChoices, candidates_of
+from autoconfig.study.serving.proposal import FrontierSampler
+from autoconfig.study.serving.settings import ServingSettings
+from autoconfig.study.serving.work import ServingWork
 from autoconfig.study.settings import Budget
 from autoconfig.study.storage import check_name, close, errors_of, open_storage, open_study
 from autoconfig.study.this_machine import check_measured, operator_table, rank_memory_bytes
+from autoconfig.study.training.session import CANDIDATES, JOBS, Options, check_python, owner_of
 from autoconfig.study.worker import Listener, Worker
-from profiler.errors import RunnerError
-from profiler.folder import JobFolder
-from profiler.launch import environment, torchrun
-from profiler.local import LocalRunner
-from profiler.runner import Command, Runner
-from profiler.slurm import SlurmRunner, check_programs
-from specs.errors import InputError
-from specs.job import Job
-from specs.local_gpu import gpu_of_file
-from specs.units import GIB
 
 CAN_BENCHMARK = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('torch', 'scipy'))))"
 HAS_VLLM = "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"
@@ -181,7 +181,16 @@ def serving_command(python: str, engine: str) -> Command:
         return torchrun(python)
 
     def command(folder: JobFolder, _: Job) -> list[str]:
-        return [sys.executable, "-P", "-m", "profiler.vllm_server", "--job", str(folder.job_file), "--python", python]
+        return [
+            sys.executable,
+            "-P",
+            "-m",
+            "autoconfig.profiler.vllm_server",
+            "--job",
+            str(folder.job_file),
+            "--python",
+            python,
+        ]
 
     return command
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from autoconfig.serving.question import ServeRequest
+from autoconfig.specs.errors import InputError
 from autoconfig.study.settings import MeasuredQuestion
-from specs.errors import InputError
 
 ENGINES = ("megatron", "vllm")
 """Engines that jobs can run (specs.job.ENGINES): names of specs/catalogue/engines."""

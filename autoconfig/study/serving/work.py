@@ -9,17 +9,17 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from autoconfig.serving.frontier import TOKENS, TPOT, TTFT
-from autoconfig.serving.study_candidates import DeploymentChoices
-from autoconfig.serving.study_settings import ServingSettings
+from autoconfig.profiler.outcome import Kind, Outcome
+from autoconfig.specs.job import Generation, Job
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan
 from autoconfig.study import trials as names
 from autoconfig.study.jobs import FULL, Stage
+from autoconfig.study.serving.candidates import DeploymentChoices
+from autoconfig.study.serving.proposal import TOKENS, TPOT, TTFT
+from autoconfig.study.serving.settings import ServingSettings
 from autoconfig.study.verdicts import Verdict
-from profiler.outcome import Kind, Outcome
-from specs.job import Generation, Job
-from specs.model import ModelSpec
-from specs.numerics import Numerics, Workload
-from specs.plan import TrainPlan
 
 PREDICTED_TOKENS, PREDICTED_TPOT = "predicted_tokens_per_s_per_gpu", "predicted_tpot_seconds"
 MEASURED_TOKENS = "measured_tokens_per_s_per_gpu"
@@ -62,9 +62,7 @@ class ServingWork:
             workload=Workload(seq_length=asked.prompt + asked.new, global_batch_size=plan.batch),
             numerics=Numerics(precision="fp32" if settings.device == "cpu" else "bf16"),
             mode="generate",
-            generation=Generation(
-                prompt=asked.prompt, new=asked.new, engine=settings.engine, tokens=asked.tokens
-            ),
+            generation=Generation(prompt=asked.prompt, new=asked.new, engine=settings.engine, tokens=asked.tokens),
             device=settings.device,
             steps=settings.steps,
             warmup_steps=settings.warmup_steps,

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 from optuna.trial import TrialState
 
-from autoconfig.emulate import composed_step, compute_seconds, micro_batch_seconds
-from autoconfig.evaluate import report_plan
-from autoconfig.rules import Setting
+from autoconfig.core.emulate import composed_step, compute_seconds, micro_batch_seconds
+from autoconfig.specs.measurement import Measurement
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.units import GIB
 from autoconfig.study import trials as names
 from autoconfig.study.settings import StudySettings
 from autoconfig.study.verdicts import Verdict, noise_of
-from specs.measurement import Measurement
-from specs.plan import TrainPlan
-from specs.units import GIB
+from autoconfig.training.price import report_plan
+from autoconfig.training.rules import Setting
 
 EMULATED_LOG_SD = 0.05
 """Scatter of a composed step around the full job: as a short job's (`surrogate.SHORT_LOG_SD`). Not measured by us on GPUs."""

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from autoconfig.fit import Observation, refine
-from autoconfig.question import understand
+from autoconfig.calibration.fit import Observation, refine
+from autoconfig.specs.units import GIB
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import build
-from autoconfig.study.front import on_front
-from autoconfig.study.proposal import CONFIDENCE, believe, scatter_between_jobs
-from autoconfig.study.session import Session
-from autoconfig.study.surrogate import shipped_scatter
-from specs.units import GIB
-from time_model.calibration import Calibration
+from autoconfig.study.training.front import on_front
+from autoconfig.study.training.proposal import CONFIDENCE, believe, scatter_between_jobs
+from autoconfig.study.training.session import Session
+from autoconfig.study.training.surrogate import shipped_scatter
+from autoconfig.time_model.calibration import Calibration
+from autoconfig.training.question import understand
 
 MOST_SHAPES = 12
 SECONDS_PER_HOUR = 3600

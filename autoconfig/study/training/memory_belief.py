@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoconfig.memory_model.overhead import fit_probability
 from autoconfig.study.candidates import Candidates, Floats
-from memory_model.overhead import fit_probability
 
 PRIOR_LOG_SD = 0.05
 """Width of the correction before the first measurement (docs/accuracy.md: peaks of software that was never seen)."""

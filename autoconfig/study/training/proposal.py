@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from autoconfig.study.candidates import Candidates, Floats
 from autoconfig.study.failures import chance_to_run
-from autoconfig.study.front import chances_on_front
-from autoconfig.study.memory_belief import MemoryBelief, MemoryFact, memory_belief
-from autoconfig.study.surrogate import (
+from autoconfig.study.training.front import chances_on_front
+from autoconfig.study.training.memory_belief import MemoryBelief, MemoryFact, memory_belief
+from autoconfig.study.training.surrogate import (
     REPEAT_LOG_SD,
     Observation,
     Posterior,

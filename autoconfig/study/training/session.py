@@ -16,27 +16,27 @@ from typing import Any
 from optuna.storages import RDBStorage
 from optuna.study import Study
 
-from autoconfig.question import Question, understand
-from autoconfig.rules import Setting
-from autoconfig.search import rank_plans
-from autoconfig.space import Wish
+from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.launch import environment, torchrun
+from autoconfig.profiler.local import LocalRunner
+from autoconfig.profiler.lock import FileLock, holder, take
+from autoconfig.profiler.runner import Runner
+from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner, check_programs
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
 from autoconfig.study.candidates import Candidates, candidates_of
 from autoconfig.study.jobs import full_job
 from autoconfig.study.sampler import PlanSampler
 from autoconfig.study.settings import Budget, StudySettings
 from autoconfig.study.storage import check_name, close, errors_of, open_storage, open_study, sqlite_url
 from autoconfig.study.this_machine import check_measured, on_this_device, operator_table
-from autoconfig.study.training_work import TrainingWork
+from autoconfig.study.training.work import TrainingWork
 from autoconfig.study.worker import Listener, Worker
-from autoconfig.verdict import nothing_legal
-from profiler.errors import RunnerError
-from profiler.launch import environment, torchrun
-from profiler.local import LocalRunner
-from profiler.lock import FileLock, holder, take
-from profiler.runner import Runner
-from profiler.slurm import SlurmOptions, SlurmRunner, check_programs
-from specs.errors import FileError, InputError
-from specs.gpu import CPU_ARCHITECTURE
+from autoconfig.training.question import Question, understand
+from autoconfig.training.rank import rank_plans
+from autoconfig.training.reasons import nothing_legal
+from autoconfig.training.rules import Setting
+from autoconfig.training.space import Wish
 
 OTHER_FOLDER = "; give another --folder"
 JOBS, LOCK = "jobs", "search.lock"

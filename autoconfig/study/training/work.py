@@ -10,16 +10,16 @@ from typing import Any
 
 from optuna.study import Study
 
-from autoconfig.rules import Setting
+from autoconfig.profiler.folder import prepare
+from autoconfig.profiler.outcome import Kind, Outcome, outcome_of
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import Candidates
-from autoconfig.study.emulated import verdict_of_ranks
 from autoconfig.study.jobs import SHORT, Stage, emulated_stages, stages
 from autoconfig.study.sampler import PlanSampler
 from autoconfig.study.settings import StudySettings
+from autoconfig.study.training.emulated import verdict_of_ranks
 from autoconfig.study.verdicts import Verdict, hopeless, verdict_of
-from profiler.folder import prepare
-from profiler.outcome import Kind, Outcome, outcome_of
+from autoconfig.training.rules import Setting
 
 
 @dataclass(frozen=True, kw_only=True)

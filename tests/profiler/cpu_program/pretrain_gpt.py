@@ -9,8 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from autoconfig.export.plan_json import read_plan_text  # noqa: E402
-from specs.job import Job, job_text  # noqa: E402
+from autoconfig.specs.job import Job, job_text  # noqa: E402
+
+from autoconfig.megatron.plan_json import read_plan_text  # noqa: E402
 
 
 def told(option: str) -> int:

@@ -1,0 +1,1 @@
+"""The protocol's edge: limits, pages of lists, metrics."""

@@ -1,0 +1,1 @@
+"""The durable work: searches taken from a queue by workers."""

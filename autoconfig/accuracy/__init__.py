@@ -1,0 +1,1 @@
+"""Validation of the predictions against published numbers."""

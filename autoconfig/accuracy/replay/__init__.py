@@ -1,0 +1,1 @@
+"""Recorded sweeps replayed as an oracle for the profiling study."""

@@ -1,0 +1,1 @@
+"""Fitting the constants of the time model to measured runs."""

@@ -1,0 +1,1 @@
+"""Start scripts of serving engines: one instance, the router, Slurm and Kubernetes."""

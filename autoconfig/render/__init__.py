@@ -1,0 +1,1 @@
+"""Answers as tables, JSON and HTML; no arithmetic beyond units."""

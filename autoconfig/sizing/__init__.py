@@ -1,0 +1,1 @@
+"""Step time and goodput against the number and type of GPUs."""

@@ -1,0 +1,1 @@
+"""What a profiling study of serving measures, and in which order."""

@@ -1,0 +1,1 @@
+"""What a profiling study of training measures, and in which order."""

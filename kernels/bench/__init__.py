@@ -1,0 +1,1 @@
+"""Microbenchmarks of a machine's operators."""

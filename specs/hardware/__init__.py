@@ -1,0 +1,1 @@
+"""Hardware: GPUs, clusters, measured operator tables, the local machine."""

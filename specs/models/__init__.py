@@ -1,0 +1,1 @@
+"""Models: ModelSpec, the catalogue, Hugging Face configs, parameter counts."""

@@ -1,0 +1,1 @@
+"""Software: training stacks, serving engines, number formats of checkpoints."""

@@ -1,0 +1,1 @@
+"""Seconds of a serving engine: iterations, steady state, simulation."""

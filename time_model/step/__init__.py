@@ -1,0 +1,1 @@
+"""From layers to the step: stages, pipeline schedule, data parallelism, optimizer."""

@@ -1,0 +1,1 @@
+"""Distils published measurements of operators to the tables that the time model reads."""
