@@ -13,6 +13,8 @@ JUDGE_VENV := .venv-judge
 JUDGE_BIN := $(JUDGE_VENV)/bin
 JUDGE := $(JUDGE_VENV)/.installed
 GPU_PYTHON ?= $(PYTHON)
+# the tree as it is imported (`autoconfig/specs` -> `specs`), made of links: what type checker and import-linter read
+LINKS := build/import
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
@@ -45,8 +47,10 @@ services:
 
 lint: $(DEV)
 	$(BIN)/python -m ruff check .
-	$(BIN)/python -m mypy
-	$(BIN)/lint-imports
+	@PYTHONPATH=. $(BIN)/python -P specs/import_path.py >/dev/null
+	@ln -sfn ../../tools $(LINKS)/tools
+	cd $(LINKS) && $(abspath $(BIN))/python -m mypy --config-file $(CURDIR)/pyproject.toml
+	cd $(LINKS) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 
 # The real megatron-core as judge of exports and rules, and the training core on it; writes docs/legality.md. No GPU is needed.
 judge: $(JUDGE)
@@ -58,8 +62,8 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/service_load.py
 
 tables: $(DEV)
-	$(BIN)/python -m tools.distil_operator_tables
-	$(BIN)/python -m tools.distil_serving
+	$(BIN)/python -m tools.distil.operator_tables
+	$(BIN)/python -m tools.distil.serving
 
 calibration: $(DEV)
 	$(BIN)/python tools/fit_published.py
@@ -81,7 +85,8 @@ gpu:
 		echo "make gpu needs a Python with torch, numpy and scipy (a pip install of '.[train,gpu]', or a container's):" \
 			"make gpu PART=kernels GPU_PYTHON=/path/to/python3" >&2; exit 2; \
 	fi
-	@PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -P -m tools.gpu --part "$(PART)" $(FLAGS)
+	@PYTHONPATH="$(CURDIR)" $(GPU_PYTHON) -P specs/import_path.py >/dev/null
+	@PYTHONPATH="$(CURDIR)/$(LINKS):$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -P -m tools.gpu --part "$(PART)" $(FLAGS)
 
 soak: $(DEV)
 	@echo "soak: seed $(SEED) (make soak SEED=$(SEED) repeats this run)"
@@ -90,12 +95,12 @@ soak: $(DEV)
 clean:
 	rm -rf $(VENV) $(JUDGE_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-$(RUNTIME): pyproject.toml
+$(RUNTIME): pyproject.toml setup.py
 	@$(call ensure_venv)
 	$(PIP) --editable .
 	@touch $@
 
-$(DEV): pyproject.toml
+$(DEV): pyproject.toml setup.py
 	@$(call ensure_venv)
 	@$(PIP) $(TORCH_FOR_CPU) >/dev/null 2>&1 || echo "no wheel $(TORCH_FOR_CPU) here: torch's CUDA build is installed (5 GB)"
 	$(PIP) --editable '.[dev,train]'
@@ -103,7 +108,7 @@ $(DEV): pyproject.toml
 
 # megatron-core 0.19.2 needs Python 3.12: the python3.12 on PATH, or that of pyenv. The finished file comes last, so that a
 # broken installation is made again.
-$(JUDGE): pyproject.toml
+$(JUDGE): pyproject.toml setup.py
 	@set -e; \
 	works() { "$$@" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 12))' >/dev/null 2>&1; }; \
 	if works $(JUDGE_BIN)/python; then :; \

@@ -1,4 +1,4 @@
-"""`autoconfig serve` and `autoconfig keys`; loaded by name (`autoconfig.cli.PLUG_INS`): the planner needs no web framework."""
+"""`autoconfig serve` and `autoconfig keys`; loaded by name (`PLUG_INS`): the planner needs no web framework."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ that does not fit |
 ## Answers as JSON
 
 `--json` prints one JSON object on stdout. Sizes are GiB, times seconds, names Megatron's. The schemas are part of the package
-and loaded by `autoconfig.answer_json.schema(name)`:
+and loaded by `autoconfig.render.training_json.schema(name)`:
 
 | command | schema |
 |---|---|

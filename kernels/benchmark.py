@@ -1,11 +1,11 @@
-"""`python -P -m kernels.benchmark --output FILE`: measure this machine's operators for the time model.
+"""`python -P -m autoconfig.kernels.benchmark --output FILE`: measure this machine's operators for the time model.
 
 Writes an operator table (specs.operator_table) with everything that was measured and what the driver said meanwhile. The file
 is whole at any moment: running the same command again goes on where it stopped. docs/kernels.md says what each number means.
 
-    python -P -m kernels.benchmark --output gpu.json                     a GPU, at most 8 minutes
-    python -P -m kernels.benchmark --output cpu.json                     a CPU, 15 seconds, with 2 gloo ranks (--ranks 1: 10)
-    torchrun --nproc-per-node 8 -m kernels.benchmark --collectives --output gpu.json       adds collectives to the file
+    python -P -m autoconfig.kernels.benchmark --output gpu.json         a GPU, at most 8 minutes
+    python -P -m autoconfig.kernels.benchmark --output cpu.json         a CPU, 15 seconds, with 2 gloo ranks (--ranks 1: 10)
+    torchrun --nproc-per-node 8 -m autoconfig.kernels.benchmark --collectives --output gpu.json  adds collectives to the file
 
 Exit codes: 0 measured (or stopped at the budget with a usable table), 2 the input cannot be used or the file not written,
 130 Ctrl-C or SIGTERM (what was measured is kept).
@@ -50,7 +50,9 @@ INSTALL = "pip install 'megatron-autoconfig[train]' (GPU: torch for your CUDA fi
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(
-        prog="python -P -m kernels.benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -P -m autoconfig.kernels.benchmark",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument(
         "--output", type=Path, metavar="FILE", help="operator table to write, .json; default: where --gpu local looks for it"

@@ -1,4 +1,4 @@
-"""The watcher of one local job: `python -P -m profiler.supervise FOLDER DESCRIPTOR`, started by `local.LocalRunner`.
+"""The watcher of one local job: `python -P -m autoconfig.profiler.supervise FOLDER DESCRIPTOR`, started by `local.LocalRunner`.
 
 It outlives the search that started it. It holds the folder's lock (inherited as DESCRIPTOR), runs the command of launch.json
 in a process group of its own, ends it and all that it started at the time limit or on SIGTERM, and says in end.json how it

@@ -1,4 +1,4 @@
-"""`python -P -m profiler.vllm_server --job job.json --python PYTHON`: one generation job on vLLM's OpenAI server.
+"""`python -P -m autoconfig.profiler.vllm_server --job job.json --python PYTHON`: one generation job on vLLM's OpenAI server.
 
 Starts the server in a process group of its own with random weights (`--load-format dummy`; lengths are fixed, so that what is
 generated changes no time), waits until it answers, loads it in rounds, ends the group, writes result.json. PYTHON has vLLM.
@@ -47,7 +47,8 @@ FP32_BYTES = 4
 
 def main(arguments: list[str] | None = None) -> ExitCode:
     """Run the job to a result.json; the process's exit code."""
-    parser = argparse.ArgumentParser(prog="python -P -m profiler.vllm_server", description=__doc__, allow_abbrev=False)
+    prog = "python -P -m autoconfig.profiler.vllm_server"
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__, allow_abbrev=False)
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--python", required=True, help="interpreter that has vLLM")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Exit codes of `python -m trainer`, the same numbers that a Measurement carries as `exit_code`.
+"""Exit codes of `python -m autoconfig.trainer`, the same numbers that a Measurement carries as `exit_code`.
 
 torchrun itself exits 1 whatever its processes ended with; read `exit_code` of result.json, and the process's own line in the
 log where there is no result.

@@ -6,6 +6,7 @@ folder is made of links: `build/import/autoconfig/specs` -> `specs`. Type checke
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -42,13 +43,11 @@ def _link(package: Path, place: Path) -> None:
     beside = [path.parent for path in package.parent.glob("*/__init__.py") if path.parent.name not in NOT_SHIPPED]
     wanted = {path.name: path for path in [*package.iterdir(), *beside] if path.name != "__pycache__"}
     for link in place.iterdir():
-        if link.name != "__pycache__" and (link.name not in wanted or link.resolve() != wanted[link.name].resolve()):
+        if link.is_symlink() and wanted.get(link.name) != link.readlink():
             link.unlink(missing_ok=True)
     for name, target in wanted.items():
-        try:
+        with contextlib.suppress(FileExistsError):
             (place / name).symlink_to(target)
-        except FileExistsError:
-            continue
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Job: what one process group of `python -m trainer` is to run. job.json in, result.json (a Measurement) out.
+"""Job: what one process group of `python -m autoconfig.trainer` is to run. job.json in, result.json (a Measurement) out.
 
 The same content is the same job: `content_hash` names its folder, so that no job runs twice.
 """

@@ -1,4 +1,4 @@
-"""Measurement: what a job was seen to do. result.json of `python -m trainer` holds one."""
+"""Measurement: what a job was seen to do. result.json of `python -m autoconfig.trainer` holds one."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ QUESTIONS = [
 
 def public_functions(package: str) -> set[str]:
     names: set[str] = set()
-    for module in pkgutil.iter_modules([str(ROOT / package)]):
-        loaded = importlib.import_module(f"{package}.{module.name}")
+    found = importlib.import_module(f"autoconfig.{package}")
+    for module in pkgutil.walk_packages(found.__path__, found.__name__ + "."):
+        loaded = importlib.import_module(module.name)
         names |= {name for name, value in vars(loaded).items() if callable(value) and not name.startswith("_")}
     return names
 

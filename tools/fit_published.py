@@ -18,7 +18,7 @@ CALIBRATION = ROOT / "time_model" / "data" / "calibration.json"
 BANDS = ROOT / "autoconfig" / "data" / "bands.json"
 ABOUT = (
     "5 % and 95 % bounds of measured over predicted step time for a run of a new source, from published runs whose source the "
-    "constants had not seen (autoconfig/validation_bands.py, band_from). Written by tools/fit_published.py."
+    "constants had not seen (autoconfig/accuracy/bands.py, band_from). Written by tools/fit_published.py."
 )
 
 

@@ -2,7 +2,7 @@
 
     python -P -m tools.gpu --part kernels|ranks|sweep [--budget 8m] [--output DIR] [--device cpu --set tiny]
 
-kernels writes `DIR/<device>/kernels.json` (kernels.benchmark). ranks and sweep run jobs of `python -P -m trainer`, each in
+kernels writes `DIR/<device>/kernels.json` (kernels.benchmark). ranks and sweep run jobs of autoconfig.trainer, each in
 `DIR/<device>/<part>/<hash of the job>/` with job.json, result.json and its log; jobs that have a result are not run again.
 `summary.json` beside them lists every job with its outcome, peak memory and seconds, and what the driver said meanwhile.
 `--device cpu --set tiny` does the same with small models on a CPU. Exit codes: 0 done or stopped at the budget, 1 a job
@@ -143,7 +143,7 @@ class Jobs:
         return found if found.status in FINAL and found.job_hash == job.content_hash else None
 
     def _process(self, place: Path, limit_s: float) -> int:
-        """`python -P -m trainer` with its output in log.txt; its exit code. Raises KeyboardInterrupt with the process ended."""
+        """The training core with its output in log.txt; its exit code. Raises KeyboardInterrupt with the process ended."""
         command = [sys.executable, "-P", "-m", "autoconfig.trainer", "--job", str(place / "job.json")]
         environment = {**with_import_path({**os.environ}), "PYTHONSAFEPATH": "1"}
         with (place / "log.txt").open("w", encoding="utf-8") as log:

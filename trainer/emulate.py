@@ -1,8 +1,8 @@
 """One rank of a job of any size with real tensors and kernels on one device: its peers are not there, collectives do nothing.
 
-Collectives return at once (trainer/fake_ranks.py); what they would bring is what the rank has itself, and pipeline neighbours
-send noise, so that kernels run on numbers like real ones. Time and memory are the rank's own: the planner adds what collectives
-cost. The schedule runs as many micro-batches as it takes to have the real number in flight.
+Collectives return at once (trainer/tracing/fake_ranks.py); what they would bring is what the rank has itself, and pipeline
+neighbours send noise, so that kernels run on numbers like real ones. Time and memory are the rank's own: the planner adds what
+collectives cost. The schedule runs as many micro-batches as it takes to have the real number in flight.
 """
 
 from __future__ import annotations

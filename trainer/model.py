@@ -113,7 +113,7 @@ def _architecture(model: ModelSpec) -> dict[str, Any]:
 
 
 def _experts(job: Job) -> dict[str, Any]:
-    """Routing as the exported launch scripts have it (autoconfig/export/model_arguments.py)."""
+    """Routing as the exported launch scripts have it (autoconfig/megatron/write_model.py)."""
     model, capacity = job.model, job.numerics.moe_capacity_factor
     if not model.is_moe:
         return {}

@@ -53,7 +53,7 @@ class Progress:
     """Live bytes after the last whole step."""
     pipeline_stage: int = 0
     layer_seconds: dict[str, float] = field(default_factory=dict)
-    """Emulated ranks: median seconds of one layer and micro-batch (trainer/layer_timers.py)."""
+    """Emulated ranks: median seconds of one layer and micro-batch (trainer/host/layer_timers.py)."""
     served: Served | None = None
     """Of a generation's timed rounds."""
 

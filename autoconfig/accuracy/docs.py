@@ -87,12 +87,12 @@ def _classes() -> str:
         f"Shipped calibration: {shipped().version}. Confidence classes: {', '.join(CLASSES)}.\n\n"
         "Bands are 90 % prediction intervals for a run of one more source, from the runs of other sources: a random-effects\n"
         "model of log(measured / predicted) with the scatter between and within sources, Student's quantile for the number of\n"
-        "sources, and each side its own scatter (formula: `autoconfig/validation_bands.py`, `band_from`). A source of n rows\n"
+        "sources, and each side its own scatter (formula: `autoconfig/accuracy/bands.py`, `band_from`). A source of n rows\n"
         "weighs n / (n + 2). Large runs of calibrated and related software share a band; small models and runs of one node\n"
         "borrow theirs from all dense runs, because one paper holds nearly all of their rows. A class with fewer than\n"
         f"{LEAST_SOURCES} sources takes the pooled band. With a calibration from your own runs (`autoconfig calibrate`) your\n"
         "cluster is no new source: the band shrinks with their number and takes on their scatter\n"
-        "(`autoconfig/confidence.py`, `narrowed`). A line marked NO was asked for and is not reached.\n"
+        "(`autoconfig/training/confidence.py`, `narrowed`). A line marked NO was asked for and is not reached.\n"
     )
 
 

@@ -1,6 +1,6 @@
 """`autoconfig calibrate --gpu local` and `--gpu-table FILE`: make, or take over, the operator table that `--gpu local` reads.
 
-The benchmark runs as a process of its own (`python -P -m kernels.benchmark`), because planning never imports torch.
+The benchmark runs as a process of its own (`python -P -m autoconfig.kernels.benchmark`), because planning never imports torch.
 """
 
 from __future__ import annotations

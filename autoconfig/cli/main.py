@@ -1,4 +1,4 @@
-"""The command line: parse, call one function of `autoconfig.service`, render.
+"""The command line: parse, call one function of `autoconfig.training.answer`, render.
 
 Exit codes: 0 answered, 2 bad input, 3 nothing fits, 130 interrupted, 1 a bug of ours.
 """

@@ -118,7 +118,7 @@ def _fp8(out: Collector, numerics: Numerics, plan: TrainPlan) -> None:
     if numerics.fp8_recipe == "delayed":
         out.add("fp8-amax-history-len", 1024)
         out.add("fp8-amax-compute-algo", "max")
-    if numerics.fp8_param_gather and not plan.fsdp:  # under torch FSDP2 Megatron-LM switches it off (specs/fp8_gather.py)
+    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/software/fp8_gather.py)
         out.add("fp8-param-gather", why="weights are kept and gathered in fp8")
         if numerics.fp8_recipe == "mxfp8" and plan.dist_opt:
             out.add("reuse-grad-buf-for-mxfp8-param-ag", why="mxfp8 weights are gathered through the gradient buffer")
@@ -167,7 +167,7 @@ def overlap_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
 
 
 def tp_comm_overlap(setting: Setting, plan: TrainPlan) -> bool:
-    """Userbuffers are on: where they are priced (specs/overlap.py)."""
+    """Userbuffers are on: where they are priced (specs/software/overlap.py)."""
     s = setting
     return bool(userbuffers_run(s.model, s.numerics, s.stack, s.cluster, tp=plan.tp, sp=plan.sp, fsdp=plan.fsdp))
 

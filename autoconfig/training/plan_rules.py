@@ -1,4 +1,4 @@
-"""Which rules of `autoconfig/rules.py` whole plans break: one plan, or a table of plans of one model at once."""
+"""Which rules of `autoconfig/training/rules.py` whole plans break: one plan, or a table of plans of one model at once."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Request:
     gpus: int | None = None
     gpu: str | None = None
     gpu_table: str | None = None
-    """A file of `python -m kernels.benchmark`: the GPU that it is about, priced with it."""
+    """A file of `python -m autoconfig.kernels.benchmark`: the GPU that it is about, priced with it."""
     measured_here: bool = False
     """The device is this machine's own, and `gpu_table` no file that a caller named but one that a study has measured."""
     cluster: str | Mapping[str, Any] | None = None

@@ -1,10 +1,10 @@
 """The file format of measured operators of one GPU, shared by those who write it and those who price with it.
 
-Written by `python -P -m kernels.benchmark` (a machine's own) and by `make tables` (those that ship in
-`time_model/data/operators`); read by `time_model.operator_tables`. JSON, one object:
+Written by `python -P -m autoconfig.kernels.benchmark` (a machine's own) and by `make tables` (those that ship in
+`time_model/data/operators`); read by `time_model.hardware.operator_tables`. JSON, one object:
 
 `schema_version`, `kind`, `complete`, `missing` (measured files): this format; whether something is missing, and what.
-`gpu`: id of the GPU catalogue, or an id of its own with `gpu_spec`, an object with the fields of `specs.gpu.GpuSpec`.
+`gpu`: id of the GPU catalogue, or an id of its own with `gpu_spec`, an object with the fields of `specs.hardware.gpu.GpuSpec`.
 `device`, `provenance` (measured files): what the driver calls the device; when, with which software, clocks, power, heat.
 `gemm`, `grouped_gemm`, by precision: `axes` (m, n, k; rows, width, groups), `efficiency` (nested lists, last axis innermost):
 share of `peak_flops_per_s`; `use`: whether the time model prices with it.

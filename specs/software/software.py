@@ -104,7 +104,7 @@ class SoftwareStack:
     supports_fsdp_with_tied_embeddings: bool = False
     """Megatron's torch FSDP2 needs an output layer of its own (NV100)."""
     supports_fp8_param_gather_with_fsdp: bool = False
-    """Its FSDP keeps and gathers weights in fp8: Megatron-FSDP does, torch FSDP2 does not (`specs/fp8_gather.py`)."""
+    """Its FSDP keeps and gathers weights in fp8: Megatron-FSDP does, torch FSDP2 does not (`specs/software/fp8_gather.py`)."""
     supports_distributed_optimizer: bool = True
     supports_selective_recompute: bool = True
     recomputes_by_operator: bool = False

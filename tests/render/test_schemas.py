@@ -49,7 +49,7 @@ def test_schemas_are_valid_and_their_ids_are_their_names(name):
 
 def test_every_published_file_is_one_of_them():
     folder = resources.files("autoconfig") / "schemas"
-    files = {"plan"}  # of a file, not of an answer: tests/autoconfig/test_export.py
+    files = {"plan"}  # of a file, not of an answer: tests/megatron/test_export.py
     assert {path.name for path in folder.iterdir()} >= {f"{name}.schema.json" for name in {*NAMES, *files}}
 
 

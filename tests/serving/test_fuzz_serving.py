@@ -34,7 +34,7 @@ VALUES = {
     "--simulate": ["0", "1", "3"], "--export": ["run", "good.json"], "--report": ["a.html", "b.txt"],
 }  # fmt: skip
 OF_A_STUDY = {p.name for p in click.command()(study_options(lambda **_: None)).params}
-"""Of --profile, which starts jobs: tests/autoconfig/test_serving_profile.py."""
+"""Of --profile, which starts jobs: tests/study/test_serving_profile.py."""
 PARAMETERS = [p for p in search_inference.params if p.name not in OF_A_STUDY]
 SWITCHES = sorted({o for p in PARAMETERS if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)})
 MODELS = [

@@ -50,7 +50,7 @@ RECIPES = Path(__file__).parents[1] / "accuracy" / "golden_recipes.csv"
 FAST = ("GV-0002", "GV-0006", "GV-0009")
 """Two orders of attention's output, the native loss, interleaving: the others differ by less, and are for `make soak`."""
 COPIES = ("GV-0007", "GV-0008")
-"""They hold the numbers of the tp 8 recipe under the name of the tp 4 one (tests/autoconfig/test_published_memory.py)."""
+"""They hold the numbers of the tp 8 recipe under the name of the tp 4 one (tests/accuracy/test_published_memory.py)."""
 
 
 def golden_rows() -> list[object]:

@@ -1,5 +1,5 @@
 """Measured operators of one GPU: loads `data/operators/<gpu>.json` (written by `make tables`) or a machine's own file
-(specs.operator_table, written by `python -m kernels.benchmark`) and interpolates in it.
+(specs.operator_table, written by `python -m autoconfig.kernels.benchmark`) and interpolates in it.
 
 Only tables that are in use are kept: a table is used where it is nearer to held-out operator rows than the closed form and
 `data/operators/decisions.json` has no reason against it. No table: the closed form prices the operator.

@@ -261,7 +261,7 @@ def tp_communication_seconds(
 
 
 def hidden_share(job: Job, x: Shapes) -> Number:
-    """Share of TP communication that the stack hides, where userbuffers run (specs/overlap.py)."""
+    """Share of TP communication that the stack hides, where userbuffers run (specs/software/overlap.py)."""
     runs = userbuffers_run(job.model, job.numerics, job.stack, job.cluster, tp=x.tp, sp=x.sp, fsdp=x.fsdp)
     return np.where(runs, job.software.tp_overlap_share, 0.0)
 

@@ -2,10 +2,10 @@
 
     python -m tools.distil_serving [--wheel FOLDER]     (what `make tables` runs)
 
-The training tables (tools/distil_operator_tables.py) start at 128 rows and hold causal prefill only; a decode step multiplies
+The training tables (tools/distil/operator_tables.py) start at 128 rows and hold causal prefill only; a decode step multiplies
 by a handful of rows and reads the KV cache. Every table here is a share of the roofline, `ideal / measured`, with
 ideal = max(FLOPs / peak, bytes / HBM), so that it carries over to the same chip with other memory. Formulas of the ideal times:
-time_model/serving_ideal.py, which the planner uses too. The same wheel gives the same files, byte for byte.
+time_model/serving/ideal.py, which the planner uses too. The same wheel gives the same files, byte for byte.
 """
 
 from __future__ import annotations

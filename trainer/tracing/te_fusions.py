@@ -99,7 +99,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (moe_utils, "fused_permute", _permute_with_probs),
         (moe_utils, "fused_permute_with_probs", _permute_with_probs),
         (moe_utils, "fused_unpermute", _unpermute),
-        (moe_utils, "fused_sort_chunks_by_index", _permute_with_probs),  # never called: trainer/fixed_routing.py sorts
+        (moe_utils, "fused_sort_chunks_by_index", _permute_with_probs),  # never called: trainer/tracing/fixed_routing.py sorts
         (moe_utils, "fused_sort_chunks_by_index_with_probs", _permute_with_probs),
         (latent_attention, "TELinear", te_stand_ins.Linear),
         (latent_attention, "TEColumnParallelLinear", te_stand_ins.ColumnParallelLinear),
@@ -112,7 +112,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
 @contextlib.contextmanager
 def transformer_engine(*, cp_comm_type: str = "p2p", workspace_bytes: int = 0, copies_output: bool = False) -> Iterator[None]:
     """Inside, megatron-core's Transformer Engine layer spec builds the stand-ins. `cp_comm_type` and `workspace_bytes` are
-    facts of the software stack (specs/software.py), `copies_output` of the GPU's attention kernel."""
+    facts of the software stack (specs/software/software.py), `copies_output` of the GPU's attention kernel."""
     attention, caches = te_stand_ins.DotProductAttention, te_stand_ins.DummyWeightGradients
     with contextlib.ExitStack() as stack:
         for owner, name, value in _patches():

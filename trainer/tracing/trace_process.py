@@ -1,6 +1,6 @@
 """The process behind `autoconfig trace`: a request on standard input, one line of JSON per traced rank on standard output.
 
-    python -P -m trainer.trace_process < request.json
+    python -P -m autoconfig.trainer.trace_process < request.json
 
 The first line is `{"versions": {...}}`, the others are RankTraces (specs/trace.py). What is wrong with the request goes to
 standard error in one line, with the exit codes of specs/exit_code.py.

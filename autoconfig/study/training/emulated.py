@@ -1,7 +1,7 @@
 """A plan whose GPUs are not there: ranks of it run one after the other on one device, and the time model makes a step of them.
 
 Measured are the layers' compute and the memory of the ranks; collectives, sends, bubble and data parallelism stay the time
-model's, with what the study has learned about it (`autoconfig.emulate`).
+model's, with what the study has learned about it (`autoconfig.core.emulate`).
 """
 
 from __future__ import annotations
