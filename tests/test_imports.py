@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "triton", "megatron", "transformer_engine", "transformers", "pydantic", "pynvml", "autoconfig.trainer",
          "autoconfig.kernels")
 PLANNER = (
-    "specs", "memory_model", "time_model", "profiler", "planning", "training", "serving", "megatron", "engines", "core", "sizing",
-    "runs", "calibration", "study", "accuracy", "render", "cli",
+    "specs", "memory_model", "time_model", "profiler", "planning", "training", "serving", "megatron", "engines", "core",
+    "sizing", "runs", "calibration", "study", "accuracy", "render", "cli",
 )  # fmt: skip
 FORMULA_TESTS = ("specs", "memory_model", "time_model")
 
