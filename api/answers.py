@@ -214,10 +214,10 @@ def exported(body: dict[str, Any]) -> bytes:
     """`POST /v1/export`: the files of one plan, name -> text. `format` is `megatron` or `plan`."""
     _needs_gpu(body)
     explanation = explain(request_from(body), body["plan"], binds=False)
-    included, setting = explanation.included, explanation.question.setting
+    included, scenario = explanation.included, explanation.question.scenario
     if included.report is None:
         raise not_legal(explanation)
-    return _dumps({"files": export_texts(setting, included.plan, included.report, body["format"])})
+    return _dumps({"files": export_texts(scenario, included.plan, included.report, body["format"])})
 
 
 ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {

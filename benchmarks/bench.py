@@ -105,15 +105,15 @@ def pricing_rate() -> None:
     from autoconfig.training.recompute_options import recompute_options
     from autoconfig.training.space import Wish, enumerate_space
 
-    setting = understand(Request(model="175b", gpus=1024, gpu="a100-80gb", seq_length=2048, global_batch_size=1536)).setting
-    layouts = enumerate_space(setting).layouts
-    options = recompute_options(setting, Wish(), setting.model.num_layers)
+    scenario = understand(Request(model="175b", gpus=1024, gpu="a100-80gb", seq_length=2048, global_batch_size=1536)).scenario
+    layouts = enumerate_space(scenario).layouts
+    options = recompute_options(scenario, Wish(), scenario.model.num_layers)
     shared = {
-        "model": setting.model,
-        "cluster": setting.cluster,
-        "numerics": setting.numerics,
-        "stack": setting.stack,
-        "workload": setting.workload,
+        "model": scenario.model,
+        "cluster": scenario.cluster,
+        "numerics": scenario.numerics,
+        "stack": scenario.software,
+        "workload": scenario.workload,
         "recomputes": options,
     }
     plans = len(layouts) * len(options)

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from autoconfig.specs.scenario import Scenario
 from click.testing import CliRunner, Result
 
 from autoconfig.cli.main import cli
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rules import Setting
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"seq_length": 1024, "global_batch_size": 32, "gpu": "a100-80gb"}
@@ -41,8 +41,8 @@ def make_request(name: str = "dense", **changes: Any) -> Request:
     return Request(**{"gpus": 8, **SMALL, **MODELS[name], **changes})
 
 
-def make_setting(name: str = "dense", **changes: Any) -> Setting:
-    return understand(make_request(name, **changes)).setting
+def make_scenario(name: str = "dense", **changes: Any) -> Scenario:
+    return understand(make_request(name, **changes)).scenario
 
 
 @pytest.fixture(scope="session")
@@ -51,8 +51,8 @@ def request_of() -> Callable[..., Request]:
 
 
 @pytest.fixture(scope="session")
-def setting_of() -> Callable[..., Setting]:
-    return make_setting
+def scenario_of() -> Callable[..., Scenario]:
+    return make_scenario
 
 
 def run_in_process(*arguments: str) -> Result:

@@ -34,8 +34,8 @@ def public_functions(package: str) -> set[str]:
 
 @pytest.mark.parametrize(("request_", "plan"), QUESTIONS)
 def test_every_part_is_a_function_with_its_line_in_docs(request_: Request, plan: str) -> None:
-    setting = understand(request_).setting
-    report = report_plan(setting, parse_plan(plan, setting.cluster.num_gpus))
+    scenario = understand(request_).scenario
+    report = report_plan(scenario, parse_plan(plan, scenario.cluster.num_gpus))
     memory = {name for stage in report.stages for name in stage.parts}
     for package, parts in (("memory_model", memory), ("time_model", set(report.time_parts))):
         page = (ROOT / "docs" / f"{package}.md").read_text()

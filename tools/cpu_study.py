@@ -98,7 +98,7 @@ class Bench:
         """Plan -> step seconds of every candidate that runs. Raises OutOfTimeError."""
         found = {}
         for number, plan in enumerate(self.session.candidates.plans, 1):
-            seconds = self._measure(full_job(self.session.setting, plan, self.session.settings))
+            seconds = self._measure(full_job(self.session.scenario, plan, self.session.settings))
             say(f"{number} of {len(self.session.candidates)}: {plan}: {seconds}")
             if seconds is not None:
                 found[str(plan)] = seconds
@@ -110,7 +110,7 @@ class Bench:
         plans = {str(plan): plan for plan in self.session.candidates.plans}
         for number in range(rounds):
             for text in contenders:
-                job = full_job(self.session.setting, plans[text], self.session.settings)
+                job = full_job(self.session.scenario, plans[text], self.session.settings)
                 seconds = self._measure(job.replace(seed=job.seed + 1000 + number))  # the study's repeats use the seeds after
                 say(f"round {number + 1} of {rounds}: {text}: {seconds}")
                 if seconds is not None:

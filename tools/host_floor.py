@@ -27,21 +27,21 @@ def launch_bound_runs(architecture: str) -> list[Run]:
     """Dense runs of hidden size 512 with Transformer Engine on one generation of GPUs, without context parallelism."""
     found = []
     for run in published_runs().runs:
-        setting, plan = run.case.setting, run.case.plan
-        small = setting.model.hidden_size == HIDDEN_SIZE and not setting.model.is_moe and plan.cp == 1
-        mine = run.case.source == SOURCE and setting.stack.name == "transformer-engine"
-        if mine and small and setting.cluster.gpu.architecture == architecture:
+        scenario, plan = run.case.scenario, run.case.plan
+        small = scenario.model.hidden_size == HIDDEN_SIZE and not scenario.model.is_moe and plan.cp == 1
+        mine = run.case.source == SOURCE and scenario.software.name == "transformer-engine"
+        if mine and small and scenario.cluster.gpu.architecture == architecture:
             found.append(run)
     return found
 
 
 def layer_forwards(run: Run) -> float:
     """x: layer forwards that the host launches one after another in a step of the run."""
-    plan, workload = run.case.plan, run.case.setting.workload
+    plan, workload = run.case.plan, run.case.scenario.workload
     microbatches = workload.global_batch_size / (plan.dp * plan.mbs)
     passes = 1.0 + BACKWARD_OVER_FORWARD + (plan.recompute.granularity == "full")
     tensor = WITH_TENSOR_PARALLELISM if plan.tp > 1 else 1.0
-    return passes * tensor * (microbatches + (plan.pp - 1) / plan.vpp) * run.case.setting.model.num_layers / plan.pp
+    return passes * tensor * (microbatches + (plan.pp - 1) / plan.vpp) * run.case.scenario.model.num_layers / plan.pp
 
 
 def slopes(runs: list[Run]) -> list[float]:

@@ -133,7 +133,7 @@ def _left(budget: Budget, session: Session, seconds: float) -> Budget:
     between workers costs nothing, as no job is begun in it."""
     trials = [t for t in session.study.get_trials(deepcopy=False) if t.user_attrs.get(names.OUTCOME) != names.DUPLICATE]
     over = [t for t in trials if t.state != TrialState.RUNNING]
-    hours = session.setting.cluster.num_gpus * sum(t.duration.total_seconds() for t in over if t.duration) / 3600
+    hours = session.scenario.cluster.num_gpus * sum(t.duration.total_seconds() for t in over if t.duration) / 3600
     return Budget(
         seconds=None if budget.seconds is None else max(0.0, budget.seconds - seconds),
         gpu_hours=None if budget.gpu_hours is None else max(0.0, budget.gpu_hours - hours),

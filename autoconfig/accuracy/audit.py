@@ -18,11 +18,12 @@ from autoconfig.runs.cells import Row, cell, whole
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.time_model.calibration import shipped
 from autoconfig.training.price import PlanReport, Violation, report_plan
 from autoconfig.training.rank import rank_plans
-from autoconfig.training.rules import RULE_TEXT, Setting
+from autoconfig.training.rules import RULE_TEXT
 
 COLUMNS = ("recipe", "gpus", "tp", "pp", "seq", "gbs", "mbs")
 """Columns that a table must have."""
@@ -35,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The fastest plan for a setting."""
+    """The fastest plan for a scenario."""
 
     plan: TrainPlan
     step_seconds: float
@@ -132,18 +133,18 @@ def _audit(row: Row, cache: dict[object, Best | None], quick: bool) -> AuditedRe
     nothing: dict[str, Any] = {"recipe": None, "report": None, "best": None}
     try:
         recipe = read_recipe(row)
-        recipe = replace(recipe, setting=calibrated(recipe.setting, shipped()))
+        recipe = replace(recipe, scenario=calibrated(recipe.scenario, shipped()))
     except InputError as error:
         broken = _without_model(row)
         verdict = ILLEGAL if broken else NOT_COVERED
         return AuditedRecipe(**{**common, **nothing}, verdict=verdict, reason=str(error), violations=broken)
-    broken = tuple(plan_violations(recipe.setting, recipe.plan, recipe.split))
-    best = None if quick else _best(recipe.setting, cache)
+    broken = tuple(plan_violations(recipe.scenario, recipe.plan, recipe.split))
+    best = None if quick else _best(recipe.scenario, cache)
     if broken:
         return AuditedRecipe(
             **{**common, **nothing, "recipe": recipe, "best": best}, verdict=ILLEGAL, reason="", violations=broken
         )
-    report = report_plan(recipe.setting, recipe.plan, calibration=shipped())
+    report = report_plan(recipe.scenario, recipe.plan, calibration=shipped())
     return AuditedRecipe(
         **common, recipe=recipe, report=report, best=best, verdict=fit_verdict(report), reason="", violations=()
     )
@@ -185,18 +186,18 @@ def _without_model(row: Row) -> tuple[Violation, ...]:
     return tuple(Violation(rule=rule, text=RULE_TEXT[rule]) for rule, is_broken in broken.items() if is_broken)
 
 
-def _best(setting: Setting, cache: dict[object, Best | None]) -> Best | None:
+def _best(scenario: Scenario, cache: dict[object, Best | None]) -> Best | None:
     key = (
-        setting.model,
-        setting.cluster.gpu.id,
-        setting.cluster.num_gpus,
-        setting.numerics,
-        setting.stack.name,
-        setting.workload,
+        scenario.model,
+        scenario.cluster.gpu.id,
+        scenario.cluster.num_gpus,
+        scenario.numerics,
+        scenario.software.name,
+        scenario.workload,
     )
     if key not in cache:
         try:
-            ranking = rank_plans(setting)
+            ranking = rank_plans(scenario)
         except InputError:  # too many layouts to hold
             cache[key] = None
             return None
@@ -224,7 +225,7 @@ def audit_record(audited: AuditedRecipe) -> dict[str, Any]:
         "gpu": cell(audited.row, "hw"),
         "precision": cell(audited.row, "precision"),
         "family": audited.family,
-        "model": recipe.setting.model.name if recipe else "",
+        "model": recipe.scenario.model.name if recipe else "",
         "plan": str(recipe.plan) if recipe else "",
         "verdict": audited.verdict,
         "rules": " ".join(v.rule for v in audited.violations),

@@ -75,10 +75,10 @@ def _least(error: Callable[[float], float], factors: Sequence[float]) -> float:
 
 
 def _question(run: Run) -> tuple[object, ...]:
-    setting = run.case.setting
-    model, work = setting.model, setting.workload
+    scenario = run.case.scenario
+    model, work = scenario.model, scenario.workload
     shape = (model.num_layers, model.hidden_size, model.num_attention_heads)
-    return (*shape, setting.cluster.num_gpus, work.seq_length, work.global_batch_size)
+    return (*shape, scenario.cluster.num_gpus, work.seq_length, work.global_batch_size)
 
 
 def _decide(source: str, constants: str, runs: Sequence[Run], steps: Sequence[float]) -> Decisions | None:

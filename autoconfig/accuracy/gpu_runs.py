@@ -20,11 +20,11 @@ from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.specs.job import Job, read_job
 from autoconfig.specs.measurement import RESULT_FILE, Measurement, read_measurement
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.specs.trace import pipeline_stage
 from autoconfig.specs.units import GIB
 from autoconfig.training.price import report_plan
-from autoconfig.training.rules import Setting
 
 PARTS = ("ranks", "sweep", "runs")
 """`runs`: jobs of your own, one folder each with job.json and the result.json that torchrun left."""
@@ -91,8 +91,8 @@ def _run(device: str, part: str, path: Path, gpu: GpuSpec) -> Iterator[GpuRun]:
         return
     if found.job_hash != job.content_hash:
         raise InputError(f"{str(path)[:200]} is not the result of the job.json beside it; remove the folder and run make gpu")
-    setting = setting_of(job, gpu)
-    report = report_plan(setting, job.plan)
+    scenario = scenario_of(job, gpu)
+    report = report_plan(scenario, job.plan)
     emulated = job.mode == "emulate" and job.rank is not None
     stage = pipeline_stage(job.plan, job.rank) if emulated and job.rank is not None else None
     peak = report.peak_bytes if stage is None else report.stages[stage].peak_bytes
@@ -110,19 +110,19 @@ def _run(device: str, part: str, path: Path, gpu: GpuSpec) -> Iterator[GpuRun]:
         measured_gib=_measured_bytes(found) / GIB if found.status == "ran" else None,
         predicted_gib=peak / GIB,
         limit_gib=(job.device_memory_bytes or report.limit_bytes) / GIB,
-        measured_seconds=_measured_seconds(job, setting, found),
+        measured_seconds=_measured_seconds(job, scenario, found),
         predicted_seconds=seconds,
     )
 
 
-def setting_of(job: Job, gpu: GpuSpec) -> Setting:
+def scenario_of(job: Job, gpu: GpuSpec) -> Scenario:
     """The question that the job answers."""
     local = "megatron-local-flash" if job.attention_kernel == "flash" else "megatron-local"
-    return Setting(
+    return Scenario(
         model=job.model,
         cluster=cluster_of(gpu, job.plan.world_size),
         numerics=job.numerics,
-        stack=load_stack(local if job.software == "megatron-local" else job.software),
+        software=load_stack(local if job.software == "megatron-local" else job.software),
         workload=job.workload,
     )
 
@@ -131,9 +131,9 @@ def _measured_bytes(found: Measurement) -> int:
     return max(rank.peak_allocated_bytes for rank in found.ranks)
 
 
-def _measured_seconds(job: Job, setting: Setting, found: Measurement) -> float | None:
+def _measured_seconds(job: Job, scenario: Scenario, found: Measurement) -> float | None:
     if found.status != "ran":
         return None
     if job.mode == "emulate" and job.rank is not None:
-        return micro_batch_seconds(setting, job.plan, job.rank, found.ranks[0])
+        return micro_batch_seconds(scenario, job.plan, job.rank, found.ranks[0])
     return found.step_seconds

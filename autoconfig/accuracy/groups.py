@@ -81,7 +81,7 @@ def figures(predicted: Sequence[Predicted]) -> Figures | None:
 
 def is_large_dense(predicted: Predicted) -> bool:
     """Dense and above 1B parameters."""
-    return predicted.run.large and not predicted.run.case.setting.model.is_moe
+    return predicted.run.large and not predicted.run.case.scenario.model.is_moe
 
 
 def error_groups(predicted: Sequence[Predicted], dropped: Sequence[Dropped]) -> list[Group]:
@@ -124,7 +124,7 @@ def bars(predicted: Iterable[Predicted], leave_out: str | None) -> list[Bar]:
         mine = [
             p
             for p in every
-            if re.search(bar["source"], p.source) and p.run.large and p.run.case.setting.model.is_moe == bar.get("moe", False)
+            if re.search(bar["source"], p.source) and p.run.large and p.run.case.scenario.model.is_moe == bar.get("moe", False)
         ]
         line = Bar(
             name=bar["name"],

@@ -95,15 +95,15 @@ def _entries() -> list[dict[str, Any]]:
 
 
 def _report(request: Request, plan: str) -> PlanReport:
-    setting = understand(request).setting
-    return report_plan(setting, parse_plan(plan, setting.cluster.num_gpus))
+    scenario = understand(request).scenario
+    return report_plan(scenario, parse_plan(plan, scenario.cluster.num_gpus))
 
 
 def _best(request: Request) -> PlanReport | None:
     """Our first choice, None where nothing fits."""
     question = understand(request)
-    ranking = rank_plans(question.setting, question.wish)
-    return report_plan(question.setting, ranking.plan(0)) if len(ranking.best) else None
+    ranking = rank_plans(question.scenario, question.wish)
+    return report_plan(question.scenario, ranking.plan(0)) if len(ranking.best) else None
 
 
 def _korthikanti(size: str, recompute: str, sp: int) -> tuple[Request, str]:
@@ -148,10 +148,10 @@ def recompute_overhead() -> dict[str, float]:
 def _layer_seconds(size: str, recompute: str, sp: int) -> float:
     """What as many layers again add to the step: layers alone, without embedding, loss, sends and optimizer's fixed part."""
     request, plan = _korthikanti(size, recompute, sp)
-    setting = understand(request).setting
-    deeper = setting.model.replace(num_layers=2 * setting.model.num_layers, published_parameters=None)
-    parsed = parse_plan(plan, setting.cluster.num_gpus)
-    twice, once = predict_steps([(replace(setting, model=deeper), parsed), (setting, parsed)])
+    scenario = understand(request).scenario
+    deeper = scenario.model.replace(num_layers=2 * scenario.model.num_layers, published_parameters=None)
+    parsed = parse_plan(plan, scenario.cluster.num_gpus)
+    twice, once = predict_steps([(replace(scenario, model=deeper), parsed), (scenario, parsed)])
     return twice - once
 
 
@@ -198,7 +198,7 @@ def _gpt3_on_a100(gpus: int, batch: int, software: str, fix: tuple[str, ...] = (
 def mfu_of_1t() -> dict[str, float]:
     """MFU in percent of 1T on 512 A100, counting the whole attention matrix as the paper does."""
     case = _cases()["KO-0008"]
-    return {"1T on 512 A100": 100 * _flops_per_gpu(case, "full") / case.setting.cluster.gpu.peak_flops_per_s("fp16")}
+    return {"1T on 512 A100": 100 * _flops_per_gpu(case, "full") / case.scenario.cluster.gpu.peak_flops_per_s("fp16")}
 
 
 def interleaving_gain() -> dict[str, float]:
@@ -217,7 +217,7 @@ def weak_scaling() -> dict[str, float]:
     """TFLOPS per GPU of Narayanan et al. 2021, Table 1, counting recomputation as the paper does."""
     sizes = next(entry["points"] for entry in _entries() if entry["id"] == "weak_scaling")
     cases = [case for case in _cases().values() if case.source == "Narayanan2021-Table1"]
-    by_gpus = {case.setting.cluster.num_gpus: _flops_per_gpu(case, "full+recompute") / 1e12 for case in cases}
+    by_gpus = {case.scenario.cluster.num_gpus: _flops_per_gpu(case, "full+recompute") / 1e12 for case in cases}
     return {label: by_gpus[int(label.split()[-1])] for label in sizes}
 
 
@@ -260,8 +260,8 @@ def fsdp_against_3d() -> dict[str, float]:
                 fix=fix,
             )
             question = understand(request)
-            model = question.setting.model.replace(untie_embeddings_and_output_weights=True, published_parameters=None)
-            ranking = rank_plans(replace(question.setting, model=model), question.wish)
+            model = question.scenario.model.replace(untie_embeddings_and_output_weights=True, published_parameters=None)
+            ranking = rank_plans(replace(question.scenario, model=model), question.wish)
             steps.append(float(ranking.step_seconds[ranking.best[0]]) if len(ranking.best) else None)
         if steps[0] is not None and steps[1] is not None:
             found[f"{gpus} H100"] = steps[1] / steps[0]
@@ -282,7 +282,7 @@ def fp8_175b() -> dict[str, float]:
             numerics={"precision": "fp8"},
         )
         report = _report(request, "tp=4,pp=8,vpp=6,mbs=2,sp=1")
-        flops = flops_per_step(understand(request).setting, "full")
+        flops = flops_per_step(understand(request).scenario, "full")
         found[f"{release}, tokens/s"] = report.tokens_per_second_per_gpu
         found[f"{release}, TFLOPS"] = flops / report.step_seconds / 512 / 1e12
     found["announced, TFLOPS"] = found["24.07, first, TFLOPS"]
@@ -301,9 +301,9 @@ def _read() -> Iterator[Case]:
 
 
 def _flops_per_gpu(case: Case, convention: str) -> float:
-    setting = calibrated(case.setting, shipped())
-    step = predict_steps([(setting, case.plan)])[0]
-    return flops_per_step(setting, convention, case.plan.recompute) / step / setting.cluster.num_gpus
+    scenario = calibrated(case.scenario, shipped())
+    step = predict_steps([(scenario, case.plan)])[0]
+    return flops_per_step(scenario, convention, case.plan.recompute) / step / scenario.cluster.num_gpus
 
 
 COMPUTE: dict[str, Callable[[], dict[str, float]]] = {

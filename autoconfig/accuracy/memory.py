@@ -85,7 +85,7 @@ def _error(row: Row, measured: float) -> float | None:
         return None
     try:
         case = read_case(row)
-        return peak_bytes(case.setting, case.plan, row) / GIB / measured - 1.0
+        return peak_bytes(case.scenario, case.plan, row) / GIB / measured - 1.0
     except AutoconfigError:
         return None
 
@@ -155,15 +155,15 @@ def _end_rows() -> Iterator[tuple[float, float, float, bool, bool, tuple[str, st
         if cell(row, "source") != OOM_SOURCE or cell(row, "full_plan") != "1":
             continue
         case = read_case(row)
-        setting = case.setting
-        documented = replace(setting.stack.memory, model_parallel_reserved_gib=0.0)
+        scenario = case.scenario
+        documented = replace(scenario.software.memory, model_parallel_reserved_gib=0.0)
         memory = estimate_memory(
-            model=setting.model,
-            cluster=setting.cluster,
-            numerics=setting.numerics,
-            stack=replace(setting.stack, memory=documented),
-            workload=setting.workload,
-            layouts=layouts_of([case.plan], setting.model, setting.workload.global_batch_size),
+            model=scenario.model,
+            cluster=scenario.cluster,
+            numerics=scenario.numerics,
+            stack=replace(scenario.software, memory=documented),
+            workload=scenario.workload,
+            layouts=layouts_of([case.plan], scenario.model, scenario.workload.global_batch_size),
             recomputes=[case.plan.recompute],
         )
         where = (cell(row, "gpus"), cell(row, "seq"))

@@ -16,6 +16,7 @@ from autoconfig.planning.calibration_file import calibrated
 from autoconfig.runs.cells import Row, cell
 from autoconfig.specs.errors import PlanError
 from autoconfig.specs.plan import TrainPlan, parse_keys
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.time_model.calibration import Calibration
 from autoconfig.training.answer import IncludedPlan, include
@@ -23,7 +24,7 @@ from autoconfig.training.plan_rules import broken_as_published, broken_rules
 from autoconfig.training.price import Money, Violation, report_plan
 from autoconfig.training.question import Question, Request
 from autoconfig.training.rank import Ranking, rank_plans
-from autoconfig.training.rules import RULE_TEXT, Setting
+from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Wish
 
 RATIO_BAR = 1.10
@@ -63,13 +64,13 @@ class PlacedPlan:
 def placed_plans(leave_out: str | None, progress: Progress | None = None) -> list[PlacedPlan]:
     """One line per (question, plan) of NVIDIA's rows with a whole plan; each question is searched once."""
     constants = Constants("model" if leave_out else None)
-    questions: dict[tuple[Setting, str], dict[TrainPlan, list[Row]]] = {}
-    used: dict[tuple[Setting, str], Calibration] = {}
+    questions: dict[tuple[Scenario, str], dict[TrainPlan, list[Row]]] = {}
+    used: dict[tuple[Scenario, str], Calibration] = {}
     for run in published_runs().runs:
         if not run.case.source.startswith("NVIDIA ") or cell(run.row, "full_plan") != "1":
             continue
-        calibration = constants.of(run.case.source, run.case.setting.model.name)
-        key = (calibrated(run.case.setting, calibration), cell(run.row, "precision"))
+        calibration = constants.of(run.case.source, run.case.scenario.model.name)
+        key = (calibrated(run.case.scenario, calibration), cell(run.row, "precision"))
         used[key] = calibration
         questions.setdefault(key, {}).setdefault(run.case.plan, []).append(run.row)
     found: list[PlacedPlan] = []
@@ -80,31 +81,32 @@ def placed_plans(leave_out: str | None, progress: Progress | None = None) -> lis
     return found
 
 
-def _placed(setting: Setting, calibration: Calibration, plans: dict[TrainPlan, list[Row]]) -> list[PlacedPlan]:
-    ranking = rank_plans(setting)
-    request = Request(model=setting.model.name)
-    question = Question(setting=setting, wish=Wish(), assumed=(), request=request, calibration=calibration)
+def _placed(scenario: Scenario, calibration: Calibration, plans: dict[TrainPlan, list[Row]]) -> list[PlacedPlan]:
+    ranking = rank_plans(scenario)
+    request = Request(model=scenario.model.name)
+    question = Question(scenario=scenario, wish=Wish(), assumed=(), request=request, calibration=calibration)
     return [
-        _line(setting, ranking, plan, include(plan, question, ranking, Money(), _broken(setting, plan)), len(rows))
+        _line(scenario, ranking, plan, include(plan, question, ranking, Money(), _broken(scenario, plan)), len(rows))
         for plan, rows in plans.items()
     ]
 
 
-def _broken(setting: Setting, plan: TrainPlan) -> list[Violation]:
+def _broken(scenario: Scenario, plan: TrainPlan) -> list[Violation]:
     """Rules that the plan breaks as it was published."""
-    found = broken_as_published(setting.model.num_layers, plan, broken_rules(setting, [plan])[0])
+    found = broken_as_published(scenario.model.num_layers, plan, broken_rules(scenario, [plan])[0])
     return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in found]
 
 
-def _line(setting: Setting, ranking: Ranking, plan: TrainPlan, place: IncludedPlan, rows: int) -> PlacedPlan:
+def _line(scenario: Scenario, ranking: Ranking, plan: TrainPlan, place: IncludedPlan, rows: int) -> PlacedPlan:
     first = ranking.plan(0) if len(ranking.best) else None
     verdict = "not legal" if not place.legal else "ranked" if place.layout_rank is not None else "does not fit"
     line = PlacedPlan(
-        model=setting.model.name,
-        gpus=setting.cluster.num_gpus,
-        gpu=setting.cluster.gpu.id,
-        batch=setting.workload.global_batch_size,
-        precision=f"{setting.numerics.precision}, {setting.stack.name}" + (", lora" if setting.numerics.peft == "lora" else ""),
+        model=scenario.model.name,
+        gpus=scenario.cluster.num_gpus,
+        gpu=scenario.cluster.gpu.id,
+        batch=scenario.workload.global_batch_size,
+        precision=f"{scenario.numerics.precision}, {scenario.software.name}"
+        + (", lora" if scenario.numerics.peft == "lora" else ""),
         rows=rows,
         plan=str(plan),
         first=str(first) if first is not None else "nothing fits",
@@ -115,23 +117,25 @@ def _line(setting: Setting, ranking: Ranking, plan: TrainPlan, place: IncludedPl
         percentile=place.layout_percentile,
         separates="",
     )
-    return line if line.holds else _explained(line, setting, plan, place, first)
+    return line if line.holds else _explained(line, scenario, plan, place, first)
 
 
-def _explained(line: PlacedPlan, setting: Setting, plan: TrainPlan, place: IncludedPlan, first: TrainPlan | None) -> PlacedPlan:
+def _explained(
+    line: PlacedPlan, scenario: Scenario, plan: TrainPlan, place: IncludedPlan, first: TrainPlan | None
+) -> PlacedPlan:
     """With what separates the plan from our first: rules, memory, and the parts of the step in which it is slower."""
     reasons = [f"breaks {v.rule} ({v.text})" for v in place.violations]
     if place.report is not None and not place.report.fits:
         reasons.append(f"needs {place.shortfall_gib:.1f} GiB more than may be allocated")
-    if line.verdict != "ranked" and (said := not_printed(setting, plan)):
+    if line.verdict != "ranked" and (said := not_printed(scenario, plan)):
         reasons.append(said)
     if first is None:
         return replace(line, separates="; ".join(reasons))
     try:
-        theirs = place.report or report_plan(setting, plan)
+        theirs = place.report or report_plan(scenario, plan)
     except PlanError:
         return replace(line, separates="; ".join(reasons))
-    ours = report_plan(setting, first)
+    ours = report_plan(scenario, first)
     excess = {
         name: (theirs.time_parts.get(name, 0.0) - ours.time_parts.get(name, 0.0)) / ours.step_seconds
         for name in {*ours.time_parts, *theirs.time_parts}
@@ -148,17 +152,17 @@ def _recipe_settings() -> list[dict[str, Any]]:
     return settings
 
 
-def not_printed(setting: Setting, plan: TrainPlan) -> str:
+def not_printed(scenario: Scenario, plan: TrainPlan) -> str:
     """What NVIDIA's recipe sets beside the printed plan, and how much memory our formulas then see left; empty where we know
     of nothing. For readers only: no prediction uses it."""
     for item in _recipe_settings():
-        mine = item["model"] == setting.model.name.rstrip("*") and setting.cluster.gpu.id.startswith(item["gpu"])
+        mine = item["model"] == scenario.model.name.rstrip("*") and scenario.cluster.gpu.id.startswith(item["gpu"])
         if not mine or any(getattr(plan, key) != value for key, value in item["plan"].items()):
             continue
         said = f"NVIDIA's recipe also sets {item['sets']} ({item['source']})"
         if "change" not in item:
             return said
-        report = report_plan(setting, plan.replace(**parse_keys(item["change"])))
+        report = report_plan(scenario, plan.replace(**parse_keys(item["change"])))
         free = (report.limit_bytes - report.peak_bytes) / GIB
         return f"{said}: " + (f"fits then, {free:.1f} GiB left" if report.fits else f"still {-free:.1f} GiB too large")
     return ""

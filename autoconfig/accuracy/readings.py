@@ -57,7 +57,7 @@ def _readings() -> tuple[Reading, ...]:
 
 def _mean(predicted: Sequence[Predicted], pattern: str, moe: bool = False) -> tuple[int, float]:
     """(rows, mean absolute error) of large runs of these sources."""
-    mine = [p for p in predicted if re.search(pattern, p.source) and p.run.large and p.run.case.setting.model.is_moe == moe]
+    mine = [p for p in predicted if re.search(pattern, p.source) and p.run.large and p.run.case.scenario.model.is_moe == moe]
     found = figures(mine)
     return (0, float("nan")) if found is None else (found.rows, found.mean)
 
@@ -88,10 +88,10 @@ def _without_moe_constants() -> float:
 
 
 def _plain(run: Run) -> Run:
-    setting = run.case.setting
-    time = replace(setting.stack.time, moe_host_seconds=0.0, expert_host_seconds=0.0, moe_overlap_interleaved_share=0.0)
-    stack = replace(setting.stack, time=time)
-    return replace(run, case=replace(run.case, setting=replace(setting, stack=stack)))
+    scenario = run.case.scenario
+    time = replace(scenario.software.time, moe_host_seconds=0.0, expert_host_seconds=0.0, moe_overlap_interleaved_share=0.0)
+    stack = replace(scenario.software, time=time)
+    return replace(run, case=replace(run.case, scenario=replace(scenario, software=stack)))
 
 
 def _bands() -> Iterator[Reading]:

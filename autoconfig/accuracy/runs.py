@@ -18,10 +18,10 @@ from autoconfig.runs.training_row import measured_step_seconds, published_rows, 
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import Calibration, shipped
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.confidence import confidence_class
-from autoconfig.training.rules import Setting
 
 LeaveOut = Literal["source", "model", "publisher"] | None
 """What the constants may not have seen: nothing, the run's source, the run's model in that source, or the run's source with
@@ -113,7 +113,7 @@ def _run_of(row: Row) -> Run | str:
         return "the plan is not whole"
     try:
         case = read_case(row)
-        measured = measured_step_seconds(row, case.setting)
+        measured = measured_step_seconds(row, case.scenario)
     except AutoconfigError as error:
         return _short(error)
     return Run(row=row, case=case, measured_s=measured) if measured else "no measured time"
@@ -124,21 +124,21 @@ def _short(error: Exception) -> str:
     return re.split(r"[:;(]|, (?:use|known)", re.sub(r"'[^']*'", "...", str(error)))[0].strip()[:90]
 
 
-def predict_steps(cases: Sequence[tuple[Setting, TrainPlan]]) -> list[float]:
+def predict_steps(cases: Sequence[tuple[Scenario, TrainPlan]]) -> list[float]:
     """Step seconds of plans, priced together where only the plan differs."""
-    groups: dict[tuple[Setting, str], list[int]] = {}
-    for number, (setting, plan) in enumerate(cases):
-        groups.setdefault((setting, str(plan.recompute)), []).append(number)
+    groups: dict[tuple[Scenario, str], list[int]] = {}
+    for number, (scenario, plan) in enumerate(cases):
+        groups.setdefault((scenario, str(plan.recompute)), []).append(number)
     steps = [0.0] * len(cases)
-    for (setting, _), members in groups.items():
+    for (scenario, _), members in groups.items():
         plans = [cases[number][1] for number in members]
         estimate = estimate_step_time(
-            model=setting.model,
-            cluster=setting.cluster,
-            numerics=setting.numerics,
-            stack=setting.stack,
-            workload=setting.workload,
-            layouts=layouts_of(plans, setting.model, setting.workload.global_batch_size),
+            model=scenario.model,
+            cluster=scenario.cluster,
+            numerics=scenario.numerics,
+            stack=scenario.software,
+            workload=scenario.workload,
+            layouts=layouts_of(plans, scenario.model, scenario.workload.global_batch_size),
             recomputes=[plans[0].recompute],
         )
         for index, number in enumerate(members):
@@ -203,11 +203,11 @@ def _observations() -> tuple[Observation, ...]:
 
 def predict_runs(runs: Sequence[Run], constants: Constants) -> list[Predicted]:
     """Every run with the constants that it may use."""
-    chosen = [constants.of(run.case.source, run.case.setting.model.name) for run in runs]
-    settings = [calibrated(run.case.setting, calibration) for run, calibration in zip(runs, chosen, strict=True)]
-    steps = predict_steps([(setting, run.case.plan) for setting, run in zip(settings, runs, strict=True)])
+    chosen = [constants.of(run.case.source, run.case.scenario.model.name) for run in runs]
+    settings = [calibrated(run.case.scenario, calibration) for run, calibration in zip(runs, chosen, strict=True)]
+    steps = predict_steps([(scenario, run.case.plan) for scenario, run in zip(settings, runs, strict=True)])
     return [
-        Predicted(run=run, step_seconds=step, level=confidence_class(run.case.setting, calibration, run.case.plan.cp))
+        Predicted(run=run, step_seconds=step, level=confidence_class(run.case.scenario, calibration, run.case.plan.cp))
         for run, step, calibration in zip(runs, steps, chosen, strict=True)
     ]
 
@@ -218,9 +218,9 @@ def predictions(leave_out: LeaveOut) -> tuple[Predicted, ...]:
     return tuple(predict_runs(published_runs().runs, Constants(leave_out)))
 
 
-def with_factor(run: Run, *, step: float = 1.0, host: float = 1.0, constants: Constants) -> tuple[Setting, TrainPlan]:
+def with_factor(run: Run, *, step: float = 1.0, host: float = 1.0, constants: Constants) -> tuple[Scenario, TrainPlan]:
     """A run's question with measured scalars on top of its constants."""
-    setting = calibrated(run.case.setting, constants.of(run.case.source, run.case.setting.model.name))
-    time = setting.stack.time
+    scenario = calibrated(run.case.scenario, constants.of(run.case.source, run.case.scenario.model.name))
+    time = scenario.software.time
     time = replace(time, step_factor=time.step_factor * step, host_floor_seconds=time.host_floor_seconds * host)
-    return replace(setting, stack=replace(setting.stack, time=time)), run.case.plan
+    return replace(scenario, software=replace(scenario.software, time=time)), run.case.plan

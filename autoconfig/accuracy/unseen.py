@@ -40,11 +40,11 @@ def unseen_runs() -> tuple[Unseen, ...]:
     found = []
     for row, prediction in zip(rows, predict_rows(rows), strict=True):
         case = read_case(row)
-        measured = measured_step_seconds(row, case.setting)
+        measured = measured_step_seconds(row, case.scenario)
         if prediction.step_seconds is None or prediction.confidence is None or measured is None:
             raise ValueError(f"{cell(row, 'id')}: {prediction.note or 'no measured time'}")
         band = prediction.confidence
-        workload = case.setting.workload
+        workload = case.scenario.workload
         found.append(
             Unseen(
                 id=cell(row, "id"),

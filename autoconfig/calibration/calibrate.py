@@ -66,7 +66,7 @@ def usable(row: Row) -> Run | str:
         return "it ran out of memory"
     try:
         case = read_case(row)
-        measured = measured_step_seconds(row, case.setting)
+        measured = measured_step_seconds(row, case.scenario)
     except AutoconfigError as error:
         return str(error)
     if not measured:

@@ -41,7 +41,7 @@ class Run:
     @property
     def large(self) -> bool:
         """Above 1B parameters."""
-        return total_parameters(self.case.setting.model) > LEAST_PARAMETERS
+        return total_parameters(self.case.scenario.model) > LEAST_PARAMETERS
 
 
 def all_published_rows() -> Iterator[Row]:
@@ -62,7 +62,7 @@ def timed_runs(rows: Iterable[Row]) -> list[Run]:
             continue
         try:
             case = read_case(row)
-            measured = measured_step_seconds(row, case.setting)
+            measured = measured_step_seconds(row, case.scenario)
         except AutoconfigError:
             continue
         if measured:
@@ -72,35 +72,35 @@ def timed_runs(rows: Iterable[Row]) -> list[Run]:
 
 def predicted_seconds(case: Case, stack: SoftwareStack | None = None) -> float:
     """Step time of a case, with another stack if one is given."""
-    return float(_estimate(case, stack or case.setting.stack, detail=False).step_seconds[0, 0])
+    return float(_estimate(case, stack or case.scenario.software, detail=False).step_seconds[0, 0])
 
 
 def observe(run: Run) -> Observation:
     """A run beside its uncalibrated prediction."""
-    setting = run.case.setting
-    estimate = _estimate(run.case, setting.stack, detail=True)
+    scenario = run.case.scenario
+    estimate = _estimate(run.case, scenario.software, detail=True)
     parts = {name: float(value[0, 0]) for name, value in estimate.parts.items()}
     return Observation(
         id=run.case.id,
         source=run.case.source,
-        model=setting.model.name,
-        architecture=setting.cluster.gpu.architecture,
-        generation=setting.stack.generation,
-        moe=setting.model.is_moe,
+        model=scenario.model.name,
+        architecture=scenario.cluster.gpu.architecture,
+        generation=scenario.software.generation,
+        moe=scenario.model.is_moe,
         log_ratio=math.log(run.measured_s / float(estimate.step_seconds[0, 0])),
         shares=shares_of(parts),
     )
 
 
 def _estimate(case: Case, stack: SoftwareStack, *, detail: bool):  # type: ignore[no-untyped-def]
-    setting = case.setting
+    scenario = case.scenario
     return estimate_step_time(
-        model=setting.model,
-        cluster=setting.cluster,
-        numerics=setting.numerics,
+        model=scenario.model,
+        cluster=scenario.cluster,
+        numerics=scenario.numerics,
         stack=stack,
-        workload=setting.workload,
-        layouts=layouts_of([case.plan], setting.model, setting.workload.global_batch_size),
+        workload=scenario.workload,
+        layouts=layouts_of([case.plan], scenario.model, scenario.workload.global_batch_size),
         recomputes=[case.plan.recompute],
         detail=detail,
     )

@@ -163,12 +163,12 @@ def search_command(
     else:
         from autoconfig.render.training import show_search
 
-        show_search(console(), answer, _explain_command(sys.argv[1:], answer.question.setting.cluster.num_gpus))
+        show_search(console(), answer, _explain_command(sys.argv[1:], answer.question.scenario.cluster.num_gpus))
     if not answer.plans:
         ctx.exit(EXIT_NOTHING_FITS)
     if export is not None:
         first = answer.plans[0].report
-        _show_export(export_plan(answer.question.setting, first.plan, first, export, force=force), err=as_json)
+        _show_export(export_plan(answer.question.scenario, first.plan, first, export, force=force), err=as_json)
         _show_chance(answer, export, err=as_json)
 
 
@@ -279,7 +279,7 @@ def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
     click.echo(f"chance to fit {first.confidence.fit_probability:.0%}: {first.plan}", err=err)
     if safe is None or safe.confidence.fit_probability <= first.confidence.fit_probability or safe.plan == first.plan:
         return
-    command = _same_question("export", sys.argv[1:], answer.question.setting.cluster.num_gpus)
+    command = _same_question("export", sys.argv[1:], answer.question.scenario.cluster.num_gpus)
     longer = safe.step_seconds / first.step_seconds - 1
     click.echo(
         f"safe choice, chance to fit {safe.confidence.fit_probability:.0%}, step {longer:+.1%}: "

@@ -22,10 +22,10 @@ from autoconfig.specs.job import Job, job_text
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.measurement import RESULT_FILE, Measurement, RankFigures, read_measurement
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.trace import pipeline_stage
 from autoconfig.training.price import PlanReport, StageMemory, report_plan
 from autoconfig.training.question import Question, Request, understand
-from autoconfig.training.rules import Setting
 
 COMPUTE_PARTS = (
     "gemm_seconds",
@@ -67,25 +67,25 @@ class EmulateAnswer:
 def emulate_plan(request: Request, plan_text: str, rank: int, device: str, steps: int, python: str) -> EmulateAnswer:
     """Run rank `rank` of the plan on this machine's `device` (cpu or cuda). Raises InputError."""
     question = understand(request)
-    setting = question.setting
-    plan = legal_plan(setting, plan_text)
+    scenario = question.scenario
+    plan = legal_plan(scenario, plan_text)
     if not 0 <= rank < plan.world_size:
         raise InputError(f"--rank {rank}: the plan {plan} has the ranks 0 to {plan.world_size - 1}")
     job = Job(
-        model=setting.model,
+        model=scenario.model,
         plan=plan,
-        workload=setting.workload,
-        numerics=setting.numerics,
+        workload=scenario.workload,
+        numerics=scenario.numerics,
         mode="emulate",
         rank=rank,
         device=device,
-        software=core_stack(setting.stack),
-        attention_kernel=setting.stack.memory.attention_kernel,
+        software=core_stack(scenario.software),
+        attention_kernel=scenario.software.memory.attention_kernel,
         steps=steps,
     )
     measurement = run_job(job, python)
-    report = report_plan(setting, plan, calibration=question.calibration)
-    measured = micro_batch_seconds(setting, plan, rank, measurement.ranks[0])
+    report = report_plan(scenario, plan, calibration=question.calibration)
+    measured = micro_batch_seconds(scenario, plan, rank, measurement.ranks[0])
     m = job.num_microbatches
     predicted = compute_seconds(report, m)
     return EmulateAnswer(
@@ -114,12 +114,12 @@ def composed_step(report: PlanReport, num_microbatches: int, predicted: float, m
     return step + num_microbatches * (measured - predicted) + bubble * (measured - predicted) / one
 
 
-def micro_batch_seconds(setting: Setting, plan: TrainPlan, rank: int, figures: RankFigures) -> float:
+def micro_batch_seconds(scenario: Scenario, plan: TrainPlan, rank: int, figures: RankFigures) -> float:
     """Forward, backward and recomputation of one micro-batch on the rank's stage, from the seconds of each kind of layer."""
     stage = pipeline_stage(plan, rank)
-    layers = stage_layers(setting.model, plan)
+    layers = stage_layers(scenario.model, plan)
     first = sum(layers[:stage])
-    kinds = setting.model.moe_pattern[first : first + layers[stage]]
+    kinds = scenario.model.moe_pattern[first : first + layers[stage]]
     counts = {
         "moe": sum(kinds),
         "dense": len(kinds) - sum(kinds),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.explain import OperatorRow
-from autoconfig.training.rules import Setting
 
 MOST_MICROBATCHES = 16
 """Micro-batches drawn at most, rounded up to two rounds of the pipeline; the rest of the step repeats the middle."""
@@ -49,12 +49,12 @@ class Timeline:
     """Idle share of the ranks in what is drawn."""
 
 
-def timeline(setting: Setting, plan: TrainPlan, operators: Sequence[OperatorRow]) -> Timeline:
+def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow]) -> Timeline:
     """The timeline of a legal plan from its operators (`time_model.explain.explain_operators`)."""
-    total = setting.workload.global_batch_size // (plan.mbs * plan.dp)
+    total = scenario.workload.global_batch_size // (plan.mbs * plan.dp)
     shown = min(total, max(2 * plan.pp, MOST_MICROBATCHES // plan.pp * plan.pp))
-    seconds = chunk_seconds(setting, plan, operators)
-    waiting = chunk_seconds(setting, plan, [row for row in operators if row.formula in COMMUNICATION])
+    seconds = chunk_seconds(scenario, plan, operators)
+    waiting = chunk_seconds(scenario, plan, [row for row in operators if row.formula in COMMUNICATION])
     work = simulate(seconds, shown, plan.pp, plan.vpp)
     last = max(piece.end for piece in work)
     busy = sum(piece.end - piece.start for piece in work)
@@ -68,9 +68,9 @@ def timeline(setting: Setting, plan: TrainPlan, operators: Sequence[OperatorRow]
     )
 
 
-def chunk_seconds(setting: Setting, plan: TrainPlan, operators: Sequence[OperatorRow]) -> list[list[tuple[float, float]]]:
+def chunk_seconds(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow]) -> list[list[tuple[float, float]]]:
     """[stage][chunk]: (forward, backward with recomputation) seconds of one micro-batch, as calibrated."""
-    model, factor = setting.model, setting.stack.time.step_factor
+    model, factor = scenario.model, scenario.software.time.step_factor
     layers = stage_layers(model, plan)
     kinds = [bool(moe) for moe in model.moe_pattern]
     found: list[list[tuple[float, float]]] = []

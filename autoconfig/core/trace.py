@@ -17,12 +17,12 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.job import Job
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.megatron_build import endless_recomputation
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.specs.trace import CATEGORIES, RankTrace, TraceRequest, default_ranks
 from autoconfig.training.price import StageMemory, report_plan, violations
 from autoconfig.training.question import Question, Request, understand
-from autoconfig.training.rules import Setting
 
 LOCAL, ENGINE = "megatron-local", "transformer-engine"
 ENGINE_GENERATIONS = ("megatron-core", "nemo")
@@ -92,9 +92,9 @@ def trace_plan(
 ) -> TraceAnswer:
     """Trace ranks of one plan (none named: the default ones); `started` is told how many. Raises InputError."""
     question = understand(request)
-    setting = question.setting
-    plan = legal_plan(setting, plan_text)
-    wanted = trace_request(setting, plan, ranks or default_ranks(plan))
+    scenario = question.scenario
+    plan = legal_plan(scenario, plan_text)
+    wanted = trace_request(scenario, plan, ranks or default_ranks(plan))
     started(len(wanted.ranks))
     found = run_traces(wanted, done, python)
     return TraceAnswer(
@@ -102,33 +102,33 @@ def trace_plan(
         plan=plan,
         stack=wanted.job.software,
         versions=found.versions,
-        ranks=compare(setting, plan, found),
+        ranks=compare(scenario, plan, found),
     )
 
 
-def legal_plan(setting: Setting, plan_text: str) -> TrainPlan:
+def legal_plan(scenario: Scenario, plan_text: str) -> TrainPlan:
     """The plan. Raises InputError with the rules that it breaks, UnsupportedError for a plan that never ends."""
-    plan = parse_plan(plan_text, setting.cluster.num_gpus, dist_opt=setting.stack.supports_distributed_optimizer)
-    broken = violations(setting, plan)
+    plan = parse_plan(plan_text, scenario.cluster.num_gpus, dist_opt=scenario.software.supports_distributed_optimizer)
+    broken = violations(scenario, plan)
     if broken:
         raise InputError(f"{plan} is not legal: " + "; ".join(f"{v.rule} {v.text}" for v in broken[:3]))
-    if (endless := endless_recomputation(setting.model, plan.recompute.modules)) is not None:
+    if (endless := endless_recomputation(scenario.model, plan.recompute.modules)) is not None:
         raise UnsupportedError(f"{plan}: {endless}")
     return plan
 
 
-def trace_request(setting: Setting, plan: TrainPlan, ranks: tuple[int, ...]) -> TraceRequest:
+def trace_request(scenario: Scenario, plan: TrainPlan, ranks: tuple[int, ...]) -> TraceRequest:
     """What the training core is asked. Raises UnsupportedError for what it cannot build."""
     job = Job(
-        model=setting.model,
+        model=scenario.model,
         plan=plan,
-        workload=setting.workload,
-        numerics=setting.numerics,
-        software=core_stack(setting.stack),
-        attention_kernel=setting.stack.memory.attention_kernel,
+        workload=scenario.workload,
+        numerics=scenario.numerics,
+        software=core_stack(scenario.software),
+        attention_kernel=scenario.software.memory.attention_kernel,
     )
-    memory = setting.stack.memory
-    copies = memory.flash_copies_output and flash_package_runs(setting.cluster.gpu, setting.numerics)
+    memory = scenario.software.memory
+    copies = memory.flash_copies_output and flash_package_runs(scenario.cluster.gpu, scenario.numerics)
     return TraceRequest(job=job, ranks=ranks, memory=memory, copies_attention_output=copies)
 
 
@@ -144,22 +144,22 @@ def core_stack(stack: SoftwareStack) -> str:
     )
 
 
-def compare(setting: Setting, plan: TrainPlan, found: Traces) -> tuple[RankComparison, ...]:
+def compare(scenario: Scenario, plan: TrainPlan, found: Traces) -> tuple[RankComparison, ...]:
     """Each traced rank beside its stage in the formula."""
-    stages = report_plan(setting, plan).stages
+    stages = report_plan(scenario, plan).stages
     pairs = [(trace, stages[trace.pipeline_stage]) for trace in found.ranks]
     return tuple(
-        RankComparison(trace=trace, stage=stage, differences=_differences(setting, plan, trace, stage))
+        RankComparison(trace=trace, stage=stage, differences=_differences(scenario, plan, trace, stage))
         for trace, stage in pairs
     )
 
 
-def _differences(setting: Setting, plan: TrainPlan, trace: RankTrace, stage: StageMemory) -> tuple[Difference, ...]:
+def _differences(scenario: Scenario, plan: TrainPlan, trace: RankTrace, stage: StageMemory) -> tuple[Difference, ...]:
     parts: dict[str, dict[str, float]] = {category: {} for category in CATEGORIES}
     for name, size in stage.parts.items():
         category = CATEGORY_OF_PART.get(name, "activations")
         if name == "output_layer_backward":  # the logits' own gradient is as wide as the vocabulary
-            logits = min(size, _logit_gradient(setting, plan))
+            logits = min(size, _logit_gradient(scenario, plan))
             parts["logits"]["logit_gradient"] = logits
             size -= logits
         parts[category][name] = size
@@ -169,10 +169,10 @@ def _differences(setting: Setting, plan: TrainPlan, trace: RankTrace, stage: Sta
     )
 
 
-def _logit_gradient(setting: Setting, plan: TrainPlan) -> float:
+def _logit_gradient(scenario: Scenario, plan: TrainPlan) -> float:
     shape = Shape.of(
-        seq_length=setting.workload.seq_length, tp=plan.tp, sp=plan.sp, cp=plan.cp, ep=plan.ep, etp=plan.etp, mbs=plan.mbs
+        seq_length=scenario.workload.seq_length, tp=plan.tp, sp=plan.sp, cp=plan.cp, ep=plan.ep, etp=plan.etp, mbs=plan.mbs
     )
-    memory = setting.stack.memory
-    wide = memory.logit_gradient_bytes * setting.numerics.activation_bytes / 2
-    return float(wide * logits_per_rank(memory, padded_vocab_size(setting.model, plan.tp), shape))
+    memory = scenario.software.memory
+    wide = memory.logit_gradient_bytes * scenario.numerics.activation_bytes / 2
+    return float(wide * logits_per_rank(memory, padded_vocab_size(scenario.model, plan.tp), shape))

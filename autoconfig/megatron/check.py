@@ -22,12 +22,13 @@ from autoconfig.megatron.write_run import (
 )
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.training.nearest import changed_keys, nearest_legal
 from autoconfig.training.pipeline_split import OWN_RULES, PipelineSplit
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
 from autoconfig.training.rank import SAFE_FIT, Ranking, rank_plans
 from autoconfig.training.remedies import Remedy, remedies
-from autoconfig.training.rules import RULE_TEXT, Setting
+from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Wish
 
 CLOSE = 0.01
@@ -105,18 +106,18 @@ def check_file(path: Path, request: CheckRequest) -> CheckAnswer:
 def check(source: CheckInput) -> CheckAnswer:
     """Check what was read."""
     question = source.question
-    setting, plan, margin = question.setting, source.plan, question.request.memory_margin
+    scenario, plan, margin = question.scenario, source.plan, question.request.memory_margin
     held_to = as_megatron_takes_it(plan) if source.megatron_fsdp else plan
-    broken = (*plan_violations(setting, held_to, source.split), *source.fsdp_broken)
+    broken = (*plan_violations(scenario, held_to, source.split), *source.fsdp_broken)
     broken = tuple(_with_gpus_wanted(violation, source) for violation in broken)
-    report = None if broken else report_plan(setting, plan, None, margin, question.calibration)
+    report = None if broken else report_plan(scenario, plan, None, margin, question.calibration)
     if source.megatron_fsdp:
         return CheckAnswer(
             source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
         )
-    nearest = nearest_legal(setting, plan, even_only=setting.stack.name in OLDER) if broken else None
+    nearest = nearest_legal(scenario, plan, even_only=scenario.software.name in OLDER) if broken else None
     wanted = overlapped(source)
-    ranking = rank_plans(wanted, _wish(setting, plan), margin)
+    ranking = rank_plans(wanted, _wish(scenario, plan), margin)
     better = better_plan(ranking, plan, report)
     found = None if better is None else report_plan(wanted, better, None, margin, question.calibration)
     return CheckAnswer(
@@ -129,20 +130,20 @@ def check(source: CheckInput) -> CheckAnswer:
         fixes=changes_from(source, nearest) if nearest else (),
         environment=missing_environment(source, better or nearest),
         plans_ranked=len(ranking.row),
-        missing=missing_overlaps(setting, plan, question.calibration) if report and source.script else (),
+        missing=missing_overlaps(scenario, plan, question.calibration) if report and source.script else (),
         remedies=() if len(ranking.row) else tuple(remedies(question)),
     )
 
 
-def overlapped(source: CheckInput) -> Setting:
-    """The file's setting with every overlap that its software has: what other plans are ranked with, and written with."""
-    setting = source.question.setting
-    return with_overlaps(setting) if source.script else setting
+def overlapped(source: CheckInput) -> Scenario:
+    """The file's scenario with every overlap that its software has: what other plans are ranked with, and written with."""
+    scenario = source.question.scenario
+    return with_overlaps(scenario) if source.script else scenario
 
 
-def plan_violations(setting: Setting, plan: TrainPlan, split: PipelineSplit | None) -> list[Violation]:
+def plan_violations(scenario: Scenario, plan: TrainPlan, split: PipelineSplit | None) -> list[Violation]:
     """The broken rules; where the file places the layers itself, the rules of that way of placing them."""
-    found = violations(setting, plan)
+    found = violations(scenario, plan)
     if split is None:
         return found
     own = [Violation(rule=rule, text=SPLIT_RULES.get(rule, RULE_TEXT.get(rule, ""))) for rule in split.broken]
@@ -153,7 +154,7 @@ def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
     """Where the GPUs cannot hold the plan: how many can, and how to say so."""
     if violation.rule != "AC005":
         return violation
-    plan, cluster = source.plan, source.question.setting.cluster
+    plan, cluster = source.plan, source.question.scenario.cluster
     unit = math.lcm(plan.tp * plan.cp * plan.pp, plan.ep * plan.etp * plan.pp)
     if cluster.num_gpus % unit == 0:
         return violation
@@ -184,23 +185,23 @@ def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None) ->
     return min(candidates, key=lambda candidate: len(changed_keys(candidate, plan)))
 
 
-def _wish(setting: Setting, plan: TrainPlan) -> Wish | None:
+def _wish(scenario: Scenario, plan: TrainPlan) -> Wish | None:
     """Older software has arguments for its own sharding only: DeepSpeed keeps its ZeRO stage, Megatron-LM of 2022 may shard the
     optimizer's state."""
-    if setting.stack.name not in OLDER:
+    if scenario.software.name not in OLDER:
         return None
-    shards = setting.stack.name == SHARDS_OPTIMIZER
+    shards = scenario.software.name == SHARDS_OPTIMIZER
     return Wish(fixed={"dist_opt": frozenset({plan.dist_opt, shards or plan.dist_opt}), "fsdp": frozenset({plan.fsdp})})
 
 
 def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:
     """Plans that the software of the file has arguments for: no uneven stages or modules before they existed."""
     ok = np.ones(len(ranking.row), bool)
-    words = OLDER.get(ranking.setting.stack.name)
+    words = OLDER.get(ranking.scenario.software.name)
     if words is None:
         return ok
     layouts, rows = ranking.space.layouts, ranking.row
-    ok &= layouts.first[rows] * layouts.pp[rows] == ranking.setting.model.num_layers
+    ok &= layouts.first[rows] * layouts.pp[rows] == ranking.scenario.model.num_layers
     ok &= (layouts.pp[rows] == 1) | (layouts.first[rows] == layouts.last[rows])
     if "vpp" not in words:
         ok &= layouts.vpp[rows] == 1
@@ -208,10 +209,10 @@ def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:
     return ok & np.array(known)[ranking.option]
 
 
-def plan_flags(setting: Setting, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+def plan_flags(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
     """Megatron's arguments that depend on the plan: name -> values."""
     parts = (plan_arguments, numerics_arguments, optimizer_arguments, overlap_arguments)
-    flags = {argument.flag: argument.values for part in parts for argument in part(setting, plan)}
+    flags = {argument.flag: argument.values for part in parts for argument in part(scenario, plan)}
     return flags | {"--micro-batch-size": (str(plan.mbs),)}
 
 
@@ -222,27 +223,27 @@ def flag_changes(before: Flags, after: Flags) -> tuple[FlagChange, ...]:
     return tuple(change for change in found if change.old != change.new)
 
 
-def changes_from(source: CheckInput, plan: TrainPlan, wanted: Setting | None = None) -> tuple[FlagChange, ...]:
-    """From the file's arguments to those of `plan`, in the `wanted` setting (the file's own where none is given)."""
-    setting = source.question.setting
-    before = plan_flags(setting, source.plan)
+def changes_from(source: CheckInput, plan: TrainPlan, wanted: Scenario | None = None) -> tuple[FlagChange, ...]:
+    """From the file's arguments to those of `plan`, in the `wanted` scenario (the file's own where none is given)."""
+    scenario = source.question.scenario
+    before = plan_flags(scenario, source.plan)
     words = {word.replace("_", "-") for word in source.script.words()} if source.script else set()
     before |= {name: () for name in GIVEN_IN_VAIN if name in words}  # another plan may not start with it, or run with it
-    return flag_changes(before, plan_flags(wanted or setting, plan))
+    return flag_changes(before, plan_flags(wanted or scenario, plan))
 
 
 def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str, ...]:
     """Lines of shell for what `plan` needs in its environment, and the file's plan does not, and the file does not set."""
     if plan is None or source.kind == "plan":
         return ()
-    setting = source.question.setting
-    had = environment(setting, source.plan)
-    needs = {name: value for name, value in environment(setting, plan).items() if had.get(name, "") != value}
+    scenario = source.question.scenario
+    had = environment(scenario, source.plan)
+    needs = {name: value for name, value in environment(scenario, plan).items() if had.get(name, "") != value}
     lines = [f"unset {name}" if value is None else f"export {name}={value}" for name, value in needs.items()]
     return tuple(line for line in lines if line.removeprefix("export ") not in source.text)
 
 
-def target(answer: CheckAnswer) -> tuple[TrainPlan, Setting]:
+def target(answer: CheckAnswer) -> tuple[TrainPlan, Scenario]:
     """What `--apply-to` writes: the better plan, else the nearest legal one, else the file's with the overlaps that it lacks.
 
     Raises InputError where there is none.
@@ -253,7 +254,7 @@ def target(answer: CheckAnswer) -> tuple[TrainPlan, Setting]:
     if answer.better is not None:
         return answer.better.plan, overlapped(source)
     if answer.nearest is not None:
-        return answer.nearest, source.question.setting
+        return answer.nearest, source.question.scenario
     if answer.missing:
         return source.plan, overlapped(source)
     raise InputError("--apply-to: there is nothing to change: the plan is legal, fits, and no better one was found")

@@ -21,11 +21,11 @@ from autoconfig.planning.calibration_file import calibrated
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.hardware.gpu_catalogue import gpu_ids
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import Calibration, shipped
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.price import Violation
 from autoconfig.training.question import Question, Request, read_cluster
-from autoconfig.training.rules import Setting
 from autoconfig.training.space import Wish
 
 MOST_BYTES = 1_000_000
@@ -151,8 +151,8 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
     assumed += read.assumed
     asked = replace(asked, model=read.model.name, software=read.stack.name)
     cluster.gpu.peak_flops_per_s(read.numerics.gemm_precision)
-    setting = Setting(model=read.model, cluster=cluster, numerics=read.numerics, stack=read.stack, workload=read.workload)
-    question = _question(setting, tuple(assumed), asked)
+    scenario = Scenario(model=read.model, cluster=cluster, numerics=read.numerics, software=read.stack, workload=read.workload)
+    question = _question(scenario, tuple(assumed), asked)
     hints = ((word, name_hint(word)) for word in read.unknown)
     unknown = tuple(f"{word} (did you mean {hint}?)" if hint and word.startswith("--") else word for word, hint in hints)
     return CheckInput(
@@ -170,10 +170,10 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
     )
 
 
-def _question(setting: Setting, assumed: tuple[str, ...], asked: Request) -> Question:
+def _question(scenario: Scenario, assumed: tuple[str, ...], asked: Request) -> Question:
     calibration = asked.own_calibration or shipped()
-    setting = calibrated(setting, calibration)
-    return Question(setting=setting, wish=Wish(), assumed=assumed, request=asked, calibration=calibration)
+    scenario = calibrated(scenario, calibration)
+    return Question(scenario=scenario, wish=Wish(), assumed=assumed, request=asked, calibration=calibration)
 
 
 def _margin(request: CheckRequest) -> float:
@@ -183,7 +183,7 @@ def _margin(request: CheckRequest) -> float:
 
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
-    setting, plan = read_plan_text(text)
+    scenario, plan = read_plan_text(text)
     given = {
         "--model": request.model,
         "--gpus": request.gpus,
@@ -198,13 +198,13 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     if named:
         raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
     asked = Request(
-        model=setting.model.name,
-        gpus=setting.cluster.num_gpus,
-        software=setting.stack.name,
+        model=scenario.model.name,
+        gpus=scenario.cluster.num_gpus,
+        software=scenario.software.name,
         memory_margin=_margin(request),
         own_calibration=request.own_calibration,
     )
-    question = _question(setting, (), asked)
+    question = _question(scenario, (), asked)
     return CheckInput(
         kind="plan", question=question, plan=plan, split=None, unknown=(), ignored=(), notes=(), text=text, script=None
     )

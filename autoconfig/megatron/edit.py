@@ -24,8 +24,8 @@ from autoconfig.megatron.write_run import overlap_arguments
 from autoconfig.planning.files import write_atomically
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import PlanReport, report_plan
-from autoconfig.training.rules import Setting
 
 SPELLINGS = {
     "--tensor-model-parallel-size": ("--model-parallel-size", "--tensor-parallel-size"),
@@ -76,40 +76,40 @@ def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path, *, force: b
 def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     """The file's text with the better plan in it. Raises InputError listing the changes where it cannot be edited."""
     source = answer.source
-    plan, setting = target(answer)
+    plan, scenario = target(answer)
     question = source.question
-    report = report_plan(setting, plan, None, question.request.memory_margin, question.calibration)
+    report = report_plan(scenario, plan, None, question.request.memory_margin, question.calibration)
     if source.kind == "plan":
-        return plan_text(setting, plan, report)
-    return edited_text(source, plan, report, request, setting)
+        return plan_text(scenario, plan, report)
+    return edited_text(source, plan, report, request, scenario)
 
 
 def edited_text(
-    source: CheckInput, plan: TrainPlan, report: PlanReport | None, request: CheckRequest, wanted: Setting | None = None
+    source: CheckInput, plan: TrainPlan, report: PlanReport | None, request: CheckRequest, wanted: Scenario | None = None
 ) -> str:
-    """A script's or argument list's text with `plan` in it, in the `wanted` setting (default: the file's own overlaps), read
+    """A script's or argument list's text with `plan` in it, in the `wanted` scenario (default: the file's own overlaps), read
     again before it is returned. Raises InputError."""
-    setting = wanted or source.question.setting
-    changes = changes_from(source, plan, setting)
-    text = _edited(source, changes, plan_flags(setting, plan))
+    scenario = wanted or source.question.scenario
+    changes = changes_from(source, plan, scenario)
+    text = _edited(source, changes, plan_flags(scenario, plan))
     if is_ours(text):
-        text = refreshed(text, setting, plan, report)
+        text = refreshed(text, scenario, plan, report)
     if source.kind == "script":
         text = _with_environment(text, missing_environment(source, plan))
     again = read_check(text, request)
-    found = again.question.setting
-    if again.plan != plan or found.workload != setting.workload:
+    found = again.question.scenario
+    if again.plan != plan or found.workload != scenario.workload:
         raise _refusal(f"with the changes the file reads as {again.plan}, not as {plan}", changes)
-    if found.model != setting.model or found.cluster != setting.cluster or not _same_software(found, setting, plan):
+    if found.model != scenario.model or found.cluster != scenario.cluster or not _same_software(found, scenario, plan):
         raise _refusal("with the changes the file reads as another model, cluster or software", changes)
     if _others(again, changes) != _others(source, changes):
         raise _refusal("the changes touch arguments that are not the plan's", changes)
     return text
 
 
-def _same_software(found: Setting, asked: Setting, plan: TrainPlan) -> bool:
+def _same_software(found: Scenario, asked: Scenario, plan: TrainPlan) -> bool:
     """The same stack, but for overlaps that `plan` cannot have and of which its arguments therefore say nothing."""
-    a, b = found.stack, asked.stack
+    a, b = found.software, asked.software
     overlaps = {name: getattr(b.time, name) for name in ("overlap_grad_reduce", "overlap_param_gather", "tp_overlap_share")}
     written = overlap_arguments(found, plan) == overlap_arguments(asked, plan)
     return written and replace(a, time=replace(a.time, **overlaps)) == b

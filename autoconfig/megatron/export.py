@@ -10,11 +10,11 @@ from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.planning.export_files import PLAN_FILE, check_folder, export_texts, write_export
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rules import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +40,18 @@ def export_named(
     Raises InputError: not readable, not legal (with the nearest legal plan), not a format that is written.
     """
     question = understand(request)
-    setting = question.setting
-    plan = parse_plan(plan_text, setting.cluster.num_gpus)
-    broken = violations(setting, plan)
+    scenario = question.scenario
+    plan = parse_plan(plan_text, scenario.cluster.num_gpus)
+    broken = violations(scenario, plan)
     if broken:
-        near = nearest_legal(setting, plan)
+        near = nearest_legal(scenario, plan)
         advice = f"the nearest legal plan is {near}" if near else "no plan is legal for this model, GPUs and batch"
         raise InputError(f"{plan} is not legal: {'; '.join(f'{v.rule} {v.text}' for v in broken)}; {advice}")
-    report = report_plan(setting, plan, None, request.memory_margin, question.calibration)
+    report = report_plan(scenario, plan, None, request.memory_margin, question.calibration)
     if not (report.fits or too_large):
-        export_texts(setting, plan, report, form)  # what cannot be written at all is said first
+        export_texts(scenario, plan, report, form)  # what cannot be written at all is said first
         return Export(files=(), command="", too_large=_too_large(plan, report))
-    return export_plan(setting, plan, report, folder, form, force=force)
+    return export_plan(scenario, plan, report, folder, form, force=force)
 
 
 def _too_large(plan: TrainPlan, report: PlanReport) -> str:
@@ -63,18 +63,18 @@ def _too_large(plan: TrainPlan, report: PlanReport) -> str:
 
 
 def export_plan(
-    setting: Setting, plan: TrainPlan, report: PlanReport, folder: str, form: str = "megatron", *, force: bool = False
+    scenario: Scenario, plan: TrainPlan, report: PlanReport, folder: str, form: str = "megatron", *, force: bool = False
 ) -> Export:
     """Write one plan; one that does not fit is written, too, and said."""
-    texts = export_texts(setting, plan, report, form)
+    texts = export_texts(scenario, plan, report, form)
     files = write_export(Path(folder), texts, force=force)
     too_large = "" if report.fits else _too_large(plan, report)
-    return Export(files=tuple(files), command=_command(setting, Path(folder), form), too_large=too_large)
+    return Export(files=tuple(files), command=_command(scenario, Path(folder), form), too_large=too_large)
 
 
-def _command(setting: Setting, folder: Path, form: str) -> str:
+def _command(scenario: Scenario, folder: Path, form: str) -> str:
     if form == "plan":
         return f"autoconfig check {shlex.quote(str(folder / PLAN_FILE))}"
-    if setting.cluster.num_nodes == 1:
+    if scenario.cluster.num_nodes == 1:
         return f"MEGATRON_PATH=/path/to/Megatron-LM bash {shlex.quote(str(folder / TORCHRUN_SCRIPT))}"
     return f"MEGATRON_PATH=/path/to/Megatron-LM sbatch {shlex.quote(str(folder / SBATCH_SCRIPT))}"

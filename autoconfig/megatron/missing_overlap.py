@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from autoconfig.megatron.read_software import OVERLAPS, is_modern
 from autoconfig.megatron.write_run import overlap_arguments
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.time_model.calibration import Calibration
 from autoconfig.training.price import report_plan
-from autoconfig.training.rules import Setting
 
 WORTH_NAMING = 0.0005
 """Share of a step below which a missing overlap is not named."""
@@ -26,25 +26,25 @@ class MissingOverlap:
     beside the backward."""
 
 
-def with_overlaps(setting: Setting) -> Setting:
-    """The setting with every overlap that its stack has; itself for software of other years, whose arguments know none."""
-    if not is_modern(setting.stack.name):
-        return setting
-    time, usual = setting.stack.time, load_stack(setting.stack.name).time
+def with_overlaps(scenario: Scenario) -> Scenario:
+    """The scenario with every overlap that its stack has; itself for software of other years, whose arguments know none."""
+    if not is_modern(scenario.software.name):
+        return scenario
+    time, usual = scenario.software.time, load_stack(scenario.software.name).time
     on = {field: max(getattr(time, field), getattr(usual, field)) for _, field in OVERLAPS}
-    return replace(setting, stack=replace(setting.stack, time=replace(time, **on)))
+    return replace(scenario, software=replace(scenario.software, time=replace(time, **on)))
 
 
-def missing_overlaps(setting: Setting, plan: TrainPlan, calibration: Calibration) -> tuple[MissingOverlap, ...]:
+def missing_overlaps(scenario: Scenario, plan: TrainPlan, calibration: Calibration) -> tuple[MissingOverlap, ...]:
     """What is legal for a legal plan and left out, in Megatron's order, with what it saves."""
-    wanted = with_overlaps(setting)
-    given = {argument.flag for argument in overlap_arguments(setting, plan)}
+    wanted = with_overlaps(scenario)
+    given = {argument.flag for argument in overlap_arguments(scenario, plan)}
     missing = [argument.flag for argument in overlap_arguments(wanted, plan) if argument.flag not in given]
-    found, before, now = [], report_plan(setting, plan, None, 0.0, calibration).step_seconds if missing else 0.0, setting
+    found, before, now = [], report_plan(scenario, plan, None, 0.0, calibration).step_seconds if missing else 0.0, scenario
     for flag in missing:
         field = dict(OVERLAPS)[flag]
-        time = replace(now.stack.time, **{field: getattr(wanted.stack.time, field)})
-        now = replace(now, stack=replace(now.stack, time=time))
+        time = replace(now.software.time, **{field: getattr(wanted.software.time, field)})
+        now = replace(now, software=replace(now.software, time=time))
         seconds = report_plan(now, plan, None, 0.0, calibration).step_seconds
         if before - seconds > WORTH_NAMING * before:
             found.append(MissingOverlap(flag=flag, saved_seconds=before - seconds))

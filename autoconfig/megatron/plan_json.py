@@ -1,4 +1,4 @@
-"""`plan.json`: the whole setting, the plan and what was predicted; written by the export, read back by `check`."""
+"""`plan.json`: the whole scenario, the plan and what was predicted; written by the export, read back by `check`."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from autoconfig.specs.models.rope import RopeScaling, rope_scaling_of
 from autoconfig.specs.models.router import RouterNumbers, router_of
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.specs.units import GIB
 from autoconfig.training.price import PlanReport
-from autoconfig.training.rules import Setting
 
 PLAN_SCHEMA_VERSION = 1
 KIND = "megatron-autoconfig plan"
 
 
-def plan_file(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> dict[str, Any]:
+def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> dict[str, Any]:
     """The content of plan.json. Names are Megatron's; sizes GiB, times seconds."""
-    cluster = setting.cluster
-    model = {f.name: getattr(setting.model, f.name) for f in dataclasses.fields(ModelSpec) if f.name != "sources"}
+    cluster = scenario.cluster
+    model = {f.name: getattr(scenario.model, f.name) for f in dataclasses.fields(ModelSpec) if f.name != "sources"}
     return {
         "schema_version": PLAN_SCHEMA_VERSION,
         "kind": KIND,
         "short": str(plan),
-        "plan": plan_json(plan, setting.workload.global_batch_size),
+        "plan": plan_json(plan, scenario.workload.global_batch_size),
         "model": {name: _plain(value) for name, value in model.items()},
         "cluster": {
             "gpu": cluster.gpu.id,
@@ -45,9 +45,12 @@ def plan_file(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> d
             "memory_bytes": cluster.memory_bytes,
             "name": cluster.name,
         },
-        "numerics": {**dataclasses.asdict(setting.numerics), "lora_target_modules": list(setting.numerics.lora_target_modules)},
-        "workload": dataclasses.asdict(setting.workload),
-        "software": setting.stack.name,
+        "numerics": {
+            **dataclasses.asdict(scenario.numerics),
+            "lora_target_modules": list(scenario.numerics.lora_target_modules),
+        },
+        "workload": dataclasses.asdict(scenario.workload),
+        "software": scenario.software.name,
         "predicted": None if report is None else _predicted(report),
     }
 
@@ -74,12 +77,12 @@ def _predicted(report: PlanReport) -> dict[str, Any]:
     }
 
 
-def plan_text(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> str:
+def plan_text(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
     """plan.json as text."""
-    return json.dumps(plan_file(setting, plan, report), indent=2, allow_nan=False) + "\n"
+    return json.dumps(plan_file(scenario, plan, report), indent=2, allow_nan=False) + "\n"
 
 
-def read_plan_text(text: str) -> tuple[Setting, TrainPlan]:
+def read_plan_text(text: str) -> tuple[Scenario, TrainPlan]:
     """What plan.json says, as written by `plan_text`. Raises InputError, naming the field, for anything else."""
     try:
         body = json.loads(text, parse_constant=_no_number)
@@ -94,12 +97,12 @@ def read_plan_text(text: str) -> tuple[Setting, TrainPlan]:
         )
     check_schema(body)
     try:
-        setting = _setting(body)
-        plan = parse_plan(body["short"], setting.cluster.num_gpus)
+        scenario = _scenario(body)
+        plan = parse_plan(body["short"], scenario.cluster.num_gpus)
     except InputError as error:
         raise InputError(f"plan file: {error}") from None
-    _check_agreement(body["plan"], plan_json(plan, setting.workload.global_batch_size))
-    return setting, plan
+    _check_agreement(body["plan"], plan_json(plan, scenario.workload.global_batch_size))
+    return scenario, plan
 
 
 def _no_number(text: str) -> None:
@@ -128,7 +131,7 @@ def _check_agreement(given: Mapping[str, Any], short: Mapping[str, Any]) -> None
             )
 
 
-def _setting(body: Mapping[str, Any]) -> Setting:
+def _scenario(body: Mapping[str, Any]) -> Scenario:
     model = dict(body["model"])
     if isinstance(model.get("moe_layer_freq"), list):
         model["moe_layer_freq"] = tuple(model["moe_layer_freq"])
@@ -137,10 +140,10 @@ def _setting(body: Mapping[str, Any]) -> Setting:
     numerics = dict(body["numerics"])
     numerics["lora_target_modules"] = tuple(numerics["lora_target_modules"])
     cluster = dict(body["cluster"])
-    return Setting(
+    return Scenario(
         model=ModelSpec(**model),
         cluster=ClusterSpec(**{**cluster, "gpu": find_gpu(cluster["gpu"])}),
         numerics=Numerics(**numerics),
-        stack=load_stack(body["software"]),
+        software=load_stack(body["software"]),
         workload=Workload(**body["workload"]),
     )

@@ -21,11 +21,11 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.price import Violation
-from autoconfig.training.rules import Setting
 
 _READ_ELSEWHERE = ("--world-size", "--local-rank", "--rank", "--deepspeed-config", "--nnodes", "--nproc-per-node")
 
@@ -97,7 +97,7 @@ def read_arguments(
     numerics = read_numerics(arguments, model, assumed)
     workload = Workload(seq_length=seq, global_batch_size=batch)
     stack = load_stack(overrides.software or software_name(arguments, assumed))
-    plain = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
+    plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     fsdp_broken = tuple(fsdp_violations(arguments))
     for name in _READ_ELSEWHERE:

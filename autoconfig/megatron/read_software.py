@@ -9,9 +9,9 @@ from autoconfig.megatron.write_run import overlap_arguments
 from autoconfig.runs.training_model import read_stack
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 from autoconfig.specs.software.software_catalogue import DEFAULT_STACK
-from autoconfig.training.rules import Setting
 
 GATHER = "--overlap-param-gather"
 OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"
@@ -50,10 +50,10 @@ def software_name(a: Arguments, assumed: list[str]) -> str:
 
 
 def read_software(
-    a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str], *, megatron_fsdp: bool = False
+    a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[str], *, megatron_fsdp: bool = False
 ) -> SoftwareStack:
-    """The setting's stack with what the arguments switch on and off. Raises InputError for overlap without its condition."""
-    name = setting.stack.name
+    """The scenario's stack with what the arguments switch on and off. Raises InputError for overlap without its condition."""
+    name = scenario.software.name
     modern = is_modern(name)
     if a.has("--tp-comm-overlap") and not plan.sp:
         raise InputError(
@@ -63,11 +63,11 @@ def read_software(
         "software": name,
         "attention_kernel": _attention_kernel(a, modern),
         "loss_fusion": "native" if a.has("--cross-entropy-loss-fusion") else "",
-        "overlap": _overlap(a, setting, plan, assumed, megatron_fsdp) if modern else "",
+        "overlap": _overlap(a, scenario, plan, assumed, megatron_fsdp) if modern else "",
         "cuda_graph": "1" if a.has("--enable-cuda-graph", "--external-cuda-graph") else "",
     }
     stack = replace(read_stack(row, []), supports_fp8_param_gather_with_fsdp=megatron_fsdp)
-    if plan.fsdp and setting.numerics.fp8_param_gather and not megatron_fsdp:
+    if plan.fsdp and scenario.numerics.fp8_param_gather and not megatron_fsdp:
         assumed.append("--fp8-param-gather is switched off by Megatron-LM under torch FSDP2: priced without it")
     dispatcher = a.text("--moe-token-dispatcher-type")
     if dispatcher is not None and modern:
@@ -78,7 +78,7 @@ def read_software(
     return stack
 
 
-def _overlap(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str], megatron_fsdp: bool) -> str:
+def _overlap(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[str], megatron_fsdp: bool) -> str:
     """The overlaps that are on, in the words of a row of runs.
 
     An argument that is missing switches its overlap off where the plan could have it. Where it could not (tensor-parallel
@@ -87,10 +87,10 @@ def _overlap(a: Arguments, setting: Setting, plan: TrainPlan, assumed: list[str]
     torch FSDP2 prefetches, Megatron-FSDP switches the reduction on where gradients are sharded and the gather where weights are
     (megatron_fsdp.py, MegatronFSDP.__init__), so that only stage 2 keeps a choice.
     """
-    possible = {argument.flag for argument in overlap_arguments(setting, plan)}
+    possible = {argument.flag for argument in overlap_arguments(scenario, plan)}
     words = ["given"]
     for flag, field in OVERLAPS:
-        usual = bool(getattr(setting.stack.time, field))
+        usual = bool(getattr(scenario.software.time, field))
         chosen = megatron_fsdp and plan.fsdp == 2 and flag == GATHER
         if a.has(flag) or (usual and flag not in possible and not chosen):
             words.append(flag.removeprefix("--"))

@@ -14,9 +14,9 @@ from autoconfig.megatron.write_model import unsaid_scaling
 from autoconfig.megatron.write_router import not_written
 from autoconfig.megatron.write_run import environment
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
-from autoconfig.training.rules import Setting
 
 TORCHRUN_SCRIPT = "train.sh"
 SBATCH_SCRIPT = "train.sbatch"
@@ -48,9 +48,9 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.")[:60] or "model"
 
 
-def torchrun_script(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> str:
+def torchrun_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
     """A script that starts this node's processes with torchrun; on several nodes it runs once on each."""
-    cluster = setting.cluster
+    cluster = scenario.cluster
     per_node = min(cluster.gpus_per_node, cluster.num_gpus)
     last = cluster.num_nodes - 1
     rank = f"${{NODE_RANK:?set it to the number of this node, 0 to {last}}}" if last else "${NODE_RANK:-0}"
@@ -64,24 +64,24 @@ def torchrun_script(setting: Setting, plan: TrainPlan, report: PlanReport | None
         '--master-port "${MASTER_PORT:-29500}"',
         '"$MEGATRON_PATH/pretrain_gpt.py" "${ARGUMENTS[@]}"',
     ]
-    use = [f"Start: {start_command(setting)}"]
-    return _script(setting, plan, report, use, [], ["exec " + " \\\n    ".join(launch)])
+    use = [f"Start: {start_command(scenario)}"]
+    return _script(scenario, plan, report, use, [], ["exec " + " \\\n    ".join(launch)])
 
 
-def start_command(setting: Setting) -> str:
+def start_command(scenario: Scenario) -> str:
     """What to type beside the torchrun script."""
-    nodes = setting.cluster.num_nodes
+    nodes = scenario.cluster.num_nodes
     if nodes == 1:
         return f"bash {TORCHRUN_SCRIPT}"
     return f"on each of {nodes} nodes: NODE_RANK=(0 to {nodes - 1}) MASTER_ADDR=(host of node 0) bash {TORCHRUN_SCRIPT}"
 
 
-def sbatch_script(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> str:
+def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
     """A Slurm batch script: one task a node, each starting torchrun with the node's number."""
-    cluster = setting.cluster
+    cluster = scenario.cluster
     per_node = min(cluster.gpus_per_node, cluster.num_gpus)
     directives = [
-        f"#SBATCH --job-name={slug(setting.model.name)}",
+        f"#SBATCH --job-name={slug(scenario.model.name)}",
         f"#SBATCH --nodes={cluster.num_nodes}",
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={per_node}",
@@ -100,34 +100,39 @@ def sbatch_script(setting: Setting, plan: TrainPlan, report: PlanReport | None) 
         '    torchrun "$MEGATRON_PATH/pretrain_gpt.py" "${ARGUMENTS[@]}"',
     ]
     use = [f"Start: sbatch {SBATCH_SCRIPT} (add --partition and --account where your cluster needs them)"]
-    return _script(setting, plan, report, use, directives, launch)
+    return _script(scenario, plan, report, use, directives, launch)
 
 
 def _script(
-    setting: Setting, plan: TrainPlan, report: PlanReport | None, use: list[str], directives: list[str], launch: list[str]
+    scenario: Scenario, plan: TrainPlan, report: PlanReport | None, use: list[str], directives: list[str], launch: list[str]
 ) -> str:
-    arguments = train_arguments(setting, plan)
-    lines = ["#!/usr/bin/env bash", *directives, f"{MARK}: {remark(setting.model.name)}, {plan}", "#"]
-    lines += [f"# {remark(line)}".rstrip() for line in [*story(setting, plan, report), "", *use]]
-    lines += ["set -eu", "", *_variables(setting, starts_elsewhere=bool(directives)), *_environment(environment(setting, plan))]
+    arguments = train_arguments(scenario, plan)
+    lines = ["#!/usr/bin/env bash", *directives, f"{MARK}: {remark(scenario.model.name)}, {plan}", "#"]
+    lines += [f"# {remark(line)}".rstrip() for line in [*story(scenario, plan, report), "", *use]]
+    lines += [
+        "set -eu",
+        "",
+        *_variables(scenario, starts_elsewhere=bool(directives)),
+        *_environment(environment(scenario, plan)),
+    ]
     for group in GROUPS:
         chosen = [argument for argument in arguments if argument.group == group]
         if chosen:
             lines += _array(group, chosen)
-    lines += _data(setting)
+    lines += _data(scenario)
     written = [group for group in GROUPS if any(a.group == group for a in arguments)]
-    optional = ["rope"] if _fuses_rope(setting) else []
+    optional = ["rope"] if _fuses_rope(scenario) else []
     names = [f'"${{{group.upper()}_ARGUMENTS[@]}}"' for group in [*written, "data", "run", *optional, "checkpoint"]]
     lines += ["ARGUMENTS=(", *(f"    {name}" for name in names), '    "$@"', ")", ""]
     return "\n".join([*lines, *launch, ""])
 
 
-def story(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> list[str]:
+def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> list[str]:
     """What was chosen, for what, and what is expected of it."""
-    cluster, numerics, workload = setting.cluster, setting.numerics, setting.workload
+    cluster, numerics, workload = scenario.cluster, scenario.numerics, scenario.workload
     nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes} nodes"
     lines = [
-        f"{setting.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id} ({nodes}); {numerics.precision}, "
+        f"{scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id} ({nodes}); {numerics.precision}, "
         f"sequence {workload.seq_length:,}, global batch {workload.global_batch_size:,}; for megatron-core 0.19.",
         f"Plan: {plan}",
     ]
@@ -148,17 +153,17 @@ def story(setting: Setting, plan: TrainPlan, report: PlanReport | None) -> list[
         if not report.fits:
             lines.append("WARNING: this plan is predicted not to fit; it was asked for by name.")
     if plan.fsdp and numerics.fp8_param_gather:
-        other = f"; {setting.stack.name}'s own FSDP, which is priced, keeps it"
+        other = f"; {scenario.software.name}'s own FSDP, which is priced, keeps it"
         lines.append(
             "fp8_param_gather: not written, Megatron-LM switches it off under torch FSDP2 and gathers weights in bf16"
-            + (f"{other}." if setting.stack.supports_fp8_param_gather_with_fsdp else ".")
+            + (f"{other}." if scenario.software.supports_fp8_param_gather_with_fsdp else ".")
         )
-    if not setting.stack.generation.startswith(("megatron", "nemo")) and setting.stack.name != "transformer-engine":
-        lines.append(f"The prediction is for {setting.stack.name}; Megatron-LM behaves otherwise.")
+    if not scenario.software.generation.startswith(("megatron", "nemo")) and scenario.software.name != "transformer-engine":
+        lines.append(f"The prediction is for {scenario.software.name}; Megatron-LM behaves otherwise.")
     return lines
 
 
-def _variables(setting: Setting, *, starts_elsewhere: bool) -> list[str]:
+def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
     """`starts_elsewhere`: on the batch host, which may have other software than the nodes where the job runs."""
     lines = [
         "# --- Yours to set, here or in the environment ---",
@@ -170,14 +175,14 @@ def _variables(setting: Setting, *, starts_elsewhere: bool) -> list[str]:
         f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"',
         'LEARNING_RATE="${LEARNING_RATE:-1e-4}"',
     ]
-    if _base_unknown(setting):
+    if _base_unknown(scenario):
         lines.append("ROTARY_BASE=\"${ROTARY_BASE:-10000}\"  # Megatron's default: set your model's rope_theta")
-    if reason := unsaid_scaling(setting.model):
+    if reason := unsaid_scaling(scenario.model):
         lines.append(f"# NOT WRITTEN, Megatron-LM has no argument for it: scaling of rotary positions, {remark(reason)}")
-    if missing := not_written(setting.model):
+    if missing := not_written(scenario.model):
         lines.append("# NOT WRITTEN, set them as your model's config.json has them (they change results, not time or memory):")
         lines += [f"#   {name}" for name in missing]
-    if _fuses_rope(setting):
+    if _fuses_rope(scenario):
         lines.append("# yes: the fused RoPE kernel, which is Transformer Engine's; no: where the job finds none")
         probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
         asked = f'$(python3 -c "{probe}" 2>/dev/null || true)'
@@ -185,16 +190,18 @@ def _variables(setting: Setting, *, starts_elsewhere: bool) -> list[str]:
     return [*lines, ""]
 
 
-def _base_unknown(setting: Setting) -> bool:
+def _base_unknown(scenario: Scenario) -> bool:
     """Positions are rotary, and of which base the model's source does not say."""
-    return setting.model.position_embedding_type in ("rope", "yarn") and setting.model.rotary_base is None
+    return scenario.model.position_embedding_type in ("rope", "yarn") and scenario.model.rotary_base is None
 
 
-def _fuses_rope(setting: Setting) -> bool:
+def _fuses_rope(scenario: Scenario) -> bool:
     """Megatron refuses to start with its default, the fused kernel, where Transformer Engine is missing."""
-    model = setting.model
+    model = scenario.model
     return (
-        model.position_embedding_type == "rope" and not model.multi_latent_attention and setting.stack.name != "megatron-local"
+        model.position_embedding_type == "rope"
+        and not model.multi_latent_attention
+        and scenario.software.name != "megatron-local"
     )
 
 
@@ -214,8 +221,8 @@ def argument_line(argument: Argument) -> str:
     return f"{line}  # {remark(argument.comment)}" if argument.comment else line
 
 
-def _data(setting: Setting) -> list[str]:
-    vocab = quoted(str(setting.model.vocab_size))
+def _data(scenario: Scenario) -> list[str]:
+    vocab = quoted(str(scenario.model.vocab_size))
     lines = [
         "# --- Data, length of the run, checkpoints ---",
         f"DATA_ARGUMENTS=(--mock-data --tokenizer-type 'NullTokenizer' --vocab-size {vocab})",
@@ -226,9 +233,9 @@ def _data(setting: Setting) -> list[str]:
         "RUN_ARGUMENTS=(--train-iters \"$TRAIN_STEPS\" --lr \"$LEARNING_RATE\" --min-lr '0' --lr-decay-style 'cosine'",
         "    --eval-interval '1000' --eval-iters '0' --log-interval '1' --log-throughput)",
     ]
-    if _base_unknown(setting):
+    if _base_unknown(scenario):
         lines.append('RUN_ARGUMENTS+=(--rotary-base "$ROTARY_BASE")')
-    if _fuses_rope(setting):
+    if _fuses_rope(scenario):
         lines += ["ROPE_ARGUMENTS=()", 'if [ "$ROPE_FUSION" != "yes" ]; then', "    ROPE_ARGUMENTS=(--no-rope-fusion)", "fi"]
     return [
         *lines,

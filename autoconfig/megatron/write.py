@@ -12,30 +12,30 @@ from autoconfig.megatron.write_run import (
     plan_arguments,
 )
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.training.rules import Setting
+from autoconfig.specs.scenario import Scenario
 
 MOCK_STEPS = 50
 EVAL_INTERVAL = 1000
 
 
-def train_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
+def train_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """All arguments but data, schedule and checkpoints. Raises UnsupportedError for what Megatron-LM cannot run."""
     return [
-        *model_arguments(setting),
-        *plan_arguments(setting, plan),
-        *batch_arguments(setting, plan),
-        *numerics_arguments(setting, plan),
-        *optimizer_arguments(setting, plan),
-        *overlap_arguments(setting, plan),
+        *model_arguments(scenario),
+        *plan_arguments(scenario, plan),
+        *batch_arguments(scenario, plan),
+        *numerics_arguments(scenario, plan),
+        *optimizer_arguments(scenario, plan),
+        *overlap_arguments(scenario, plan),
     ]
 
 
-def mock_data_arguments(setting: Setting) -> list[Argument]:
+def mock_data_arguments(scenario: Scenario) -> list[Argument]:
     """Data that needs no file: random tokens of the model's vocabulary."""
     out = Collector("data")
     out.add("mock-data", why="random tokens")
     out.add("tokenizer-type", "NullTokenizer")
-    out.add("vocab-size", setting.model.vocab_size)
+    out.add("vocab-size", scenario.model.vocab_size)
     return out.arguments
 
 
@@ -53,6 +53,6 @@ def schedule_arguments(steps: str = str(MOCK_STEPS), learning_rate: str = "1e-4"
     return out.arguments
 
 
-def mock_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
+def mock_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """A whole argument list on mock data: what the scripts run when no variable is set."""
-    return [*train_arguments(setting, plan), *mock_data_arguments(setting), *schedule_arguments()]
+    return [*train_arguments(scenario, plan), *mock_data_arguments(scenario), *schedule_arguments()]

@@ -9,14 +9,14 @@ from autoconfig.megatron.write_router import router_arguments
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.rope import YARN_ORIGINAL
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.megatron_build import all_biases, not_buildable
 from autoconfig.time_model.job import Job
-from autoconfig.training.rules import Setting
 
 
-def model_arguments(setting: Setting) -> list[Argument]:
+def model_arguments(scenario: Scenario) -> list[Argument]:
     """Shape, attention, positions, experts. Raises UnsupportedError for what Megatron-LM cannot build."""
-    model = setting.model
+    model = scenario.model
     _refuse(model)
     out = Collector("model")
     out.add("num-layers", model.num_layers)
@@ -24,14 +24,14 @@ def model_arguments(setting: Setting) -> list[Argument]:
     out.add("ffn-hidden-size", model.ffn_hidden_size)
     out.add("num-attention-heads", model.num_attention_heads)
     _attention(out, model)
-    out.add("max-position-embeddings", max(model.max_position_embeddings, setting.workload.seq_length))
+    out.add("max-position-embeddings", max(model.max_position_embeddings, scenario.workload.seq_length))
     _positions(out, model)
     _norm_and_activation(out, model)
     if model.untie_embeddings_and_output_weights:
         out.add("untie-embeddings-and-output-weights")
     out.add("make-vocab-size-divisible-by", model.make_vocab_size_divisible_by, why="times tp: the vocabulary's padding")
     if model.is_moe:
-        _experts(out, setting)
+        _experts(out, scenario)
     if model.mtp_num_layers:
         out.add("mtp-num-layers", model.mtp_num_layers, why="multi-token prediction, on the last stage")
     return out.arguments
@@ -150,8 +150,8 @@ def pattern_text(pattern: tuple[int, ...]) -> str:
     return "(" + "+".join(f"[{value}]*{count}" for value, count in runs) + ")"
 
 
-def _experts(out: Collector, setting: Setting) -> None:
-    model, numerics = setting.model, setting.numerics
+def _experts(out: Collector, scenario: Scenario) -> None:
+    model, numerics = scenario.model, scenario.numerics
     out.add("num-experts", model.num_moe_experts)
     out.add("moe-router-topk", model.moe_router_topk)
     out.add("moe-ffn-hidden-size", model.moe_ffn_hidden_size)
@@ -165,7 +165,7 @@ def _experts(out: Collector, setting: Setting) -> None:
             out.add("moe-shared-expert-gate")
     router_arguments(out, model)
     out.add("moe-grouped-gemm")
-    dispatcher = Job(model, setting.cluster, numerics, setting.stack, setting.workload).dispatcher
+    dispatcher = Job(model, scenario.cluster, numerics, scenario.software, scenario.workload).dispatcher
     if dispatcher != "alltoall":
         out.add("moe-token-dispatcher-type", "flex", why="a token is sent once to a link domain")
         out.add("moe-flex-dispatcher-backend", dispatcher)

@@ -10,40 +10,40 @@ from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.overlap import one_connection_needed, userbuffers_run
-from autoconfig.training.rules import Setting
 
 CP_COMM_TYPES = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather"}
 
 
-def plan_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
+def plan_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """Parallelism, stages, recomputation, sharding."""
-    model, out = setting.model, Collector("plan")
+    model, out = scenario.model, Collector("plan")
     out.add("tensor-model-parallel-size", plan.tp, why=f"{plan.tp} GPUs share every layer" if plan.tp > 1 else "")
     stages = f"{model.num_layers} layers over {plan.pp} stages"
     out.add("pipeline-model-parallel-size", plan.pp, why=stages if plan.pp > 1 else "")
-    _stages(out, setting, plan)
+    _stages(out, scenario, plan)
     out.add("context-parallel-size", plan.cp, why=f"{plan.cp} GPUs share a sequence" if plan.cp > 1 else "")
     if plan.cp > 1:
-        out.add("cp-comm-type", CP_COMM_TYPES[setting.stack.memory.cp_comm_type], why="as this software stack is priced")
+        out.add("cp-comm-type", CP_COMM_TYPES[scenario.software.memory.cp_comm_type], why="as this software stack is priced")
     out.add("expert-model-parallel-size", plan.ep, why=f"{model.num_moe_experts} experts over {plan.ep}" if plan.ep > 1 else "")
     out.add("expert-tensor-parallel-size", plan.etp, why="written always: Megatron's own default is tp")
     if plan.sp:
         out.add("sequence-parallel", why="norms and residuals are divided over tp, too")
     _recompute(out, plan.recompute)
-    _sharding(out, setting, plan)
+    _sharding(out, scenario, plan)
     return out.arguments
 
 
-def _stages(out: Collector, setting: Setting, plan: TrainPlan) -> None:
-    whole = plan.pp == 1 and {plan.first, plan.last} <= {None, setting.model.num_layers}
+def _stages(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
+    whole = plan.pp == 1 and {plan.first, plan.last} <= {None, scenario.model.num_layers}
     if plan.first is not None and not whole:
         out.add("decoder-first-pipeline-num-layers", plan.first, why="the first stage also holds the embedding")
     if plan.last is not None and not whole:
         out.add("decoder-last-pipeline-num-layers", plan.last, why="the last stage also holds the output layer and the loss")
     if plan.vpp == 1:
         return
-    layers = setting.model.num_layers
+    layers = scenario.model.num_layers
     if plan.first is None and plan.last is None and layers % (plan.pp * plan.vpp) == 0:
         per_chunk = layers // (plan.pp * plan.vpp)
         out.add("num-layers-per-virtual-pipeline-stage", per_chunk, why=f"interleaved: {plan.vpp} chunks a stage")
@@ -61,7 +61,7 @@ def _recompute(out: Collector, recompute: Recompute) -> None:
         out.add("recompute-num-layers", recompute.num_layers)
 
 
-def _sharding(out: Collector, setting: Setting, plan: TrainPlan) -> None:
+def _sharding(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
     if plan.fsdp:
         out.add("use-torch-fsdp2", why="ZeRO-3" if plan.fsdp == 3 else "ZeRO-2: weights stay whole after forward")
         if plan.fsdp == 2:
@@ -75,9 +75,9 @@ def _sharding(out: Collector, setting: Setting, plan: TrainPlan) -> None:
         out.add("overlap-cpu-optimizer-d2h-h2d")
 
 
-def batch_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
+def batch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """Sequence length and batch."""
-    out, workload = Collector("batch"), setting.workload
+    out, workload = Collector("batch"), scenario.workload
     out.add("seq-length", workload.seq_length)
     out.add("micro-batch-size", plan.mbs)
     microbatches = workload.global_batch_size / (plan.mbs * plan.dp)
@@ -85,9 +85,9 @@ def batch_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
     return out.arguments
 
 
-def numerics_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
+def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """Types and dropout. Raises UnsupportedError for adapters, which Megatron-LM does not train."""
-    out, numerics = Collector("numerics"), setting.numerics
+    out, numerics = Collector("numerics"), scenario.numerics
     if numerics.peft != "none":
         raise UnsupportedError(
             f"peft {numerics.peft}: Megatron-LM's pretrain_gpt.py trains all weights; leave --peft out, or take the plan with "
@@ -107,7 +107,7 @@ def numerics_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
     out.add("hidden-dropout", numerics.hidden_dropout)
     if numerics.deterministic:
         out.add("deterministic-mode")
-    _implementation(out, setting)
+    _implementation(out, scenario)
     return out.arguments
 
 
@@ -124,20 +124,20 @@ def _fp8(out: Collector, numerics: Numerics, plan: TrainPlan) -> None:
             out.add("reuse-grad-buf-for-mxfp8-param-ag", why="mxfp8 weights are gathered through the gradient buffer")
 
 
-def _implementation(out: Collector, setting: Setting) -> None:
-    if setting.stack.name == "megatron-local":
+def _implementation(out: Collector, scenario: Scenario) -> None:
+    if scenario.software.name == "megatron-local":
         out.add("transformer-impl", "local", why="the stack megatron-local: no Transformer Engine")
-        if setting.model.position_embedding_type in ("rope", "yarn"):
+        if scenario.model.position_embedding_type in ("rope", "yarn"):
             out.add("no-rope-fusion", why="the fused kernel is Transformer Engine's")
         return
     out.add("transformer-impl", "transformer_engine")
-    unfused = setting.stack.memory.attention_kernel == "unfused"
+    unfused = scenario.software.memory.attention_kernel == "unfused"
     out.add("attention-backend", "unfused" if unfused else "auto", why="" if unfused else "cuDNN's fused or flash attention")
 
 
-def optimizer_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
+def optimizer_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """Adam and its types; learning rate and schedule are the user's."""
-    out, numerics = Collector("optimizer"), setting.numerics
+    out, numerics = Collector("optimizer"), scenario.numerics
     out.add("optimizer", "adam")
     out.add("adam-beta1", "0.9")
     out.add("adam-beta2", "0.95")
@@ -154,31 +154,31 @@ def optimizer_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
     return out.arguments
 
 
-def overlap_arguments(setting: Setting, plan: TrainPlan) -> list[Argument]:
+def overlap_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """What runs beside what: as the software stack is priced, where validate_args allows it."""
-    out, time = Collector("overlap"), setting.stack.time
+    out, time = Collector("overlap"), scenario.software.time
     if not plan.fsdp and time.overlap_grad_reduce:
         out.add("overlap-grad-reduce", why="gradients are reduced beside the last backward")
         if plan.dist_opt and time.overlap_param_gather:
             out.add("overlap-param-gather", why="weights are gathered beside the first forward")
-    if tp_comm_overlap(setting, plan):
+    if tp_comm_overlap(scenario, plan):
         out.add("tp-comm-overlap", why="tensor-parallel communication beside GEMMs (userbuffers)")
     return out.arguments
 
 
-def tp_comm_overlap(setting: Setting, plan: TrainPlan) -> bool:
+def tp_comm_overlap(scenario: Scenario, plan: TrainPlan) -> bool:
     """Userbuffers are on: where they are priced (specs/software/overlap.py)."""
-    s = setting
-    return bool(userbuffers_run(s.model, s.numerics, s.stack, s.cluster, tp=plan.tp, sp=plan.sp, fsdp=plan.fsdp))
+    s = scenario
+    return bool(userbuffers_run(s.model, s.numerics, s.software, s.cluster, tp=plan.tp, sp=plan.sp, fsdp=plan.fsdp))
 
 
-def environment(setting: Setting, plan: TrainPlan) -> dict[str, str | None]:
+def environment(scenario: Scenario, plan: TrainPlan) -> dict[str, str | None]:
     """Environment variables that the run needs; None: must be unset."""
     found: dict[str, str | None] = {}
     if plan.fsdp:
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = None
-    elif (plan.tp > 1 or plan.cp > 1) and one_connection_needed(setting.cluster):
+    elif (plan.tp > 1 or plan.cp > 1) and one_connection_needed(scenario.cluster):
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    if setting.numerics.deterministic:
+    if scenario.numerics.deterministic:
         found |= {"NCCL_ALGO": "Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     return found

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from autoconfig.planning.files import write_atomically
 from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration, parse, shipped, to_json
-from autoconfig.training.rules import Setting
 
 MAX_FILE_BYTES = 16 * 2**20
 NO_CALIBRATION = "none"
@@ -22,10 +22,10 @@ def named_calibration(name: str | None) -> Calibration:
     return DOCUMENTED_DEFAULTS if name == NO_CALIBRATION else read_calibration(Path(name))
 
 
-def calibrated(setting: Setting, calibration: Calibration) -> Setting:
-    """The setting with its software stack scaled by the calibration of its GPU."""
-    stack = calibration.apply(setting.cluster.gpu, setting.stack, moe=setting.model.is_moe)
-    return setting if stack is setting.stack else replace(setting, stack=stack)
+def calibrated(scenario: Scenario, calibration: Calibration) -> Scenario:
+    """The scenario with its software stack scaled by the calibration of its GPU."""
+    stack = calibration.apply(scenario.cluster.gpu, scenario.software, moe=scenario.model.is_moe)
+    return scenario if stack is scenario.software else replace(scenario, software=stack)
 
 
 def write_calibration(calibration: Calibration, target: Path) -> None:

@@ -11,24 +11,24 @@ from autoconfig.megatron.scripts import MARK, SBATCH_SCRIPT, TORCHRUN_SCRIPT, sb
 from autoconfig.planning.files import write_atomically
 from autoconfig.specs.errors import FileError, UnsupportedError
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import PlanReport
-from autoconfig.training.rules import Setting
 
 FORMATS = ("megatron", "plan")
 NOT_YET = ("deepspeed", "fsdp2")
 PLAN_FILE = "plan.json"
 
 
-def export_texts(setting: Setting, plan: TrainPlan, report: PlanReport | None, form: str) -> dict[str, str]:
+def export_texts(scenario: Scenario, plan: TrainPlan, report: PlanReport | None, form: str) -> dict[str, str]:
     """File name -> text. Raises UnsupportedError for formats and models that cannot be written."""
     if form in NOT_YET:
         raise UnsupportedError(
             f"--format {form}: such configs are not written yet; use {' or '.join(FORMATS)} (plan.json holds every number)"
         )
-    texts = {PLAN_FILE: plan_text(setting, plan, report)}
+    texts = {PLAN_FILE: plan_text(scenario, plan, report)}
     if form == "megatron":
-        texts[TORCHRUN_SCRIPT] = torchrun_script(setting, plan, report)
-        texts[SBATCH_SCRIPT] = sbatch_script(setting, plan, report)
+        texts[TORCHRUN_SCRIPT] = torchrun_script(scenario, plan, report)
+        texts[SBATCH_SCRIPT] = sbatch_script(scenario, plan, report)
     return texts
 
 

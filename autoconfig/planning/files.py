@@ -25,7 +25,7 @@ def ranking_table(ranking: Ranking) -> pd.DataFrame:
     """Every plan that fits, fastest first: Megatron's names, step seconds, memory. One row per plan."""
     import pandas as pd
 
-    layouts, setting = ranking.space.layouts, ranking.setting
+    layouts, scenario = ranking.space.layouts, ranking.scenario
     texts = [str(option) for option in ranking.options]
     columns: dict[str, object] = {"rank": range(1, len(ranking.row) + 1)}
     for short, long in SHORT_TO_LONG.items():
@@ -33,9 +33,9 @@ def ranking_table(ranking: Ranking) -> pd.DataFrame:
             columns[long] = pd.Categorical.from_codes(ranking.option, categories=texts)
         else:
             columns[long] = getattr(layouts, short)[ranking.row]
-    columns["global_batch_size"] = setting.workload.global_batch_size
+    columns["global_batch_size"] = scenario.workload.global_batch_size
     columns["step_seconds"] = ranking.step_seconds
-    columns["tokens_per_second_per_gpu"] = setting.workload.tokens_per_step / ranking.step_seconds / setting.cluster.num_gpus
+    columns["tokens_per_second_per_gpu"] = scenario.workload.tokens_per_step / ranking.step_seconds / scenario.cluster.num_gpus
     columns["peak_gib"] = ranking.peak_bytes / GIB
     columns["limit_gib"] = ranking.limit_bytes / GIB
     return pd.DataFrame(columns)

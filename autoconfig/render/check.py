@@ -22,7 +22,7 @@ def check_json(answer: CheckAnswer) -> dict[str, Any]:
     """The whole answer."""
     source = answer.source
     question = source.question
-    batch = question.setting.workload.global_batch_size
+    batch = question.scenario.workload.global_batch_size
     report, better = answer.report, answer.better
     return {
         "schema_version": SCHEMA_VERSION,
@@ -107,7 +107,7 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
 
 
 def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> None:
-    worst, device = report.worst_stage, answer.source.question.setting.cluster.memory_bytes
+    worst, device = report.worst_stage, answer.source.question.scenario.cluster.memory_bytes
     verdict = "[bold green]Fits[/bold green]" if report.fits else "[bold red]Does not fit[/bold red]"
     console.print(
         f"{verdict}: stage {worst.stage} needs {worst.peak_bytes / GIB:.1f} GiB of {report.limit_bytes / GIB:.1f} "

@@ -16,17 +16,17 @@ from autoconfig.specs.units import GIB
 
 def emulate_json(answer: EmulateAnswer) -> dict[str, Any]:
     """The answer under the names of `autoconfig/schemas/emulate.schema.json`."""
-    setting, figures, measurement = answer.question.setting, answer.figures, answer.measurement
+    scenario, figures, measurement = answer.question.scenario, answer.figures, answer.measurement
     reserved = figures.peak_reserved_bytes
     return {
         "schema_version": SCHEMA_VERSION,
         "stack": measurement.software,
-        "software": setting.stack.name,
+        "software": scenario.software.name,
         "device": measurement.device,
         "versions": dict(measurement.versions),
-        "model": setting.model.name,
-        "gpus": setting.cluster.num_gpus,
-        "plan": plan_json(answer.plan, setting.workload.global_batch_size),
+        "model": scenario.model.name,
+        "gpus": scenario.cluster.num_gpus,
+        "plan": plan_json(answer.plan, scenario.workload.global_batch_size),
         "short": str(answer.plan),
         "rank": answer.rank,
         "pipeline_stage": figures.pipeline_stage,
@@ -45,9 +45,9 @@ def emulate_json(answer: EmulateAnswer) -> dict[str, Any]:
 
 def show_emulate(console: Console, answer: EmulateAnswer) -> None:
     """Memory, then seconds by kind of layer, then the composed step."""
-    setting, figures, measurement = answer.question.setting, answer.figures, answer.measurement
+    scenario, figures, measurement = answer.question.scenario, answer.figures, answer.measurement
     where = f"rank {answer.rank}, stage {figures.pipeline_stage}"
-    console.print(f"{escape(setting.model.name)}  {escape(str(answer.plan))}  {where}")
+    console.print(f"{escape(scenario.model.name)}  {escape(str(answer.plan))}  {where}")
     versions = ", ".join(f"{name} {version}" for name, version in measurement.versions.items())
     console.print(f"[dim]stack {measurement.software} on {escape(measurement.device)}; {escape(versions)}[/dim]")
     peak, formula = figures.peak_allocated_bytes / GIB, answer.stage.peak_bytes / GIB
@@ -63,7 +63,7 @@ def show_emulate(console: Console, answer: EmulateAnswer) -> None:
     console.print(table)
     console.print(
         f"stage: {seconds_text(answer.measured_compute_seconds)} a micro-batch measured, "
-        f"{seconds_text(answer.predicted_compute_seconds)} predicted for {setting.cluster.gpu.id}; "
+        f"{seconds_text(answer.predicted_compute_seconds)} predicted for {scenario.cluster.gpu.id}; "
         f"optimizer {seconds_text(figures.phase_seconds.get('optimizer', 0.0))}"
     )
     console.print(

@@ -56,8 +56,8 @@ def report_data(answer: SearchAnswer, command: str, progress: Progress = None) -
 
 
 def _title(answer: SearchAnswer) -> str:
-    cluster = answer.question.setting.cluster
-    return f"{answer.question.setting.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}"
+    cluster = answer.question.scenario.cluster
+    return f"{answer.question.scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}"
 
 
 def _details(answer: SearchAnswer, plan: TrainPlan) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _details(answer: SearchAnswer, plan: TrainPlan) -> dict[str, Any]:
     del detail["operators"]
     found: dict[str, Any] = {"detail": detail, "timeline": timeline_json(explanation)}
     try:
-        found["files"] = export_texts(answer.question.setting, plan, explanation.included.report, "megatron")
+        found["files"] = export_texts(answer.question.scenario, plan, explanation.included.report, "megatron")
     except AutoconfigError as error:
         found["fileProblem"] = str(error)
     return found
@@ -75,8 +75,8 @@ def _details(answer: SearchAnswer, plan: TrainPlan) -> dict[str, Any]:
 
 def _scaling(answer: SearchAnswer, progress: Progress) -> dict[str, Any] | None:
     """The same question on fewer and more GPUs; None where it cannot be asked so."""
-    setting = answer.question.setting
-    gpus, node = setting.cluster.num_gpus, setting.cluster.gpus_per_node
+    scenario = answer.question.scenario
+    gpus, node = scenario.cluster.num_gpus, scenario.cluster.gpus_per_node
     wanted = {int(gpus * factor) for factor in AROUND}
     counts = tuple(sorted(n for n in wanted if n >= 1 and (n <= node or n % node == 0)))
     base = replace(answer.question.request, gpus=None, gpus_at_most=None, include=())

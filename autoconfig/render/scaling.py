@@ -59,11 +59,11 @@ def _point_json(point: ScalingPoint) -> dict[str, Any]:
 
 def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     """What was asked, the table, the plot, the deadline."""
-    setting = answer.question.setting
-    workload = setting.workload
+    scenario = answer.question.scenario
+    workload = scenario.workload
     console.print(
-        f"[bold]{escape(setting.model.name)}[/bold], sequence {workload.seq_length:,}, global batch "
-        f"{workload.global_batch_size:,}, {setting.numerics.precision}, {setting.stack.name}"
+        f"[bold]{escape(scenario.model.name)}[/bold], sequence {workload.seq_length:,}, global batch "
+        f"{workload.global_batch_size:,}, {scenario.numerics.precision}, {scenario.software.name}"
     )
     for assumed in answer.question.assumed:
         console.print(f"  assumed: {escape(assumed)}", style="dim")

@@ -31,7 +31,9 @@ def draw(answer: ScalingAnswer, target: Path) -> None:
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("GPUs")
     axes.set_ylabel("tokens per second")
-    axes.set_title(f"{answer.question.setting.model.name}, global batch {answer.question.setting.workload.global_batch_size:,}")
+    axes.set_title(
+        f"{answer.question.scenario.model.name}, global batch {answer.question.scenario.workload.global_batch_size:,}"
+    )
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend()

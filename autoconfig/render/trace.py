@@ -23,15 +23,15 @@ STACK_TEXT = {
 
 def trace_json(answer: TraceAnswer) -> dict[str, Any]:
     """The answer under the names of `autoconfig/schemas/trace.schema.json`."""
-    setting = answer.question.setting
+    scenario = answer.question.scenario
     return {
         "schema_version": SCHEMA_VERSION,
         "stack": answer.stack,
-        "software": setting.stack.name,
+        "software": scenario.software.name,
         "versions": answer.versions,
-        "model": setting.model.name,
-        "gpus": setting.cluster.num_gpus,
-        "plan": plan_json(answer.plan, setting.workload.global_batch_size),
+        "model": scenario.model.name,
+        "gpus": scenario.cluster.num_gpus,
+        "plan": plan_json(answer.plan, scenario.workload.global_batch_size),
         "short": str(answer.plan),
         "assumed": list(answer.question.assumed),
         "ranks": [_rank_json(rank) for rank in answer.ranks],
@@ -72,7 +72,7 @@ def _rank_json(rank: RankComparison) -> dict[str, Any]:
 def show_trace(console: Console, answer: TraceAnswer) -> None:
     """Ranks, then modules, saved tensors and differences of the rank that holds most."""
     versions = ", ".join(f"{name} {version}" for name, version in answer.versions.items())
-    console.print(f"{escape(answer.question.setting.model.name)}  {escape(str(answer.plan))}")
+    console.print(f"{escape(answer.question.scenario.model.name)}  {escape(str(answer.plan))}")
     console.print(f"[dim]stack {answer.stack}: {STACK_TEXT[answer.stack]}; {versions}[/dim]")
     console.print(_rank_table(answer))
     worst = max(answer.ranks, key=lambda rank: rank.trace.peak_bytes)

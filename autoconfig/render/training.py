@@ -59,7 +59,7 @@ def show_gpus_tried(console: Console, answer: SearchAnswer) -> None:
     done = [(gpus, step) for gpus, step in answer.gpus_tried if step is not None]
     best = {gpus for gpus, _ in sorted(done, key=lambda item: item[1])[:COUNTS_SHOWN]}
     best |= {gpus for gpus, _ in sorted(done, key=lambda item: item[0] * item[1])[:COUNTS_SHOWN]}
-    chosen = answer.question.setting.cluster.num_gpus
+    chosen = answer.question.scenario.cluster.num_gpus
     console.print(f"Tried {len(answer.gpus_tried)} GPU counts, chose {chosen}. The fastest and the cheapest of them:")
     for gpus, step in sorted((item for item in done if item[0] in best), reverse=True):
         console.print(
@@ -75,15 +75,16 @@ def _rule_text(rule: str) -> str:
 
 def show_question(console: Console, question: Question) -> None:
     """Model, cluster, workload, and everything that was assumed."""
-    setting = question.setting
-    model, cluster, numerics = setting.model, setting.cluster, setting.numerics
+    scenario = question.scenario
+    model, cluster, numerics = scenario.model, scenario.cluster, scenario.numerics
     network = f"{cluster.link_bytes_per_s / 1e9:g} GB/s {cluster.gpu.link} in groups of {cluster.link_domain_size}"
     console.print(
         f"[bold]{escape(model.name)}[/bold] ({total_parameters(model) / 1e9:,.1f} B parameters) on "
         f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] "
         f"({network}, "
         f"{cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {numerics.precision}, sequence "
-        f"{setting.workload.seq_length:,}, global batch {setting.workload.global_batch_size:,}; software {setting.stack.name}; "
+        f"{scenario.workload.seq_length:,}, global batch {scenario.workload.global_batch_size:,}; "
+        f"software {scenario.software.name}; "
         f"calibration {escape(question.calibration.version)}"
     )
     if question.assumed:
@@ -233,7 +234,7 @@ def show_explain(console: Console, explanation: Explanation) -> None:
     )
     console.print(
         f"Memory: {verdict}; chance to fit {report.confidence.fit_probability:.0%}; limit {report.limit_bytes / GIB:.1f} GiB "
-        f"of {question.setting.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
+        f"of {question.scenario.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
     )
     console.print(_time_table(report))
     console.print(_operator_table(explanation))

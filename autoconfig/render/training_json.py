@@ -58,9 +58,9 @@ def plan_json(plan: TrainPlan, global_batch_size: int) -> dict[str, Any]:
 def report_json(report: PlanReport, question: Question) -> dict[str, Any]:
     """Everything predicted for a plan."""
     worst = report.worst_stage
-    device = question.setting.cluster.memory_bytes
+    device = question.scenario.cluster.memory_bytes
     return {
-        "plan": plan_json(report.plan, question.setting.workload.global_batch_size),
+        "plan": plan_json(report.plan, question.scenario.workload.global_batch_size),
         "short": str(report.plan),
         "step_seconds": report.step_seconds,
         "tokens_per_second_per_gpu": report.tokens_per_second_per_gpu,
@@ -94,7 +94,7 @@ def included_json(included: IncludedPlan, question: Question) -> dict[str, Any]:
     base = (
         report_json(included.report, question)
         if included.report
-        else {"plan": plan_json(included.plan, question.setting.workload.global_batch_size), "short": str(included.plan)}
+        else {"plan": plan_json(included.plan, question.scenario.workload.global_batch_size), "short": str(included.plan)}
     )
     return {
         **base,
@@ -110,8 +110,8 @@ def included_json(included: IncludedPlan, question: Question) -> dict[str, Any]:
 
 def setting_json(question: Question) -> dict[str, Any]:
     """The question as understood."""
-    setting = question.setting
-    model, cluster = setting.model, setting.cluster
+    scenario = question.scenario
+    model, cluster = scenario.model, scenario.cluster
     return {
         "model": {
             "name": model.name,
@@ -133,9 +133,9 @@ def setting_json(question: Question) -> dict[str, Any]:
             "nic_bytes_per_s": cluster.nic_bytes_per_s,
             "memory_gib": cluster.memory_bytes / GIB,
         },
-        "workload": asdict(setting.workload),
-        "numerics": {**asdict(setting.numerics), "lora_target_modules": list(setting.numerics.lora_target_modules)},
-        "software": setting.stack.name,
+        "workload": asdict(scenario.workload),
+        "numerics": {**asdict(scenario.numerics), "lora_target_modules": list(scenario.numerics.lora_target_modules)},
+        "software": scenario.software.name,
         "calibration": question.calibration.version,
         "assumed": list(question.assumed),
     }
@@ -203,10 +203,10 @@ def explain_json(explanation: Explanation) -> dict[str, Any]:
 
 def timeline_json(explanation: Explanation) -> dict[str, Any]:
     """The pipeline timeline of an explained plan. Raises InputError where the plan is not legal."""
-    included, setting = explanation.included, explanation.question.setting
+    included, scenario = explanation.included, explanation.question.scenario
     if included.report is None:
         raise not_legal(explanation)
-    drawn = timeline(setting, included.plan, explanation.operators)
+    drawn = timeline(scenario, included.plan, explanation.operators)
     stages = []
     for stage, (seconds, waiting) in enumerate(zip(drawn.seconds, drawn.communication, strict=True)):
         chunks = [

@@ -84,6 +84,6 @@ def nvidia_cases() -> Iterator[tuple[Case, float]]:
             case = read_case(training)
         except InputError:
             continue
-        step = measured_step_seconds(training, case.setting)
+        step = measured_step_seconds(training, case.scenario)
         if step:
             yield case, step

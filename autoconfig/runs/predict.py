@@ -28,6 +28,7 @@ from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.specs.units import GIB
 from autoconfig.time_model.calibration import Calibration, shipped
@@ -38,7 +39,7 @@ from autoconfig.training.flops import flops_per_step
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
 from autoconfig.training.question import Progress
 from autoconfig.training.rank import rank_plans
-from autoconfig.training.rules import RULE_TEXT, Setting
+from autoconfig.training.rules import RULE_TEXT
 
 COLUMNS = (
     "id",
@@ -193,16 +194,16 @@ def _leave_interrupts_to_the_parent() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """One row as a question, with its calibrated setting."""
+    """One row as a question, with its calibrated scenario."""
 
     number: int
     row: Row
     case: Case
-    setting: Setting
+    scenario: Scenario
 
 
 def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
-    groups: dict[Setting, list[_Asked]] = {}
+    groups: dict[Scenario, list[_Asked]] = {}
     scaled: dict[tuple[SoftwareStack, GpuSpec, bool], SoftwareStack] = {}
     for number, row in enumerate(rows):
         row = {key: text for key, text in row.items() if not never_read(key)}
@@ -210,68 +211,68 @@ def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator
             if flag(row, "full_plan") is False:
                 raise InputError("the plan is not whole")
             case = read_case(row)
-            key = (case.setting.stack, case.setting.cluster.gpu, case.setting.model.is_moe)
+            key = (case.scenario.software, case.scenario.cluster.gpu, case.scenario.model.is_moe)
             if key not in scaled:
-                scaled[key] = calibrated(case.setting, calibration).stack
-            setting = replace(case.setting, stack=scaled[key])
-            groups.setdefault(_alike(setting), []).append(_Asked(number=number, row=row, case=case, setting=setting))
+                scaled[key] = calibrated(case.scenario, calibration).software
+            scenario = replace(case.scenario, software=scaled[key])
+            groups.setdefault(_alike(scenario), []).append(_Asked(number=number, row=row, case=case, scenario=scenario))
         except CellError as error:
             yield number, Prediction(id=cell(row, "id"), note=f"not predicted: {error}")
         except AutoconfigError as error:
             yield number, _completed(row, str(error), calibration)
-    for setting, members in groups.items():
-        yield from _predict_group(setting, members, calibration)
+    for scenario, members in groups.items():
+        yield from _predict_group(scenario, members, calibration)
 
 
-def _alike(setting: Setting) -> Setting:
+def _alike(scenario: Scenario) -> Scenario:
     """The same for questions that one call can price: the formulas see the batch through the plan's micro-batches only, and
     the number of GPUs through the straggler factor only (`_price` puts it back)."""
-    cluster = replace(setting.cluster, num_gpus=setting.cluster.gpus_per_node)
-    return replace(setting, cluster=cluster, workload=replace(setting.workload, global_batch_size=1))
+    cluster = replace(scenario.cluster, num_gpus=scenario.cluster.gpus_per_node)
+    return replace(scenario, cluster=cluster, workload=replace(scenario.workload, global_batch_size=1))
 
 
-def _predict_group(setting: Setting, members: Sequence[_Asked], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
+def _predict_group(scenario: Scenario, members: Sequence[_Asked], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
     """Rows of one model, software and kind of cluster, priced in one call; one by one where that fails."""
     try:
-        yield from list(_price(setting, members, calibration))
+        yield from list(_price(scenario, members, calibration))
     except AutoconfigError as error:
         if len(members) > 1:
             for asked in members:
-                yield from _predict_group(setting, [asked], calibration)
+                yield from _predict_group(scenario, [asked], calibration)
         else:
             yield members[0].number, Prediction(id=members[0].case.id, note=f"not predicted: {error}")
 
 
-def _price(setting: Setting, members: Sequence[_Asked], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
+def _price(scenario: Scenario, members: Sequence[_Asked], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
     plans = [asked.case.plan for asked in members]
     recomputes = list(dict.fromkeys(plan.recompute for plan in plans))
-    batches = [asked.setting.workload.global_batch_size for asked in members]
+    batches = [asked.scenario.workload.global_batch_size for asked in members]
     arguments = {
-        "model": setting.model,
-        "cluster": setting.cluster,
-        "numerics": setting.numerics,
-        "stack": setting.stack,
-        "workload": setting.workload,
+        "model": scenario.model,
+        "cluster": scenario.cluster,
+        "numerics": scenario.numerics,
+        "stack": scenario.software,
+        "workload": scenario.workload,
         "recomputes": recomputes,
-        "layouts": layouts_of(plans, setting.model, batches),
+        "layouts": layouts_of(plans, scenario.model, batches),
     }
     memory = estimate_memory(**arguments)  # type: ignore[arg-type]
     time = estimate_step_time(**arguments)  # type: ignore[arg-type]
-    growth = setting.stack.time.straggler_growth
-    broken = broken_rules(setting, plans, [asked.setting.cluster.num_gpus for asked in members], batches)
+    growth = scenario.software.time.straggler_growth
+    broken = broken_rules(scenario, plans, [asked.scenario.cluster.num_gpus for asked in members], batches)
     for index, asked in enumerate(members):
         at = index, recomputes.index(asked.case.plan.recompute)
-        crowd = straggler_ratio(asked.setting.cluster.num_gpus, growth) / straggler_ratio(setting.cluster.num_gpus, growth)
+        crowd = straggler_ratio(asked.scenario.cluster.num_gpus, growth) / straggler_ratio(scenario.cluster.num_gpus, growth)
         step = float(time.step_seconds[at] * crowd)
         likely = float(memory.fit_probability[at])
-        confidence = confidence_of(asked.setting, step, likely, calibration, asked.case.plan.cp)
-        peak = peak_bytes(asked.setting, asked.case.plan, asked.row, float(memory.peak_bytes[at]))
-        rules = [*asked.case.broken, *broken_as_published(setting.model.num_layers, asked.case.plan, broken[index])]
+        confidence = confidence_of(asked.scenario, step, likely, calibration, asked.case.plan.cp)
+        peak = peak_bytes(asked.scenario, asked.case.plan, asked.row, float(memory.peak_bytes[at]))
+        rules = [*asked.case.broken, *broken_as_published(scenario.model.num_layers, asked.case.plan, broken[index])]
         if rules:
             confidence = least_confident(confidence, step)
         note = _note(rules, asked.case.assumed)
         fits = bool(memory.fits[at])
-        found = _prediction(asked.setting, asked.case.plan, asked.row, step, confidence, peak, fits)
+        found = _prediction(asked.scenario, asked.case.plan, asked.row, step, confidence, peak, fits)
         yield asked.number, replace(found, id=asked.case.id, note=note)
 
 
@@ -281,18 +282,18 @@ def _note(rules: Sequence[str], assumed: Sequence[str]) -> str:
     return "; ".join([*said, *(["assumed: " + ", ".join(assumed)] if assumed else [])])
 
 
-def peak_bytes(setting: Setting, plan: TrainPlan, row: Row, worst: float | None = None) -> float:
+def peak_bytes(scenario: Scenario, plan: TrainPlan, row: Row, worst: float | None = None) -> float:
     """Predicted peak of the rank (`peak_rank`) and of the kind (`peak_kind`) that the row asks for; `worst` is the worst
     stage's, where it is known already."""
     last = cell(row, "peak_rank").lower() == "last" and plan.pp > 1
     if worst is None or last:
         found = estimate_memory(
-            model=setting.model,
-            cluster=setting.cluster,
-            numerics=setting.numerics,
-            stack=setting.stack,
-            workload=setting.workload,
-            layouts=layouts_of([plan], setting.model, setting.workload.global_batch_size),
+            model=scenario.model,
+            cluster=scenario.cluster,
+            numerics=scenario.numerics,
+            stack=scenario.software,
+            workload=scenario.workload,
+            layouts=layouts_of([plan], scenario.model, scenario.workload.global_batch_size),
             recomputes=[plan.recompute],
             detail=last,
         )
@@ -301,18 +302,18 @@ def peak_bytes(setting: Setting, plan: TrainPlan, row: Row, worst: float | None 
 
 
 def _prediction(
-    setting: Setting, plan: TrainPlan, row: Row, step: float, confidence: Confidence, peak_bytes: float, fits: bool
+    scenario: Scenario, plan: TrainPlan, row: Row, step: float, confidence: Confidence, peak_bytes: float, fits: bool
 ) -> Prediction:
     """One prediction; id and note are the caller's."""
-    gpus = setting.cluster.num_gpus
-    flops = flops_per_step(setting, cell(row, "flops_convention"), plan.recompute) / step / gpus
+    gpus = scenario.cluster.num_gpus
+    flops = flops_per_step(scenario, cell(row, "flops_convention"), plan.recompute) / step / gpus
     return Prediction(
         id="",
         step_seconds=step,
         confidence=confidence,
         tflops_per_gpu=flops / 1e12,
-        tokens_per_second_per_gpu=setting.workload.tokens_per_step / step / gpus,
-        mfu=flops / setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision),
+        tokens_per_second_per_gpu=scenario.workload.tokens_per_step / step / gpus,
+        mfu=flops / scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision),
         peak_gib=peak_bytes / GIB,
         fits=fits,
     )
@@ -323,20 +324,20 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
     row_id = cell(row, "id")
     try:
         partial = read_partial(row)
-        setting = calibrated(partial.setting, calibration)
-        ranking = rank_plans(setting, partial.wish)
+        scenario = calibrated(partial.scenario, calibration)
+        ranking = rank_plans(scenario, partial.wish)
     except AutoconfigError as error:
         reasons = dict.fromkeys((reason, str(error)))
         return Prediction(id=row_id, note=f"not predicted: {'; '.join(reasons)}")
     if not len(ranking.best):
         return Prediction(id=row_id, note=f"not predicted: {reason}; no legal completion fits")
     step, peak, limit = (float(column[0]) for column in (ranking.step_seconds, ranking.peak_bytes, ranking.limit_bytes))
-    likely = float(fit_probability(peak, limit, setting.cluster.memory_bytes))
-    confidence = confidence_of(setting, step, likely, calibration, ranking.plan(0).cp)
+    likely = float(fit_probability(peak, limit, scenario.cluster.memory_bytes))
+    confidence = confidence_of(scenario, step, likely, calibration, ranking.plan(0).cp)
     middle = float(np.median(ranking.step_seconds[ranking.best]))
     confidence = replace(
         confidence, step_seconds_p95=max(confidence.step_seconds_p95, middle), level="plan completed by search"
     )
     note = f"{reason}; best of {len(ranking.best):,} completions: {ranking.plan(0)}"
     note += "; assumed: " + ", ".join(partial.assumed) if partial.assumed else ""
-    return replace(_prediction(setting, ranking.plan(0), row, step, confidence, peak, True), id=row_id, note=note)
+    return replace(_prediction(scenario, ranking.plan(0), row, step, confidence, peak, True), id=row_id, note=note)

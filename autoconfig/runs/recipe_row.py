@@ -20,9 +20,9 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
-from autoconfig.training.rules import Setting
 
 FAMILIES: Mapping[str, str] = {
     "llama": r"llama-?[0-9]",
@@ -78,7 +78,7 @@ RULE_OF_VIOLATION = {
 class Recipe:
     """A recipe that could be read."""
 
-    setting: Setting
+    scenario: Scenario
     plan: TrainPlan
     split: PipelineSplit | None
     assumed: tuple[str, ...]
@@ -123,8 +123,8 @@ def read_recipe(row: Row) -> Recipe:
     cluster = cluster_of(load_gpu(cell(row, "hw")), gpus)
     cluster.gpu.peak_flops_per_s(numerics.gemm_precision)
     workload = Workload(seq_length=seq, global_batch_size=batch)
-    setting = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
-    return Recipe(setting=setting, plan=plan, split=split, assumed=tuple(assumed))
+    scenario = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
+    return Recipe(scenario=scenario, plan=plan, split=split, assumed=tuple(assumed))
 
 
 def _numerics(row: Row, assumed: list[str]) -> Numerics:

@@ -25,9 +25,9 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.recompute import NONE, OP, Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.flops import CONVENTIONS
-from autoconfig.training.rules import Setting
 from autoconfig.training.space import Wish
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
@@ -42,7 +42,7 @@ class Case:
 
     id: str
     source: str
-    setting: Setting
+    scenario: Scenario
     plan: TrainPlan
     assumed: tuple[str, ...]
     broken: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class PartialCase:
     """A run whose plan is not whole: what it says is a wish."""
 
     id: str
-    setting: Setting
+    scenario: Scenario
     wish: Wish
     assumed: tuple[str, ...]
 
@@ -72,11 +72,11 @@ def read_case(row: Row) -> Case:
     model = read_model(row, assumed)
     broken: list[str] = []
     plan, batch = _plan(row, model, stack, assumed, broken)
-    setting = _setting(row, model, stack, plan.world_size, batch, assumed)
+    scenario = _scenario(row, model, stack, plan.world_size, batch, assumed)
     return Case(
         id=cell(row, "id"),
         source=cell(row, "source"),
-        setting=setting,
+        scenario=scenario,
         plan=plan,
         assumed=tuple(assumed),
         broken=tuple(broken),
@@ -94,7 +94,7 @@ def read_partial(row: Row) -> PartialCase:
         raise InputError("cell gbs is empty")
     if not cell(row, "gbs"):
         assumed.append(f"gbs {batch}")
-    setting = _setting(row, model, stack, gpus, batch, assumed)
+    scenario = _scenario(row, model, stack, gpus, batch, assumed)
     fixed: dict[str, frozenset[object]] = {}
     for key in ("tp", "pp", "vpp", "cp", "ep", "mbs", "dp"):
         if cell(row, key):
@@ -107,23 +107,26 @@ def read_partial(row: Row) -> PartialCase:
         stage, dist_opt = _sharding(row, stack, assumed)
         fixed["fsdp"] = frozenset({stage if stage > 1 else 0})
         fixed["dist_opt"] = frozenset({dist_opt})
-    return PartialCase(id=cell(row, "id"), setting=setting, wish=Wish(fixed=fixed), assumed=tuple(assumed))
+    return PartialCase(id=cell(row, "id"), scenario=scenario, wish=Wish(fixed=fixed), assumed=tuple(assumed))
 
 
-def measured_step_seconds(row: Row, setting: Setting) -> float | None:
+def measured_step_seconds(row: Row, scenario: Scenario) -> float | None:
     """The measured step time, from seconds, tokens/s/GPU, TFLOPS or MFU in the row's convention; None where none is given."""
     from autoconfig.training.flops import flops_per_step
 
-    tokens, gpus = setting.workload.tokens_per_step, setting.cluster.num_gpus
+    tokens, gpus = scenario.workload.tokens_per_step, scenario.cluster.num_gpus
     if (step := number(row, "metric_step_s")) is not None and step > 0:
         return step
     if (rate := number(row, "metric_tokens_per_s_per_gpu")) is not None and rate > 0:
         return tokens / rate / gpus
-    flops = flops_per_step(setting, cell(row, "flops_convention"), read_recompute(cell(row, "recompute"), setting.stack)) / gpus
+    flops = (
+        flops_per_step(scenario, cell(row, "flops_convention"), read_recompute(cell(row, "recompute"), scenario.software))
+        / gpus
+    )
     if (tflops := number(row, "metric_tflops_per_gpu")) is not None and tflops > 0:
         return flops / (tflops * 1e12)
     if (mfu := number(row, "metric_mfu")) is not None and mfu > 0:
-        return flops / (mfu * setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision))
+        return flops / (mfu * scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision))
     return None
 
 
@@ -135,7 +138,7 @@ def contradiction(row: Row, case: Case) -> str:
     step, rate = number(row, "metric_step_s"), number(row, "metric_tokens_per_s_per_gpu")
     if not step or not rate or min(step, rate) <= 0:
         return ""
-    tokens, gpus = case.setting.workload.tokens_per_step, case.setting.cluster.num_gpus
+    tokens, gpus = case.scenario.workload.tokens_per_step, case.scenario.cluster.num_gpus
     follows = tokens / step / gpus
     if 1 / (1 + AGREEING) <= follows / rate <= 1 + AGREEING:
         return ""
@@ -162,7 +165,7 @@ def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
     raise CellError(f"cell recompute={text[:40]!r} cannot be read")
 
 
-def _setting(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, batch: int, assumed: list[str]) -> Setting:
+def _scenario(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, batch: int, assumed: list[str]) -> Scenario:
     seq = count_of(row, "seq") or model.default_seq_length or 0
     if not cell(row, "seq") and seq:
         assumed.append(f"seq {seq}")
@@ -171,11 +174,11 @@ def _setting(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, ba
     if convention and convention.strip().lower() not in CONVENTIONS:
         assumed.append(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})")
     workload = Workload(seq_length=seq, global_batch_size=batch)
-    return Setting(
+    return Scenario(
         model=model,
         cluster=_cluster(row, num_gpus, assumed),
         numerics=read_numerics(row, stack, assumed),
-        stack=stack,
+        software=stack,
         workload=workload,
     )
 

@@ -19,7 +19,7 @@ from autoconfig.memory_model.state import optimizer_bytes_per_parameter
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.numerics import TYPE_BYTES
-from autoconfig.training.rules import Setting
+from autoconfig.specs.scenario import Scenario
 
 DEFAULT_MTBF_HOURS_PER_GPU = 50_700.0
 """419 unexpected interruptions in 54 days on 16,384 H100 (Llama 3 paper, section 3.3.4): 16,384 x 54 x 24 / 419."""
@@ -69,22 +69,22 @@ class Goodput:
     """Time that trains over all time; 0 where failures leave none."""
 
 
-def checkpoint_bytes(setting: Setting) -> float:
+def checkpoint_bytes(scenario: Scenario) -> float:
     """Weights and optimizer state of the whole model: what must be read to go on. Gradients are not kept.
 
     16-bit weights 2 bytes, and per parameter the master weight and both moments (memory_model.state).
     """
-    numerics = setting.numerics
+    numerics = scenario.numerics
     weights = TYPE_BYTES[numerics.precision] if numerics.precision != "fp8" else 2
-    return float(total_parameters(setting.model)) * (weights + optimizer_bytes_per_parameter(numerics))
+    return float(total_parameters(scenario.model)) * (weights + optimizer_bytes_per_parameter(numerics))
 
 
-def goodput_of(setting: Setting, reliability: Reliability) -> Goodput:
-    """Goodput of a job on the setting's GPUs. Every node writes, and after a failure reads, its share of the checkpoint."""
-    cluster = setting.cluster
+def goodput_of(scenario: Scenario, reliability: Reliability) -> Goodput:
+    """Goodput of a job on the scenario's GPUs. Every node writes, and after a failure reads, its share of the checkpoint."""
+    cluster = scenario.cluster
     nodes = math.ceil(cluster.num_gpus / cluster.gpus_per_node)
     mtbf = reliability.mtbf_hours_per_gpu * 3600 / cluster.num_gpus
-    size = checkpoint_bytes(setting)
+    size = checkpoint_bytes(scenario)
     write = size / (reliability.checkpoint_gb_per_s_per_node * 1e9 * nodes)
     interval = math.sqrt(2 * write * mtbf)
     stopped = reliability.restart_seconds + write + waiting_seconds(reliability, cluster.gpus_per_node, mtbf)

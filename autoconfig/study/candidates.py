@@ -17,10 +17,10 @@ from autoconfig.calibration.fit import shares_of
 from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import NAMES
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.rank import Ranking
-from autoconfig.training.rules import Setting
 
 Floats = npt.NDArray[np.float64]
 Value = str | int | float
@@ -91,28 +91,28 @@ def candidates_of(ranking: Ranking) -> Candidates:
     """What survived the memory model: the best plan of the fastest layouts, and the fastest plans overall, fastest first."""
     positions = np.unique(np.concatenate([ranking.best[:MOST_LAYOUTS], np.arange(min(MOST_PLANS, len(ranking.row)))]))
     plans = [ranking.plan(int(position)) for position in positions]
-    return build([(ranking.setting, plan) for plan in plans])
+    return build([(ranking.scenario, plan) for plan in plans])
 
 
-def build(cases: Sequence[tuple[Setting, TrainPlan]], variants: Sequence[str] = ()) -> Candidates:
+def build(cases: Sequence[tuple[Scenario, TrainPlan]], variants: Sequence[str] = ()) -> Candidates:
     """Predict every (setting, plan). `variants` names what else tells them apart, where settings differ. Plans that share a
     setting and a recomputation are priced together."""
     variants = variants or [""] * len(cases)
     n = len(cases)
     predicted, peak, limit = np.empty(n), np.empty(n), np.empty(n)
     shares = np.empty((n, len(NAMES) - 1))
-    groups: dict[tuple[Setting, str], list[int]] = {}
-    for number, (setting, plan) in enumerate(cases):
-        groups.setdefault((setting, str(plan.recompute)), []).append(number)
-    for (setting, _), members in groups.items():
+    groups: dict[tuple[Scenario, str], list[int]] = {}
+    for number, (scenario, plan) in enumerate(cases):
+        groups.setdefault((scenario, str(plan.recompute)), []).append(number)
+    for (scenario, _), members in groups.items():
         plans = [cases[number][1] for number in members]
         arguments = {
-            "model": setting.model,
-            "cluster": setting.cluster,
-            "numerics": setting.numerics,
-            "stack": setting.stack,
-            "workload": setting.workload,
-            "layouts": layouts_of(plans, setting.model, setting.workload.global_batch_size),
+            "model": scenario.model,
+            "cluster": scenario.cluster,
+            "numerics": scenario.numerics,
+            "stack": scenario.software,
+            "workload": scenario.workload,
+            "layouts": layouts_of(plans, scenario.model, scenario.workload.global_batch_size),
             "recomputes": [plans[0].recompute],
         }
         time = estimate_step_time(**arguments, detail=True)  # type: ignore[arg-type]

@@ -10,9 +10,9 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.job import SOFTWARE, Job
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.study.candidates import build
 from autoconfig.study.settings import StudySettings
-from autoconfig.training.rules import Setting
 
 SHORT_PAYS_S = 120.0
 """A full job that is expected to take longer is preceded by a short one: starting processes and compiling take a minute or
@@ -46,16 +46,16 @@ class Stage:
         return min(most, max(self.least_limit_s, LIMIT_TIMES * self.expected_s))
 
 
-def full_job(setting: Setting, plan: TrainPlan, settings: StudySettings) -> Job:
+def full_job(scenario: Scenario, plan: TrainPlan, settings: StudySettings) -> Job:
     """The job that measures a plan. Raises InputError where the training core cannot build the software."""
-    stack = setting.stack
+    stack = scenario.software
     if stack.name not in SOFTWARE:
         raise InputError(f"software {stack.name} cannot be profiled; say --software {' or '.join(SOFTWARE)}")
     return Job(
-        model=setting.model,
+        model=scenario.model,
         plan=plan,
-        workload=setting.workload,
-        numerics=setting.numerics,
+        workload=scenario.workload,
+        numerics=scenario.numerics,
         device=settings.device,
         software=stack.name,
         attention_kernel="unfused" if stack.memory.attention_kernel == "unfused" else "flash",
@@ -65,11 +65,11 @@ def full_job(setting: Setting, plan: TrainPlan, settings: StudySettings) -> Job:
     )
 
 
-def emulated_ranks(setting: Setting, plan: TrainPlan) -> list[int]:
+def emulated_ranks(scenario: Scenario, plan: TrainPlan) -> list[int]:
     """First ranks of the pipeline stages that can decide the step or the peak: the first (embedding, most micro-batches in
     flight), the last (head, logits), and a middle one where it has more layers. Rank order tp-cp-ep-dp-pp (Megatron-LM,
     parallel_state.py)."""
-    layers, last = stage_layers(setting.model, plan), plan.pp - 1
+    layers, last = stage_layers(scenario.model, plan), plan.pp - 1
     chosen = {0, last}
     if plan.pp > 2 and layers[1] > min(layers[0], layers[last]):
         chosen.add(1)
@@ -77,24 +77,24 @@ def emulated_ranks(setting: Setting, plan: TrainPlan) -> list[int]:
 
 
 def emulated_stages(
-    setting: Setting, plan: TrainPlan, predicted_s: float, settings: StudySettings, repeat: int = 0
+    scenario: Scenario, plan: TrainPlan, predicted_s: float, settings: StudySettings, repeat: int = 0
 ) -> list[Stage]:
     """One job of one process per emulated rank; the step is composed of them (`study.emulated`)."""
-    job = full_job(setting, plan, settings)
+    job = full_job(scenario, plan, settings)
     return [
         Stage(
             name=f"{EMULATED} rank {rank}",
             job=job.replace(mode="emulate", rank=rank, seed=job.seed + repeat),
             predicted_s=predicted_s,
         )
-        for rank in emulated_ranks(setting, plan)
+        for rank in emulated_ranks(scenario, plan)
     ]
 
 
-def stages(setting: Setting, plan: TrainPlan, predicted_s: float, settings: StudySettings, repeat: int = 0) -> list[Stage]:
+def stages(scenario: Scenario, plan: TrainPlan, predicted_s: float, settings: StudySettings, repeat: int = 0) -> list[Stage]:
     """The jobs of a trial, in order; every one is compared with its own prediction. `repeat`: the plan's earlier measurements;
     another seed makes it another job, and no short one comes first."""
-    job = full_job(setting, plan, settings)
+    job = full_job(scenario, plan, settings)
     full = Stage(name=FULL, job=job.replace(seed=job.seed + repeat), predicted_s=predicted_s)
     if full.expected_s <= SHORT_PAYS_S or repeat:
         return [full]
@@ -102,5 +102,5 @@ def stages(setting: Setting, plan: TrainPlan, predicted_s: float, settings: Stud
     few = few // plan.pp * plan.pp if plan.vpp > 1 else few  # interleaving wants whole rounds of the pipeline
     layers = max(1, math.ceil(full.job.model.num_layers / (plan.pp * plan.vpp) / 4))
     short = full.job.replace(steps=SHORT_STEPS, warmup_steps=1).shortened(layers_per_chunk=layers, num_microbatches=few)
-    smaller = replace(setting, model=short.model, workload=short.workload)
+    smaller = replace(scenario, model=short.model, workload=short.workload)
     return [Stage(name=SHORT, job=short, predicted_s=float(build([(smaller, short.plan)]).predicted_s[0])), full]

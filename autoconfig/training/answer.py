@@ -76,14 +76,14 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
     if request.gpus_at_most is not None:
         question, ranking, tried = _search_at_most(question, progress)
     else:
-        ranking = rank_plans(question.setting, question.wish, request.memory_margin)
+        ranking = rank_plans(question.scenario, question.wish, request.memory_margin)
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
     money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
-    setting = question.setting
+    scenario = question.scenario
 
     def report(position: int) -> PlanReport:
-        return report_plan(setting, ranking.plan(position), money, request.memory_margin, question.calibration)
+        return report_plan(scenario, ranking.plan(position), money, request.memory_margin, question.calibration)
 
     order = [int(position) for position in _sorted(ranking, request.sort_by)[: request.top]]
     groups = tie_groups(ranking.step_seconds[ranking.best])
@@ -99,8 +99,8 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
     if ranking.nearest_miss is not None:
         near = ranking.nearest_miss
         miss = report_plan(
-            setting,
-            ranking.space.layouts.plan(near.row, ranking.options[near.option], setting.model),
+            scenario,
+            ranking.space.layouts.plan(near.row, ranking.options[near.option], scenario.model),
             money,
             request.memory_margin,
             question.calibration,
@@ -144,12 +144,12 @@ def explain(request: Request, plan_text: str, *, binds: bool = True) -> Explanat
 
 def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) -> Explanation:
     """One plan in full, of a question that is understood."""
-    request, s = question.request, question.setting
+    request, s = question.request, question.scenario
     included = include(plan, question, None, Money(tokens=request.tokens, price_per_gpu_hour=request.price))
     if included.report is None:
         return Explanation(question=question, included=included, nearest_legal=nearest_legal(s, plan))
     operators = explain_operators(
-        model=s.model, cluster=s.cluster, numerics=s.numerics, stack=s.stack, workload=s.workload, plan=plan
+        model=s.model, cluster=s.cluster, numerics=s.numerics, stack=s.software, workload=s.workload, plan=plan
     )
     gains = what_binds(s, plan, request.memory_margin) if binds else []
     note = memory_binds(included.report, gains) if binds else ""
@@ -187,8 +187,8 @@ def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
 
 
 def _read_plan(text: str, question: Question) -> TrainPlan:
-    setting = question.setting
-    return parse_plan(text, setting.cluster.num_gpus, dist_opt=setting.stack.supports_distributed_optimizer)
+    scenario = question.scenario
+    return parse_plan(text, scenario.cluster.num_gpus, dist_opt=scenario.software.supports_distributed_optimizer)
 
 
 def include(
@@ -202,11 +202,11 @@ def include(
 
     `broken`: the rules that it breaks, where the caller knows more of its stages than a plan can say.
     """
-    setting = question.setting
-    broken = violations(setting, plan) if broken is None else broken
+    scenario = question.scenario
+    broken = violations(scenario, plan) if broken is None else broken
     if broken:
         return IncludedPlan(plan=plan, legal=False, violations=tuple(broken))
-    report = report_plan(setting, plan, money, question.request.memory_margin, question.calibration)
+    report = report_plan(scenario, plan, money, question.request.memory_margin, question.calibration)
     rank = percentile = ratio = None
     if ranking is not None and len(ranking.best) and report.fits:
         rank = _layout_rank(plan, report.step_seconds, ranking)
@@ -229,7 +229,7 @@ def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
     mask = np.ones(len(rows), bool)
     for key in ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs"):
         mask &= getattr(rows, key) == getattr(plan, key)
-    stages = stage_layers(ranking.setting.model, plan)
+    stages = stage_layers(ranking.scenario.model, plan)
     mask &= (rows.first == stages[0]) & (rows.last == stages[-1])
     ids = np.unique(ranking.space.layout_id[mask])
     best_ids = ranking.space.layout_id[ranking.row[ranking.best]]
@@ -248,7 +248,7 @@ def _search_at_most(
     Counts with many divisors come first: they show how few GPU-seconds a step can cost. Then from the most downwards, until a
     count could not win even at that cost, less the model's resolution.
     """
-    cluster = question.setting.cluster
+    cluster = question.scenario.cluster
     counts = _gpu_counts(cluster.num_gpus, cluster.gpus_per_node)
     tried: dict[int, float | None] = {}
     winner: tuple[Question, Ranking] | None = None
@@ -261,8 +261,8 @@ def _search_at_most(
             continue
         if progress is not None:
             progress(f"{gpus} GPUs")
-        setting = replace(question.setting, cluster=replace(cluster, num_gpus=gpus))
-        ranking = rank_plans(setting, question.wish, question.request.memory_margin)
+        scenario = replace(question.scenario, cluster=replace(cluster, num_gpus=gpus))
+        ranking = rank_plans(scenario, question.wish, question.request.memory_margin)
         step = float(ranking.step_seconds[0]) if len(ranking.best) else None
         tried[gpus] = step
         if step is not None:
@@ -270,7 +270,7 @@ def _search_at_most(
         price = None if step is None else step * gpus if by_cost else step
         better = price < least if price is not None else winner is not None and _misses_by_less(ranking, winner[1])
         if winner is None or better:
-            winner = (replace(question, setting=setting), ranking)
+            winner = (replace(question, scenario=scenario), ranking)
             least = price if price is not None else least
     assert winner is not None
     return winner[0], winner[1], tuple(sorted(tried.items(), reverse=True))

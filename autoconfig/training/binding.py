@@ -13,11 +13,11 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.price import PlanReport
 from autoconfig.training.rank import Ranking, rank_plans
-from autoconfig.training.rules import Setting
 from autoconfig.training.space import Wish
 
 MORE = 1.1
@@ -36,30 +36,30 @@ class Gain:
     best: TrainPlan | None
 
 
-def _more_memory(s: Setting) -> Setting:
+def _more_memory(s: Scenario) -> Scenario:
     return replace(s, cluster=replace(s.cluster, memory_bytes=s.cluster.memory_bytes + GIB))
 
 
-def _faster_links(s: Setting) -> Setting:
+def _faster_links(s: Scenario) -> Scenario:
     return replace(s, cluster=replace(s.cluster, link_bytes_per_s=s.cluster.link_bytes_per_s * MORE))
 
 
-def _faster_network(s: Setting) -> Setting:
+def _faster_network(s: Scenario) -> Scenario:
     return replace(s, cluster=replace(s.cluster, nic_bytes_per_s=s.cluster.nic_bytes_per_s * MORE))
 
 
-def _more_compute(s: Setting) -> Setting:
+def _more_compute(s: Scenario) -> Scenario:
     gpu = s.cluster.gpu
     faster = replace(gpu, flops_per_s={name: rate * MORE for name, rate in gpu.flops_per_s.items()})
     return replace(s, cluster=replace(s.cluster, gpu=faster))
 
 
-def _twice_the_batch(s: Setting) -> Setting:
+def _twice_the_batch(s: Scenario) -> Scenario:
     workload = Workload(seq_length=s.workload.seq_length, global_batch_size=2 * s.workload.global_batch_size)
     return replace(s, workload=workload)
 
 
-CHANGES: tuple[tuple[str, Callable[[Setting], Setting]], ...] = (
+CHANGES: tuple[tuple[str, Callable[[Scenario], Scenario]], ...] = (
     ("+1 GiB of memory", _more_memory),
     ("+10 % link bandwidth", _faster_links),
     ("+10 % network bandwidth", _faster_network),
@@ -68,19 +68,19 @@ CHANGES: tuple[tuple[str, Callable[[Setting], Setting]], ...] = (
 )
 
 
-def what_binds(setting: Setting, plan: TrainPlan, margin: float = 0.0) -> list[Gain]:
+def what_binds(scenario: Scenario, plan: TrainPlan, margin: float = 0.0) -> list[Gain]:
     """The gains of all CHANGES for a legal plan. Empty where nothing fits today."""
     wish = Wish()
-    if setting.model.is_moe:
+    if scenario.model.is_moe:
         wish = Wish(fixed={key: frozenset({getattr(plan, key)}) for key in ("cp", "ep", "etp")})
-    today = rank_plans(setting, wish, margin)
+    today = rank_plans(scenario, wish, margin)
     if not len(today.best):
         return []
-    mine = _tokens_per_second(setting, plan)
+    mine = _tokens_per_second(scenario, plan)
     gains = []
     for name, change in CHANGES:
         try:
-            changed = change(setting)
+            changed = change(scenario)
             same: float | None = _tokens_per_second(changed, plan) / mine
         except InputError:
             same = None
@@ -110,19 +110,19 @@ def memory_binds(report: PlanReport, gains: Sequence[Gain]) -> str:
 def _ratio(changed: Ranking, today: Ranking) -> float | None:
     if not len(changed.best):
         return None
-    rates = [r.setting.workload.tokens_per_step / float(r.step_seconds[0]) for r in (changed, today)]
+    rates = [r.scenario.workload.tokens_per_step / float(r.step_seconds[0]) for r in (changed, today)]
     return rates[0] / rates[1]
 
 
-def _tokens_per_second(setting: Setting, plan: TrainPlan) -> float:
-    layouts = layouts_of([plan], setting.model, setting.workload.global_batch_size)
+def _tokens_per_second(scenario: Scenario, plan: TrainPlan) -> float:
+    layouts = layouts_of([plan], scenario.model, scenario.workload.global_batch_size)
     estimate = estimate_step_time(
-        model=setting.model,
-        cluster=setting.cluster,
-        numerics=setting.numerics,
-        stack=setting.stack,
-        workload=setting.workload,
+        model=scenario.model,
+        cluster=scenario.cluster,
+        numerics=scenario.numerics,
+        stack=scenario.software,
+        workload=scenario.workload,
         layouts=layouts,
         recomputes=[plan.recompute],
     )
-    return setting.workload.tokens_per_step / float(estimate.step_seconds[0, 0])
+    return scenario.workload.tokens_per_step / float(estimate.step_seconds[0, 0])

@@ -15,8 +15,8 @@ from functools import cache
 from importlib import resources
 
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import POOL, Calibration, OwnRuns
-from autoconfig.training.rules import Setting
 
 CALIBRATED = "calibrated generation"
 RELATED = "related generation"
@@ -73,22 +73,22 @@ class Confidence:
     level: str
 
 
-def confidence_class(setting: Setting, calibration: Calibration, cp: int = 1) -> str:
+def confidence_class(scenario: Scenario, calibration: Calibration, cp: int = 1) -> str:
     """Which of CLASSES a question belongs to under a calibration; `cp` is the plan's context parallelism."""
-    if setting.model.is_moe:
+    if scenario.model.is_moe:
         return MOE
-    entry = calibration.entry_for(setting.cluster.gpu, setting.stack.generation)
+    entry = calibration.entry_for(scenario.cluster.gpu, scenario.software.generation)
     if entry is None or not entry.sources:
         return UNCALIBRATED
-    if total_parameters(setting.model) < SMALL_PARAMETERS:
+    if total_parameters(scenario.model) < SMALL_PARAMETERS:
         return SMALL
     if cp >= LONG_FROM_CP:
         return LONG
     if entry.generation == POOL and len(entry.sources) < FAMILIAR_SOURCES:
         return UNFAMILIAR
-    if setting.cluster.num_gpus <= MOST_GPUS_OF_ONE_NODE:
+    if scenario.cluster.num_gpus <= MOST_GPUS_OF_ONE_NODE:
         return ONE_NODE
-    return CALIBRATED if entry.generation == setting.stack.generation else RELATED
+    return CALIBRATED if entry.generation == scenario.software.generation else RELATED
 
 
 @cache
@@ -124,28 +124,28 @@ def narrowed(band: Band, own: OwnRuns) -> Band:
     return replace(band, p5=math.exp(low * factor), p95=math.exp(high * factor))
 
 
-def own_runs(setting: Setting, calibration: Calibration) -> OwnRuns | None:
+def own_runs(scenario: Scenario, calibration: Calibration) -> OwnRuns | None:
     """The user's runs of this very GPU architecture, software generation and kind of model; None where there are none."""
-    entry = calibration.entry_for(setting.cluster.gpu, setting.stack.generation, moe=setting.model.is_moe)
-    if entry is None or (entry.generation, entry.kind == "moe") != (setting.stack.generation, setting.model.is_moe):
+    entry = calibration.entry_for(scenario.cluster.gpu, scenario.software.generation, moe=scenario.model.is_moe)
+    if entry is None or (entry.generation, entry.kind == "moe") != (scenario.software.generation, scenario.model.is_moe):
         return None
     return entry.own
 
 
 def confidence_of(
-    setting: Setting, step_seconds: float, fit_probability: float, calibration: Calibration, cp: int = 1
+    scenario: Scenario, step_seconds: float, fit_probability: float, calibration: Calibration, cp: int = 1
 ) -> Confidence:
     """Band of one prediction made under a calibration, for a plan with this context parallelism."""
-    level = confidence_class(setting, calibration, cp)
+    level = confidence_class(scenario, calibration, cp)
     band = band_of(level, shipped_bands())
-    own = own_runs(setting, calibration)
+    own = own_runs(scenario, calibration)
     if own is not None:
         band = narrowed(band, own)
     return Confidence(
         step_seconds_p5=step_seconds * band.p5,
         step_seconds_p95=step_seconds * band.p95,
         fit_probability=fit_probability,
-        calibrated_on=_evidence(setting, calibration),
+        calibrated_on=_evidence(scenario, calibration),
         level=level,
     )
 
@@ -162,17 +162,17 @@ def least_confident(confidence: Confidence, step_seconds: float) -> Confidence:
     )
 
 
-def _evidence(setting: Setting, calibration: Calibration) -> str:
+def _evidence(scenario: Scenario, calibration: Calibration) -> str:
     """The runs behind the constants, and which constants the runs do not determine."""
-    start = f"calibration {calibration.version}, software {setting.stack.name}: "
-    entry = calibration.entry_for(setting.cluster.gpu, setting.stack.generation, moe=setting.model.is_moe)
+    start = f"calibration {calibration.version}, software {scenario.software.name}: "
+    entry = calibration.entry_for(scenario.cluster.gpu, scenario.software.generation, moe=scenario.model.is_moe)
     if entry is None or not entry.sources:
-        return start + f"no measured runs on {setting.cluster.gpu.architecture}, documented defaults"
+        return start + f"no measured runs on {scenario.cluster.gpu.architecture}, documented defaults"
     sources = len(entry.sources)
     if entry.generation == POOL:
         return start + f"what {sources} sources of other generations on {entry.architecture} have in common"
     text = f"{len(entry.rows)} runs of {sources} source{'s' * (sources > 1)} with {entry.generation} on {entry.architecture}"
-    if entry.kind == "dense" and setting.model.is_moe:
+    if entry.kind == "dense" and scenario.model.is_moe:
         text += ", dense models"
-    kept = [name for name in entry.log_sd if name not in entry.determined and (name != "moe" or setting.model.is_moe)]
+    kept = [name for name in entry.log_sd if name not in entry.determined and (name != "moe" or scenario.model.is_moe)]
     return start + text + (f"; not determined by them, kept near the default: {', '.join(kept)}" if kept else "")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from autoconfig.specs.models.parameters import model_flops_per_token
 from autoconfig.specs.recompute import NONE, Recompute
-from autoconfig.training.rules import Setting
+from autoconfig.specs.scenario import Scenario
 
 CONVENTIONS = ("causal", "full", "full+recompute")
 
 
-def flops_per_step(setting: Setting, convention: str = "causal", recompute: Recompute = NONE) -> float:
+def flops_per_step(scenario: Scenario, convention: str = "causal", recompute: Recompute = NONE) -> float:
     """FLOPs of one step as a publication counts them; blank, or a word that is none of CONVENTIONS, means causal.
 
     `full+recompute` counts what is computed: where whole layers are recomputed (`recompute`, of the plan) their forward pass
     once more and the output layer once (Narayanan et al. 2021, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh)), else the same as
     `full` (InternEvo counts so: "recompute counted when on").
     """
-    model, seq = setting.model, setting.workload.seq_length
-    tokens, frozen = setting.workload.tokens_per_step, setting.numerics.peft != "none"
+    model, seq = scenario.model, scenario.workload.seq_length
+    tokens, frozen = scenario.workload.tokens_per_step, scenario.numerics.peft != "none"
     convention = convention.strip().lower()
     if convention == "full+recompute" and recompute.granularity == "full":
         head = 6.0 * model.vocab_size * model.hidden_size

@@ -11,10 +11,11 @@ from autoconfig.specs.errors import InputError, PlanError
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import divisors
 from autoconfig.training.price import violations
 from autoconfig.training.recompute_options import recompute_options
-from autoconfig.training.rules import Setting, recompute_rule
+from autoconfig.training.rules import recompute_rule
 from autoconfig.training.space import Wish, axes, enumerate_space
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
@@ -22,16 +23,16 @@ CANDIDATES = 300
 """Layouts that are tried with each recomputation, nearest first."""
 
 
-def nearest_legal(setting: Setting, plan: TrainPlan, *, even_only: bool = False) -> TrainPlan | None:
+def nearest_legal(scenario: Scenario, plan: TrainPlan, *, even_only: bool = False) -> TrainPlan | None:
     """The legal plan with the fewest changed keys, then the closest values; None where nothing is legal.
 
     `even_only`: no uneven stages, for software that has no arguments for them.
     """
-    one = [candidate for candidate in _one_change(setting, plan) if not violations(setting, candidate)]
+    one = [candidate for candidate in _one_change(scenario, plan) if not violations(scenario, candidate)]
     one = [candidate for candidate in one if not (even_only and candidate.first)]
     if one:
         return min(one, key=lambda candidate: distance(candidate, plan))
-    return _from_space(setting, plan, even_only)
+    return _from_space(scenario, plan, even_only)
 
 
 def changed_keys(new: TrainPlan, old: TrainPlan) -> list[str]:
@@ -60,14 +61,14 @@ def _recompute_distance(new: Recompute, old: Recompute) -> float:
     return 0.1 * len(set(new.modules) ^ set(old.modules))
 
 
-def _one_change(setting: Setting, plan: TrainPlan) -> Iterator[TrainPlan]:
+def _one_change(scenario: Scenario, plan: TrainPlan) -> Iterator[TrainPlan]:
     """Plans that differ in one key; the data-parallel size follows."""
-    gpus = setting.cluster.num_gpus
-    values = axes(setting)
-    values["vpp"] = divisors(setting.model.num_layers)
+    gpus = scenario.cluster.num_gpus
+    values = axes(scenario)
+    values["vpp"] = divisors(scenario.model.num_layers)
     for key in DEGREES:
         for value in values[key]:
-            yield from _with(setting, plan, {key: value}, gpus)
+            yield from _with(scenario, plan, {key: value}, gpus)
     others: tuple[dict[str, object], ...] = (
         {"sp": not plan.sp},
         {"dist_opt": not plan.dist_opt},
@@ -76,42 +77,42 @@ def _one_change(setting: Setting, plan: TrainPlan) -> Iterator[TrainPlan]:
         {"first": None, "last": None},
     )
     for change in others:
-        yield from _with(setting, plan, change, gpus)
-    for recompute in _recomputes(setting, plan):
-        yield from _with(setting, plan, {"recompute": recompute}, gpus)
+        yield from _with(scenario, plan, change, gpus)
+    for recompute in _recomputes(scenario, plan):
+        yield from _with(scenario, plan, {"recompute": recompute}, gpus)
 
 
-def _with(setting: Setting, plan: TrainPlan, change: dict[str, object], gpus: int) -> Iterator[TrainPlan]:
+def _with(scenario: Scenario, plan: TrainPlan, change: dict[str, object], gpus: int) -> Iterator[TrainPlan]:
     try:
         found = plan.replace(**change)
         size = found.tp * found.pp * found.cp
         if gpus % size == 0:
             found = found.replace(dp=gpus // size)
-            stage_layers(setting.model, found)
+            stage_layers(scenario.model, found)
             yield found
     except PlanError:
         return
 
 
-def _recomputes(setting: Setting, plan: TrainPlan) -> list[Recompute]:
+def _recomputes(scenario: Scenario, plan: TrainPlan) -> list[Recompute]:
     """Recomputations to try, the nearest to the plan's own first."""
     asked = plan.recompute
     found = [asked]
     if asked.granularity == "selective":
-        kept = tuple(m for m in asked.modules if recompute_rule(setting, Recompute("selective", (m,))) is None)
+        kept = tuple(m for m in asked.modules if recompute_rule(scenario, Recompute("selective", (m,))) is None)
         found += [Recompute("selective", kept)] if kept else []
     if asked.granularity == "full":
-        most = -(-setting.model.num_layers // plan.pp)
+        most = -(-scenario.model.num_layers // plan.pp)
         found += [Recompute("full", (), asked.method, n) for n in range(min(most, asked.num_layers), 0, -1)]
     return list(dict.fromkeys([*found, NONE]))
 
 
-def _from_space(setting: Setting, plan: TrainPlan, even_only: bool) -> TrainPlan | None:
+def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool) -> TrainPlan | None:
     """The nearest of the whole legal space: kept sharding first, then any."""
     kept = {"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
     for wish in (Wish(fixed=kept), Wish()):
         try:
-            space = enumerate_space(setting, wish)
+            space = enumerate_space(scenario, wish)
         except InputError:  # too many layouts to hold
             continue
         if not space.legal:
@@ -125,15 +126,15 @@ def _from_space(setting: Setting, plan: TrainPlan, even_only: bool) -> TrainPlan
             far += np.abs(np.log2(column / getattr(plan, key)))
         for key in ("sp", "dist_opt", "fsdp"):
             changed += getattr(layouts, key) != getattr(plan, key)
-        even = (layouts.first == layouts.last) & (layouts.first * layouts.pp == setting.model.num_layers)
+        even = (layouts.first == layouts.last) & (layouts.first * layouts.pp == scenario.model.num_layers)
         if even_only:
             changed += np.where(even | (layouts.pp == 1), 0, len(DEGREES))
         changed += even != (plan.first is None and plan.last is None)
         order = np.lexsort((far, changed))[:CANDIDATES]
-        options = [*_recomputes(setting, plan), *recompute_options(setting, Wish(), 1)]
+        options = [*_recomputes(scenario, plan), *recompute_options(scenario, Wish(), 1)]
         for row in order:
             for option in options:
-                found = layouts.plan(int(row), option, setting.model)
-                if not violations(setting, found):
+                found = layouts.plan(int(row), option, scenario.model)
+                if not violations(scenario, found):
                     return found
     return None

@@ -10,30 +10,31 @@ import numpy as np
 from autoconfig.specs.errors import PlanError
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.training.pipeline_split import OWN_RULES, split_by_accounting
-from autoconfig.training.rules import RULES, Setting, recompute_rule
+from autoconfig.training.rules import RULES, recompute_rule
 
 _KEYS = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "dist_opt", "fsdp", "offload")
 _ENDS = frozenset({"first", "last"})
 
 
 def broken_rules(
-    setting: Setting, plans: Sequence[TrainPlan], gpus: Sequence[int] = (), batches: Sequence[int] = ()
+    scenario: Scenario, plans: Sequence[TrainPlan], gpus: Sequence[int] = (), batches: Sequence[int] = ()
 ) -> list[list[str]]:
     """The ids of the rules that each plan breaks, in the order of the rules. `gpus` and `batches` are those of each plan; not
-    given, the setting's."""
-    counts = list(gpus) or [setting.cluster.num_gpus] * len(plans)
+    given, the scenario's."""
+    counts = list(gpus) or [scenario.cluster.num_gpus] * len(plans)
     found: list[list[str]] = [["AC005"] * (plan.world_size != count) for plan, count in zip(plans, counts, strict=True)]
     layers: list[tuple[int, ...]] = []
     for plan, broken in zip(plans, found, strict=True):
         try:
-            layers.append(stage_layers(setting.model, plan))
+            layers.append(stage_layers(scenario.model, plan))
         except PlanError:
             layers.append(())
-            broken.append(_broken_split(setting, plan))
+            broken.append(_broken_split(scenario, plan))
     columns = {key: np.array([getattr(plan, key) for plan in plans]) for key in _KEYS}
     columns["first"], columns["last"] = (np.array([stages[end] if stages else 1 for stages in layers]) for end in (0, -1))
-    seen = _seen_by_rules(setting, counts, list(batches) or [setting.workload.global_batch_size] * len(plans))
+    seen = _seen_by_rules(scenario, counts, list(batches) or [scenario.workload.global_batch_size] * len(plans))
     for rule in RULES:
         legal = rule.legal(seen, columns)
         if legal.all():
@@ -42,7 +43,7 @@ def broken_rules(
             if layers[number] or not _ENDS & set(rule.needs):
                 found[number].append(rule.id)
     for plan, stages, broken in zip(plans, layers, found, strict=True):
-        if forbidden := recompute_rule(setting, plan.recompute):
+        if forbidden := recompute_rule(scenario, plan.recompute):
             broken.append(forbidden)
         if stages and plan.recompute.granularity == "full":
             most = max(stages) // plan.vpp if plan.recompute.method == "block" else max(stages)
@@ -51,9 +52,9 @@ def broken_rules(
     return [list(dict.fromkeys(broken)) for broken in found]
 
 
-def _seen_by_rules(setting: Setting, gpus: Sequence[int], batches: Sequence[int]) -> Setting:
-    """The setting with a column of GPUs and of batches where it has one number: rules compare them with columns of plans."""
-    cluster, workload, whole = copy.copy(setting.cluster), copy.copy(setting.workload), copy.copy(setting)
+def _seen_by_rules(scenario: Scenario, gpus: Sequence[int], batches: Sequence[int]) -> Scenario:
+    """The scenario with a column of GPUs and of batches where it has one number: rules compare them with columns of plans."""
+    cluster, workload, whole = copy.copy(scenario.cluster), copy.copy(scenario.workload), copy.copy(scenario)
     object.__setattr__(cluster, "num_gpus", np.array(gpus))
     object.__setattr__(workload, "global_batch_size", np.array(batches))
     object.__setattr__(whole, "cluster", cluster)
@@ -61,10 +62,10 @@ def _seen_by_rules(setting: Setting, gpus: Sequence[int], batches: Sequence[int]
     return whole
 
 
-def _broken_split(setting: Setting, plan: TrainPlan) -> str:
+def _broken_split(scenario: Scenario, plan: TrainPlan) -> str:
     """The rule that a plan breaks whose layers do not fall into stages."""
     both = plan.first is not None and plan.last is not None
-    unseen = plan.pp == 1 and both and (plan.first or 0) + (plan.last or 0) != setting.model.num_layers
+    unseen = plan.pp == 1 and both and (plan.first or 0) + (plan.last or 0) != scenario.model.num_layers
     return "AC007" if unseen else "NV024"
 
 

@@ -8,13 +8,14 @@ from autoconfig.memory_model import overhead
 from autoconfig.memory_model.predict import MOMENTS, estimate_memory
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import SECONDS_PER_DAY
 from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.confidence import Confidence, confidence_of
 from autoconfig.training.flops import flops_per_step
 from autoconfig.training.plan_rules import broken_rules
-from autoconfig.training.rules import RULE_TEXT, Setting
+from autoconfig.training.rules import RULE_TEXT
 
 FLOPS_CONVENTION = "causal"
 """Model FLOPs count half of the attention matrix and no recomputation; said beside every TFLOPS and MFU."""
@@ -77,30 +78,30 @@ class Money:
     price_per_gpu_hour: float | None = None
 
 
-def violations(setting: Setting, plan: TrainPlan) -> list[Violation]:
+def violations(scenario: Scenario, plan: TrainPlan) -> list[Violation]:
     """Every rule that the plan breaks, in the order of the rules; empty when legal."""
-    return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in broken_rules(setting, [plan])[0]]
+    return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in broken_rules(scenario, [plan])[0]]
 
 
 def report_plan(
-    setting: Setting,
+    scenario: Scenario,
     plan: TrainPlan,
     money: Money | None = None,
     margin: float = 0.0,
     calibration: Calibration = DOCUMENTED_DEFAULTS,
 ) -> PlanReport:
-    """Predict one legal plan in full; `calibration` is the one that `setting` carries.
+    """Predict one legal plan in full; `calibration` is the one that `scenario` carries.
 
     Raises PlanError when its stages or micro-batches are not whole numbers.
     """
     money = money or Money()
-    layouts = layouts_of([plan], setting.model, setting.workload.global_batch_size)
+    layouts = layouts_of([plan], scenario.model, scenario.workload.global_batch_size)
     arguments = {
-        "model": setting.model,
-        "cluster": setting.cluster,
-        "numerics": setting.numerics,
-        "stack": setting.stack,
-        "workload": setting.workload,
+        "model": scenario.model,
+        "cluster": scenario.cluster,
+        "numerics": scenario.numerics,
+        "stack": scenario.software,
+        "workload": scenario.workload,
         "layouts": layouts,
         "recomputes": [plan.recompute],
         "detail": True,
@@ -118,9 +119,9 @@ def report_plan(
         for r in range(plan.pp)
     )
     step = float(time.step_seconds[0, 0])
-    gpus, workload = setting.cluster.num_gpus, setting.workload
+    gpus, workload = scenario.cluster.num_gpus, scenario.workload
     tokens_rate = workload.tokens_per_step / step
-    flops_rate = flops_per_step(setting, FLOPS_CONVENTION) / step / gpus
+    flops_rate = flops_per_step(scenario, FLOPS_CONVENTION) / step / gpus
     days = money.tokens / tokens_rate / SECONDS_PER_DAY if money.tokens else None
     cost = days * 24 * gpus * money.price_per_gpu_hour if days is not None and money.price_per_gpu_hour else None
     return PlanReport(
@@ -132,8 +133,8 @@ def report_plan(
         tokens_per_second_per_gpu=tokens_rate / gpus,
         nccl_bytes=float(overhead.nccl_bytes(plan.tp, plan.pp, plan.cp, plan.ep, plan.dp)),
         model_flops_per_second_per_gpu=flops_rate,
-        mfu=flops_rate / setting.cluster.gpu.peak_flops_per_s(setting.numerics.gemm_precision),
+        mfu=flops_rate / scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision),
         days_to_train=days,
         cost=cost,
-        confidence=confidence_of(setting, step, float(memory.fit_probability[0, 0]), calibration, plan.cp),
+        confidence=confidence_of(scenario, step, float(memory.fit_probability[0, 0]), calibration, plan.cp),
     )

@@ -23,10 +23,11 @@ from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.specs.software.software_catalogue import DEFAULT_STACK, load_stack
 from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
-from autoconfig.training.rules import RULE_TEXT, Setting, recompute_rule
+from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Wish
 
 DEFAULT_GPU = "h100-sxm-80gb"
@@ -86,12 +87,12 @@ class Request:
 class Question:
     """A Request that could be understood."""
 
-    setting: Setting
+    scenario: Scenario
     wish: Wish
     assumed: tuple[str, ...]
     request: Request
     calibration: Calibration = DOCUMENTED_DEFAULTS
-    """The one that the setting carries."""
+    """The one that the scenario carries."""
 
 
 def understand(request: Request) -> Question:
@@ -112,18 +113,18 @@ def understand(request: Request) -> Question:
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
     _check_runs(cluster.gpu, numerics, stack)
     calibration = _calibration(request)
-    setting = Setting(model=model, cluster=cluster, numerics=numerics, stack=stack, workload=workload)
-    setting = calibrated(setting, calibration)
+    scenario = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
+    scenario = calibrated(scenario, calibration)
     wish = Wish(
         fixed=_sets(request.fix, "--fix", workload),
         at_most=_caps(request.max),
         excluded=_sets(request.exclude, "--exclude", workload),
     )
-    _check_wish(setting, wish)
+    _check_wish(scenario, wish)
     for text in request.include:
         with _named(f"--include {text}"):
             parse_plan(text, cluster.num_gpus)
-    return Question(setting=setting, wish=wish, assumed=tuple(assumed), request=request, calibration=calibration)
+    return Question(scenario=scenario, wish=wish, assumed=tuple(assumed), request=request, calibration=calibration)
 
 
 MXFP8_LEAST_COMPUTE_CAPABILITY = 10.0
@@ -161,16 +162,16 @@ def _calibration(request: Request) -> Calibration:
     return named_calibration(request.calibration)
 
 
-def _check_wish(setting: Setting, wish: Wish) -> None:
+def _check_wish(scenario: Scenario, wish: Wish) -> None:
     """Wishes that no layout can meet: a value both fixed and excluded, a recomputation that model or precision rules out."""
     for key, values in wish.fixed.items():
         if values <= wish.excluded.get(key, frozenset()):
             raise InputError(f"--fix and --exclude together leave no value of {key}; drop one of them")
     fixed = wish.fixed.get("recompute", frozenset())
-    broken = [recompute_rule(setting, option) for option in fixed]
+    broken = [recompute_rule(scenario, option) for option in fixed]
     if fixed and all(broken):
         rule, names = broken[0] or "", " or ".join(sorted(map(str, fixed)))
-        raise InputError(f"--fix recompute={names}: not legal for {setting.model.name}: {rule}, {RULE_TEXT[rule]}")
+        raise InputError(f"--fix recompute={names}: not legal for {scenario.model.name}: {rule}, {RULE_TEXT[rule]}")
 
 
 def _check(request: Request) -> None:

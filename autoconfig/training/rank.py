@@ -23,9 +23,9 @@ from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory
 from autoconfig.specs.layouts import Layouts, middle_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 from autoconfig.training.recompute_options import legal_mask, recompute_options
-from autoconfig.training.rules import Setting
 from autoconfig.training.space import Space, Wish, enumerate_space
 
 ROWS_PER_BLOCK = 8_192
@@ -71,7 +71,7 @@ class NearestMiss:
 class Ranking:
     """Every plan that fits, fastest first; parallel columns."""
 
-    setting: Setting
+    scenario: Scenario
     space: Space
     options: list[Recompute]
     row: Ints
@@ -90,11 +90,11 @@ class Ranking:
 
     def plan(self, position: int) -> TrainPlan:
         """The plan at a position of the columns."""
-        return self.space.layouts.plan(int(self.row[position]), self.options[int(self.option[position])], self.setting.model)
+        return self.space.layouts.plan(int(self.row[position]), self.options[int(self.option[position])], self.scenario.model)
 
     def fit_chances(self) -> Floats:
         """Chance to fit of every plan."""
-        return np.asarray(fit_probability(self.peak_bytes, self.limit_bytes, self.setting.cluster.memory_bytes))
+        return np.asarray(fit_probability(self.peak_bytes, self.limit_bytes, self.scenario.cluster.memory_bytes))
 
 
 @dataclass
@@ -107,25 +107,25 @@ class _Block:
     level: str
 
 
-def rank_plans(setting: Setting, wish: Wish | None = None, margin: float = 0.0) -> Ranking:
+def rank_plans(scenario: Scenario, wish: Wish | None = None, margin: float = 0.0) -> Ranking:
     """The whole ranking for one question. An empty ranking carries the nearest miss."""
     wish, clock = wish or Wish(), _Clock()
     with clock.phase("enumeration"):
-        space = enumerate_space(setting, wish)
+        space = enumerate_space(scenario, wish)
         layouts = space.layouts
-        largest = int(_largest_stage(setting, layouts).max(initial=1))
-        options = recompute_options(setting, wish, largest)
-    blocks = _price_all(setting, layouts, options, margin, clock)
-    miss = None if blocks else _nearest_miss(setting, layouts, options, margin)
-    return _rank(setting, space, options, blocks, miss, clock)
+        largest = int(_largest_stage(scenario, layouts).max(initial=1))
+        options = recompute_options(scenario, wish, largest)
+    blocks = _price_all(scenario, layouts, options, margin, clock)
+    miss = None if blocks else _nearest_miss(scenario, layouts, options, margin)
+    return _rank(scenario, space, options, blocks, miss, clock)
 
 
-def _price_all(setting: Setting, layouts: Layouts, options: list[Recompute], margin: float, clock: _Clock) -> list[_Block]:
+def _price_all(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float, clock: _Clock) -> list[_Block]:
     """Blocks of layouts, priced on a few threads (NumPy releases the interpreter lock); the order does not depend on them."""
     starts = range(0, len(layouts), ROWS_PER_BLOCK)
 
     def price(start: int) -> _Block | None:
-        return _price_block(setting, layouts.take(slice(start, start + ROWS_PER_BLOCK)), start, options, margin, clock)
+        return _price_block(scenario, layouts.take(slice(start, start + ROWS_PER_BLOCK)), start, options, margin, clock)
 
     if len(starts) < 2:
         found = [price(start) for start in starts]
@@ -136,30 +136,30 @@ def _price_all(setting: Setting, layouts: Layouts, options: list[Recompute], mar
 
 
 def _price_block(
-    setting: Setting, part: Layouts, start: int, options: list[Recompute], margin: float, clock: _Clock
+    scenario: Scenario, part: Layouts, start: int, options: list[Recompute], margin: float, clock: _Clock
 ) -> _Block | None:
     """The plans of one block that are legal and fit, priced; None where there is none."""
     with clock.phase("memory"):
-        legal = legal_mask(options, part, setting)
-        memory = _memory(setting, part, options, margin, skip_hopeless=True)
+        legal = legal_mask(options, part, scenario)
+        memory = _memory(scenario, part, options, margin, skip_hopeless=True)
         fits = legal & memory.fits
         rows = np.flatnonzero(fits.any(axis=1))
     if not len(rows):
         return None
     with clock.phase("time"):
-        estimate = _time(setting, part.take(rows), options)
+        estimate = _time(scenario, part.take(rows), options)
         return _collect(rows, fits[rows], estimate, memory, start)
 
 
 def _memory(
-    setting: Setting, layouts: Layouts, options: Sequence[Recompute], margin: float, *, skip_hopeless: bool
+    scenario: Scenario, layouts: Layouts, options: Sequence[Recompute], margin: float, *, skip_hopeless: bool
 ) -> MemoryEstimate:
     return estimate_memory(
-        model=setting.model,
-        cluster=setting.cluster,
-        numerics=setting.numerics,
-        stack=setting.stack,
-        workload=setting.workload,
+        model=scenario.model,
+        cluster=scenario.cluster,
+        numerics=scenario.numerics,
+        stack=scenario.software,
+        workload=scenario.workload,
         layouts=layouts,
         recomputes=options,
         margin=margin,
@@ -167,29 +167,29 @@ def _memory(
     )
 
 
-def _time(setting: Setting, layouts: Layouts, options: Sequence[Recompute]) -> TimeEstimate:
+def _time(scenario: Scenario, layouts: Layouts, options: Sequence[Recompute]) -> TimeEstimate:
     return estimate_step_time(
-        model=setting.model,
-        cluster=setting.cluster,
-        numerics=setting.numerics,
-        stack=setting.stack,
-        workload=setting.workload,
+        model=scenario.model,
+        cluster=scenario.cluster,
+        numerics=scenario.numerics,
+        stack=scenario.software,
+        workload=scenario.workload,
         layouts=layouts,
         recomputes=options,
     )
 
 
-def _largest_stage(setting: Setting, layouts: Layouts) -> Ints:
-    return np.maximum(np.maximum(layouts.first, layouts.last), middle_layers(setting.model, layouts))
+def _largest_stage(scenario: Scenario, layouts: Layouts) -> Ints:
+    return np.maximum(np.maximum(layouts.first, layouts.last), middle_layers(scenario.model, layouts))
 
 
-def _nearest_miss(setting: Setting, layouts: Layouts, options: list[Recompute], margin: float) -> NearestMiss | None:
+def _nearest_miss(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float) -> NearestMiss | None:
     """The legal plan with the smallest excess over its limit; None where nothing is legal."""
     miss: NearestMiss | None = None
     for start in range(0, len(layouts), ROWS_PER_BLOCK):
         part = layouts.take(slice(start, start + ROWS_PER_BLOCK))
-        memory = _memory(setting, part, options, margin, skip_hopeless=False)
-        excess = np.where(legal_mask(options, part, setting), memory.peak_bytes - memory.limit_bytes[:, None], np.inf)
+        memory = _memory(scenario, part, options, margin, skip_hopeless=False)
+        excess = np.where(legal_mask(options, part, scenario), memory.peak_bytes - memory.limit_bytes[:, None], np.inf)
         row, option = divmod(int(np.argmin(excess)), excess.shape[1])
         if np.isfinite(excess[row, option]) and (miss is None or excess[row, option] < miss.peak_bytes - miss.limit_bytes):
             peak, limit = float(memory.peak_bytes[row, option]), float(memory.limit_bytes[row])
@@ -211,7 +211,7 @@ def _collect(rows: Ints, fits: npt.NDArray[np.bool_], estimate: TimeEstimate, me
 
 
 def _rank(
-    setting: Setting,
+    scenario: Scenario,
     space: Space,
     options: list[Recompute],
     blocks: list[_Block],
@@ -228,7 +228,7 @@ def _rank(
         row, option, step, peak, limit = row[order], option[order], step[order], peak[order], limit[order]
         best = first_positions(space.layout_id[row])
     layouts = space.layouts
-    even = layouts.first * layouts.pp == setting.model.num_layers
+    even = layouts.first * layouts.pp == scenario.model.num_layers
     even &= (layouts.pp == 1) | (layouts.last == layouts.first)
     funnel = Funnel(
         enumerated=space.enumerated,
@@ -242,7 +242,7 @@ def _rank(
         seconds_by_phase=clock.phases,
     )
     return Ranking(
-        setting=setting,
+        scenario=scenario,
         space=space,
         options=options,
         row=row,

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB, divisors
 from autoconfig.training.price import PlanReport
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Ranking
-from autoconfig.training.rules import RULE_TEXT, Setting
+from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Space, Wish, axes, enumerate_space
 
 RESOLUTION = 0.06
@@ -76,10 +77,10 @@ def _signed(seconds: float) -> str:
 
 def nothing_legal(question: Question, space: Space) -> InputError:
     """The error for an empty space: what stopped the most layouts, and what to change."""
-    setting, wish = question.setting, question.wish
-    asked = f"{setting.model.name} on {setting.cluster.num_gpus} GPUs with global batch {setting.workload.global_batch_size}"
-    if wish != Wish() and _legal(setting):
-        values = axes(setting)
+    scenario, wish = question.scenario, question.wish
+    asked = f"{scenario.model.name} on {scenario.cluster.num_gpus} GPUs with global batch {scenario.workload.global_batch_size}"
+    if wish != Wish() and _legal(scenario):
+        values = axes(scenario)
         for key, fixed in wish.fixed.items():
             if key in values and not fixed & set(values[key]):
                 allowed = ", ".join(str(int(v)) for v in values[key][:SHOWN_VALUES])
@@ -89,27 +90,27 @@ def nothing_legal(question: Question, space: Space) -> InputError:
         return InputError(f"no legal plan for {asked} is left by --fix, --max and --exclude; loosen one of them")
     reasons = [f"{rule}, {RULE_TEXT[rule]}" for rule in space.rejected_by_rule if rule in RULE_TEXT and rule != "NV001"]
     reason = f"most are stopped by {'; or '.join(reasons[:PARTS_NAMED])}" if reasons else "nothing divides"
-    return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(setting)}")
+    return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(scenario)}")
 
 
-def _legal(setting: Setting) -> bool:
-    return enumerate_space(setting).legal > 0
+def _legal(scenario: Scenario) -> bool:
+    return enumerate_space(scenario).legal > 0
 
 
-def _what_would_be_legal(setting: Setting) -> str:
+def _what_would_be_legal(scenario: Scenario) -> str:
     """The nearest global batch, else the nearest smaller number of whole nodes, that has a legal plan."""
-    gpus, batch = setting.cluster.num_gpus, setting.workload.global_batch_size
-    node = setting.cluster.gpus_per_node
+    gpus, batch = scenario.cluster.num_gpus, scenario.workload.global_batch_size
+    node = scenario.cluster.gpus_per_node
     batches = sorted({max(1, round(batch / part)) * part for part in divisors(gpus)}, key=lambda b: abs(b - batch))
     for wanted in batches[:TRIES]:
         try:
-            workload = replace(setting.workload, global_batch_size=wanted)
+            workload = replace(scenario.workload, global_batch_size=wanted)
         except InputError:  # a batch larger than any
             continue
-        if _legal(replace(setting, workload=workload)):
+        if _legal(replace(scenario, workload=workload)):
             return f"--global-batch-size {wanted}"
     sizes = {2**k // node * node for k in range(gpus.bit_length())} | {gpus // 2**k // node * node for k in range(1, TRIES)}
     for wanted in sorted((n for n in sizes if 0 < n < gpus), reverse=True):
-        if _legal(replace(setting, cluster=replace(setting.cluster, num_gpus=wanted))):
+        if _legal(replace(scenario, cluster=replace(scenario.cluster, num_gpus=wanted))):
             return f"--gpus {wanted}, or --gpus-at-most {gpus}"
     return "another sequence length, or a model whose heads and layers have more divisors"

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from autoconfig.specs.layouts import Layouts, middle_layers
 from autoconfig.specs.recompute import MODULES, NONE, Recompute
-from autoconfig.training.rules import Setting, recompute_fits_layers, recompute_rule
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.rules import recompute_fits_layers, recompute_rule
 from autoconfig.training.space import Wish
 
 MODULES_TOGETHER = 2
@@ -17,16 +18,16 @@ MODULES_TOGETHER = 2
 OUTPUT_DISCARDING = ("layernorm", "mla_up_proj", "moe_act")
 
 
-def recompute_options(setting: Setting, wish: Wish, max_layers: int) -> list[Recompute]:
+def recompute_options(scenario: Scenario, wish: Wish, max_layers: int) -> list[Recompute]:
     """none; selective by one or two modules and by all output-discarding ones; full uniform and block by layer count.
 
     `max_layers` is the largest number of layers on one stage. Counts run 1, 2, 3, 4, then in steps of about a quarter.
     """
     excluded = wish.excluded.get("recompute", frozenset())
     if "recompute" in wish.fixed:
-        return [o for o in sorted(wish.fixed["recompute"] - excluded, key=str) if recompute_rule(setting, o) is None]
+        return [o for o in sorted(wish.fixed["recompute"] - excluded, key=str) if recompute_rule(scenario, o) is None]
     options = [NONE]
-    modules = [m for m in MODULES if recompute_rule(setting, Recompute("selective", (m,))) is None]
+    modules = [m for m in MODULES if recompute_rule(scenario, Recompute("selective", (m,))) is None]
     for size in range(1, MODULES_TOGETHER + 1):
         options += [Recompute("selective", chosen) for chosen in combinations(modules, size)]
     discarding = tuple(m for m in OUTPUT_DISCARDING if m in modules)
@@ -47,12 +48,12 @@ def layer_counts(most: int) -> list[int]:
     return counts
 
 
-def legal_mask(options: list[Recompute], layouts: Layouts, setting: Setting) -> npt.NDArray[np.bool_]:
+def legal_mask(options: list[Recompute], layouts: Layouts, scenario: Scenario) -> npt.NDArray[np.bool_]:
     """[n, R]: the option is legal for the layout (NV111).
 
     A block as large as the chunk is the same as uniform, so it is left out.
     """
-    middle = middle_layers(setting.model, layouts)
+    middle = middle_layers(scenario.model, layouts)
     last = np.where(layouts.pp > 1, layouts.last, layouts.first)
     largest = np.maximum(np.maximum(layouts.first, last), middle)
     chunk = largest // layouts.vpp

@@ -10,10 +10,10 @@ from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
 from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Ranking, rank_plans
-from autoconfig.training.rules import Setting
 from autoconfig.training.space import Wish
 
 GROWTH = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
@@ -43,12 +43,12 @@ def remedies(question: Question) -> list[Remedy]:
     """Changes that make it fit, and savings that alone do not; options that were given already are not repeated."""
     found: list[Remedy] = []
     savings = list(_savings(question))
-    for change, setting, wish in savings:
-        found += _tried(change, setting, wish, question)
+    for change, scenario, wish in savings:
+        found += _tried(change, scenario, wish, question)
     if len(savings) > 1:
-        everything, wish = question.setting, question.wish
-        for _, setting, changed in savings:
-            everything = replace(everything, numerics=_merged(everything, setting, question.setting))
+        everything, wish = question.scenario, question.wish
+        for _, scenario, changed in savings:
+            everything = replace(everything, numerics=_merged(everything, scenario, question.scenario))
             wish = changed if changed is not question.wish else wish
         found += _tried("all of these together", everything, wish, question)
     found += _larger_gpus(question)
@@ -56,43 +56,43 @@ def remedies(question: Question) -> list[Remedy]:
     return found
 
 
-def _merged(so_far: Setting, changed: Setting, original: Setting) -> Numerics:
+def _merged(so_far: Scenario, changed: Scenario, original: Scenario) -> Numerics:
     before, after = vars(original.numerics), vars(changed.numerics)
     return replace(so_far.numerics, **{key: after[key] for key in before if after[key] != before[key]})
 
 
-def _savings(question: Question) -> Iterator[tuple[str, Setting, Wish]]:
-    """(words, setting, wish) of every saving that is not in use yet."""
-    setting, numerics = question.setting, question.setting.numerics
+def _savings(question: Question) -> Iterator[tuple[str, Scenario, Wish]]:
+    """(words, scenario, wish) of every saving that is not in use yet."""
+    scenario, numerics = question.scenario, question.scenario.numerics
     if numerics.peft != "none":
         return
     fixed = question.wish.fixed
     if "offload" not in fixed and fixed.get("dist_opt", {True}) != {False}:
         wish = replace(question.wish, fixed={**fixed, "offload": frozenset({1.0})})
-        yield "optimizer state on the CPU (--fix offload=1)", setting, wish
+        yield "optimizer state on the CPU (--fix offload=1)", scenario, wish
     if numerics.grad_reduce_dtype == "fp32":
-        half = replace(setting, numerics=replace(numerics, grad_reduce_dtype="bf16"))
+        half = replace(scenario, numerics=replace(numerics, grad_reduce_dtype="bf16"))
         yield "gradients in bf16 (--grad-reduce-dtype bf16)", half, question.wish
     if numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32":
-        half = replace(setting, numerics=replace(numerics, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"))
+        half = replace(scenario, numerics=replace(numerics, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"))
         yield "optimizer moments in bf16 (--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16)", half, question.wish
 
 
 def _larger_gpus(question: Question) -> list[Remedy]:
     """The first GPU type with more memory, ascending, on which as many GPUs are enough."""
-    setting = question.setting
+    scenario = question.scenario
     larger = sorted(
-        (gpu for gpu in map(load_gpu, gpu_ids()) if gpu.memory_bytes > setting.cluster.gpu.memory_bytes),
+        (gpu for gpu in map(load_gpu, gpu_ids()) if gpu.memory_bytes > scenario.cluster.gpu.memory_bytes),
         key=lambda gpu: gpu.memory_bytes,
     )
     step = max(1, len(larger) // LARGER_GPUS_TRIED)
     for gpu in larger[step - 1 :: step]:
         try:
-            gpu.peak_flops_per_s(setting.numerics.gemm_precision)
-            changed = replace(setting, cluster=cluster_of(gpu, setting.cluster.num_gpus))
+            gpu.peak_flops_per_s(scenario.numerics.gemm_precision)
+            changed = replace(scenario, cluster=cluster_of(gpu, scenario.cluster.num_gpus))
         except InputError:
             continue
-        tried = _tried(f"{setting.cluster.num_gpus} x {gpu.id} instead (--gpu {gpu.id})", changed, question.wish, question)
+        tried = _tried(f"{scenario.cluster.num_gpus} x {gpu.id} instead (--gpu {gpu.id})", changed, question.wish, question)
         if tried and tried[0].fits:
             return tried
     return []
@@ -100,12 +100,12 @@ def _larger_gpus(question: Question) -> list[Remedy]:
 
 def _more_gpus(question: Question) -> list[Remedy]:
     """The smallest tried multiple of the cluster on which it fits."""
-    setting = question.setting
-    node = setting.cluster.gpus_per_node
+    scenario = question.scenario
+    node = scenario.cluster.gpus_per_node
     for factor in GROWTH:
-        count = -(-int(setting.cluster.num_gpus * factor) // node) * node
+        count = -(-int(scenario.cluster.num_gpus * factor) // node) * node
         try:
-            changed = replace(setting, cluster=replace(setting.cluster, num_gpus=count))
+            changed = replace(scenario, cluster=replace(scenario.cluster, num_gpus=count))
         except InputError:
             return []
         tried = _tried(f"{count} GPUs of the same kind (--gpus {count})", changed, question.wish, question)
@@ -114,9 +114,9 @@ def _more_gpus(question: Question) -> list[Remedy]:
     return []
 
 
-def _tried(change: str, setting: Setting, wish: Wish, question: Question) -> list[Remedy]:
+def _tried(change: str, scenario: Scenario, wish: Wish, question: Question) -> list[Remedy]:
     """The change with its outcome; nothing where it leaves no legal plan."""
-    ranking: Ranking = rank_plans(setting, wish, question.request.memory_margin)
+    ranking: Ranking = rank_plans(scenario, wish, question.request.memory_margin)
     if len(ranking.best):
         return [
             Remedy(

@@ -1,8 +1,8 @@
 """The rules that decide whether Megatron runs a plan, each checked over columns of plans at once.
 
 Ids are those of `autoconfig/data/megatron_constraints.csv`, which says where megatron-core or Megatron-LM enforces each;
-ids starting with AC are ours, with their reason here. A rule is a function of (Setting, columns) that is True where the plan is
-legal; `needs` lists the columns it reads, so that the space can apply it as soon as these exist.
+ids starting with AC are ours, with their reason here. A rule is a function of (Scenario, columns) that is True where the plan
+is legal; `needs` lists the columns it reads, so that the space can apply it as soon as these exist.
 """
 
 from __future__ import annotations
@@ -14,29 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.specs.hardware.cluster import ClusterSpec
-from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.megatron_build import all_biases
-from autoconfig.specs.software.software import SoftwareStack
 
 Mask = npt.NDArray[np.bool_]
 Columns = Mapping[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Everything about a question but the plan."""
-
-    model: ModelSpec
-    cluster: ClusterSpec
-    numerics: Numerics
-    stack: SoftwareStack
-    workload: Workload
-
-
-Check = Callable[[Setting, Columns], Mask]
+Check = Callable[[Scenario, Columns], Mask]
 JUDGED = ("arguments", "config", "groups", "schedule")
 """Refused by megatron-core before a GPU is needed: parsing and validation, TransformerConfig and OptimizerConfig, process
 groups, the pipeline schedule's own checks."""
@@ -76,19 +62,19 @@ def _rule(rule_id: str, needs: str, enforced_in: str, reason: str = "") -> Calla
 
 
 @_rule("NV001", "tp pp cp", "arguments")
-def world_size(s: Setting, c: Columns) -> Mask:
+def world_size(s: Scenario, c: Columns) -> Mask:
     """tp x pp x cp must divide the number of GPUs."""
     return s.cluster.num_gpus % (c["tp"] * c["pp"] * c["cp"]) == 0
 
 
 @_rule("NV013", "tp", "config")
-def heads(s: Setting, c: Columns) -> Mask:
+def heads(s: Scenario, c: Columns) -> Mask:
     """num_attention_heads must be a multiple of tp."""
     return s.model.num_attention_heads % c["tp"] == 0
 
 
 @_rule("NV014", "tp", "config")
-def query_groups(s: Setting, c: Columns) -> Mask:
+def query_groups(s: Scenario, c: Columns) -> Mask:
     """num_query_groups must be a multiple of tp, or tp a multiple of num_query_groups."""
     if s.model.multi_latent_attention:
         return np.ones(len(c["tp"]), bool)
@@ -102,7 +88,7 @@ def query_groups(s: Setting, c: Columns) -> Mask:
     "kernels",
     "the column- and row-parallel layers divide when they are built on the GPU, in Transformer Engine's code",
 )
-def ffn_width(s: Setting, c: Columns) -> Mask:
+def ffn_width(s: Scenario, c: Columns) -> Mask:
     """ffn_hidden_size must be a multiple of tp, moe_ffn_hidden_size of etp."""
     model = s.model
     ok = np.ones(len(c["tp"]), bool)
@@ -115,13 +101,13 @@ def ffn_width(s: Setting, c: Columns) -> Mask:
 
 
 @_rule("NV026", "pp", "arguments")
-def stages_have_layers(s: Setting, c: Columns) -> Mask:
+def stages_have_layers(s: Scenario, c: Columns) -> Mask:
     """Every pipeline stage needs a layer."""
     return c["pp"] <= s.model.num_layers
 
 
 @_rule("NV053", "cp", "arguments")
-def context_parallel_length(s: Setting, c: Columns) -> Mask:
+def context_parallel_length(s: Scenario, c: Columns) -> Mask:
     """seq_length must be a multiple of 2 x cp where cp is above 1."""
     return (c["cp"] == 1) | (s.workload.seq_length % (2 * c["cp"]) == 0)
 
@@ -132,9 +118,9 @@ def context_parallel_length(s: Setting, c: Columns) -> Mask:
     "run time",
     "the local attention asserts it when the layer is built; arguments and config do not look at the layer's kind",
 )
-def context_parallel_kernel(s: Setting, c: Columns) -> Mask:
+def context_parallel_kernel(s: Scenario, c: Columns) -> Mask:
     """Context parallelism needs Transformer Engine's attention."""
-    return (c["cp"] == 1) | s.stack.supports_context_parallel
+    return (c["cp"] == 1) | s.software.supports_context_parallel
 
 
 @_rule(
@@ -144,7 +130,7 @@ def context_parallel_kernel(s: Setting, c: Columns) -> Mask:
     "Megatron-LM switches sequence parallelism off and runs, so a plan that says sp=1 would not be what runs; megatron-core's "
     "config refuses it where it is built directly (model_parallel_config.py)",
 )
-def sequence_parallel(s: Setting, c: Columns) -> Mask:
+def sequence_parallel(s: Scenario, c: Columns) -> Mask:
     """Sequence parallelism needs tp above 1."""
     return ~c["sp"] | (c["tp"] > 1)
 
@@ -152,49 +138,49 @@ def sequence_parallel(s: Setting, c: Columns) -> Mask:
 @_rule(
     "AC001", "sp tp cp", "kernels", "the reduce-scatter along the sequence needs equal shards; it fails in the first forward"
 )
-def sequence_parallel_length(s: Setting, c: Columns) -> Mask:
+def sequence_parallel_length(s: Scenario, c: Columns) -> Mask:
     """Sequence parallelism needs seq_length / cp to be a multiple of tp (reduce-scatter along the sequence)."""
     return ~c["sp"] | (s.workload.seq_length % (c["tp"] * c["cp"]) == 0)
 
 
 @_rule("AC002", "sp", "nowhere", "the flag came with Megatron-LM of 2022; today's parser knows it whatever stack is priced")
-def sequence_parallel_support(s: Setting, c: Columns) -> Mask:
+def sequence_parallel_support(s: Scenario, c: Columns) -> Mask:
     """This software stack has no sequence parallelism."""
-    return ~c["sp"] | s.stack.supports_sequence_parallel
+    return ~c["sp"] | s.software.supports_sequence_parallel
 
 
 @_rule("NV061", "ep", "arguments")
-def experts(s: Setting, c: Columns) -> Mask:
+def experts(s: Scenario, c: Columns) -> Mask:
     """Ep above 1 needs experts, and num_moe_experts must be a multiple of ep."""
     return (c["ep"] == 1) | ((s.model.num_moe_experts or 1) % c["ep"] == 0)
 
 
 @_rule("AC003", "etp", "nowhere", "Megatron-LM ignores the size without experts; a plan that says etp=2 would not be what runs")
-def expert_tensor_parallel(s: Setting, c: Columns) -> Mask:
+def expert_tensor_parallel(s: Scenario, c: Columns) -> Mask:
     """etp above 1 needs experts."""
     return (c["etp"] == 1) | s.model.is_moe
 
 
 @_rule("NV002", "etp ep pp", "groups")
-def expert_world_size(s: Setting, c: Columns) -> Mask:
+def expert_world_size(s: Scenario, c: Columns) -> Mask:
     """etp x ep x pp must divide the number of GPUs."""
     return s.cluster.num_gpus % (c["etp"] * c["ep"] * c["pp"]) == 0
 
 
 @_rule("NV062", "etp", "config")
-def expert_bias(s: Setting, c: Columns) -> Mask:
+def expert_bias(s: Scenario, c: Columns) -> Mask:
     """Expert tensor parallelism needs experts without biases."""
     return (c["etp"] == 1) | (not (s.model.is_moe and (s.model.moe_expert_bias or s.model.add_bias_linear)))
 
 
 @_rule("NV048", "sp tp", "run time", "the MoE layer raises in its first training forward; before that there is a warning")
-def experts_need_sequence_parallel(s: Setting, c: Columns) -> Mask:
+def experts_need_sequence_parallel(s: Scenario, c: Columns) -> Mask:
     """A mixture of experts with tp above 1 needs sequence parallelism."""
     return c["sp"] | (c["tp"] == 1) | (not s.model.is_moe)
 
 
 @_rule("NV024", "pp first last", "arguments", "even stages in the arguments, first and last stage in the config")
-def layer_split(s: Setting, c: Columns) -> Mask:
+def layer_split(s: Scenario, c: Columns) -> Mask:
     """The layers must divide over the stages that first and last leave."""
     between = np.maximum(c["pp"] - 2, 0)
     rest = s.model.num_layers - c["first"] - np.where(c["pp"] > 1, c["last"], 0)
@@ -203,13 +189,13 @@ def layer_split(s: Setting, c: Columns) -> Mask:
 
 
 @_rule("NV040", "vpp pp", "arguments")
-def interleaving(s: Setting, c: Columns) -> Mask:
+def interleaving(s: Scenario, c: Columns) -> Mask:
     """Virtual pipeline stages need pp above 1."""
     return (c["vpp"] == 1) | (c["pp"] > 1)
 
 
 @_rule("NV044", "vpp pp first last", "config", "get_num_layers_to_build asserts it when a stage's layers are counted")
-def chunk_layers(s: Setting, c: Columns) -> Mask:
+def chunk_layers(s: Scenario, c: Columns) -> Mask:
     """The layers of every stage must be a multiple of vpp."""
     between = np.maximum(c["pp"] - 2, 1)
     middle = np.where(c["pp"] > 2, (s.model.num_layers - c["first"] - c["last"]) // between, c["first"])
@@ -218,58 +204,58 @@ def chunk_layers(s: Setting, c: Columns) -> Mask:
 
 
 @_rule("NV007", "mbs dp", "arguments", "the evaluation batch in validate_args, then the micro-batch calculator")
-def batch(s: Setting, c: Columns) -> Mask:
+def batch(s: Scenario, c: Columns) -> Mask:
     """global_batch_size must be a multiple of mbs x dp."""
     return s.workload.global_batch_size % (c["mbs"] * c["dp"]) == 0
 
 
 @_rule("NV041", "vpp pp mbs dp", "schedule")
-def interleaved_microbatches(s: Setting, c: Columns) -> Mask:
+def interleaved_microbatches(s: Scenario, c: Columns) -> Mask:
     """Interleaving needs at least pp micro-batches."""
     return (c["vpp"] == 1) | (s.workload.global_batch_size // (c["mbs"] * c["dp"]) >= c["pp"])
 
 
 @_rule("NV042", "vpp pp mbs dp", "schedule")
-def interleaved_groups(s: Setting, c: Columns) -> Mask:
+def interleaved_groups(s: Scenario, c: Columns) -> Mask:
     """Interleaving needs the number of micro-batches to be a multiple of pp."""
     return (c["vpp"] == 1) | (s.workload.global_batch_size // (c["mbs"] * c["dp"]) % c["pp"] == 0)
 
 
 @_rule("NV100", "fsdp pp ep dist_opt", "arguments")
-def fsdp(s: Setting, c: Columns) -> Mask:
+def fsdp(s: Scenario, c: Columns) -> Mask:
     """FSDP (fsdp 2 or 3) needs pp 1, ep 1, no distributed optimizer, no fp16 and an output layer of its own."""
-    tied = not (s.model.untie_embeddings_and_output_weights or s.stack.supports_fsdp_with_tied_embeddings)
+    tied = not (s.model.untie_embeddings_and_output_weights or s.software.supports_fsdp_with_tied_embeddings)
     possible = not tied and s.numerics.precision != "fp16"
     return (c["fsdp"] == 0) | ((c["pp"] == 1) & (c["ep"] == 1) & ~c["dist_opt"] & possible)
 
 
 @_rule("AC009", "fsdp", "nowhere", "what a software stack has is ours to know")
-def fsdp_support(s: Setting, c: Columns) -> Mask:
+def fsdp_support(s: Scenario, c: Columns) -> Mask:
     """This software stack has no FSDP."""
-    return (c["fsdp"] == 0) | s.stack.supports_fsdp
+    return (c["fsdp"] == 0) | s.software.supports_fsdp
 
 
 @_rule("NV130", "fsdp dist_opt", "arguments")
-def fp8_param_gather(s: Setting, c: Columns) -> Mask:
+def fp8_param_gather(s: Scenario, c: Columns) -> Mask:
     """fp8_param_gather needs the distributed optimizer or FSDP."""
     return (c["fsdp"] > 0) | c["dist_opt"] | (not s.numerics.fp8_param_gather)
 
 
 @_rule("NV094", "offload dist_opt", "config")
-def offload(s: Setting, c: Columns) -> Mask:
+def offload(s: Scenario, c: Columns) -> Mask:
     """Optimizer offload needs the distributed optimizer, and with fp8_param_gather the delayed recipe."""
     possible = not s.numerics.fp8_param_gather or s.numerics.fp8_recipe == "delayed"
     return (c["offload"] == 0) | (c["dist_opt"] & possible)
 
 
 @_rule("AC008", "dist_opt", "nowhere", "what a software stack has is ours to know")
-def distributed_optimizer_support(s: Setting, c: Columns) -> Mask:
+def distributed_optimizer_support(s: Scenario, c: Columns) -> Mask:
     """This software stack has no distributed optimizer (dist_opt=0)."""
-    return ~c["dist_opt"] | s.stack.supports_distributed_optimizer
+    return ~c["dist_opt"] | s.software.supports_distributed_optimizer
 
 
 @_rule("NV092", "fsdp dist_opt", "config", "OptimizerConfig, built before the model")
-def precision_aware(s: Setting, c: Columns) -> Mask:
+def precision_aware(s: Scenario, c: Columns) -> Mask:
     """Optimizer types other than fp32 need the distributed optimizer."""
     n = s.numerics
     plain = (n.main_params_dtype, n.exp_avg_dtype, n.exp_avg_sq_dtype) == ("fp32",) * 3 and not n.store_param_remainders
@@ -356,17 +342,21 @@ JUDGED_RULES = frozenset(rule.id for rule in ALL_RULES if rule.enforced_in in JU
 """Rules that the real megatron-core enforces before a GPU is needed: `make judge` holds us to them both ways."""
 
 
-def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
+def recompute_rule(scenario: Scenario, recompute: Recompute) -> str | None:
     """The rule that forbids these modules for this model and precision, whatever the layout; None when legal."""
-    model, modules = setting.model, set(recompute.modules)
-    own = setting.stack.recomputes_by_operator
+    model, modules = scenario.model, set(recompute.modules)
+    own = scenario.software.recomputes_by_operator
     if modules and (recompute.by_operator != own or (own and len(modules) > 1)):
         return "AC012"
     if "mla_up_proj" in modules and not model.multi_latent_attention:
         return "NV115"
     if "moe_act" in modules and not model.is_moe:
         return "NV114"
-    if modules & {"moe_act", "layernorm"} and setting.numerics.precision == "fp8" and setting.numerics.fp8_recipe == "delayed":
+    if (
+        modules & {"moe_act", "layernorm"}
+        and scenario.numerics.precision == "fp8"
+        and scenario.numerics.fp8_recipe == "delayed"
+    ):
         return "NV118"
     if modules & {"moe", "shared_experts"} and not model.is_moe:
         return "AC006"
@@ -374,11 +364,11 @@ def recompute_rule(setting: Setting, recompute: Recompute) -> str | None:
         return "AC006"
     if "mlp" in modules and 0 not in model.moe_pattern:
         return "AC004"
-    if "mlp" in modules and all_biases(model) and not setting.stack.supports_mlp_recompute_with_biases:
+    if "mlp" in modules and all_biases(model) and not scenario.software.supports_mlp_recompute_with_biases:
         return "AC011"
     if model.mtp_num_layers and recompute.method == "uniform" and recompute.num_layers > 1:
         return "NV121"
-    return "AC010" if modules and not setting.stack.supports_selective_recompute else None
+    return "AC010" if modules and not scenario.software.supports_selective_recompute else None
 
 
 def recompute_fits_layers(recompute: Recompute, chunk_layers: npt.NDArray[Any], stage_layers: npt.NDArray[Any]) -> Mask:

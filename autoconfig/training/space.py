@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import divisors
-from autoconfig.training.rules import RULES, Rule, Setting
+from autoconfig.training.rules import RULES, Rule
 
 Ints = npt.NDArray[np.int64]
 LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", "first", "last"), ("mbs",))
@@ -109,9 +110,9 @@ def stage_splits(num_layers: int, pp: int) -> list[tuple[int, int, int]]:
     return splits
 
 
-def axes(setting: Setting) -> dict[str, list[Any]]:
+def axes(scenario: Scenario) -> dict[str, list[Any]]:
     """Values of every axis but the stage splits."""
-    gpus, model = setting.cluster.num_gpus, setting.model
+    gpus, model = scenario.cluster.num_gpus, scenario.model
     return {
         "tp": divisors(gpus),
         "pp": divisors(gpus),
@@ -119,20 +120,24 @@ def axes(setting: Setting) -> dict[str, list[Any]]:
         "sp": [False, True],
         "ep": divisors(model.num_moe_experts) if model.num_moe_experts else [1],
         "etp": divisors(gpus) if model.is_moe else [1],
-        "mbs": divisors(setting.workload.global_batch_size),
+        "mbs": divisors(scenario.workload.global_batch_size),
     }
 
 
-def search_bounds(setting: Setting, wish: Wish) -> dict[str, int]:
+def search_bounds(scenario: Scenario, wish: Wish) -> dict[str, int]:
     """Largest tp, etp and cp that are searched; none for a key that the caller fixes or caps.
 
     Tensor parallelism stays inside a node or link domain; a rank keeps at least two tiles of an expert's width, and its two
     context-parallel chunks hold an attention tile each.
     Beyond, plans are legal and can be named with --include or --fix, but are never worth searching.
     """
-    inside = max(setting.cluster.link_domain_size, setting.cluster.gpus_per_node, USUAL_NODE_SIZE)
-    tiles = max(1, setting.model.moe_ffn_hidden_size // LEAST_EXPERT_WIDTH)
-    bounds = {"tp": inside, "etp": min(inside, tiles), "cp": max(1, setting.workload.seq_length // (2 * ATTENTION_TILE_TOKENS))}
+    inside = max(scenario.cluster.link_domain_size, scenario.cluster.gpus_per_node, USUAL_NODE_SIZE)
+    tiles = max(1, scenario.model.moe_ffn_hidden_size // LEAST_EXPERT_WIDTH)
+    bounds = {
+        "tp": inside,
+        "etp": min(inside, tiles),
+        "cp": max(1, scenario.workload.seq_length // (2 * ATTENTION_TILE_TOKENS)),
+    }
     return {key: most for key, most in bounds.items() if key not in wish.fixed and key not in wish.at_most}
 
 
@@ -155,15 +160,16 @@ def sharding_choices(wish: Wish, default_dist_opt: bool) -> list[tuple[bool, int
     return choices
 
 
-def enumerate_space(setting: Setting, wish: Wish | None = None) -> Space:
+def enumerate_space(scenario: Scenario, wish: Wish | None = None) -> Space:
     """Walk the grid. An empty space is a Space with legal = 0. Raises InputError where the grid is too large to hold."""
     wish = wish or Wish()
-    values = axes(setting)
+    values = axes(scenario)
     splits = {
-        pp: stage_splits(setting.model.num_layers, pp) if pp <= setting.model.num_layers else [(1, 1, 1)] for pp in values["pp"]
+        pp: stage_splits(scenario.model.num_layers, pp) if pp <= scenario.model.num_layers else [(1, 1, 1)]
+        for pp in values["pp"]
     }
     below = _sizes_below(values)
-    bounds = search_bounds(setting, wish)
+    bounds = search_bounds(scenario, wish)
     rejected: dict[str, int] = {}
     level = _Level(columns={})
     done: set[str] = set()
@@ -171,21 +177,21 @@ def enumerate_space(setting: Setting, wish: Wish | None = None) -> Space:
         level = _expand(level, keys, values, splits)
         done |= set(keys)
         if "mbs" in keys:
-            level = _derive_dp(level, setting, wish, rejected)
+            level = _derive_dp(level, scenario, wish, rejected)
         rules = [rule for rule in RULES if set(rule.needs) <= done | {"dp"} and set(rule.needs) & set(keys)]
         for rule in rules:
             level = _filter(
                 level,
                 below[number] * _split_counts(level, splits, number),
-                [(rule.id, rule.legal(setting, level.columns))],
+                [(rule.id, rule.legal(scenario, level.columns))],
                 rejected,
             )
         checks = [("wish", wish.allows(k, level.columns[k])) for k in keys]
         checks += [(f"{k} beyond search bounds", level.columns[k] <= bounds[k]) for k in keys if k in bounds]
         level = _filter(level, below[number] * _split_counts(level, splits, number), checks, rejected)
     enumerated = sum(len(splits[pp]) for pp in values["pp"]) * len(values["tp"]) * len(values["cp"]) * below[0]
-    choices = sharding_choices(wish, setting.stack.supports_distributed_optimizer)
-    return _with_sharding(level, setting, choices, enumerated, rejected)
+    choices = sharding_choices(wish, scenario.software.supports_distributed_optimizer)
+    return _with_sharding(level, scenario, choices, enumerated, rejected)
 
 
 def _sizes_below(values: Mapping[str, Sequence[Any]]) -> list[int]:
@@ -268,15 +274,15 @@ def _filter(
     return level if keep.all() else _Level({key: column[keep] for key, column in level.columns.items()})
 
 
-def _derive_dp(level: _Level, setting: Setting, wish: Wish, rejected: dict[str, int]) -> _Level:
+def _derive_dp(level: _Level, scenario: Scenario, wish: Wish, rejected: dict[str, int]) -> _Level:
     columns = level.columns
-    dp = setting.cluster.num_gpus // (columns["tp"] * columns["pp"] * columns["cp"])
+    dp = scenario.cluster.num_gpus // (columns["tp"] * columns["pp"] * columns["cp"])
     level = _Level({**columns, "dp": dp})
     return _filter(level, np.ones(len(level), np.int64), [("wish", wish.allows("dp", dp))], rejected)
 
 
 def _with_sharding(
-    level: _Level, setting: Setting, choices: Sequence[tuple[bool, int, float]], enumerated: int, rejected: dict[str, int]
+    level: _Level, scenario: Scenario, choices: Sequence[tuple[bool, int, float]], enumerated: int, rejected: dict[str, int]
 ) -> Space:
     rules: list[Rule] = [rule for rule in RULES if set(rule.needs) & {"fsdp", "dist_opt", "offload"}]
     rows, ids, columns_list = len(level), [], []
@@ -285,7 +291,7 @@ def _with_sharding(
         columns = {**level.columns, **extra}
         ok = np.ones(rows, bool)
         for rule in rules:
-            ok &= rule.legal(setting, columns)
+            ok &= rule.legal(scenario, columns)
         ids.append(np.flatnonzero(ok))
         columns_list.append({key: column[ok] for key, column in columns.items()})
     merged = {key: np.concatenate([c[key] for c in columns_list]) for key in columns_list[0]} if columns_list else {}
@@ -297,9 +303,9 @@ def _with_sharding(
     dropped = rows - len(legal_ids)
     if dropped:
         rejected["NV100"] = rejected.get("NV100", 0) + dropped
-    batch = setting.workload.global_batch_size
+    batch = scenario.workload.global_batch_size
     layouts = Layouts(**merged, num_microbatches=batch // (merged["mbs"] * merged["dp"]))
-    even = (level.columns["first"] * level.columns["pp"] == setting.model.num_layers) & (
+    even = (level.columns["first"] * level.columns["pp"] == scenario.model.num_layers) & (
         level.columns["last"] == level.columns["first"]
     )
     return Space(

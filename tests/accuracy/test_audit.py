@@ -117,7 +117,7 @@ def test_adapters_need_less_memory_than_training_all_weights():
             rows_named("llama31_8b_peft_1gpu_h100_bf16_config", "llama31_8b_sft_2gpu_h100_bf16_config"), key=lambda r: r["gpus"]
         )
     )
-    assert peft.setting.numerics.peft == "lora" and full.setting.numerics.peft == "none"
+    assert peft.scenario.numerics.peft == "lora" and full.scenario.numerics.peft == "none"
     audit = audit_rows(rows_named("llama31_8b_peft_1gpu_h100_bf16_config", "llama31_8b_sft_2gpu_h100_bf16_config"), quick=True)
     verdicts = {recipe.row["task"]: recipe for recipe in audit.recipes}
     assert verdicts["peft"].verdict == FITS and verdicts["sft"].verdict == DOES_NOT_FIT

@@ -26,14 +26,14 @@ NOT_DESCRIBED = {
 
 
 def estimate(case: Case, *, detail: bool = False) -> MemoryEstimate:
-    setting = case.setting
+    scenario = case.scenario
     return estimate_memory(
-        model=setting.model,
-        cluster=setting.cluster,
-        numerics=setting.numerics,
-        stack=setting.stack,
-        workload=setting.workload,
-        layouts=layouts_of([case.plan], setting.model, setting.workload.global_batch_size),
+        model=scenario.model,
+        cluster=scenario.cluster,
+        numerics=scenario.numerics,
+        stack=scenario.software,
+        workload=scenario.workload,
+        layouts=layouts_of([case.plan], scenario.model, scenario.workload.global_batch_size),
         recomputes=[case.plan.recompute],
         detail=detail,
     )
@@ -126,7 +126,7 @@ def test_no_plan_that_ran_is_called_impossible() -> None:
             found = estimate(case)
         except InputError:
             continue
-        if total_parameters(case.setting.model) <= 1e9:
+        if total_parameters(case.scenario.model) <= 1e9:
             continue
         checked += 1
         if not bool(found.fits[0, 0]):
@@ -143,7 +143,7 @@ def test_nvidia_runs_called_impossible_are_few() -> None:
     cases = [case for case, _ in nvidia_cases()]
     refused = [case for case in cases if not bool(estimate(case).fits[0, 0])]
     for case in refused:
-        print(f"{case.setting.model.name} on {case.setting.cluster.num_gpus} x {case.setting.cluster.gpu.name}: {case.plan}")
+        print(f"{case.scenario.model.name} on {case.scenario.cluster.num_gpus} x {case.scenario.cluster.gpu.name}: {case.plan}")
     print(f"{len(refused)} of {len(cases)} runs called impossible")
     assert len(cases) > 100
     assert len(refused) / len(cases) <= 0.13
@@ -157,5 +157,5 @@ def test_a_stack_may_save_gathered_inputs_and_hold_old_logits() -> None:
     tokens = int(row["mbs"]) * int(row["seq"])
     assert found.parts["retained_logits"][0, 0, -1] == 4.0 * tokens * 128_000
     assert found.parts["retained_logits"][0, 0, 0] == 0.0
-    layers_in_flight = case.setting.model.num_layers / 2 * 2
-    assert found.parts["norm_outputs"][0, 0, 0] == layers_in_flight * 2 * 2 * tokens * case.setting.model.hidden_size
+    layers_in_flight = case.scenario.model.num_layers / 2 * 2
+    assert found.parts["norm_outputs"][0, 0, 0] == layers_in_flight * 2 * 2 * tokens * case.scenario.model.hidden_size

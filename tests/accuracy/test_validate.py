@@ -55,7 +55,7 @@ def test_constants_have_not_seen_what_is_left_out() -> None:
     constants = Constants("model")
     for run in published_runs().runs:
         if useful_for_calibration(run):
-            seen = {i for e in constants.of(run.case.source, run.case.setting.model.name).entries for i in e.rows}
+            seen = {i for e in constants.of(run.case.source, run.case.scenario.model.name).entries for i in e.rows}
             assert run.case.id not in seen
     nvidia = constants.of("NVIDIA B200 dense FP8", "llama3-70b")
     assert not any("LLAMA3_70B" in row for entry in nvidia.entries for row in entry.rows)
@@ -111,7 +111,7 @@ def test_in_sample_figures_are_not_judged() -> None:
 
 
 def test_changed_copies_of_a_model_leave_with_it() -> None:
-    names = {run.case.setting.model.name for run in published_runs().runs if run.case.source.startswith("NVIDIA ")}
+    names = {run.case.scenario.model.name for run in published_runs().runs if run.case.source.startswith("NVIDIA ")}
     assert {"deepseek-v3", "deepseek-v3*"} <= names
     for name in ("deepseek-v3", "deepseek-v3*"):
         seen = {row for entry in Constants("model").of("NVIDIA B200 MoE FP8", name).entries for row in entry.rows}
@@ -186,7 +186,7 @@ def after_three_own_runs(rows: list[Predicted], bands: dict[str, Band], seed: in
     """(inside, what three own runs change in the half-width) of the other rows of a source."""
     seen = [observe(p.run) for p in rows]
     pick = set(np.random.default_rng(seed).choice(len(rows), 3, replace=False).tolist())
-    base = Constants("source").of(rows[0].source, rows[0].run.case.setting.model.name)
+    base = Constants("source").of(rows[0].source, rows[0].run.case.scenario.model.name)
     mine = refine(base, [seen[i] for i in pick], "mine")
     found = []
     for i, (row, run) in enumerate(zip(rows, seen, strict=True)):
@@ -237,7 +237,7 @@ def test_decisions() -> None:
 def test_what_recipes_set_beside_the_printed_plan_is_said() -> None:
     said = {}
     for run in published_runs().runs:
-        if run.case.source.startswith("NVIDIA ") and (text := not_printed(run.case.setting, run.case.plan)):
+        if run.case.source.startswith("NVIDIA ") and (text := not_printed(run.case.scenario, run.case.plan)):
             said[run.case.id] = text
             print(run.case.id, run.case.plan, text)
     assert any("cpu_offloading_num_layers=95" in text and "405B" in name for name, text in said.items())

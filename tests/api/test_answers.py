@@ -76,8 +76,8 @@ def test_the_timeline_is_that_of_the_application(http):
     body = {key: value for key, value in QUESTION.items() if key not in ("fix", "top")}
     found = http.post("/v1/timeline", json={**body, "plan": plan}).json()
     explanation = explain(Request(**body), plan, binds=False)
-    setting, operators = explanation.question.setting, explanation.operators
-    drawn = timeline(setting, explanation.included.plan, operators)
+    scenario, operators = explanation.question.scenario, explanation.operators
+    drawn = timeline(scenario, explanation.included.plan, operators)
     assert found["bubble_share"] == drawn.bubble_share and found["short"] == str(explanation.included.plan)
     for stage in found["stages"]:
         assert len({tuple(piece[:3]) for piece in stage["work"]}) == 2 * 2 * found["shown_microbatches"] == len(stage["work"])
@@ -88,8 +88,8 @@ def test_the_timeline_is_that_of_the_application(http):
         row.forward_seconds for row in operators if row.formula == "tp_communication_seconds" and row.layer != "head"
     )
     embedding = sum(row.forward_seconds for row in operators if row.layer == "embedding" and "communication" in row.operator)
-    layers = setting.model.num_layers // 16
-    factor = setting.stack.time.step_factor
+    layers = scenario.model.num_layers // 16
+    factor = scenario.software.time.step_factor
     assert first["forward_communication_seconds"] == pytest.approx(factor * layers * (per_layer - embedding))
     refused = http.post("/v1/timeline", json={**body, "plan": "tp=8,pp=7"})
     assert refused.status_code == 422 and "nearest legal" in refused.json()["detail"]

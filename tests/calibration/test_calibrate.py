@@ -46,7 +46,7 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
 def mean_error(rows: list[dict[str, str]], name: str | None) -> float:
     calibration = named_calibration(name)
     cases = [read_case(row) for row in rows]
-    found = [predicted_seconds(case, calibrated(case.setting, calibration).stack) for case in cases]
+    found = [predicted_seconds(case, calibrated(case.scenario, calibration).stack) for case in cases]
     return float(np.mean([abs(p / float(row["metric_step_s"]) - 1) for p, row in zip(found, rows, strict=True)]))
 
 
@@ -70,14 +70,14 @@ def test_undetermined_factors_stay_and_are_named(tmp_path: Path) -> None:
     kept = [name for name in NAMES if name not in entry.determined]
     assert "moe" in kept
     assert entry.factors.moe == 1.0
-    setting = calibrated(read_case(ROWS[3]).setting, found)
-    text = confidence_of(setting, 1.0, 1.0, found).calibrated_on
+    scenario = calibrated(read_case(ROWS[3]).scenario, found)
+    text = confidence_of(scenario, 1.0, 1.0, found).calibrated_on
     assert found.version in text and "not determined" in text
     assert all(name in text for name in kept if name != "moe")
 
 
 def width(found: Calibration) -> float:
-    confidence = confidence_of(read_case(ROWS[4]).setting, 1.0, 1.0, found)
+    confidence = confidence_of(read_case(ROWS[4]).scenario, 1.0, 1.0, found)
     return math.log(confidence.step_seconds_p95 / confidence.step_seconds_p5)
 
 
@@ -97,12 +97,12 @@ def test_own_runs_narrow_the_band_as_far_as_they_agree(tmp_path: Path) -> None:
 
 def test_own_runs_say_nothing_of_other_software(tmp_path: Path) -> None:
     mine, _ = calibrate_file(write(tmp_path / "runs.csv", as_measured(ROWS)[:8]))
-    setting = read_case(ROWS[4]).setting
-    child = replace(setting, stack=replace(setting.stack, generation="gpt-neox"))
-    assert own_runs(setting, mine) is not None
+    scenario = read_case(ROWS[4]).scenario
+    child = replace(scenario, stack=replace(scenario.software, generation="gpt-neox"))
+    assert own_runs(scenario, mine) is not None
     assert mine.entry_for(child.cluster.gpu, "gpt-neox") is not None
     assert own_runs(child, mine) is None
-    assert own_runs(understand(Request(model="mixtral-8x7b", gpus=64, gpu="a100-80gb")).setting, mine) is None
+    assert own_runs(understand(Request(model="mixtral-8x7b", gpus=64, gpu="a100-80gb")).scenario, mine) is None
 
 
 @pytest.mark.parametrize("own", [
@@ -214,8 +214,8 @@ def test_a_misspelt_column_is_named(autoconfig: SimpleNamespace, tmp_path: Path)
 
 def test_a_step_time_and_tokens_that_agree_are_used(tmp_path: Path) -> None:
     row = as_measured(ROWS)[0]
-    setting = read_case(row).setting
-    rate = setting.workload.tokens_per_step / float(row["metric_step_s"]) / setting.cluster.num_gpus
+    scenario = read_case(row).scenario
+    rate = scenario.workload.tokens_per_step / float(row["metric_step_s"]) / scenario.cluster.num_gpus
     for factor in (1.05, 0.95):
         rows = [row | {"metric_tokens_per_s_per_gpu": f"{factor * rate:.6g}"}]
         assert calibrate_file(write(tmp_path / "runs.csv", rows))[1] == 1
@@ -263,7 +263,7 @@ def test_the_shipped_bands_are_fresh() -> None:
 ])  # fmt: skip
 def test_confidence_classes(model: str, gpu: str, gpus: int, cp: int, software: str, level: str) -> None:
     question = understand(Request(model=model, gpus=gpus, gpu=gpu, software=software))
-    assert confidence_class(question.setting, question.calibration, cp) == level
+    assert confidence_class(question.scenario, question.calibration, cp) == level
     assert level in CLASSES
     band = band_of(level, shipped_bands())
     assert 0.2 < band.p5 < 1 < band.p95 < 5

@@ -62,9 +62,9 @@ def test_1f1b_keeps_as_many_micro_batches_as_stages_follow(stage, in_flight):
 def test_stages_take_what_the_step_says(model, plan):
     """m times the longest stage and the bubble of the drawn step come from the same operators as the step's own time."""
     explanation = explain(Request(model=model, gpus=1024, gpu="h100"), plan, binds=False)
-    setting, report = explanation.question.setting, explanation.included.report
-    drawn = timeline(setting, report.plan, explanation.operators)
-    seconds = chunk_seconds(setting, report.plan, explanation.operators)
+    scenario, report = explanation.question.scenario, explanation.included.report
+    drawn = timeline(scenario, report.plan, explanation.operators)
+    seconds = chunk_seconds(scenario, report.plan, explanation.operators)
     longest = max(sum(fore + back for fore, back in chunks) for chunks in seconds)
     parts = report.time_parts
     compute = drawn.num_microbatches * longest

@@ -37,7 +37,7 @@ def test_an_exported_script_trains_three_steps(tmp_path, model, architecture, te
             architecture=architecture, numerics={"precision": precision},
         )
     )  # fmt: skip
-    write_export(tmp_path, export_texts(question.setting, parse_plan(text, 2), None, "megatron"))
+    write_export(tmp_path, export_texts(question.scenario, parse_plan(text, 2), None, "megatron"))
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

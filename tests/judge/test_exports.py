@@ -68,17 +68,17 @@ EXPORTS = {
 def written(name, folder):
     model, gpus, gpu, text, numerics = EXPORTS[name]
     question = understand(Request(model=model, gpus=gpus, gpu=gpu, numerics=numerics))
-    setting = question.setting
-    plan = parse_plan(text, gpus) if text else rank_plans(setting, question.wish, 0.0).plan(0)
-    write_export(folder, export_texts(setting, plan, report_plan(setting, plan), "megatron"))
-    return setting, plan
+    scenario = question.scenario
+    plan = parse_plan(text, gpus) if text else rank_plans(scenario, question.wish, 0.0).plan(0)
+    write_export(folder, export_texts(scenario, plan, report_plan(scenario, plan), "megatron"))
+    return scenario, plan
 
 
 @pytest.mark.parametrize("script", [TORCHRUN_SCRIPT, SBATCH_SCRIPT])
 @pytest.mark.parametrize("name", EXPORTS)
 def test_every_exported_script_passes_the_judge(judge, tmp_path, name, script):
-    setting, plan = written(name, tmp_path)
-    cluster = setting.cluster
+    scenario, plan = written(name, tmp_path)
+    cluster = scenario.cluster
     subprocess.run(["bash", "-n", tmp_path / script], check=True, timeout=30)
     subprocess.run([Path(sys.executable).parent / "shellcheck", tmp_path / script], check=True, timeout=60)
     for variables in ({}, {"DATA_PATH": "/data/a b", "TOKENIZER_MODEL": "/tok", "CHECKPOINT_DIR": "/ckpt", "TRAIN_STEPS": "7"}):
@@ -104,17 +104,17 @@ def test_rope_is_fused_only_where_transformer_engine_is(tmp_path):
 
 @pytest.mark.parametrize("name", ["llama-fp8", "deepseek-uneven", "llama-fsdp"])
 def test_a_script_hands_over_the_argument_list(tmp_path, name):
-    setting, plan = written(name, tmp_path)
-    wanted = words(train_arguments(setting, plan))
+    scenario, plan = written(name, tmp_path)
+    wanted = words(train_arguments(scenario, plan))
     for script in (TORCHRUN_SCRIPT, SBATCH_SCRIPT):
         assert launch_of(tmp_path / script).arguments[: len(wanted)] == wanted
 
 
 def test_the_judge_reads_as_the_published_experiment_does(judge, tmp_path):
     """No variable of ours is needed: a bare environment with foreign Slurm variables starts, too."""
-    setting, _ = written("llama-first", tmp_path)
+    scenario, _ = written("llama-first", tmp_path)
     launch = launch_of(tmp_path / SBATCH_SCRIPT, SLURM_NNODES="1", SLURM_JOB_ID="1", MASTER_ADDR="localhost")
-    assert judge.arguments(launch.arguments, setting.cluster.num_gpus, launch.environment, 9.0)["accepted"]
+    assert judge.arguments(launch.arguments, scenario.cluster.num_gpus, launch.environment, 9.0)["accepted"]
 
 
 @pytest.mark.parametrize(
@@ -123,43 +123,43 @@ def test_the_judge_reads_as_the_published_experiment_does(judge, tmp_path):
 )
 def test_plans_that_we_rank_are_accepted(judge, model, gpus):
     question = understand(Request(model=model, gpus=gpus, gpu="h100-sxm-80gb", global_batch_size=192))
-    ranking = rank_plans(question.setting, question.wish, 0.0)
+    ranking = rank_plans(question.scenario, question.wish, 0.0)
     chosen = random.Random(model).sample(range(len(ranking.row)), 40)
     for position in chosen:
         plan = ranking.plan(position)
-        answer = judge.plan(question.setting, plan)
+        answer = judge.plan(question.scenario, plan)
         assert answer["accepted"] and not answer["changed"], (str(plan), answer)
 
 
 def test_refusals_name_their_stage(judge):
-    setting = understand(Request(model="llama3-8b", gpus=16, gpu="h100-sxm-80gb", global_batch_size=64)).setting
+    scenario = understand(Request(model="llama3-8b", gpus=16, gpu="h100-sxm-80gb", global_batch_size=64)).scenario
     for text, stage in (
         ("tp=2,pp=3,mbs=1", "arguments"),
         ("tp=2,pp=2,vpp=3,mbs=1", "config"),
         ("tp=1,pp=4,vpp=2,mbs=8,dp=4", "schedule"),
         ("tp=1,pp=4,etp=8,mbs=1", "groups"),
     ):
-        answer = judge.plan(setting, parse_plan(text, 16))
+        answer = judge.plan(scenario, parse_plan(text, 16))
         assert (answer["accepted"], answer["stage"]) == (False, stage), answer
         assert answer["message"] and answer["where"].startswith("megatron/")
 
 
 def test_a_question_leaves_no_trace_in_the_next(judge):
     """One process answers many questions: determinism, environment and process groups of one must not reach the next."""
-    setting = understand(Request(model="llama3-8b", gpus=16, gpu="h100-sxm-80gb", global_batch_size=64)).setting
+    scenario = understand(Request(model="llama3-8b", gpus=16, gpu="h100-sxm-80gb", global_batch_size=64)).scenario
     good, bad = parse_plan("tp=2,pp=2,vpp=4,mbs=1,sp=1", 16), parse_plan("tp=2,pp=2,vpp=4,mbs=1,sp=1,fsdp=3", 16)
-    listed = words(mock_arguments(setting, good))
+    listed = words(mock_arguments(scenario, good))
     deterministic = judge.arguments([*listed, "--deterministic-mode"], 16, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, 9.0)
     assert not deterministic["accepted"] and "tp_comm_overlap" in deterministic["message"]
     for _ in range(3):
-        assert judge.plan(setting, good)["accepted"] and not judge.plan(setting, bad)["accepted"]
+        assert judge.plan(scenario, good)["accepted"] and not judge.plan(scenario, bad)["accepted"]
     refused = judge.arguments(listed, 16, {}, 9.0)
     assert not refused["accepted"] and "CUDA_DEVICE_MAX_CONNECTIONS" in refused["message"]
 
 
 def test_an_unknown_argument_is_refused(judge):
-    setting = understand(Request(model="llama3-8b", gpus=8, gpu="h100-sxm-80gb")).setting
-    listed = words(mock_arguments(setting, parse_plan("tp=1,pp=1,mbs=1", 8)))
+    scenario = understand(Request(model="llama3-8b", gpus=8, gpu="h100-sxm-80gb")).scenario
+    listed = words(mock_arguments(scenario, parse_plan("tp=1,pp=1,mbs=1", 8)))
     answer = judge.arguments([*listed, "--no-such-flag"], 8, {}, 9.0)
     assert answer["kind"] == "SystemExit" and "--no-such-flag" in answer["message"]
 
@@ -175,14 +175,14 @@ def test_what_megatron_changes_silently_is_a_disagreement(judge):
     """fp8_param_gather under torch FSDP2 is switched off with a warning: written, it is seen; exports leave it out."""
     numerics = {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True}
     request = Request(model="llama3-8b", gpus=8, gpu="h100-sxm-80gb", global_batch_size=64, numerics=numerics)
-    setting, plan = understand(request).setting, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0,fsdp=3", 8)
-    case = Case(kind="GQA", setting=setting, plan=plan)
-    assert Judged(case=case, broken=(), answer=judge.plan(setting, plan)).agrees
-    listed = [*words(mock_arguments(setting, plan)), "--fp8-param-gather"]
+    scenario, plan = understand(request).scenario, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0,fsdp=3", 8)
+    case = Case(kind="GQA", scenario=scenario, plan=plan)
+    assert Judged(case=case, broken=(), answer=judge.plan(scenario, plan)).agrees
+    listed = [*words(mock_arguments(scenario, plan)), "--fp8-param-gather"]
     answer = judge.arguments(listed, 8, {}, 9.0)
     assert answer["accepted"] and answer["changed"] == {"fp8_param_gather": [True, False]}
     assert not Judged(case=case, broken=(), answer=answer).agrees
     off = parse_plan("tp=1,pp=1,mbs=1,sp=1", 8)
-    silent = judge.plan(setting, off)
+    silent = judge.plan(scenario, off)
     assert silent["changed"] == {"sequence_parallel": [True, False]}
     assert Judged(case=case, broken=("NV046",), answer=silent).agrees and not Judged(case=case, broken=(), answer=silent).agrees

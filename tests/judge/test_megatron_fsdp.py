@@ -15,8 +15,8 @@ SOUND = [*FSDP, "optim_grads_params", "--ckpt-format", "fsdp_dtensor"]
 
 def asked(judge, more, variables=None):
     """One process of 8 GPUs; what `more` repeats counts last, as in argparse."""
-    setting = understand(Request(model="llama3-8b", gpus=8, gpu="h100-sxm-80gb", global_batch_size=64)).setting
-    listed = [*words(mock_arguments(setting, parse_plan("tp=1,pp=1,mbs=1", 8))), *more]
+    scenario = understand(Request(model="llama3-8b", gpus=8, gpu="h100-sxm-80gb", global_batch_size=64)).scenario
+    listed = [*words(mock_arguments(scenario, parse_plan("tp=1,pp=1,mbs=1", 8))), *more]
     broken = [violation.rule for violation in fsdp_violations(split_arguments(listed))]
     return broken, judge.arguments(listed, 8, variables or {}, 9.0)
 
@@ -45,7 +45,7 @@ def test_the_judge_wants_more_than_one_connection(judge):
 
 
 def test_the_distributed_optimizer_is_forced_on_without_a_word(judge):
-    setting = understand(Request(model="llama3-8b", gpus=8, gpu="h100-sxm-80gb", global_batch_size=64)).setting
-    listed = [*words(mock_arguments(setting, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0", 8))), *SOUND]
+    scenario = understand(Request(model="llama3-8b", gpus=8, gpu="h100-sxm-80gb", global_batch_size=64)).scenario
+    listed = [*words(mock_arguments(scenario, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0", 8))), *SOUND]
     answer = judge.arguments(listed, 8, {}, 9.0)
     assert answer["accepted"] and answer["changed"]["use_distributed_optimizer"] == [False, True]

@@ -8,11 +8,11 @@ from autoconfig.specs.hardware.gpu_catalogue import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
 
 from autoconfig.core.trace import compare, trace_request
 from autoconfig.core.trace_process import Traces
-from autoconfig.training.rules import Setting
 
 with warnings.catch_warnings():  # torch and megatron-core warn at import
     warnings.simplefilter("ignore")
@@ -30,7 +30,7 @@ with warnings.catch_warnings():  # torch and megatron-core warn at import
 )
 def test_formula_equals_trace(model: str, software: str, gpus: int, text: str) -> None:
     plan = parse_plan(text, gpus)
-    setting = Setting(
+    scenario = Scenario(
         model=load_model(model).replace(num_layers=4),
         cluster=cluster_of(load_gpu("h100-sxm-80gb"), gpus),
         numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0),
@@ -38,8 +38,8 @@ def test_formula_equals_trace(model: str, software: str, gpus: int, text: str) -
         workload=Workload(seq_length=4096, global_batch_size=8 * plan.dp),
     )
     last = (plan.pp - 1) * (gpus // plan.pp)
-    request = trace_request(setting, plan, tuple(sorted({0, last})))
+    request = trace_request(scenario, plan, tuple(sorted({0, last})))
     ranks = tuple(trace_rank(request, rank) for rank in request.ranks)
-    for rank in compare(setting, plan, Traces(versions={}, ranks=ranks)):
+    for rank in compare(scenario, plan, Traces(versions={}, ranks=ranks)):
         print(f"{model} {software} {text} rank {rank.trace.rank}: {rank.ratio - 1:+.2%}")
         assert rank.ratio == pytest.approx(1.0, abs=0.01)

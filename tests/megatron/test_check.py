@@ -85,10 +85,10 @@ def test_bad_input_ends_in_2_with_a_message(autoconfig, tmp_path, text):
     assert autoconfig.run("check", str(tmp_path / "run.sh"), "--set", "x").exit_code == 2
 
 
-def test_a_plan_file_is_checked_as_it_is(setting_of, autoconfig, tmp_path):
-    setting = setting_of("dense")
+def test_a_plan_file_is_checked_as_it_is(scenario_of, autoconfig, tmp_path):
+    scenario = scenario_of("dense")
     plan = parse_plan("tp=2,pp=1,mbs=1,sp=1", 8)
-    (tmp_path / "plan.json").write_text(plan_text(setting, plan, None))
+    (tmp_path / "plan.json").write_text(plan_text(scenario, plan, None))
     body = autoconfig.json("check", str(tmp_path / "plan.json"))
     assert body["kind"] == "plan" and body["short"] == str(plan) and body["legal"]
     written = tmp_path / "better.json"
@@ -109,12 +109,12 @@ def test_a_plan_file_is_checked_as_it_is(setting_of, autoconfig, tmp_path):
         "tp=1,pp=2,mbs=1,recompute=full:block:50",
     ],
 )
-def test_the_nearest_legal_plan_is_legal_and_near(setting_of, name, text):
-    setting = setting_of(name)
+def test_the_nearest_legal_plan_is_legal_and_near(scenario_of, name, text):
+    scenario = scenario_of(name)
     plan = parse_plan(text, 8)
-    found = nearest_legal(setting, plan)
-    assert found is not None and not violations(setting, found)
-    if not violations(setting, plan):
+    found = nearest_legal(scenario, plan)
+    assert found is not None and not violations(scenario, found)
+    if not violations(scenario, plan):
         assert found == plan
     assert len(changed_keys(found, plan)) <= 5
     if text == "tp=2,pp=2,mbs=5" and name == "dense":
@@ -185,11 +185,11 @@ def test_apply_to_is_atomic_and_keeps_the_mode(autoconfig, tmp_path):
     assert autoconfig.run("check", str(run), "--apply-to", str(tmp_path / "no" / "x.sh")).exit_code == 2
 
 
-def test_changes_lead_from_one_plan_to_the_other(setting_of):
-    setting = setting_of("dense")
+def test_changes_lead_from_one_plan_to_the_other(scenario_of):
+    scenario = scenario_of("dense")
     old = parse_plan("tp=2,pp=2,vpp=3,mbs=1,sp=1,recompute=full:uniform:1", 8)
     new = parse_plan("tp=2,pp=1,mbs=2,recompute=selective:core_attn", 8)
-    found = flag_changes(plan_flags(setting, old), plan_flags(setting, new))
+    found = flag_changes(plan_flags(scenario, old), plan_flags(scenario, new))
     changes = {change.flag: (change.old, change.new) for change in found}
     assert changes["--pipeline-model-parallel-size"] == (("2",), ("1",))
     assert changes["--sequence-parallel"] == ((), None)
@@ -270,7 +270,7 @@ def test_a_slower_plan_that_fits_is_not_called_a_gain(autoconfig, tmp_path):
 def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_optimizer_sharded():
     plan = "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 64"
     answer, _ = checked(script(plan).replace("--vocab-size 50257 ", ""))
-    assert answer.source.question.setting.stack.name == "megatron-lm-2022"
+    assert answer.source.question.scenario.software.name == "megatron-lm-2022"
     said = " ".join(answer.source.question.assumed)
     assert "the newest is --sequence-parallel, of 2022" in said and "--software transformer-engine" in said
     assert answer.better is not None and answer.better.plan.dist_opt
@@ -319,7 +319,7 @@ NEWER = "--attention-backend auto --micro-batch-size 1 --global-batch-size 64"
 )
 def test_scripts_without_overlap_arguments_are_edited(old, new):
     answer, asked = checked(script(f"{old} {NEWER}"))
-    assert answer.source.question.setting.stack.name == "transformer-engine"
+    assert answer.source.question.scenario.software.name == "transformer-engine"
     plan = parse_plan(new, 8)
     text = edited_text(answer.source, plan, None, asked)
     assert read_check(text, asked).plan == plan and "--overlap-" not in text and "--recompute-activations" not in text
@@ -432,9 +432,9 @@ def test_missing_overlaps_are_named_priced_and_written(autoconfig, tmp_path):
 
 def test_a_script_of_ours_gets_the_missing_overlap_back_with_its_prediction(request_of):
     question = understand(request_of("odd", gpu="h100"))
-    setting = question.setting
-    plan = rank_plans(setting).plan(0)
-    whole = torchrun_script(setting, plan, report_plan(setting, plan, None, 0.0, question.calibration))
+    scenario = question.scenario
+    plan = rank_plans(scenario).plan(0)
+    whole = torchrun_script(scenario, plan, report_plan(scenario, plan, None, 0.0, question.calibration))
     without = "".join(line for line in whole.splitlines(keepends=True) if not line.strip().startswith("--overlap"))
     asked = CheckRequest(gpu="h100")
     answer = check(read_check(without, asked))

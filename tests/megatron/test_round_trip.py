@@ -39,16 +39,16 @@ UNSAID += ("norm_epsilon", "router")
 """Fields of a model that no plan depends on: no argument of Megatron-LM says them, or `check` lists it as without effect."""
 
 
-def random_plans(setting, generator, count):
+def random_plans(scenario, generator, count):
     """Legal plans of a setting, uneven stages, recomputation and sharding included."""
     sharding = generator.choice(
         [Wish(), Wish(fixed={"dist_opt": frozenset({False})}), Wish(fixed={"offload": frozenset({0.5})})]
     )
-    layouts = enumerate_space(setting, sharding).layouts
-    options = recompute_options(setting, Wish(), setting.model.num_layers)
+    layouts = enumerate_space(scenario, sharding).layouts
+    options = recompute_options(scenario, Wish(), scenario.model.num_layers)
     for row in np.array([generator.randrange(len(layouts)) for _ in range(count if len(layouts) else 0)]):
-        plan = layouts.plan(int(row), generator.choice(options), setting.model)
-        if not violations(setting, plan):
+        plan = layouts.plan(int(row), generator.choice(options), scenario.model)
+        if not violations(scenario, plan):
             yield plan
 
 
@@ -56,22 +56,22 @@ def said(model):
     return {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name not in UNSAID}
 
 
-def said_gather(setting, plan):
+def said_gather(scenario, plan):
     """Under torch FSDP2 Megatron-LM switches fp8_param_gather off: it is not written there."""
-    return setting.numerics.fp8_param_gather and not plan.fsdp
+    return scenario.numerics.fp8_param_gather and not plan.fsdp
 
 
-def assert_reads_back(setting, plan, write):
-    found = read_check(write(setting, plan, None), CheckRequest(gpu=setting.cluster.gpu.id))
-    again = found.question.setting
+def assert_reads_back(scenario, plan, write):
+    found = read_check(write(scenario, plan, None), CheckRequest(gpu=scenario.cluster.gpu.id))
+    again = found.question.scenario
     assert found.plan == plan and found.unknown == found.notes == () and found.split is None
-    assert again.cluster == setting.cluster and again.workload == setting.workload
-    assert again.numerics == dataclasses.replace(setting.numerics, fp8_param_gather=said_gather(setting, plan))
-    assert said(again.model) == said(setting.model)
-    assert again.stack == setting.stack, str(plan)
+    assert again.cluster == scenario.cluster and again.workload == scenario.workload
+    assert again.numerics == dataclasses.replace(scenario.numerics, fp8_param_gather=said_gather(scenario, plan))
+    assert said(again.model) == said(scenario.model)
+    assert again.stack == scenario.software, str(plan)
 
 
-def round_trip(setting_of, seed, count):
+def round_trip(scenario_of, seed, count):
     generator = random.Random(seed)
     seen = 0
     while seen < count:
@@ -80,33 +80,33 @@ def round_trip(setting_of, seed, count):
         software, gpus = generator.choice(SOFTWARE), generator.choice((8, 16, 48, 64))
         if software and numerics.get("precision") == "fp8":
             continue
-        setting = setting_of(name, gpus=gpus, gpu=gpu, numerics=numerics, software=software)
-        for plan in random_plans(setting, generator, 20):
+        scenario = scenario_of(name, gpus=gpus, gpu=gpu, numerics=numerics, software=software)
+        for plan in random_plans(scenario, generator, 20):
             for write in (torchrun_script, sbatch_script):
-                assert_reads_back(setting, plan, write)
+                assert_reads_back(scenario, plan, write)
             seen += 1
 
 
-def test_whole_scripts_read_back(setting_of):
-    round_trip(setting_of, 1, 60)
+def test_whole_scripts_read_back(scenario_of):
+    round_trip(scenario_of, 1, 60)
 
 
 @pytest.mark.soak
-def test_a_thousand_exported_plans_read_back(setting_of):
-    round_trip(setting_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")), 1000)
+def test_a_thousand_exported_plans_read_back(scenario_of):
+    round_trip(scenario_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")), 1000)
 
 
-def edits(setting_of, seed, count):
+def edits(scenario_of, seed, count):
     """Scripts of one plan, edited to another: what they start is what a fresh export of the other starts."""
     generator = random.Random(seed)
     seen = 0
     while seen < count:
-        setting = setting_of(generator.choice(("dense", "odd", "moe", "mla")), gpus=16, gpu="h100")
-        plans = list(random_plans(setting, generator, 8))
+        scenario = scenario_of(generator.choice(("dense", "odd", "moe", "mla")), gpus=16, gpu="h100")
+        plans = list(random_plans(scenario, generator, 8))
         asked = CheckRequest(gpu="h100")
         for old, new in itertools.pairwise(plans):
             write = generator.choice((torchrun_script, sbatch_script))
-            before, fresh = write(setting, old, None), write(setting, new, None)
+            before, fresh = write(scenario, old, None), write(scenario, new, None)
             text = edited_text(read_check(before, asked), new, None, asked)
             given = {name: one.values for name, one in split_arguments(read_script(text).words()).given.items()}
             assert given == {name: one.values for name, one in split_arguments(read_script(fresh).words()).given.items()}
@@ -121,13 +121,13 @@ def comments(text):
     return [line for line in found if not line.startswith("# ---")]
 
 
-def test_edited_exports_start_what_fresh_ones_start(setting_of):
-    edits(setting_of, 3, 30)
+def test_edited_exports_start_what_fresh_ones_start(scenario_of):
+    edits(scenario_of, 3, 30)
 
 
 @pytest.mark.soak
-def test_many_edited_exports_start_what_fresh_ones_start(setting_of):
-    edits(setting_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "4")), 1000)
+def test_many_edited_exports_start_what_fresh_ones_start(scenario_of):
+    edits(scenario_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "4")), 1000)
 
 
 FIRST = {
@@ -143,10 +143,10 @@ FIRST = {
 @pytest.mark.parametrize("write", [torchrun_script, sbatch_script])
 @pytest.mark.parametrize("name", FIRST)
 def test_check_has_nothing_to_add_to_a_fresh_export(name, write):
-    setting = understand(Request(gpu="h100", **FIRST[name])).setting
-    ranking = rank_plans(setting)
+    scenario = understand(Request(gpu="h100", **FIRST[name])).scenario
+    ranking = rank_plans(scenario)
     plan = ranking.plan(0)
-    answer = check(read_check(write(setting, plan, None), CheckRequest(gpu="h100")))
+    answer = check(read_check(write(scenario, plan, None), CheckRequest(gpu="h100")))
     assert answer.violations == () and answer.report.fits and answer.better is None and answer.changes == ()
     assert answer.report.step_seconds == pytest.approx(float(ranking.step_seconds[0]), rel=1e-12)
     if name == "dense-tp1":
@@ -159,16 +159,16 @@ NOT_WRITTEN = ("bloom", "falcon", "gemma", "gpt-j", "gpt-neox", "opt")
 
 @pytest.mark.parametrize("name", [name for name in model_names() if not name.startswith(NOT_WRITTEN)])
 def test_every_model_reads_back_whole(name):
-    setting = understand(Request(model=name, gpus=8, gpu="h100", seq_length=1024, global_batch_size=8)).setting
-    scaling = setting.model.rope_scaling
+    scenario = understand(Request(model=name, gpus=8, gpu="h100", seq_length=1024, global_batch_size=8)).scenario
+    scaling = scenario.model.rope_scaling
     if scaling is not None and scaling.type == "other":  # Megatron-LM has no argument for it; the script says so
-        assert "NOT WRITTEN" in torchrun_script(setting, parse_plan("tp=1,mbs=1", 8), None)
-        setting = dataclasses.replace(setting, model=setting.model.replace(rope_scaling=None))
-    assert_reads_back(setting, parse_plan("tp=1,mbs=1", 8), torchrun_script)
+        assert "NOT WRITTEN" in torchrun_script(scenario, parse_plan("tp=1,mbs=1", 8), None)
+        scenario = dataclasses.replace(scenario, model=scenario.model.replace(rope_scaling=None))
+    assert_reads_back(scenario, parse_plan("tp=1,mbs=1", 8), torchrun_script)
 
 
 @pytest.mark.parametrize("name", [name for name in model_names() if name.startswith(NOT_WRITTEN)])
 def test_models_without_arguments_are_refused(name):
-    setting = understand(Request(model=name, gpus=8, gpu="h100", seq_length=1024, global_batch_size=8)).setting
+    scenario = understand(Request(model=name, gpus=8, gpu="h100", seq_length=1024, global_batch_size=8)).scenario
     with pytest.raises(UnsupportedError, match="no argument for it"):
-        torchrun_script(setting, parse_plan("tp=1,mbs=1", 8), None)
+        torchrun_script(scenario, parse_plan("tp=1,mbs=1", 8), None)

@@ -167,10 +167,10 @@ def launch(before="", arguments=""):
 @pytest.mark.parametrize(("name", "given", "gpus", "plan", "billions", "software"), READ, ids=[row[0] for row in READ])
 def test_public_scripts_are_read(name, given, gpus, plan, billions, software):
     found = read(read_text(SCRIPTS / f"{name}.sh"), **given)
-    setting = found.question.setting
+    scenario = found.question.scenario
     assert str(found.plan) == plan
-    assert setting.cluster.num_gpus == gpus and setting.stack.name == software
-    assert total_parameters(setting.model) / 1e9 == pytest.approx(billions, abs=0.06)
+    assert scenario.cluster.num_gpus == gpus and scenario.software.name == software
+    assert total_parameters(scenario.model) / 1e9 == pytest.approx(billions, abs=0.06)
 
 
 @pytest.mark.parametrize(("name", "given", "kind", "says"), REFUSED)
@@ -380,4 +380,4 @@ def test_generation_evaluation_and_multimodal_programs_are_refused(program, argu
 
 def test_the_folder_of_a_training_program_does_not_refuse_it():
     found = read(launch().replace("pretrain_gpt.py", "/data/eval/inference/pretrain_gpt.py"))
-    assert found.question.setting.model.num_layers == 4
+    assert found.question.scenario.model.num_layers == 4

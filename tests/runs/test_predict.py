@@ -229,7 +229,7 @@ def test_flops_of_internevo_are_those_of_its_time() -> None:
     rows = [row for row in ROWS.values() if row["source"] == "InternEvo-flops" and row["flops_convention"] == "full+recompute"]
     assert {row["recompute"] for row in rows} == {"none", "full"}
     for row in rows:
-        measured, case = measured_step_seconds(row, read_case(row).setting), read_case(row)
+        measured, case = measured_step_seconds(row, read_case(row).scenario), read_case(row)
         assert measured is not None
-        flops = flops_per_step(case.setting, row["flops_convention"], case.plan.recompute) / measured / case.plan.world_size
+        flops = flops_per_step(case.scenario, row["flops_convention"], case.plan.recompute) / measured / case.plan.world_size
         assert flops / 1e12 == pytest.approx(float(row["metric_tflops_per_gpu"]), rel=0.1), row["id"]

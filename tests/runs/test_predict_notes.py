@@ -50,9 +50,9 @@ def test_rules_over_a_table_are_those_of_each_plan() -> None:
     """One call for many plans of one model, GPUs and batches says what a call for each says."""
     cases = [read_case(row) for row in published_rows() if row["source"].startswith("vTrain") and row["full_plan"] == "1"][::40]
     other = [case.plan.replace(vpp=3, ep=2, cp=3) for case in cases]
-    model = cases[0].setting
-    gpus = [case.setting.cluster.num_gpus for case in cases] * 2
-    batches = [case.setting.workload.global_batch_size + n for n, case in enumerate(cases * 2)]
+    model = cases[0].scenario
+    gpus = [case.scenario.cluster.num_gpus for case in cases] * 2
+    batches = [case.scenario.workload.global_batch_size + n for n, case in enumerate(cases * 2)]
     together = broken_rules(model, [case.plan for case in cases] + other, gpus, batches)
     alone = [
         broken_rules(model, [plan], [count], [batch])[0]
@@ -63,8 +63,8 @@ def test_rules_over_a_table_are_those_of_each_plan() -> None:
 
 
 def test_stages_that_do_not_divide_break_one_rule() -> None:
-    setting = read_case(GOOD).setting
-    assert broken_rules(setting, [parse_plan("tp=4,pp=8,vpp=2,dp=2,mbs=1,sp=1,first=3", 64)]) == [["NV024"]]
+    scenario = read_case(GOOD).scenario
+    assert broken_rules(scenario, [parse_plan("tp=4,pp=8,vpp=2,dp=2,mbs=1,sp=1,first=3", 64)]) == [["NV024"]]
 
 
 def test_published_uneven_stages_are_no_broken_rule() -> None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from tests.autoconfig.test_fuzz import CONFIG, GARBAGE
 
 from autoconfig.accuracy.serving import published_rows
 from autoconfig.cli.serving import search_inference
 from autoconfig.cli.study import study_options
 from autoconfig.render.training_json import schema
 from autoconfig.runs.predict_serving import OUR_ERROR
+from tests.cli.test_fuzz import CONFIG, GARBAGE
 
 VALUES = {
     "--gpus-per-node": ["1", "4", "8", "7"],

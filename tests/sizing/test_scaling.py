@@ -49,12 +49,12 @@ def test_counts_that_cannot_be_read(text):
 
 
 def _setting(gpus=1024):
-    return understand(Request(model="175b", gpus=gpus, gpu="h100")).setting
+    return understand(Request(model="175b", gpus=gpus, gpu="h100")).scenario
 
 
 def test_a_checkpoint_holds_weights_and_optimizer_state():
     """bf16: 2 + 12 bytes a parameter (Narayanan et al. 2021, section 5.10: 13.8 TB for 1T parameters)."""
-    trillion = understand(Request(model="1t", gpus=3072, gpu="a100-80gb")).setting
+    trillion = understand(Request(model="1t", gpus=3072, gpu="a100-80gb")).scenario
     assert checkpoint_bytes(trillion) == pytest.approx(13.8e12, rel=0.03)
 
 
@@ -73,7 +73,7 @@ def test_the_interval_loses_least(mtbf_hours, rate):
 
 def test_goodput_of_the_llama_3_run():
     """The paper (section 3.3.4) says more than 90 % effective training time on 16,384 GPUs."""
-    run = understand(Request(model="llama3.1-405b", gpus=16384, gpu="h100")).setting
+    run = understand(Request(model="llama3.1-405b", gpus=16384, gpu="h100")).scenario
     assert goodput_of(run, Reliability()).share == pytest.approx(0.927, abs=0.001)
 
 

@@ -32,7 +32,7 @@ def test_two_points_by_hand():
 def test_a_study_of_headroom_proposes_smaller_plans():
     """After the fastest plan was measured, step time alone wants its neighbours; the front wants more room."""
     request = Request(model="gpt3-1.7b", gpus=8, gpu="a100-80gb", seq_length=2048, global_batch_size=64)
-    found = candidates_of(rank_plans(understand(request).setting))
+    found = candidates_of(rank_plans(understand(request).scenario))
     results = [Result(row=row, step_seconds=float(found.predicted_s[row])) for row in range(3)]
     by_step = propose(found, results, name="a", seed=0, number=3)
     by_front = propose(found, results, name="a", seed=0, number=3, headroom=True)

@@ -21,7 +21,7 @@ REQUEST = Request(
 
 @pytest.fixture(scope="module")
 def candidates():
-    return candidates_of(rank_plans(understand(REQUEST).setting))
+    return candidates_of(rank_plans(understand(REQUEST).scenario))
 
 
 def test_parameters_name_one_candidate(candidates):

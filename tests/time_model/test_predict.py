@@ -107,16 +107,16 @@ def test_parts_sum_to_the_step_and_are_named_after_functions(
     modules = [
         Recompute.parse("selective:" + name) for name in ("moe", "moe_act", "mla_up_proj", "shared_experts", "layernorm")
     ]
-    setting = {"model": load_model(model), "gpu": gpu, "numerics": numerics, "gbs": 1536 if model == "gpt3-175b" else 2048}
+    scenario = {"model": load_model(model), "gpu": gpu, "numerics": numerics, "gbs": 1536 if model == "gpt3-175b" else 2048}
     options = [*FULL, *modules]
-    found = estimate(plans, options, detail=True, **setting)
+    found = estimate(plans, options, detail=True, **scenario)
     assert np.isfinite(found.step_seconds).all() and (found.step_seconds > 0).all()
     for name, values in found.parts.items():
         assert np.isfinite(values).all() and (values >= -1e-9).all(), name
     np.testing.assert_allclose(sum(found.parts.values()), found.step_seconds, rtol=1e-10)
     public = {name for module in _modules() for name in vars(module) if not name.startswith("_")}
     assert set(found.parts) <= public
-    assert np.array_equal(found.step_seconds, estimate(plans, options, **setting).step_seconds)
+    assert np.array_equal(found.step_seconds, estimate(plans, options, **scenario).step_seconds)
 
 
 def _modules() -> list[Any]:

@@ -9,12 +9,12 @@ from autoconfig.specs.hardware.gpu_catalogue import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan, parse_keys, parse_plan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.trainer.tracing.trace import trace_rank
 
 from autoconfig.core.trace import compare, trace_request
 from autoconfig.core.trace_process import Traces
-from autoconfig.training.rules import Setting
 
 SEQUENCE = 2048
 GPT = load_model("gpt3-5b").replace(num_layers=4)
@@ -110,9 +110,9 @@ def listed() -> list[tuple[str, str, str]]:
     return [tuple(line.split()) for line in CASES.strip().splitlines()]  # type: ignore[misc]
 
 
-def setting_of(name: str, attention: str, plan: TrainPlan, **numerics: object) -> Setting:
+def scenario_of(name: str, attention: str, plan: TrainPlan, **numerics: object) -> Scenario:
     dropout = 0.1 if name.startswith("gpt") else 0.0
-    return Setting(
+    return Scenario(
         model=MODELS[name],
         cluster=cluster_of(load_gpu("h100-sxm-80gb"), plan.world_size),
         numerics=Numerics(attention_dropout=dropout, hidden_dropout=dropout, **numerics),  # type: ignore[arg-type]
@@ -131,11 +131,11 @@ def plan_of(text: str) -> TrainPlan:
 
 def compared(name: str, attention: str, text: str, **numerics: object):
     plan = plan_of(text)
-    setting = setting_of(name, attention, plan, **numerics)
+    scenario = scenario_of(name, attention, plan, **numerics)
     last = (plan.pp - 1) * (plan.world_size // plan.pp)
-    request = trace_request(setting, plan, tuple(sorted({0, last})))
+    request = trace_request(scenario, plan, tuple(sorted({0, last})))
     ranks = tuple(trace_rank(request, rank) for rank in request.ranks)
-    return compare(setting, plan, Traces(versions={}, ranks=ranks))
+    return compare(scenario, plan, Traces(versions={}, ranks=ranks))
 
 
 def test_the_matrix_is_as_wide_as_it_says() -> None:

@@ -10,6 +10,7 @@ from autoconfig.specs.hardware.gpu_catalogue import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.specs.units import GIB
 from autoconfig.trainer.tracing.trace import trace_rank
@@ -17,7 +18,6 @@ from autoconfig.trainer.tracing.trace import trace_rank
 from autoconfig.core.trace import compare, trace_request
 from autoconfig.core.trace_process import Traces
 from autoconfig.runs.training_row import published_rows, read_case
-from autoconfig.training.rules import Setting
 
 TOLERANCE = 0.02
 ROWS = [row for row in published_rows() if row["source"] == "SimuMax-B200-v1.2"]
@@ -31,7 +31,7 @@ def layouts() -> list[dict[str, str]]:
 @pytest.mark.parametrize("row", layouts(), ids=lambda row: row["id"])
 def test_simumax(row: dict[str, str]) -> None:
     case = read_case(row)
-    request = trace_request(case.setting, case.plan, (0,))
+    request = trace_request(case.scenario, case.plan, (0,))
     traced, measured = trace_rank(request, 0).peak_bytes / GIB, float(row["peak_mem_gib"])
     print(f"{row['id']} {case.plan}: measured {measured:.2f}, traced {traced:.2f} GiB ({traced / measured - 1:+.2%})")
     assert traced == pytest.approx(measured, rel=TOLERANCE)
@@ -42,7 +42,7 @@ def test_simumax_last_stage() -> None:
     row = next(row for row in ROWS if row["id"] == "SM-0001")
     assert "4:64479" in row["notes"]
     case = read_case(row)
-    traced = trace_rank(trace_request(case.setting, case.plan, (7,)), 7).peak_bytes
+    traced = trace_rank(trace_request(case.scenario, case.plan, (7,)), 7).peak_bytes
     assert traced == pytest.approx(64479 * 2**20, rel=TOLERANCE)
 
 
@@ -72,7 +72,7 @@ def test_golden_values_above_what_stays_after_a_step(row: dict[str, str]) -> Non
     """The rows give peak and rest of the last rank; dp is assumed where they lack it, so that the state is not compared."""
     case = read_case(row)
     last = case.plan.world_size - 1
-    trace = trace_rank(trace_request(case.setting, case.plan, (last,)), last)
+    trace = trace_rank(trace_request(case.scenario, case.plan, (last,)), last)
     measured = float(row["peak_mem_gib"]) - float(row["metric_mem_after_step_gib"])
     traced = (trace.peak_bytes - trace.after_bytes) / GIB
     off = traced / measured - 1
@@ -91,7 +91,7 @@ def test_golden_values_above_what_stays_after_a_step(row: dict[str, str]) -> Non
 def test_formula_equals_trace(model: str, text: str, seq_length: int) -> None:
     """Few layers and short sequences: the embedding's backward decides the first stage of the first two."""
     plan = parse_plan(text, 8)
-    setting = Setting(
+    scenario = Scenario(
         model=load_model(model).replace(num_layers=4),
         cluster=cluster_of(load_gpu("h100-sxm-80gb"), plan.world_size),
         numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0),
@@ -99,8 +99,8 @@ def test_formula_equals_trace(model: str, text: str, seq_length: int) -> None:
         workload=Workload(seq_length=seq_length, global_batch_size=4 * plan.pp * plan.dp),
     )
     ranks = (0, plan.world_size - 1)
-    request = trace_request(setting, plan, ranks)
+    request = trace_request(scenario, plan, ranks)
     traces = Traces(versions={}, ranks=tuple(trace_rank(request, rank) for rank in ranks))
-    for rank in compare(setting, plan, traces):
+    for rank in compare(scenario, plan, traces):
         print(f"{model} {plan} rank {rank.trace.rank}: {rank.trace.peak_bytes / GIB:.3f} GiB {rank.ratio - 1:+.2%}")
         assert rank.ratio == pytest.approx(1.0, abs=0.01)

@@ -17,8 +17,8 @@ from autoconfig.training.question import Request, understand
     ],
 )
 def test_more_never_hurts(request_: Request, plan: str) -> None:
-    setting = understand(request_).setting
-    gains = {gain.change: gain for gain in what_binds(setting, parse_plan(plan, setting.cluster.num_gpus))}
+    scenario = understand(request_).scenario
+    gains = {gain.change: gain for gain in what_binds(scenario, parse_plan(plan, scenario.cluster.num_gpus))}
     assert set(gains) == {name for name, _ in CHANGES}
     for gain in gains.values():
         assert gain.best_plan is not None and gain.best_plan >= 1 - 1e-9
@@ -29,8 +29,8 @@ def test_more_never_hurts(request_: Request, plan: str) -> None:
 
 
 def test_nothing_binds_where_nothing_fits() -> None:
-    setting = understand(Request(model="175b", gpus=8)).setting
-    assert what_binds(setting, parse_plan("tp=8", 8)) == []
+    scenario = understand(Request(model="175b", gpus=8)).scenario
+    assert what_binds(scenario, parse_plan("tp=8", 8)) == []
 
 
 def test_a_plan_that_does_not_fit_is_told_that_memory_binds(autoconfig: SimpleNamespace) -> None:

@@ -29,14 +29,14 @@ QUESTIONS = {
 }
 
 
-def layout_of(setting, plan):
-    stages = stage_layers(setting.model, plan)
+def layout_of(scenario, plan):
+    stages = stage_layers(scenario.model, plan)
     return (*(getattr(plan, key) for key in LAYOUT), stages[0], stages[-1])
 
 
 @pytest.fixture(scope="module")
-def rankings(setting_of):
-    return {name: rank_plans(setting_of(name, **changes)) for name, changes in QUESTIONS.items()}
+def rankings(scenario_of):
+    return {name: rank_plans(scenario_of(name, **changes)) for name, changes in QUESTIONS.items()}
 
 
 @pytest.fixture(params=list(QUESTIONS))
@@ -63,7 +63,7 @@ def test_no_plan_is_ranked_twice(ranking):
 def test_best_is_the_first_plan_of_every_layout(ranking):
     first = {}
     for position in range(len(ranking.row)):
-        first.setdefault(layout_of(ranking.setting, ranking.plan(position)), position)
+        first.setdefault(layout_of(ranking.scenario, ranking.plan(position)), position)
     assert ranking.best.tolist() == sorted(first.values())
     assert ranking.funnel.fit == len(first)
 
@@ -72,8 +72,8 @@ def test_the_funnel_narrows(ranking):
     f, space = ranking.funnel, ranking.space
     assert f.enumerated >= f.legal >= f.fit >= f.fit_even > 0 and f.legal >= f.legal_even >= f.fit_even
     assert (f.enumerated, f.legal, f.legal_even) == (space.enumerated, space.legal, space.legal_even)
-    even = {layout for layout in (layout_of(ranking.setting, ranking.plan(p)) for p in ranking.best.tolist())
-            if layout[-2] == layout[-1] and layout[-1] * layout[2] == ranking.setting.model.num_layers}  # fmt: skip
+    even = {layout for layout in (layout_of(ranking.scenario, ranking.plan(p)) for p in ranking.best.tolist())
+            if layout[-2] == layout[-1] and layout[-1] * layout[2] == ranking.scenario.model.num_layers}  # fmt: skip
     assert f.fit_even == len(even)
     assert set(f.seconds_by_phase) == {"enumeration", "memory", "time", "ranking"}
     assert f.seconds > 0
@@ -83,8 +83,8 @@ def test_ranked_plans_cost_what_each_costs_alone(ranking):
     chosen = np.random.default_rng(7).choice(len(ranking.row), 60, replace=False)
     for position in [0, *chosen.tolist(), len(ranking.row) - 1]:
         plan = ranking.plan(position)
-        assert violations(ranking.setting, plan) == []
-        report = report_plan(ranking.setting, plan)
+        assert violations(ranking.scenario, plan) == []
+        report = report_plan(ranking.scenario, plan)
         assert report.step_seconds == pytest.approx(ranking.step_seconds[position], rel=1e-9), str(plan)
         assert report.peak_bytes == pytest.approx(ranking.peak_bytes[position], rel=1e-9), str(plan)
         assert report.limit_bytes == pytest.approx(ranking.limit_bytes[position], rel=1e-9), str(plan)
@@ -93,7 +93,7 @@ def test_ranked_plans_cost_what_each_costs_alone(ranking):
 
 def test_parts_sum_to_the_whole(ranking):
     for position in np.linspace(0, len(ranking.row) - 1, 40).astype(int):
-        report = report_plan(ranking.setting, ranking.plan(int(position)))
+        report = report_plan(ranking.scenario, ranking.plan(int(position)))
         assert sum(report.time_parts.values()) == pytest.approx(report.step_seconds, rel=1e-9), str(report.plan)
         for stage in report.stages:
             assert sum(stage.parts.values()) == pytest.approx(stage.peak_bytes, rel=1e-9), str(report.plan)
@@ -107,25 +107,25 @@ def test_what_is_not_ranked_does_not_fit(ranking):
     ranked = set(zip(ranking.row.tolist(), ranking.option.tolist(), strict=True))
     for row in rng.choice(len(layouts), 60).tolist():
         option = int(rng.integers(len(ranking.options)))
-        plan = layouts.plan(row, ranking.options[option], ranking.setting.model)
-        if (row, option) not in ranked and not violations(ranking.setting, plan):
-            chunk = max(stage_layers(ranking.setting.model, plan)) // plan.vpp
+        plan = layouts.plan(row, ranking.options[option], ranking.scenario.model)
+        if (row, option) not in ranked and not violations(ranking.scenario, plan):
+            chunk = max(stage_layers(ranking.scenario.model, plan)) // plan.vpp
             most = {"block": chunk - 1, "uniform": chunk, "": 0}[plan.recompute.method]
             same_as_another = plan.recompute.num_layers > most  # the whole chunk, once
-            assert same_as_another or not report_plan(ranking.setting, plan).fits, str(plan)
+            assert same_as_another or not report_plan(ranking.scenario, plan).fits, str(plan)
 
 
-def test_a_margin_takes_memory_away(setting_of, rankings):
-    setting, full = setting_of("dense", gpus=16), rankings["dense"]
-    tight = rank_plans(setting, margin=0.97)
+def test_a_margin_takes_memory_away(scenario_of, rankings):
+    scenario, full = scenario_of("dense", gpus=16), rankings["dense"]
+    tight = rank_plans(scenario, margin=0.97)
     assert 0 < len(tight.row) < len(full.row)
     plan = full.plan(0)
-    lost = report_plan(setting, plan).limit_bytes - report_plan(setting, plan, margin=0.97).limit_bytes
-    assert 0.9 * setting.cluster.memory_bytes < lost <= 0.97 * setting.cluster.memory_bytes
+    lost = report_plan(scenario, plan).limit_bytes - report_plan(scenario, plan, margin=0.97).limit_bytes
+    assert 0.9 * scenario.cluster.memory_bytes < lost <= 0.97 * scenario.cluster.memory_bytes
     kept = {str(tight.plan(p)) for p in range(len(tight.row))}
     fits = full.peak_bytes <= full.limit_bytes - lost
     assert kept == {str(full.plan(p)) for p in np.flatnonzero(fits).tolist()}
-    report = report_plan(setting, tight.plan(0), margin=0.97)
+    report = report_plan(scenario, tight.plan(0), margin=0.97)
     assert report.limit_bytes == pytest.approx(tight.limit_bytes[0]) and report.fits
 
 
@@ -169,10 +169,10 @@ def test_every_point_of_a_small_front_is_given():
     assert pareto_positions(Small()) == [0, 2, 4]
 
 
-def test_wishes_reach_the_ranking(setting_of):
-    setting = setting_of("dense", gpus=16)
+def test_wishes_reach_the_ranking(scenario_of):
+    scenario = scenario_of("dense", gpus=16)
     wish = Wish(fixed={"recompute": frozenset({Recompute.parse("full:uniform:1")}), "tp": frozenset({2})}, at_most={"pp": 4})
-    ranking = rank_plans(setting, wish)
+    ranking = rank_plans(scenario, wish)
     for position in range(0, len(ranking.row), 7):
         plan = ranking.plan(position)
         assert plan.tp == 2 and plan.pp <= 4 and str(plan.recompute) == "full:uniform:1"
@@ -187,14 +187,14 @@ def test_answer_is_ranked_and_every_row_says_why(request_of):
     steps = [p.report.step_seconds for p in answer.plans]
     assert steps == sorted(steps) and len({p.why for p in answer.plans}) > 45
     assert answer.plans[0].why.startswith("fastest of") and "slower than the first" in answer.plans[-1].why
-    first, setting = answer.plans[0].report, answer.question.setting
-    tokens = setting.workload.tokens_per_step
+    first, scenario = answer.plans[0].report, answer.question.scenario
+    tokens = scenario.workload.tokens_per_step
     assert first.tokens_per_second_per_gpu == pytest.approx(tokens / first.step_seconds / 16)
     assert first.days_to_train == pytest.approx(1e9 / tokens * first.step_seconds / 86400)
     assert first.cost == pytest.approx(first.days_to_train * 24 * 16 * 2)
     assert first.mfu == pytest.approx(first.model_flops_per_second_per_gpu / 312e12)
     assert first.confidence.step_seconds_p5 < first.step_seconds < first.confidence.step_seconds_p95
-    assert len({layout_of(setting, p.report.plan) for p in answer.plans}) == 50
+    assert len({layout_of(scenario, p.report.plan) for p in answer.plans}) == 50
 
 
 def test_sorting_by_memory_keeps_the_ranks_by_time(request_of):
@@ -236,12 +236,12 @@ def test_one_end_given_or_both_name_the_same_layout(request_of, ends):
     request = request_of("odd", gpus=6, gpus_per_node=6, global_batch_size=24, include=(setting_text,), top=100_000)
     answer = search(request)
     (included,) = answer.included
-    stages = stage_layers(answer.question.setting.model, included.plan)
+    stages = stage_layers(answer.question.scenario.model, included.plan)
     full = included.plan.replace(first=stages[0], last=stages[-1])
     ranks = [
         p.rank
         for p in answer.plans
-        if layout_of(answer.question.setting, p.report.plan) == layout_of(answer.question.setting, full)
+        if layout_of(answer.question.scenario, p.report.plan) == layout_of(answer.question.scenario, full)
     ]
     assert ranks == [included.layout_rank]
 
@@ -269,13 +269,13 @@ def test_nothing_fits_gives_the_nearest_miss_and_what_to_try(request_of):
     miss = answer.nearest_miss
     short = miss.peak_bytes - miss.limit_bytes
     assert short > 0
-    setting = answer.question.setting
+    scenario = answer.question.scenario
     layouts = answer.ranking.space.layouts
     for row in range(0, len(layouts), 3):
         for option in answer.ranking.options[row % 2 :: 2]:
-            plan = layouts.plan(row, option, setting.model)
-            if not violations(setting, plan):
-                report = report_plan(setting, plan, margin=0.985)
+            plan = layouts.plan(row, option, scenario.model)
+            if not violations(scenario, plan):
+                report = report_plan(scenario, plan, margin=0.985)
                 assert report.peak_bytes - report.limit_bytes >= short * (1 - 1e-9), str(plan)
     body = search_json(answer)
     assert body["nearest_miss"]["shortfall_gib"] == pytest.approx(short / GIB)
@@ -305,28 +305,28 @@ def test_remedies_that_save_fit_as_they_say():
     ), "what is given already is not repeated"
 
 
-def test_gpus_at_most_takes_the_fastest_of_all_whole_nodes(request_of, setting_of):
+def test_gpus_at_most_takes_the_fastest_of_all_whole_nodes(request_of, scenario_of):
     changes = {"gpus_per_node": 4, "global_batch_size": 48, "numerics": {"grad_reduce_dtype": "fp32"}}
     answer = search(request_of("odd", gpus=None, gpus_at_most=31, **changes))
     best = {}
     for gpus in range(4, 32, 4):
-        alone = rank_plans(setting_of("odd", gpus=gpus, **changes))
+        alone = rank_plans(scenario_of("odd", gpus=gpus, **changes))
         if len(alone.best):
             best[gpus] = alone.step_seconds[0]
     tried = dict(answer.gpus_tried)
     assert len(best) > 3 and answer.plans[0].report.step_seconds == pytest.approx(min(best.values()))
-    assert answer.question.setting.cluster.num_gpus == min(best, key=lambda n: best[n])
+    assert answer.question.scenario.cluster.num_gpus == min(best, key=lambda n: best[n])
     assert set(tried) <= set(range(4, 32, 4))
     for gpus, step in tried.items():
         assert step == (pytest.approx(best[gpus]) if gpus in best else None)
-    assert all(plan.report.plan.world_size == answer.question.setting.cluster.num_gpus for plan in answer.plans)
+    assert all(plan.report.plan.world_size == answer.question.scenario.cluster.num_gpus for plan in answer.plans)
 
 
 def test_gpus_at_most_within_one_node_and_where_nothing_fits(request_of):
     answer = search(request_of("dense", gpus=None, gpus_at_most=5, gpus_per_node=8))
-    assert {gpus for gpus, _ in answer.gpus_tried} <= {1, 2, 3, 4, 5} and answer.question.setting.cluster.num_gpus == 4
+    assert {gpus for gpus, _ in answer.gpus_tried} <= {1, 2, 3, 4, 5} and answer.question.scenario.cluster.num_gpus == 4
     nothing = search(request_of("dense", gpus=None, gpus_at_most=7, gpus_per_node=8, memory_margin=0.989))
-    assert nothing.plans == () and nothing.nearest_miss is not None and nothing.question.setting.cluster.num_gpus > 2
+    assert nothing.plans == () and nothing.nearest_miss is not None and nothing.question.scenario.cluster.num_gpus > 2
     assert len(nothing.gpus_tried) == 7 and all(step is None for _, step in nothing.gpus_tried)
 
 

@@ -106,8 +106,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES)
-def test_the_space_is_what_brute_force_finds(setting_of, name, changes):
-    s = setting_of(name, **changes)
+def test_the_space_is_what_brute_force_finds(scenario_of, name, changes):
+    s = scenario_of(name, **changes)
     space = enumerate_space(s)
     grid = list(grid_by_hand(s))
     legal = [x for x in grid if is_legal_by_hand(s, *x) and within_bounds_by_hand(s, x[0], x[2], x[5])]
@@ -123,8 +123,8 @@ def test_the_space_is_what_brute_force_finds(setting_of, name, changes):
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES)
-def test_violations_agree_with_the_space_on_every_row(setting_of, name, changes):
-    s = setting_of(name, **changes)
+def test_violations_agree_with_the_space_on_every_row(scenario_of, name, changes):
+    s = scenario_of(name, **changes)
     layouts = enumerate_space(s).layouts
     assert len(layouts)
     for row in range(0, len(layouts), 1 + len(layouts) // 400):
@@ -133,8 +133,8 @@ def test_violations_agree_with_the_space_on_every_row(setting_of, name, changes)
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES[::2])
-def test_violations_agree_with_brute_force_on_the_whole_grid(setting_of, name, changes):
-    s = setting_of(name, **changes)
+def test_violations_agree_with_brute_force_on_the_whole_grid(scenario_of, name, changes):
+    s = scenario_of(name, **changes)
     grid = [x for x in grid_by_hand(s) if s.cluster.num_gpus % (x[0] * x[1] * x[2]) == 0]
     for values in grid[:: 1 + len(grid) // 500]:
         tp, pp, cp, sp, ep, etp, vpp, first, last, mbs = values
@@ -188,10 +188,10 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_every_rule_passes_one_plan_and_stops_another(setting_of, rule):
+def test_every_rule_passes_one_plan_and_stops_another(scenario_of, rule):
     assert rule.id in EXAMPLES, f"rule {rule.id} needs a legal and an illegal example in this test"
     name, changes, legal, illegal = EXAMPLES[rule.id]
-    s = setting_of(name, **changes)
+    s = scenario_of(name, **changes)
     for text, wanted in ((legal, True), (illegal, False)):
         values = parse_keys(text)
         assert set(rule.needs) <= set(values), f"{rule.id} reads {rule.needs}"
@@ -244,8 +244,8 @@ PLANS_AND_RULES = [
          "offload=0.5"),
     ],
 )  # fmt: skip
-def test_rules_that_depend_on_model_and_numerics(setting_of, name, changes, plan):
-    assert [v.rule for v in violations(setting_of(name, **changes), parse_plan(plan, 8))] == [
+def test_rules_that_depend_on_model_and_numerics(scenario_of, name, changes, plan):
+    assert [v.rule for v in violations(scenario_of(name, **changes), parse_plan(plan, 8))] == [
         "NV094" if "offload" in plan else "NV100"
     ]
 
@@ -257,8 +257,8 @@ def test_every_rule_says_where_it_is_enforced():
 
 
 @pytest.mark.parametrize(("name", "changes", "legal", "illegal", "rule"), PLANS_AND_RULES)
-def test_rules_on_whole_plans(setting_of, name, changes, legal, illegal, rule):
-    s = setting_of(name, **changes)
+def test_rules_on_whole_plans(scenario_of, name, changes, legal, illegal, rule):
+    s = scenario_of(name, **changes)
     assert violations(s, parse_plan(legal, 8)) == []
     if illegal is not None:
         found = violations(s, parse_plan(illegal, 8))
@@ -270,8 +270,8 @@ def test_every_rule_that_is_not_a_column_rule_is_on_a_plan_above():
     assert set(RULE_TEXT) == {rule.id for rule in RULES} | {rule for *_, rule in PLANS_AND_RULES}
 
 
-def test_a_plan_that_breaks_several_rules_is_told_all_of_them(setting_of):
-    found = [v.rule for v in violations(setting_of("dense"), parse_plan("tp=5,sp=1,vpp=2,mbs=3,dp=1,etp=2", 8))]
+def test_a_plan_that_breaks_several_rules_is_told_all_of_them(scenario_of):
+    found = [v.rule for v in violations(scenario_of("dense"), parse_plan("tp=5,sp=1,vpp=2,mbs=3,dp=1,etp=2", 8))]
     assert {"AC005", "NV001", "NV013", "AC003", "NV040", "NV007"} <= set(found)
     assert len(found) == len(set(found))
 
@@ -293,8 +293,8 @@ def column(space, key):
     return set(getattr(space.layouts, key).tolist())
 
 
-def test_wishes_leave_exactly_the_rows_that_they_allow(setting_of):
-    s = setting_of("dense", gpus=16)
+def test_wishes_leave_exactly_the_rows_that_they_allow(scenario_of):
+    s = scenario_of("dense", gpus=16)
     every = set(rows_of(enumerate_space(s)))
     cases = [
         (Wish(fixed={"tp": frozenset({4})}), lambda c: c["tp"] == 4),
@@ -311,8 +311,8 @@ def test_wishes_leave_exactly_the_rows_that_they_allow(setting_of):
         assert 0 < space.legal < len(every) and space.rejected_by_rule["wish"] > 0
 
 
-def test_a_fixed_or_capped_size_is_searched_beyond_the_usual_bounds(setting_of):
-    s = setting_of("dense", gpus=16, gpus_per_node=4, seq_length=256, gpu="a100-80gb",
+def test_a_fixed_or_capped_size_is_searched_beyond_the_usual_bounds(scenario_of):
+    s = scenario_of("dense", gpus=16, gpus_per_node=4, seq_length=256, gpu="a100-80gb",
                    architecture={"num_layers": 4, "hidden_size": 1024, "num_attention_heads": 16})  # fmt: skip
     assert max(column(enumerate_space(s), "tp")) == 8 and column(enumerate_space(s), "cp") == {1}
     assert column(enumerate_space(s, Wish(fixed={"tp": frozenset({16})})), "tp") == {16}
@@ -325,11 +325,11 @@ def sharding(space):
     return set(zip(layouts.dist_opt.tolist(), layouts.fsdp.tolist(), layouts.offload.tolist(), strict=True))
 
 
-def test_sharding_choices(setting_of):
-    s = setting_of("dense", architecture={"untie_embeddings_and_output_weights": True})
+def test_sharding_choices(scenario_of):
+    s = scenario_of("dense", architecture={"untie_embeddings_and_output_weights": True})
     assert sharding(enumerate_space(s)) == {(True, 0, 0.0), (False, 3, 0.0)}
-    assert sharding(enumerate_space(setting_of("dense"))) == {(True, 0, 0.0)}, "FSDP needs untied embeddings"
-    old = setting_of("dense", software="megatron-lm-2021")
+    assert sharding(enumerate_space(scenario_of("dense"))) == {(True, 0, 0.0)}, "FSDP needs untied embeddings"
+    old = scenario_of("dense", software="megatron-lm-2021")
     assert sharding(enumerate_space(old)) == {(False, 0, 0.0)}, "no distributed optimizer and no FSDP in 2021"
     for fixed, excluded, wanted in (
         ({"dist_opt": {False}}, {}, {(False, 0, 0.0), (False, 3, 0.0)}),
@@ -345,40 +345,40 @@ def test_sharding_choices(setting_of):
         assert sharding(enumerate_space(s, wish)) == wanted, (fixed, excluded)
 
 
-def test_a_layout_that_no_sharding_can_run_is_counted(setting_of):
-    s = setting_of("dense", numerics={"exp_avg_dtype": "bf16"})
+def test_a_layout_that_no_sharding_can_run_is_counted(scenario_of):
+    s = scenario_of("dense", numerics={"exp_avg_dtype": "bf16"})
     space = enumerate_space(s, Wish(fixed={"dist_opt": frozenset({False})}))
     assert space.legal == 0 and len(space.layouts) == 0
     assert space.enumerated == sum(space.rejected_by_rule.values())
 
 
-def test_layout_ids_name_the_layout_whatever_its_sharding(setting_of):
-    space = enumerate_space(setting_of("dense"))
+def test_layout_ids_name_the_layout_whatever_its_sharding(scenario_of):
+    space = enumerate_space(scenario_of("dense"))
     seen = {}
     for layout, row in zip(space.layout_id.tolist(), rows_of(space), strict=True):
         assert seen.setdefault(layout, row) == row
     assert len(seen) == len(set(seen.values())) == space.legal
 
 
-def test_an_empty_space_is_an_answer(setting_of):
-    space = enumerate_space(setting_of("dense"), Wish(fixed={"tp": frozenset({5})}))
+def test_an_empty_space_is_an_answer(scenario_of):
+    space = enumerate_space(scenario_of("dense"), Wish(fixed={"tp": frozenset({5})}))
     assert (space.legal, len(space.layouts)) == (0, 0) and space.enumerated == sum(space.rejected_by_rule.values())
 
 
-def test_a_grid_too_large_to_hold_is_refused(setting_of, monkeypatch):
-    s = setting_of("moe", gpus=720720, gpus_per_node=8, global_batch_size=14414400, architecture={"num_moe_experts": 720720})
+def test_a_grid_too_large_to_hold_is_refused(scenario_of, monkeypatch):
+    s = scenario_of("moe", gpus=720720, gpus_per_node=8, global_batch_size=14414400, architecture={"num_moe_experts": 720720})
     with pytest.raises(InputError, match=r"more than 10,000,000; narrow it with --fix"):
         enumerate_space(s)
     narrow = {key: frozenset({1}) for key in ("tp", "cp")} | {"pp": frozenset({2})}
     assert enumerate_space(s, Wish(fixed=narrow)).legal > 0
     monkeypatch.setattr("autoconfig.training.space.MAX_ROWS", 100)
     with pytest.raises(InputError, match="more than 100;"):
-        enumerate_space(setting_of("dense"))
+        enumerate_space(scenario_of("dense"))
 
 
 @pytest.mark.parametrize("name", [DENSE, MOE, MLA])
-def test_recompute_options_are_legal_and_come_from_the_model(setting_of, name):
-    s = setting_of(name)
+def test_recompute_options_are_legal_and_come_from_the_model(scenario_of, name):
+    s = scenario_of(name)
     options = recompute_options(s, Wish(), s.model.num_layers)
     assert len(options) == len(set(options)) and NONE in options
     assert all(recompute_rule(s, option) is None for option in options)
@@ -395,8 +395,8 @@ def test_recompute_options_are_legal_and_come_from_the_model(setting_of, name):
             assert broken == [] if mask[row, number] else broken in ([], ["NV111"]), str(plan)
 
 
-def test_recompute_wishes(setting_of):
-    s = setting_of("dense")
+def test_recompute_wishes(scenario_of):
+    s = scenario_of("dense")
     full, selective = Recompute.parse("full:uniform:1"), Recompute.parse("selective:core_attn")
     assert recompute_options(s, Wish(fixed={"recompute": frozenset({full, selective})}), 6) == [full, selective]
     left = recompute_options(s, Wish(excluded={"recompute": frozenset({full})}), 6)

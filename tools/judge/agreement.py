@@ -57,12 +57,12 @@ class Judged:
 
 def broken_rules(case: Case) -> tuple[str, ...]:
     """Ids of our rules that the plan breaks, AC005 left out: Megatron has no argument for dp."""
-    return tuple(v.rule for v in violations(case.setting, case.plan) if v.rule != "AC005")
+    return tuple(v.rule for v in violations(case.scenario, case.plan) if v.rule != "AC005")
 
 
 def judged(judges: Judges, cases: Sequence[Case]) -> list[Judged]:
     """Both answers to each plan."""
-    answers = judges.plans([(case.setting, case.plan) for case in cases])
+    answers = judges.plans([(case.scenario, case.plan) for case in cases])
     return [Judged(case=case, broken=broken_rules(case), answer=answer) for case, answer in zip(cases, answers, strict=True)]
 
 

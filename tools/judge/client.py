@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 
 from autoconfig.megatron.argument import words
 from autoconfig.megatron.write import mock_arguments
 from autoconfig.megatron.write_run import environment
-from autoconfig.training.rules import Setting
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,11 +65,11 @@ class Judge:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def plan(self, setting: Setting, plan: TrainPlan) -> dict[str, Any]:
+    def plan(self, scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         """The verdict on what a plan is exported as, on mock data."""
-        variables = {name: value for name, value in environment(setting, plan).items() if value is not None}
-        capability = setting.cluster.gpu.compute_capability
-        return self.arguments(words(mock_arguments(setting, plan)), setting.cluster.num_gpus, variables, capability)
+        variables = {name: value for name, value in environment(scenario, plan).items() if value is not None}
+        capability = scenario.cluster.gpu.compute_capability
+        return self.arguments(words(mock_arguments(scenario, plan)), scenario.cluster.num_gpus, variables, capability)
 
 
 class Judges:
@@ -87,12 +87,12 @@ class Judges:
         for judge in self._judges:
             judge.__exit__(kind, error, trace)
 
-    def plans(self, questions: Sequence[tuple[Setting, TrainPlan]]) -> list[dict[str, Any]]:
+    def plans(self, questions: Sequence[tuple[Scenario, TrainPlan]]) -> list[dict[str, Any]]:
         """The verdicts on many plans."""
         count = len(self._judges)
 
         def share(number: int) -> list[dict[str, Any]]:
-            return [self._judges[number].plan(setting, plan) for setting, plan in questions[number::count]]
+            return [self._judges[number].plan(scenario, plan) for scenario, plan in questions[number::count]]
 
         shares = list(self._pool.map(share, range(count)))
         return [shares[i % count][i // count] for i in range(len(questions))]

@@ -46,7 +46,7 @@ def main() -> int:
     plans = [*grid, *near]
     wrong = [plan for plan in plans if not plan.agrees]
     for plan in wrong:
-        print(f"DISAGREE {plan.case.setting.model.name} {plan.case.plan}: ours {plan.broken or 'legal'}, judge {plan.answer}")
+        print(f"DISAGREE {plan.case.scenario.model.name} {plan.case.plan}: ours {plan.broken or 'legal'}, judge {plan.answer}")
     odd = [recipe for recipe in recipes if not recipe.agrees]
     for recipe in odd:
         print(f"DISAGREE recipe {cell(recipe.audited.row, 'recipe')}: ours {recipe.audited.verdict}, judge {recipe.answer}")

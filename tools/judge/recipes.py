@@ -60,25 +60,25 @@ def _answer(judge: Judge, audited: AuditedRecipe) -> dict[str, Any]:
         degrees = degrees_of_recipe(row) | {"etp": whole(row, "etp", 1) or 1, "vpp": whole(row, "vp", 1) or 1}
         degrees |= {"gpus": whole(row, "gpus"), "gbs": whole(row, "gbs")}
         return judge.degrees(degrees, sequence_parallel=cell(row, "sp") == "True")
-    setting = audited.recipe.setting
-    variables = {name: value for name, value in environment(setting, audited.recipe.plan).items() if value is not None}
+    scenario = audited.recipe.scenario
+    variables = {name: value for name, value in environment(scenario, audited.recipe.plan).items() if value is not None}
     return judge.arguments(
-        recipe_arguments(audited.recipe), setting.cluster.num_gpus, variables, setting.cluster.gpu.compute_capability
+        recipe_arguments(audited.recipe), scenario.cluster.num_gpus, variables, scenario.cluster.gpu.compute_capability
     )
 
 
 def recipe_arguments(recipe: Recipe) -> list[str]:
     """A recipe as Megatron-LM's arguments; adapters, which these have none for, are left out (the plan is the same)."""
-    setting = replace(recipe.setting, numerics=replace(recipe.setting.numerics, peft="none"))
+    scenario = replace(recipe.scenario, numerics=replace(recipe.scenario.numerics, peft="none"))
     split, plan = recipe.split, recipe.plan
     if split is None:
-        return words(mock_arguments(setting, plan))
+        return words(mock_arguments(scenario, plan))
     if not split.text:
         counted = max(split.layers)
         flags = [FOR_EMBEDDING] * (split.layers[0] < counted) + [FOR_LOSS] * (split.layers[-1] < counted)
-        return [*words(mock_arguments(setting, plan.replace(first=None, last=None))), *flags]
+        return [*words(mock_arguments(scenario, plan.replace(first=None, last=None))), *flags]
     even = plan.replace(first=None, last=None, vpp=1)
-    return [*words(mock_arguments(setting, even)), LAYOUT, layout_text(split, setting.model.mtp_num_layers)]
+    return [*words(mock_arguments(scenario, even)), LAYOUT, layout_text(split, scenario.model.mtp_num_layers)]
 
 
 def layout_text(split: PipelineSplit, mtp_layers: int) -> str:

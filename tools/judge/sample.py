@@ -12,9 +12,9 @@ from typing import Any
 
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.recompute import MODULES, Recompute
+from autoconfig.specs.scenario import Scenario
 
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rules import Setting
 
 PLAIN = 0.5
 """Chance of an axis to be 1."""
@@ -59,21 +59,21 @@ class Case:
     """A question of one kind of model, and a plan for it."""
 
     kind: str
-    setting: Setting
+    scenario: Scenario
     plan: TrainPlan
 
 
-def settings() -> list[tuple[str, Setting]]:
+def settings() -> list[tuple[str, Scenario]]:
     """The questions that plans are drawn for."""
-    return [(kind, understand(Request(gpu="h100-sxm-80gb", **request)).setting) for kind, request in REQUESTS]
+    return [(kind, understand(Request(gpu="h100-sxm-80gb", **request)).scenario) for kind, request in REQUESTS]
 
 
-def draw(rng: random.Random, choices: list[tuple[str, Setting]]) -> Case:
+def draw(rng: random.Random, choices: list[tuple[str, Scenario]]) -> Case:
     """One plan from the grid."""
-    kind, setting = rng.choice(choices)
-    gpus = setting.cluster.num_gpus
+    kind, scenario = rng.choice(choices)
+    gpus = scenario.cluster.num_gpus
     size = {key: 1 if rng.random() < PLAIN else rng.choice(SIZES) for key in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")}
-    if not setting.model.is_moe and rng.random() < 0.8:
+    if not scenario.model.is_moe and rng.random() < 0.8:
         size |= {"ep": 1, "etp": 1}
     if size["pp"] == 1 and rng.random() < 0.8:
         size["vpp"] = 1
@@ -81,18 +81,18 @@ def draw(rng: random.Random, choices: list[tuple[str, Setting]]) -> Case:
         **size,
         dp=max(1, gpus // (size["tp"] * size["pp"] * size["cp"])),
         sp=rng.random() < 0.5,
-        recompute=_recompute(rng, setting.model.num_layers),
+        recompute=_recompute(rng, scenario.model.num_layers),
         dist_opt=rng.random() < 0.8,
         fsdp=rng.choice((2, 3)) if rng.random() < 0.15 else 0,
         offload=0.5 if rng.random() < 0.15 else 0.0,
     )
-    return Case(kind=kind, setting=setting, plan=_stages(rng, setting, plan))
+    return Case(kind=kind, scenario=scenario, plan=_stages(rng, scenario, plan))
 
 
-def _stages(rng: random.Random, setting: Setting, plan: TrainPlan) -> TrainPlan:
+def _stages(rng: random.Random, scenario: Scenario, plan: TrainPlan) -> TrainPlan:
     if plan.pp == 1 or rng.random() < 0.4:
         return plan
-    around = max(1, setting.model.num_layers // plan.pp)
+    around = max(1, scenario.model.num_layers // plan.pp)
     first, last = (max(1, around + rng.choice((-2, -1, 0, 1, 2))) for _ in range(2))
     return replace(plan, first=first if rng.random() < 0.7 else None, last=last if rng.random() < 0.7 else None)
 
@@ -108,7 +108,7 @@ def _recompute(rng: random.Random, layers: int) -> Recompute:
 
 def neighbours(rng: random.Random, case: Case) -> Iterator[Case]:
     """The case with one key drawn anew: what stands next to a plan in the grid."""
-    plan, layers = case.plan, case.setting.model.num_layers
+    plan, layers = case.plan, case.scenario.model.num_layers
     changes: list[dict[str, Any]] = [{key: value} for key in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs") for value in SIZES]
     changes += [{"sp": not plan.sp}, {"dist_opt": not plan.dist_opt}, {"fsdp": 3}, {"fsdp": 2}, {"offload": 1.0}]
     changes += [{"fsdp": 3, "dist_opt": False}, {"first": 1}, {"last": 1}, {"first": 3, "last": 2}]
@@ -119,5 +119,5 @@ def neighbours(rng: random.Random, case: Case) -> Iterator[Case]:
     rng.shuffle(changes)
     for change in changes:
         new = replace(plan, **change)
-        gpus = case.setting.cluster.num_gpus
+        gpus = case.scenario.cluster.num_gpus
         yield replace(case, plan=replace(new, dp=max(1, gpus // (new.tp * new.pp * new.cp))))

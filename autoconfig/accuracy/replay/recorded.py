@@ -56,11 +56,11 @@ def sweeps(least_rows: int) -> list[Sweep]:
     """Every sweep of the published tables with at least this many timed rows, in the order of source and shape."""
     groups: dict[tuple[object, ...], list[_Entry]] = {}
     for entry in _entries():
-        setting = entry.case.setting
-        model, work = setting.model, setting.workload
+        scenario = entry.case.scenario
+        model, work = scenario.model, scenario.workload
         shape = (model.num_layers, model.hidden_size, model.num_attention_heads)
-        key = (entry.case.source, setting.cluster.gpu.id, *shape, setting.numerics.precision)
-        groups.setdefault((*key, setting.cluster.num_gpus, work.seq_length, work.global_batch_size), []).append(entry)
+        key = (entry.case.source, scenario.cluster.gpu.id, *shape, scenario.numerics.precision)
+        groups.setdefault((*key, scenario.cluster.num_gpus, work.seq_length, work.global_batch_size), []).append(entry)
     large = [key for key, entries in groups.items() if sum(e.step_seconds is not None for e in entries) >= least_rows]
     return [_sweep(key, groups[key]) for key in sorted(large, key=str)]
 
@@ -76,7 +76,7 @@ def _entries() -> Iterator[_Entry]:
             continue
         try:
             case = read_case(row)
-            measured = None if cell(row, "status") == "oom" else measured_step_seconds(row, case.setting)
+            measured = None if cell(row, "status") == "oom" else measured_step_seconds(row, case.scenario)
         except AutoconfigError:
             continue
         if measured or cell(row, "status") == "oom":
@@ -93,7 +93,7 @@ def _sweep(key: tuple[object, ...], entries: Sequence[_Entry]) -> Sweep:
     cases, variants, steps = [], [], []
     for (_, variant), runs in same.items():
         case = runs[0].case
-        cases.append((calibrated(case.setting, constants.of(case.source, case.setting.model.name)), case.plan))
+        cases.append((calibrated(case.scenario, constants.of(case.source, case.scenario.model.name)), case.plan))
         variants.append(variant)
         times = [run.step_seconds for run in runs if run.step_seconds is not None]
         steps.append(float(np.median(times)) if times else None)

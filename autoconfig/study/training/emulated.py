@@ -14,27 +14,27 @@ from optuna.trial import TrialState
 from autoconfig.core.emulate import composed_step, compute_seconds, micro_batch_seconds
 from autoconfig.specs.measurement import Measurement
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.study import trials as names
 from autoconfig.study.settings import StudySettings
 from autoconfig.study.verdicts import Verdict, noise_of
 from autoconfig.training.price import report_plan
-from autoconfig.training.rules import Setting
 
 EMULATED_LOG_SD = 0.05
 """Scatter of a composed step around the full job: as a short job's (`surrogate.SHORT_LOG_SD`). Not measured by us on GPUs."""
 
 
-def step_seconds(setting: Setting, plan: TrainPlan, measurements: Sequence[Measurement]) -> float:
+def step_seconds(scenario: Scenario, plan: TrainPlan, measurements: Sequence[Measurement]) -> float:
     """The step composed of emulated ranks: the slowest stage's compute in the place of the predicted one."""
-    report = report_plan(setting, plan)
-    m = setting.workload.global_batch_size // (plan.mbs * plan.dp)
-    slowest = max(micro_batch_seconds(setting, plan, figures.rank, figures) for one in measurements for figures in one.ranks)
+    report = report_plan(scenario, plan)
+    m = scenario.workload.global_batch_size // (plan.mbs * plan.dp)
+    slowest = max(micro_batch_seconds(scenario, plan, figures.rank, figures) for one in measurements for figures in one.ranks)
     return composed_step(report, m, compute_seconds(report, m), slowest)
 
 
 def verdict_of_ranks(
-    setting: Setting,
+    scenario: Scenario,
     plan: TrainPlan,
     measurements: Sequence[Measurement],
     predicted_s: float,
@@ -42,7 +42,7 @@ def verdict_of_ranks(
     limit_bytes: float,
 ) -> Verdict:
     """All ranks ran: complete, with the composed step and the largest peak."""
-    seconds = step_seconds(setting, plan, measurements)
+    seconds = step_seconds(scenario, plan, measurements)
     peak = max(figures.peak_allocated_bytes for one in measurements for figures in one.ranks)
     noise = max(noise_of(one.step_seconds_samples) for one in measurements)
     values = [seconds] if settings.objective != "headroom" else [seconds, (limit_bytes - peak) / GIB]

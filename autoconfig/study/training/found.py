@@ -134,8 +134,8 @@ def _tokens_per_money(session: Session, best: Line | None, price_per_gpu_hour: f
     """Tokens of a step over what its GPUs cost meanwhile."""
     if best is None or best.measured_s is None or not price_per_gpu_hour:
         return None
-    money = best.measured_s / SECONDS_PER_HOUR * session.setting.cluster.num_gpus * price_per_gpu_hour
-    return session.setting.workload.tokens_per_step / money
+    money = best.measured_s / SECONDS_PER_HOUR * session.scenario.cluster.num_gpus * price_per_gpu_hour
+    return session.scenario.workload.tokens_per_step / money
 
 
 def _front(measured: list[Line]) -> tuple[int, ...]:
@@ -176,8 +176,8 @@ def _shapes(session: Session, trials: list[FrozenTrial]) -> tuple[Shape, ...]:
 
 def learned_calibration(session: Session) -> Calibration | None:
     """The calibration of the question, refined with what was measured; None where nothing was."""
-    plain = understand(replace(session.question.request, calibration="none")).setting
-    plain = replace(plain, cluster=session.setting.cluster)
+    plain = understand(replace(session.question.request, calibration="none")).scenario
+    plain = replace(plain, cluster=session.scenario.cluster)
     observations = []
     for trial in session.study.get_trials(deepcopy=False):
         row, seconds = names.row_of(trial, session.candidates), trial.user_attrs.get(names.STEP_SECONDS)
@@ -190,7 +190,7 @@ def learned_calibration(session: Session) -> Calibration | None:
                 source=f"study {session.name}",
                 model=plain.model.name,
                 architecture=plain.cluster.gpu.architecture,
-                generation=plain.stack.generation,
+                generation=plain.software.generation,
                 moe=plain.model.is_moe,
                 log_ratio=math.log(seconds / float(alone.predicted_s[0])),
                 shares=(1.0, *(float(share) for share in alone.shares[0])),

@@ -24,6 +24,7 @@ from autoconfig.profiler.runner import Runner
 from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner, check_programs
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
+from autoconfig.specs.scenario import Scenario
 from autoconfig.study.candidates import Candidates, candidates_of
 from autoconfig.study.jobs import full_job
 from autoconfig.study.sampler import PlanSampler
@@ -35,7 +36,6 @@ from autoconfig.study.worker import Listener, Worker
 from autoconfig.training.question import Question, understand
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.reasons import nothing_legal
-from autoconfig.training.rules import Setting
 from autoconfig.training.space import Wish
 
 OTHER_FOLDER = "; give another --folder"
@@ -90,7 +90,7 @@ class Session:
     storage: RDBStorage
     settings: StudySettings
     question: Question
-    setting: Setting
+    scenario: Scenario
     candidates: Candidates
     options: Options
     assumed: tuple[str, ...]
@@ -99,7 +99,7 @@ class Session:
     @property
     def emulated(self) -> bool:
         """Full jobs do not fit here: ranks are emulated, one at a time, on one device."""
-        return self.options.emulates(self.setting.cluster.num_gpus)
+        return self.options.emulates(self.scenario.cluster.num_gpus)
 
     def close(self) -> None:
         """Give back the storage's connections."""
@@ -113,7 +113,7 @@ class Session:
         return Worker(
             study=self.study,
             work=TrainingWork(
-                study=self.study, setting=self.setting, candidates=self.candidates, settings=self.settings, sampler=sampler
+                study=self.study, scenario=self.scenario, candidates=self.candidates, settings=self.settings, sampler=sampler
             ),
             candidates=self.candidates,
             sampler=sampler,
@@ -157,7 +157,7 @@ class Asked:
 
     settings: StudySettings
     question: Question
-    setting: Setting
+    scenario: Scenario
     candidates: Candidates
     assumed: tuple[str, ...]
 
@@ -169,28 +169,28 @@ def ask(settings: StudySettings, table: Path | None = None) -> Asked:
     here = on_this_device(settings, table)
     settings, request = here.settings, here.request
     question = understand(request)
-    setting = question.setting
+    scenario = question.scenario
     if settings.device_memory_bytes is not None:
-        setting = replace(setting, cluster=replace(setting.cluster, memory_bytes=settings.device_memory_bytes))
+        scenario = replace(scenario, cluster=replace(scenario.cluster, memory_bytes=settings.device_memory_bytes))
     if settings.device == "cpu" and table is None:
-        gpu = replace(setting.cluster.gpu, architecture=CPU_ARCHITECTURE)
-        setting = replace(setting, cluster=replace(setting.cluster, gpu=gpu))
-    ranking = rank_plans(setting, _buildable(question.wish), request.memory_margin)
+        gpu = replace(scenario.cluster.gpu, architecture=CPU_ARCHITECTURE)
+        scenario = replace(scenario, cluster=replace(scenario.cluster, gpu=gpu))
+    ranking = rank_plans(scenario, _buildable(question.wish), request.memory_margin)
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
     if not len(ranking.row):
         raise NothingFitsError("no plan fits the memory limit: raise --device-memory, or see what autoconfig search says")
     candidates = candidates_of(ranking)
-    full_job(setting, candidates.plans[0], settings)
+    full_job(scenario, candidates.plans[0], settings)
     assumed = (*question.assumed, *here.assumed)
-    return Asked(settings=settings, question=question, setting=setting, candidates=candidates, assumed=assumed)
+    return Asked(settings=settings, question=question, scenario=scenario, candidates=candidates, assumed=assumed)
 
 
 def check_question(name: str, given: StudySettings, options: Options) -> None:
     """Whether `open_session` and `make_runner` would take this, with nothing measured or written. Raises what they raise."""
     check_name(name)
     asked = ask(given)
-    check_machine(options, asked.settings.device, asked.setting.cluster.num_gpus)
+    check_machine(options, asked.settings.device, asked.scenario.cluster.num_gpus)
 
 
 def _take(path: Path) -> FileLock | None:
@@ -215,7 +215,7 @@ def open_session(
     asked = ask(settings, table)
     _check_digest(study, asked.candidates, name, options.url)
     return Session(
-        name=name, study=study, storage=storage, settings=asked.settings, question=asked.question, setting=asked.setting,
+        name=name, study=study, storage=storage, settings=asked.settings, question=asked.question, scenario=asked.scenario,
         candidates=asked.candidates, options=options, assumed=asked.assumed,
     )  # fmt: skip
 
@@ -245,12 +245,12 @@ def _check_digest(study: Study, candidates: Candidates, name: str, url: str) -> 
 
 def make_runner(session: Session) -> Runner:
     """The runner that the options name. Raises RunnerError where it cannot be used."""
-    check_machine(session.options, session.settings.device, session.setting.cluster.num_gpus)
+    check_machine(session.options, session.settings.device, session.scenario.cluster.num_gpus)
     options, device = session.options, session.settings.device
     threads = 1 if device == "cpu" else None
     if options.runner == "slurm":
-        gpus = 1 if session.emulated else session.setting.cluster.num_gpus
-        per_node = session.setting.cluster.gpus_per_node
+        gpus = 1 if session.emulated else session.scenario.cluster.num_gpus
+        per_node = session.scenario.cluster.gpus_per_node
         nodes = max(1, gpus // per_node)
         slurm = replace(options.slurm, nodes=nodes, gpus_per_node=min(gpus, per_node) if device == "cuda" else 0)
         return SlurmRunner(torchrun(options.python, nodes), slurm, environment(threads))

@@ -12,6 +12,7 @@ from optuna.study import Study
 
 from autoconfig.profiler.folder import prepare
 from autoconfig.profiler.outcome import Kind, Outcome, outcome_of
+from autoconfig.specs.scenario import Scenario
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import Candidates
 from autoconfig.study.jobs import SHORT, Stage, emulated_stages, stages
@@ -19,7 +20,6 @@ from autoconfig.study.sampler import PlanSampler
 from autoconfig.study.settings import StudySettings
 from autoconfig.study.training.emulated import verdict_of_ranks
 from autoconfig.study.verdicts import Verdict, hopeless, verdict_of
-from autoconfig.training.rules import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class TrainingWork:
     """`worker.Work` of training plans."""
 
     study: Study
-    setting: Setting
+    scenario: Scenario
     candidates: Candidates
     settings: StudySettings
     sampler: PlanSampler
@@ -40,7 +40,7 @@ class TrainingWork:
     @property
     def gpus(self) -> int:
         """Of a job."""
-        return 1 if self.sampler.emulated else self.setting.cluster.num_gpus
+        return 1 if self.sampler.emulated else self.scenario.cluster.num_gpus
 
     @property
     def keeps_steps(self) -> bool:
@@ -55,7 +55,7 @@ class TrainingWork:
         """A short job first where the full one is long; emulated ranks one by one."""
         plan, seconds = self.candidates.plans[row], float(self.candidates.predicted_s[row])
         planned = stages if fidelity is None else emulated_stages
-        return planned(self.setting, plan, seconds, self.settings, repeat)
+        return planned(self.scenario, plan, seconds, self.settings, repeat)
 
     def ruled_out(self, row: int, stage: Stage, steps: Sequence[float], number: int) -> Verdict | None:
         """By the steps so far of the stage; of a short job by all of it."""
@@ -71,4 +71,4 @@ class TrainingWork:
         ended = [outcome_of(prepare(jobs_folder, one.job)) for one in planned]
         measured = [found.measurement for found in ended if found is not None and found.measurement is not None]
         plan = self.candidates.plans[row]
-        return verdict_of_ranks(self.setting, plan, measured, stage.predicted_s, self.settings, limit)
+        return verdict_of_ranks(self.scenario, plan, measured, stage.predicted_s, self.settings, limit)

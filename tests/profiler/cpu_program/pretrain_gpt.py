@@ -19,11 +19,11 @@ def told(option: str) -> int:
 
 
 if __name__ == "__main__":
-    setting, plan = read_plan_text(Path("plan.json").read_text())
+    scenario, plan = read_plan_text(Path("plan.json").read_text())
     assert told("--tensor-model-parallel-size") == plan.tp and told("--micro-batch-size") == plan.mbs
-    assert told("--num-layers") == setting.model.num_layers and int(os.environ["WORLD_SIZE"]) == plan.world_size
+    assert told("--num-layers") == scenario.model.num_layers and int(os.environ["WORLD_SIZE"]) == plan.world_size
     job = Job(
-        model=setting.model, plan=plan, workload=setting.workload, numerics=setting.numerics, device="cpu",
+        model=scenario.model, plan=plan, workload=scenario.workload, numerics=scenario.numerics, device="cpu",
         steps=2, warmup_steps=1,
     )  # fmt: skip
     own = Path(f"job-{os.environ['RANK']}.json")
