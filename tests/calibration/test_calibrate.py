@@ -98,7 +98,7 @@ def test_own_runs_narrow_the_band_as_far_as_they_agree(tmp_path: Path) -> None:
 def test_own_runs_say_nothing_of_other_software(tmp_path: Path) -> None:
     mine, _ = calibrate_file(write(tmp_path / "runs.csv", as_measured(ROWS)[:8]))
     scenario = read_case(ROWS[4]).scenario
-    child = replace(scenario, stack=replace(scenario.software, generation="gpt-neox"))
+    child = replace(scenario, software=replace(scenario.software, generation="gpt-neox"))
     assert own_runs(scenario, mine) is not None
     assert mine.entry_for(child.cluster.gpu, "gpt-neox") is not None
     assert own_runs(child, mine) is None

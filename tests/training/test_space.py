@@ -63,9 +63,9 @@ def is_legal_by_hand(s, tp, pp, cp, sp, ep, etp, vpp, first, last, mbs):
             return False
     elif ep > 1 or etp > 1:
         return False
-    if cp > 1 and (seq % (2 * cp) or not s.stack.supports_context_parallel):
+    if cp > 1 and (seq % (2 * cp) or not s.software.supports_context_parallel):
         return False
-    if sp and (tp == 1 or seq % (tp * cp) or not s.stack.supports_sequence_parallel):
+    if sp and (tp == 1 or seq % (tp * cp) or not s.software.supports_sequence_parallel):
         return False
     if batch % (mbs * dp):
         return False
@@ -139,7 +139,7 @@ def test_violations_agree_with_brute_force_on_the_whole_grid(scenario_of, name, 
     for values in grid[:: 1 + len(grid) // 500]:
         tp, pp, cp, sp, ep, etp, vpp, first, last, mbs = values
         plan = TrainPlan(tp=tp, pp=pp, cp=cp, sp=sp, ep=ep, etp=etp, vpp=vpp, mbs=mbs,
-                         dist_opt=s.stack.supports_distributed_optimizer, dp=s.cluster.num_gpus // (tp * pp * cp),
+                         dist_opt=s.software.supports_distributed_optimizer, dp=s.cluster.num_gpus // (tp * pp * cp),
                          first=None if pp == 1 else first, last=None if pp == 1 else last)  # fmt: skip
         assert (not violations(s, plan)) == is_legal_by_hand(s, *values), str(plan)
 
