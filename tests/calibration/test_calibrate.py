@@ -46,7 +46,7 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
 def mean_error(rows: list[dict[str, str]], name: str | None) -> float:
     calibration = named_calibration(name)
     cases = [read_case(row) for row in rows]
-    found = [predicted_seconds(case, calibrated(case.scenario, calibration).stack) for case in cases]
+    found = [predicted_seconds(case, calibrated(case.scenario, calibration).software) for case in cases]
     return float(np.mean([abs(p / float(row["metric_step_s"]) - 1) for p, row in zip(found, rows, strict=True)]))
 
 
