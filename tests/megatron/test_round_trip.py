@@ -68,7 +68,7 @@ def assert_reads_back(scenario, plan, write):
     assert again.cluster == scenario.cluster and again.workload == scenario.workload
     assert again.numerics == dataclasses.replace(scenario.numerics, fp8_param_gather=said_gather(scenario, plan))
     assert said(again.model) == said(scenario.model)
-    assert again.stack == scenario.software, str(plan)
+    assert again.software == scenario.software, str(plan)
 
 
 def round_trip(scenario_of, seed, count):
