@@ -26,7 +26,7 @@ from autoconfig.cli.options import request_of
 from autoconfig.cli.study import DEFAULT_BUDGET, job_limit_s, settings_of_options
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, read_check
-from autoconfig.planning.export_files import export_texts
+from autoconfig.megatron.export import export_texts
 from autoconfig.render.check import check_json
 from autoconfig.render.scaling import scaling_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from autoconfig.cli.main import explain_command, search_command
 from autoconfig.cli.megatron import check_command
 from autoconfig.cli.scaling import scaling_command
-from autoconfig.planning.export_files import FORMATS
+from autoconfig.megatron.export import FORMATS
 
 MOST_TEXTS = 64
 MOST_DEPTH = 32

@@ -23,7 +23,7 @@ from autoconfig.accuracy.sheets import (
     verdict_sheet,
 )
 from autoconfig.accuracy.validate import EVERYTHING, Sections, Validation, validate
-from autoconfig.planning.files import write_atomically
+from autoconfig.specs.files import write_atomically
 from autoconfig.time_model.calibration import shipped
 from autoconfig.training.confidence import CLASSES, LEAST_SOURCES
 

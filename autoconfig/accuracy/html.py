@@ -9,7 +9,7 @@ from pathlib import Path
 from autoconfig.accuracy.groups import Group
 from autoconfig.accuracy.sheets import TITLE, Sheet, share, sheets
 from autoconfig.accuracy.validate import Validation
-from autoconfig.planning.files import write_atomically
+from autoconfig.specs.files import write_atomically
 
 SIZE = 260
 """Width and height of a plot, pixels."""

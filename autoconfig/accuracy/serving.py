@@ -18,7 +18,7 @@ from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.time_model.serving.calibration import shipped_calibration
 
 if TYPE_CHECKING:
-    from autoconfig.training.question import Progress
+    from autoconfig.planning.progress import Progress
 
 NOT_JUDGED = ("encoder-decoder", "NeMo Megatron Launcher")
 LEAST_DIFFERENCE = 1.03

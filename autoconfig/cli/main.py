@@ -139,8 +139,8 @@ def search_command(
         cli_study.run_profile(ctx, options, kind, as_json=as_json, model_given=options["model"] is not None)
         return
     from autoconfig.megatron.export import check_export_folder, export_plan
-    from autoconfig.planning.files import check_table_path, write_table
     from autoconfig.render.html import check_report_path, write_report
+    from autoconfig.render.training import check_table_path, write_table
     from autoconfig.training.answer import search
 
     if output is not None:

@@ -24,9 +24,9 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
     row could be predicted.
     """
     from autoconfig.planning.calibration_file import named_calibration
-    from autoconfig.planning.files import check_output_path
     from autoconfig.runs.predict import predict_file
     from autoconfig.runs.table import check_not_the_input
+    from autoconfig.specs.files import check_output_path
 
     check_output_path(output, (".csv",))
     check_not_the_input(table, output)
@@ -88,8 +88,8 @@ def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -
         write_calibration,
     )
     from autoconfig.planning.calibration_file import named_calibration
-    from autoconfig.planning.files import check_output_path
     from autoconfig.runs.predict import unread
+    from autoconfig.specs.files import check_output_path
 
     check_output_path(output, (".json",))
     if remark := unread(measurements):
@@ -148,7 +148,7 @@ def validate_command(
 ) -> None:
     """Predict the published runs that ship with the project and print how far off we are, by source and GPU."""
     from autoconfig.accuracy.validate import Sections, validate, validation_json
-    from autoconfig.planning.files import check_output_path
+    from autoconfig.specs.files import check_output_path
 
     if by_source and by_model:
         raise InputError("give either --leave-one-source-out or --leave-one-model-out, not both")

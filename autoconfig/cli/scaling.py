@@ -40,9 +40,9 @@ def scaling_command(ctx: click.Context, /, gpus: str, gpu: str | None, plot: str
 
     autoconfig scaling --model 175b --gpus 256:4096 --gpu h100,a100-80gb --tokens 300B --days 20
     """
-    from autoconfig.planning.files import check_output_path
     from autoconfig.sizing.counts import parse_counts
     from autoconfig.sizing.sizing import ScalingRequest, scale
+    from autoconfig.specs.files import check_output_path
 
     if plot is not None:
         check_output_path(Path(plot), PLOT_SUFFIXES)

@@ -168,9 +168,9 @@ def predict_inference(inference: bool, table: Path, output: Path) -> None:
     TABLE has the columns of autoconfig/data/published/inference_measurements.csv; measured columns and notes are never read.
     Exit code 2 where no row could be predicted.
     """
-    from autoconfig.planning.files import check_output_path
     from autoconfig.runs.predict_serving import predict_file
     from autoconfig.runs.table import check_not_the_input
+    from autoconfig.specs.files import check_output_path
 
     check_output_path(output, (".csv",))
     check_not_the_input(table, output)

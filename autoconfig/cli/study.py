@@ -201,7 +201,7 @@ def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_j
         _refuse_half_a_question(ctx)
     budget = parse_budget(options["budget"] or DEFAULT_BUDGET)
     if options["save_calibration"]:
-        from autoconfig.planning.files import check_output_path
+        from autoconfig.specs.files import check_output_path
 
         check_output_path(Path(options["save_calibration"]), (".json",))
     given = kind.settings() if model_given else None

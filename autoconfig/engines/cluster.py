@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autoconfig.megatron.scripts import MARK, slug
+from autoconfig.megatron.scripts import slug
+from autoconfig.planning.export_files import MARK
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.serve_plan import EnginePlan
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from autoconfig.engines.cluster import kubernetes_objects, slurm_script
 from autoconfig.engines.router import ROUTER_PORT, router_script
 from autoconfig.engines.start import FIRST_PORT, STARTS, Start, benchmark
-from autoconfig.megatron.plan_json import KIND
-from autoconfig.megatron.scripts import MARK
-from autoconfig.planning.export_files import write_export
+from autoconfig.planning.export_files import MADE_BY, MARK, write_export
 from autoconfig.render.serving_json import deployment_json
 from autoconfig.serving.answer import DeploymentReport
 from autoconfig.serving.engine_limits import require_runs
@@ -40,7 +38,7 @@ def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, st
         texts["router.sh"] = router_script(question, one.plan.prefill, one.plan.decode)
     texts["benchmark.sh"] = _script(question, one.plan.decode.weights, _benchmark(question, one), one)
     texts["deployment.json"] = (
-        json.dumps({"made_by": KIND, "engine": question.engine.name, **deployment_json(one)}, indent=2) + "\n"
+        json.dumps({"made_by": MADE_BY, "engine": question.engine.name, **deployment_json(one)}, indent=2) + "\n"
     )
     return texts
 

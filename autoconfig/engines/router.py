@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT
-from autoconfig.megatron.scripts import MARK
+from autoconfig.planning.export_files import MARK
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.serve_plan import EnginePlan
 

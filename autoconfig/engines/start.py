@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoconfig.megatron.scripts import MARK
+from autoconfig.planning.export_files import MARK
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.serve_plan import EnginePlan

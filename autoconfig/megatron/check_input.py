@@ -11,13 +11,14 @@ from pathlib import Path
 
 from autoconfig.megatron.argument_list import name_hint
 from autoconfig.megatron.fsdp_rules import connections_violation
-from autoconfig.megatron.plan_json import KIND, read_plan_text
+from autoconfig.megatron.plan_json import read_plan_text
 from autoconfig.megatron.read import Overrides, read_arguments
-from autoconfig.megatron.scripts import MARK
 from autoconfig.megatron.shell.lexer import ArrayAssignment, Source, tokens_of
 from autoconfig.megatron.shell.script import Script, read_script
 from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value
 from autoconfig.planning.calibration_file import calibrated
+from autoconfig.planning.export_files import MADE_BY, MARK
+from autoconfig.planning.resolve import read_cluster
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.hardware.gpu_catalogue import gpu_ids
 from autoconfig.specs.plan import TrainPlan
@@ -25,7 +26,7 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import Calibration, shipped
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.price import Violation
-from autoconfig.training.question import Question, Request, read_cluster
+from autoconfig.training.question import Question, Request
 from autoconfig.training.space import Wish
 
 MOST_BYTES = 1_000_000
@@ -217,7 +218,7 @@ def _json_words(text: str) -> tuple[Value, ...]:
         words = None
     if not isinstance(words, list) or not all(isinstance(word, str | int | float) for word in words):
         raise InputError(
-            f'a file that begins with [ must be a JSON list, ["--num-layers", "96", ...]; a plan file has "kind": "{KIND}"'
+            f'a file that begins with [ must be a JSON list, ["--num-layers", "96", ...]; a plan file has "kind": "{MADE_BY}"'
         )
     return tuple(plain_value(str(word)) for word in words)
 

@@ -21,8 +21,8 @@ from autoconfig.megatron.read_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING,
 from autoconfig.megatron.refresh import is_ours, refreshed
 from autoconfig.megatron.shell.values import Value, text_of
 from autoconfig.megatron.write_run import overlap_arguments
-from autoconfig.planning.files import write_atomically
 from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.files import write_atomically
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import PlanReport, report_plan

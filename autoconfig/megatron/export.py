@@ -6,15 +6,20 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
-from autoconfig.planning.export_files import PLAN_FILE, check_folder, export_texts, write_export
-from autoconfig.specs.errors import InputError
+from autoconfig.megatron.plan_json import plan_text
+from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
+from autoconfig.planning.export_files import check_folder, write_export
+from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand
+
+FORMATS = ("megatron", "plan")
+NOT_YET = ("deepspeed", "fsdp2")
+PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,19 @@ def export_named(
         export_texts(scenario, plan, report, form)  # what cannot be written at all is said first
         return Export(files=(), command="", too_large=_too_large(plan, report))
     return export_plan(scenario, plan, report, folder, form, force=force)
+
+
+def export_texts(scenario: Scenario, plan: TrainPlan, report: PlanReport | None, form: str) -> dict[str, str]:
+    """File name -> text. Raises UnsupportedError for formats and models that cannot be written."""
+    if form in NOT_YET:
+        raise UnsupportedError(
+            f"--format {form}: such configs are not written yet; use {' or '.join(FORMATS)} (plan.json holds every number)"
+        )
+    texts = {PLAN_FILE: plan_text(scenario, plan, report)}
+    if form == "megatron":
+        texts[TORCHRUN_SCRIPT] = torchrun_script(scenario, plan, report)
+        texts[SBATCH_SCRIPT] = sbatch_script(scenario, plan, report)
+    return texts
 
 
 def _too_large(plan: TrainPlan, report: PlanReport) -> str:

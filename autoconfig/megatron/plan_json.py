@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from autoconfig.planning.export_files import MADE_BY
 from autoconfig.render.training_json import plan_json, schema
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec
@@ -22,7 +23,6 @@ from autoconfig.specs.units import GIB
 from autoconfig.training.price import PlanReport
 
 PLAN_SCHEMA_VERSION = 1
-KIND = "megatron-autoconfig plan"
 
 
 def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) ->
     model = {f.name: getattr(scenario.model, f.name) for f in dataclasses.fields(ModelSpec) if f.name != "sources"}
     return {
         "schema_version": PLAN_SCHEMA_VERSION,
-        "kind": KIND,
+        "kind": MADE_BY,
         "short": str(plan),
         "plan": plan_json(plan, scenario.workload.global_batch_size),
         "model": {name: _plain(value) for name, value in model.items()},
@@ -88,8 +88,8 @@ def read_plan_text(text: str) -> tuple[Scenario, TrainPlan]:
         body = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise InputError(f"plan file: this is not JSON: {str(error)[:200]}") from None
-    if not isinstance(body, dict) or body.get("kind") != KIND:
-        raise InputError(f'this JSON is not a plan file: it needs "kind": "{KIND}", as `autoconfig export` writes it')
+    if not isinstance(body, dict) or body.get("kind") != MADE_BY:
+        raise InputError(f'this JSON is not a plan file: it needs "kind": "{MADE_BY}", as `autoconfig export` writes it')
     if body.get("schema_version") != PLAN_SCHEMA_VERSION:
         raise InputError(
             f"plan file: schema_version {str(body.get('schema_version'))[:40]}: this autoconfig reads {PLAN_SCHEMA_VERSION}; "

@@ -13,6 +13,7 @@ from autoconfig.megatron.write import MOCK_STEPS, train_arguments
 from autoconfig.megatron.write_model import unsaid_scaling
 from autoconfig.megatron.write_router import not_written
 from autoconfig.megatron.write_run import environment
+from autoconfig.planning.export_files import MARK
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
@@ -20,8 +21,6 @@ from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
 
 TORCHRUN_SCRIPT = "train.sh"
 SBATCH_SCRIPT = "train.sbatch"
-MARK = "# Written by megatron-autoconfig"
-"""Second line of every script of ours: such a file may be written again."""
 TITLES = {
     "model": "Model",
     "plan": "Plan",

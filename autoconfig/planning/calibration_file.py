@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.planning.files import write_atomically
 from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.files import write_atomically
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration, parse, shipped, to_json
 

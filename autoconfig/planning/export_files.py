@@ -6,30 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from autoconfig.megatron.plan_json import KIND, plan_text
-from autoconfig.megatron.scripts import MARK, SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
-from autoconfig.planning.files import write_atomically
-from autoconfig.specs.errors import FileError, UnsupportedError
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import Scenario
-from autoconfig.training.price import PlanReport
+from autoconfig.specs.errors import FileError
+from autoconfig.specs.files import write_atomically
 
-FORMATS = ("megatron", "plan")
-NOT_YET = ("deepspeed", "fsdp2")
-PLAN_FILE = "plan.json"
-
-
-def export_texts(scenario: Scenario, plan: TrainPlan, report: PlanReport | None, form: str) -> dict[str, str]:
-    """File name -> text. Raises UnsupportedError for formats and models that cannot be written."""
-    if form in NOT_YET:
-        raise UnsupportedError(
-            f"--format {form}: such configs are not written yet; use {' or '.join(FORMATS)} (plan.json holds every number)"
-        )
-    texts = {PLAN_FILE: plan_text(scenario, plan, report)}
-    if form == "megatron":
-        texts[TORCHRUN_SCRIPT] = torchrun_script(scenario, plan, report)
-        texts[SBATCH_SCRIPT] = sbatch_script(scenario, plan, report)
-    return texts
+MADE_BY = "megatron-autoconfig plan"
+"""Stands in every JSON file of ours."""
+MARK = "# Written by megatron-autoconfig"
+"""Second line of every script of ours: such a file may be written again."""
 
 
 def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> list[Path]:
@@ -79,5 +62,5 @@ def _ours(path: Path) -> bool:
     except OSError:
         return False
     if path.suffix == ".json":
-        return json.dumps(KIND) in head
+        return json.dumps(MADE_BY) in head
     return any(line.startswith(MARK) for line in head.splitlines()[:12])

@@ -21,10 +21,10 @@ from autoconfig.accuracy.audit import (
     AuditedRecipe,
     audit_record,
 )
-from autoconfig.planning.files import write_atomically
 from autoconfig.render.training_json import SCHEMA_VERSION
 from autoconfig.runs.cells import cell
 from autoconfig.specs.errors import FileError
+from autoconfig.specs.files import write_atomically
 from autoconfig.specs.units import GIB
 from autoconfig.training.reasons import RESOLUTION
 

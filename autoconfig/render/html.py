@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.planning.export_files import export_texts
-from autoconfig.planning.files import check_output_path, write_atomically
+from autoconfig.megatron.export import export_texts
 from autoconfig.render.page_files import one_file
 from autoconfig.render.scaling import scaling_json
 from autoconfig.render.training_json import explain_json, search_json, timeline_json
 from autoconfig.sizing.sizing import ScalingRequest, scale
 from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.files import check_output_path, write_atomically
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.training.answer import SearchAnswer, explain_plan
 

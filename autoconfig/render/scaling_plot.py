@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoconfig.planning.files import write_atomically
 from autoconfig.sizing.sizing import ScalingAnswer, tokens_per_second
+from autoconfig.specs.files import write_atomically
 
 
 def draw(answer: ScalingAnswer, target: Path) -> None:

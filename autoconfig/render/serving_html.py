@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.engines.export import export_texts
-from autoconfig.planning.files import write_atomically
 from autoconfig.render.page_files import one_file
 from autoconfig.render.serving_json import serve_json
 from autoconfig.serving.answer import ServeAnswer
+from autoconfig.specs.files import write_atomically
 
 
 def write_report(answer: ServeAnswer, path: Path, command: str) -> None:

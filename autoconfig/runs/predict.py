@@ -21,6 +21,7 @@ import numpy as np
 from autoconfig.memory_model.overhead import allocator_bytes, fit_probability
 from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.planning.calibration_file import calibrated
+from autoconfig.planning.progress import Progress
 from autoconfig.runs.cells import CellError, Row, cell, flag
 from autoconfig.runs.table import check_columns, check_rows, read_csv, unread_columns, with_short_names, write_csv
 from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
@@ -37,7 +38,6 @@ from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.confidence import Confidence, confidence_of, least_confident
 from autoconfig.training.flops import flops_per_step
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
-from autoconfig.training.question import Progress
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.rules import RULE_TEXT
 

@@ -21,7 +21,7 @@ from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.calibration import ServingCalibration, shipped_calibration
 
 if TYPE_CHECKING:
-    from autoconfig.training.question import Progress
+    from autoconfig.planning.progress import Progress
 
 SHIPPED_TABLE = "the columns are those of autoconfig/data/published/inference_measurements.csv"
 FAILED = "not predicted: "

@@ -7,8 +7,8 @@ import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from autoconfig.planning.files import write_atomically
 from autoconfig.specs.errors import FileError, InputError, nearest
+from autoconfig.specs.files import write_atomically
 
 MAX_INPUT_BYTES = 512 * 2**20
 MOST_NAMED = 12

@@ -27,7 +27,7 @@ from autoconfig.time_model.serving.layout import Pricer
 from autoconfig.time_model.serving.steady import prompts_per_iteration
 
 if TYPE_CHECKING:
-    from autoconfig.training.question import Progress
+    from autoconfig.planning.progress import Progress
 
 HEADROOM_STEP, MOST_SIZES = 1.5, 6
 """Least factor between the loads that deployments are sized for, and how many such loads are tried up to all GPUs."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoconfig.planning.files import write_atomically
 from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.files import write_atomically
 from autoconfig.time_model.serving.calibration import NUMBERS, ServingCalibration, shipped_calibration
 
 if TYPE_CHECKING:

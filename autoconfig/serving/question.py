@@ -8,15 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, serving_memory
+from autoconfig.planning.resolve import DEFAULT_GPU, read_model
 from autoconfig.serving.assumptions import assumptions
 from autoconfig.serving.calibration_file import serving_calibration
 from autoconfig.serving.load import DEFAULT_IMBALANCE, check_workload, read_workload
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.hardware.gpu_catalogue import load_gpu
-from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
 from autoconfig.specs.software.engine import DEFAULT_ENGINE, EngineSpec, load_engine
@@ -28,7 +27,6 @@ from autoconfig.time_model.serving.workload import Workload
 
 GOALS = ("throughput", "ttft", "tpot", "gpus", "cost")
 MOST_GPUS = 4096
-DEFAULT_GPU = "h100-sxm-80gb"
 NIC_EFFICIENCY = 0.8
 """Share of a network card's rate that a cache transfer reaches (docs/time_model.md, network)."""
 
@@ -155,7 +153,7 @@ class ServeQuestion:
 def understand(request: ServeRequest) -> ServeQuestion:
     """Raises InputError naming what cannot be used and what is allowed."""
     _check(request)
-    model, notes = _model(request)
+    model, notes = read_model(request.model, local_files=request.local_files)
     gpu, engine = load_gpu(request.gpu or DEFAULT_GPU), load_engine(request.engine or DEFAULT_ENGINE)
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))
     if not 1 <= per_node <= MOST_GPUS:
@@ -203,12 +201,6 @@ def understand(request: ServeRequest) -> ServeQuestion:
             assumptions(request, notes, model, gpu, engine, workload, calibration.constants(engine, gpu).origin, wish)
         ),
     )
-
-
-def _model(request: ServeRequest) -> tuple[ModelSpec, list[str]]:
-    if isinstance(request.model, str):
-        return resolve_model(request.model, paths=request.local_files)
-    return model_from_mapping(request.model, "model", "inline"), []
 
 
 LEAST_ODD_TPOT_S = 5.0

@@ -19,7 +19,7 @@ from autoconfig.time_model.serving.costs import ServingJob
 from autoconfig.time_model.serving.layout import Pricer, steady_state
 
 if TYPE_CHECKING:
-    from autoconfig.training.question import Progress
+    from autoconfig.planning.progress import Progress
 
 Vector = npt.NDArray[np.float64]
 BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))

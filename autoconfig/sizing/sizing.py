@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from autoconfig.planning.resolve import read_cluster
 from autoconfig.sizing.counts import check_counts
 from autoconfig.sizing.goodput import Goodput, Reliability, goodput_of
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
 from autoconfig.training.price import Money, PlanReport, report_plan
-from autoconfig.training.question import Question, Request, read_cluster, understand
+from autoconfig.training.question import Question, Request, understand
 from autoconfig.training.rank import rank_plans
 
 KEEPABLE = tuple(key for key in SHORT_TO_LONG if key not in ("dp", "first", "last"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from optuna.study import Study
 
+from autoconfig.planning.resolve import read_model
 from autoconfig.profiler.folder import write_text
 from autoconfig.profiler.processes import MARK, die_with_parent, end_marked
 from autoconfig.specs.errors import FileError, InputError
@@ -20,7 +21,7 @@ from autoconfig.specs.import_path import with_import_path
 from autoconfig.specs.units import GIB
 from autoconfig.study.settings import StudySettings
 from autoconfig.study.storage import TABLE
-from autoconfig.training.question import Request, read_model
+from autoconfig.training.question import Request
 
 TABLE_FILE = "cpu.json"
 CPU_SHARE = 0.5
@@ -56,7 +57,7 @@ def on_this_device(settings: StudySettings, table: Path | None) -> Local:
         limit = rank_memory_bytes(ranks)
         assumed.append(f"{limit / GIB:.3g} GiB for each rank, half of this machine's memory over {ranks} (--device-memory)")
     if request.seq_length is None:
-        model, _ = read_model(request)
+        model, _ = read_model(request.model, local_files=request.local_files)
         most = model.default_seq_length or model.max_position_embeddings
         request = replace(request, seq_length=min(most, MOST_SEQUENCE))
         assumed.append(

@@ -5,36 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from autoconfig.planning.calibration_file import NO_CALIBRATION, calibrated, named_calibration
+from autoconfig.planning.resolve import check_runs, read_cluster, read_model, read_stack
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
-from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
-from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE, GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
-from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
-from autoconfig.specs.models.huggingface import model_from_mapping
+from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
-from autoconfig.specs.software.software_catalogue import DEFAULT_STACK, load_stack
 from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Wish
 
-DEFAULT_GPU = "h100-sxm-80gb"
-OLDER_STACK = "megatron-lm-2022"
-"""Runs on GPUs that the default stack does not run on."""
-CPU_STACK = "megatron-local"
-"""Runs where there is no GPU."""
 DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
@@ -99,11 +88,11 @@ def understand(request: Request) -> Question:
     """Resolve every name and default. Raises InputError (and its kinds) with what to change."""
     _check(request)
     assumed: list[str] = []
-    model, notes = read_model(request)
+    model, notes = read_model(request.model, local_files=request.local_files)
     assumed += notes
     model = apply_overrides(model, request.architecture)
     cluster = read_cluster(request, assumed)
-    stack = _stack(request, cluster.gpu, assumed)
+    stack = read_stack(request.software, cluster.gpu, assumed)
     workload = _workload(request, model, assumed)
     if workload.seq_length > model.max_position_embeddings:
         assumed.append(
@@ -111,7 +100,7 @@ def understand(request: Request) -> Question:
         )
         model = model.replace(max_position_embeddings=workload.seq_length)
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
-    _check_runs(cluster.gpu, numerics, stack)
+    check_runs(cluster.gpu, numerics, stack)
     calibration = _calibration(request)
     scenario = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     scenario = calibrated(scenario, calibration)
@@ -125,33 +114,6 @@ def understand(request: Request) -> Question:
         with _named(f"--include {text}"):
             parse_plan(text, cluster.num_gpus)
     return Question(scenario=scenario, wish=wish, assumed=tuple(assumed), request=request, calibration=calibration)
-
-
-MXFP8_LEAST_COMPUTE_CAPABILITY = 10.0
-"""Microscaling formats are Blackwell's (Transformer Engine, MXFP8BlockScaling)."""
-
-
-def _check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
-    """The stack runs on the GPU in this precision. Raises InputError with what to change."""
-    gpu.peak_flops_per_s(numerics.gemm_precision)
-    capability = gpu.compute_capability
-    if capability is not None and capability < stack.least_compute_capability:
-        raise InputError(
-            f"software {stack.name} needs compute capability {stack.least_compute_capability:g}; {gpu.id} has "
-            f"{capability:g}: say --software megatron-lm-2022 or megatron-local"
-        )
-    if numerics.precision == "fp8" and not stack.supports_fp8:
-        raise InputError(f"software {stack.name} has no fp8; say --precision bf16, or --software {DEFAULT_STACK}")
-    if (
-        numerics.precision == "fp8"
-        and numerics.fp8_recipe == "mxfp8"
-        and capability is not None
-        and capability < MXFP8_LEAST_COMPUTE_CAPABILITY
-    ):
-        raise InputError(
-            f"the mxfp8 recipe needs compute capability {MXFP8_LEAST_COMPUTE_CAPABILITY:g} (Blackwell); {gpu.id} has "
-            f"{capability:g}: say --fp8-recipe delayed, tensorwise or blockwise"
-        )
 
 
 def _calibration(request: Request) -> Calibration:
@@ -187,85 +149,6 @@ def _check(request: Request) -> None:
         raise InputError(f"--price {request.price!r}: give money per GPU and hour, above 0 and below 1,000,000")
     if request.gpus is not None and request.gpus_at_most is not None:
         raise InputError("give either --gpus N (exactly N) or --gpus-at-most N (N or fewer), not both")
-
-
-INLINE_MODEL = "inline"
-"""Name of a model that came as JSON in the question."""
-
-
-def read_model(request: Request) -> tuple[ModelSpec, list[str]]:
-    """The model that a request names or carries, with the assumptions made. Raises InputError."""
-    if isinstance(request.model, str):
-        return resolve_model(request.model, paths=request.local_files)
-    return model_from_mapping(request.model, "model", INLINE_MODEL), []
-
-
-def read_cluster(request: Request, assumed: list[str]) -> ClusterSpec:
-    """The hardware that a request names; what it leaves out is added to `assumed`. Raises InputError."""
-    gpus = request.gpus if request.gpus is not None else request.gpus_at_most
-    if gpus is not None and gpus < 1:
-        option = "--gpus" if request.gpus is not None else "--gpus-at-most"
-        raise InputError(f"{option} {gpus}: give a whole number of at least 1")
-    if request.cluster is not None:
-        if request.gpu is not None or request.gpu_table is not None or request.gpus_per_node is not None:
-            raise InputError("give either --cluster FILE or --gpu, --gpu-table and --gpus-per-node, not both")
-        if request.gpus_at_most is not None:
-            node = _described_cluster(request, 1).gpus_per_node
-            gpus = request.gpus_at_most if request.gpus_at_most < node else request.gpus_at_most // node * node
-        return _described_cluster(request, gpus)
-    if gpus is None:
-        raise InputError("how many GPUs? say --gpus N, for example --gpus 64 (or --gpus-at-most N)")
-    gpu = _gpu(request, assumed)
-    node = request.gpus_per_node if request.gpus_per_node is not None else gpu.gpus_per_node
-    if request.gpus_at_most is not None and gpus > node > 0:
-        gpus -= gpus % node  # N or fewer: whole nodes
-    return cluster_of(gpu, gpus, gpus_per_node=request.gpus_per_node)
-
-
-def _described_cluster(request: Request, gpus: int | None) -> ClusterSpec:
-    """The cluster of a file, or of the JSON in the question."""
-    if not isinstance(request.cluster, str):
-        return cluster_from_mapping(dict(request.cluster or {}), gpus)
-    if not request.local_files:
-        raise InputError("cluster must be a JSON object (the keys of docs/examples/cluster.json), not the name of a file")
-    return load_cluster(request.cluster, gpus)
-
-
-def _gpu(request: Request, assumed: list[str]) -> GpuSpec:
-    """The GPU by name, by its file of measured operators, or of this machine. Raises InputError."""
-    if not request.local_files and not request.measured_here:
-        if request.gpu is None or request.gpu_table is not None:
-            raise InputError("say --gpu: the name of a GPU type")
-        return load_gpu(request.gpu)
-    local = request.gpu is not None and request.gpu.strip().lower() == "local"
-    if request.gpu_table is not None:
-        gpu, source = gpu_of_file(request.gpu_table)
-        if request.gpu is not None and not local and find_gpu(request.gpu).id != gpu.id:
-            raise InputError(f"--gpu {request.gpu} is not what --gpu-table is about ({gpu.id}); leave --gpu out")
-    elif local:
-        gpu, source = local_gpu()
-    elif request.gpu is not None:
-        return find_gpu(request.gpu)
-    else:
-        gpu = load_gpu(DEFAULT_GPU)
-        source = f"{gpu.id} (say --gpu to name another)"
-    assumed.append(f"GPU {source}" if request.gpu is None and request.gpu_table is None else source)
-    return gpu
-
-
-def _stack(request: Request, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
-    """The stack asked for, else the default; on GPUs that it does not run on, the last one that does."""
-    if request.software is not None:
-        return load_stack(request.software)
-    if gpu.architecture == CPU_ARCHITECTURE:
-        assumed.append(f"software {CPU_STACK}, which runs on CPUs (--software)")
-        return load_stack(CPU_STACK)
-    stack = load_stack(DEFAULT_STACK)
-    if gpu.compute_capability is not None and gpu.compute_capability < stack.least_compute_capability:
-        older = load_stack(OLDER_STACK)
-        assumed.append(f"software {older.name}, because {stack.name} does not run on {gpu.id} (--software)")
-        return older
-    return stack
 
 
 def _workload(request: Request, model: ModelSpec, assumed: list[str]) -> Workload:
@@ -356,7 +239,3 @@ def _named(option: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{option}: {error}") from error
-
-
-Progress = Callable[[str], None]
-"""Told in a few words what is being worked on."""

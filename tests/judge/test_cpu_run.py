@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.plan import parse_plan
 
+from autoconfig.megatron.export import export_texts
 from autoconfig.megatron.scripts import TORCHRUN_SCRIPT
-from autoconfig.planning.export_files import export_texts, write_export
+from autoconfig.planning.export_files import write_export
 from autoconfig.training.question import Request, understand
 
 ROOT = Path(__file__).parents[2]

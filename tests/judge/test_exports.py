@@ -9,9 +9,10 @@ import pytest
 from autoconfig.specs.plan import parse_plan
 
 from autoconfig.megatron.argument import words
+from autoconfig.megatron.export import export_texts
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.megatron.write import mock_arguments, train_arguments
-from autoconfig.planning.export_files import export_texts, write_export
+from autoconfig.planning.export_files import write_export
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans

@@ -5,10 +5,11 @@ import os
 import pandas as pd
 import pytest
 from autoconfig.specs.errors import FileError
+from autoconfig.specs.files import write_atomically
 from autoconfig.specs.plan import SHORT_TO_LONG
 from autoconfig.specs.recompute import Recompute
 
-from autoconfig.planning.files import ranking_table, write_atomically, write_table
+from autoconfig.render.training import ranking_table, write_table
 from autoconfig.training.answer import search
 
 SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--gpu", "a100-80gb", "--seq-length", "1024",
