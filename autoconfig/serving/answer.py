@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
+from autoconfig.planning.answer import first_positions, spread
 from autoconfig.serving import disaggregated
 from autoconfig.serving.disaggregated import prefill_memory
 from autoconfig.serving.engine_limits import limit as engine_limit
@@ -29,6 +30,7 @@ from autoconfig.time_model.serving.steady import prompts_per_iteration
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress
 
+PARETO_POINTS = 12
 HEADROOM_STEP, MOST_SIZES = 1.5, 6
 """Least factor between the loads that deployments are sized for, and how many such loads are tried up to all GPUs."""
 
@@ -101,7 +103,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         question=question,
         deployments=found,
         reports=tuple(reports),
-        pareto=tuple(report(question, found, row) for row in _thinned(found.pareto(), 12)),
+        pareto=tuple(report(question, found, row) for row in spread(found.pareto(), PARETO_POINTS)),
         included=tuple(_included(question, found, text) for text in request.include),
         why=tuple(why(question, found, next(row for row in rows if found.plan(row) == reports[0].plan))) if reports else (),
         sensitivity=(*lines, *sensitivity(question, found, rows)),
@@ -221,22 +223,9 @@ def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
 
 def _one_per_layout(found: Deployments, most: int) -> list[int]:
     """The first row of each layout in rank order."""
-    seen: set[tuple[float, float]] = set()
-    rows = []
-    for row in found.order:
-        key = (float(found.columns["layout"][row]), float(found.columns["prefill"][row]))
-        if key not in seen:
-            seen.add(key)
-            rows.append(int(row))
-            if len(rows) == most:
-                break
-    return rows
-
-
-def _thinned(rows: Sequence[int], most: int) -> list[int]:
-    if len(rows) <= most:
-        return list(rows)
-    return [rows[int(i)] for i in np.unique(np.linspace(0, len(rows) - 1, most).round())]
+    decode, prefill = (found.columns[name][found.order].astype(np.int64) for name in ("layout", "prefill"))
+    first = first_positions(decode * (len(found.layouts) + 1) + prefill + 1)
+    return [int(row) for row in found.order[first[:most]]]
 
 
 def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[str, DeploymentReport | None, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.planning.answer import pareto_front
 from autoconfig.serving import disaggregated
 from autoconfig.serving.engine_limits import least_tokens
 from autoconfig.serving.question import ServeQuestion
@@ -27,6 +28,8 @@ TOKENS = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0])
 TIE = 0.01
 """Throughputs this close to the best (in logs) are alike, and so on in steps of it: then more tokens/s/user come first, of
 those alike as well aggregated before disaggregated and fewer pipeline stages before more."""
+LEAST_GAIN = 1e-4
+"""Share by which a deployment on the frontier does more tokens/s/GPU than the next faster one for a user."""
 SPARE = 0.9
 """Share of its throughput that a deployment is asked for under a load: arrivals come in bursts."""
 COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "gpus", "room", "prefill", "prefills")
@@ -77,14 +80,8 @@ class Deployments:
         """Rows on the frontier tokens/s/user against tokens/s/GPU, fastest user first."""
         user, gpu = self.tokens_per_s_per_user, self.tokens_per_s_per_gpu
         within = np.isfinite(user) & (self.columns["ttft_s"] <= (self.question.ttft_s or np.inf))
-        best, rows = 0.0, []
-        if not self.carries:
-            return []
-        for row in np.lexsort((-gpu, -user)):
-            if within[row] and gpu[row] > best * 1.0001:
-                best = gpu[row]
-                rows.append(int(row))
-        return rows
+        rows = np.flatnonzero(within & (gpu > 0)) if self.carries else np.zeros(0, np.int64)
+        return [int(row) for row in rows[pareto_front(-user[rows], gpu[rows], LEAST_GAIN)]]
 
 
 def search(question: ServeQuestion, progress: Progress | None = None) -> Deployments:

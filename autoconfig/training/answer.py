@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.planning.answer import first_positions, pareto_front
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.units import GIB
@@ -16,7 +17,7 @@ from autoconfig.training.binding import Gain, memory_binds, what_binds
 from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, violations
 from autoconfig.training.question import Question, Request, understand
-from autoconfig.training.rank import SAFE_FIT, Ranking, first_positions, rank_plans
+from autoconfig.training.rank import SAFE_FIT, Ranking, rank_plans
 from autoconfig.training.reasons import RESOLUTION, nothing_legal, reason_for, tie_groups
 from autoconfig.training.remedies import Remedy, remedies
 
@@ -163,7 +164,7 @@ def pareto_positions(ranking: Ranking) -> list[int]:
         return []
     within = int(np.searchsorted(ranking.step_seconds, PARETO_SLOWEST * ranking.step_seconds[0], side="right"))
     free = (ranking.limit_bytes - ranking.peak_bytes)[:within]
-    front = np.flatnonzero(np.concatenate([[True], free[1:] > np.maximum.accumulate(free)[:-1]]))
+    front = pareto_front(ranking.step_seconds[:within], free)
     if len(front) > PARETO_POINTS:
         wanted = np.geomspace(ranking.step_seconds[front[0]], ranking.step_seconds[front[-1]], PARETO_POINTS)
         nearest = np.abs(ranking.step_seconds[front][None, :] - wanted[:, None]).argmin(axis=1)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from autoconfig.memory_model.overhead import fit_probability
 from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory
+from autoconfig.planning.answer import first_positions
 from autoconfig.specs.layouts import Layouts, middle_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.recompute import Recompute
@@ -267,13 +268,6 @@ def _fastest_first(step: Floats, excess: Floats) -> Ints:
     group = np.sort(order[tied])
     order[tied] = group[np.lexsort((excess[group], step[group]))]
     return order
-
-
-def first_positions(ids: Ints) -> Ints:
-    """Position of the first entry of every id (0 or more), ascending; in linear time, unlike a sort of millions."""
-    first = np.full(int(ids.max(initial=-1)) + 1, len(ids))
-    first[ids[::-1]] = np.arange(len(ids) - 1, -1, -1)  # of entries of one id the last assignment stays: the first entry
-    return np.sort(first[first < len(ids)])
 
 
 class _Clock:

@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 
 from autoconfig.study.candidates import candidates_of
-from autoconfig.study.training.front import gains, on_front
+from autoconfig.study.training.front import gains
 from autoconfig.study.training.proposal import Result, propose
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
-
-
-def test_the_front():
-    assert on_front([(1.0, 1.0), (2.0, 3.0), (2.0, 2.0), (3.0, 3.0), (1.0, 1.0)]) == [True, True, False, False, True]
 
 
 def test_gains_by_hand():

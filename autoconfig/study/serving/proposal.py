@@ -15,6 +15,7 @@ import numpy as np
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from autoconfig.planning.answer import on_front
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import Floats
 from autoconfig.study.sampler import ProposingSampler
@@ -30,12 +31,7 @@ TTFT, TPOT, TOKENS = "measured_ttft_seconds", "measured_tpot_seconds", "measured
 
 def on_frontier(values: Floats) -> list[bool]:
     """[n, 2] (output tokens/s/GPU, TPOT) -> which rows no other row beats in one without being worse in the other."""
-    return [
-        not any(
-            (speed >= mine[0] and step <= mine[1]) and (speed > mine[0] or step < mine[1]) for speed, step in values.tolist()
-        )
-        for mine in values.tolist()
-    ]
+    return on_front(values[:, 1], values[:, 0])
 
 
 def behind(values: Floats, row: int) -> float:

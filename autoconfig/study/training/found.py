@@ -11,10 +11,10 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
 from autoconfig.calibration.fit import Observation, refine
+from autoconfig.planning.answer import on_front
 from autoconfig.specs.units import GIB
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import build
-from autoconfig.study.training.front import on_front
 from autoconfig.study.training.proposal import CONFIDENCE, believe, scatter_between_jobs
 from autoconfig.study.training.session import Session
 from autoconfig.study.training.surrogate import shipped_scatter
@@ -139,8 +139,9 @@ def _tokens_per_money(session: Session, best: Line | None, price_per_gpu_hour: f
 
 
 def _front(measured: list[Line]) -> tuple[int, ...]:
-    points = [(line.measured_s or 0.0, -(line.measured_peak_gib or line.predicted_peak_gib or 0.0)) for line in measured]
-    return tuple(line.trial for line, kept in zip(measured, on_front(points), strict=True) if kept)
+    steps = [line.measured_s or 0.0 for line in measured]
+    free = [-(line.measured_peak_gib or line.predicted_peak_gib or 0.0) for line in measured]
+    return tuple(line.trial for line, kept in zip(measured, on_front(steps, free), strict=True) if kept)
 
 
 def _line(trial: FrozenTrial, session: Session) -> Line:

@@ -12,17 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.planning.answer import pareto_front
 from autoconfig.study.candidates import Floats
 
 SLOWEST = 2.0
 """Plans this many times slower than the best measured one add nothing."""
-
-
-def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Which (step seconds, free bytes) no other point beats in both."""
-    return [
-        not any((s <= step and f >= free) and (s < step or f > free) for s, f in points) for step, free in points
-    ]  # fmt: skip
 
 
 def gains(points: Sequence[tuple[float, float]], step: Floats, free: Floats) -> tuple[Floats, float]:
@@ -30,7 +24,7 @@ def gains(points: Sequence[tuple[float, float]], step: Floats, free: Floats) -> 
     points' own order does not matter."""
     best = min(point[0] for point in points)
     end = SLOWEST * best
-    front = sorted(point for point, kept in zip(points, on_front(points), strict=True) if kept and point[0] < end)
+    front = [points[row] for row in pareto_front(*np.transpose(points)) if points[row][0] < end]
     starts = np.array([0.0, *(point[0] for point in front)])
     ends = np.array([*(point[0] for point in front), end])
     heights = np.array([0.0, *np.maximum.accumulate([max(0.0, point[1]) for point in front])])
