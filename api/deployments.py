@@ -7,8 +7,8 @@ from typing import Any
 
 from autoconfig.specs.errors import InputError
 
-from autoconfig.render.serving_json import serve_json
 from autoconfig.serving.answer import answer
+from autoconfig.serving.deployment_json import serve_json
 from autoconfig.serving.question import ServeRequest, seconds
 
 

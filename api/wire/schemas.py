@@ -8,7 +8,7 @@ from typing import Any
 from autoconfig.api.wire import bodies
 from pydantic import BaseModel
 
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict import COLUMNS
 
 REF = "#/components/schemas/"

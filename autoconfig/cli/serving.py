@@ -134,7 +134,7 @@ def _answer(ctx: click.Context, options: dict[str, Any], *, as_json: bool) -> No
     found = answer(ServeRequest(**asked), None if as_json else progress())
     clear_progress()
     if as_json:
-        from autoconfig.render.serving_json import serve_json
+        from autoconfig.serving.deployment_json import serve_json
 
         click.echo(json.dumps(serve_json(found), indent=2, allow_nan=False))
     else:

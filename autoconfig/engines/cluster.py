@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoconfig.megatron.scripts import slug
 from autoconfig.planning.export_files import MARK
+from autoconfig.planning.script_text import slug
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.serve_plan import EnginePlan
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoconfig.planning.export_files import MADE_BY
-from autoconfig.render.training_json import plan_json, schema
+from autoconfig.planning.schemas import schema
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.hardware.local_gpu import find_gpu
@@ -17,6 +17,7 @@ from autoconfig.specs.models.rope import RopeScaling, rope_scaling_of
 from autoconfig.specs.models.router import RouterNumbers, router_of
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.plan_names import plan_json
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.specs.units import GIB

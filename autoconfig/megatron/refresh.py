@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from autoconfig.megatron.argument import Argument
-from autoconfig.megatron.scripts import argument_line, remark, story
+from autoconfig.megatron.scripts import argument_line, story
 from autoconfig.megatron.write import train_arguments
 from autoconfig.planning.export_files import MARK
+from autoconfig.planning.script_text import remark
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import PlanReport

@@ -5,7 +5,6 @@ Nothing here reads or runs anything: text in, text out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from autoconfig.megatron.argument import GROUPS, Argument
@@ -14,6 +13,7 @@ from autoconfig.megatron.write_model import unsaid_scaling
 from autoconfig.megatron.write_router import not_written
 from autoconfig.megatron.write_run import environment
 from autoconfig.planning.export_files import MARK
+from autoconfig.planning.script_text import quoted, remark, slug
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
@@ -30,21 +30,6 @@ TITLES = {
     "overlap": "What runs beside what",
 }
 WIDTH = 128
-
-
-def quoted(value: str) -> str:
-    """A word in single quotes, safe in any shell."""
-    return "'" + value.replace("'", "'\\''") + "'"
-
-
-def remark(text: str) -> str:
-    """Text for a comment: one line, printable, so that no name can end the comment and start a command."""
-    return "".join(c if c.isprintable() else " " for c in text)[:400]
-
-
-def slug(text: str) -> str:
-    """A name for jobs and folders: letters, digits, dot, dash."""
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.")[:60] or "model"
 
 
 def torchrun_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:

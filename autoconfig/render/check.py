@@ -10,7 +10,8 @@ from rich.table import Table
 
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange
 from autoconfig.render.training import seconds_text, show_question, show_remedies
-from autoconfig.render.training_json import SCHEMA_VERSION, plan_json, report_json, setting_json
+from autoconfig.render.training_json import SCHEMA_VERSION, report_json, setting_json
+from autoconfig.specs.plan_names import plan_json
 from autoconfig.specs.units import GIB
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
 from autoconfig.training.reasons import RESOLUTION

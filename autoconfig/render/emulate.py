@@ -10,7 +10,8 @@ from rich.table import Table
 
 from autoconfig.core.emulate import PASSES, EmulateAnswer
 from autoconfig.render.training import seconds_text
-from autoconfig.render.training_json import SCHEMA_VERSION, plan_json
+from autoconfig.render.training_json import SCHEMA_VERSION
+from autoconfig.specs.plan_names import plan_json
 from autoconfig.specs.units import GIB
 
 

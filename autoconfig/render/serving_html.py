@@ -7,8 +7,8 @@ from typing import Any
 
 from autoconfig.engines.export import export_texts
 from autoconfig.render.page_files import one_file
-from autoconfig.render.serving_json import serve_json
 from autoconfig.serving.answer import ServeAnswer
+from autoconfig.serving.deployment_json import serve_json
 from autoconfig.specs.files import write_atomically
 
 

@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.core.trace import RankComparison, TraceAnswer
-from autoconfig.render.training_json import SCHEMA_VERSION, plan_json
+from autoconfig.render.training_json import SCHEMA_VERSION
+from autoconfig.specs.plan_names import plan_json
 from autoconfig.specs.trace import CATEGORIES
 from autoconfig.specs.units import GIB
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from importlib import resources
 from typing import Any
 
 from autoconfig.core.timeline import timeline
 from autoconfig.memory_model.overhead import allocator_bytes, cuda_context_bytes
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.plan_names import plan_json
 from autoconfig.specs.units import GIB
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
@@ -19,40 +17,6 @@ from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
 
 SCHEMA_VERSION = 1
-
-
-def schema(name: str) -> dict[str, Any]:
-    """The published JSON Schema of an answer: `search`, `explain`, `timeline`, ..."""
-    text = (resources.files("autoconfig") / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
-
-
-def plan_json(plan: TrainPlan, global_batch_size: int) -> dict[str, Any]:
-    """A plan under Megatron's long names; recompute fields are null where they do not apply."""
-    recompute = plan.recompute
-    full = recompute.granularity == "full"
-    return {
-        "tensor_model_parallel_size": plan.tp,
-        "pipeline_model_parallel_size": plan.pp,
-        "virtual_pipeline_model_parallel_size": plan.vpp,
-        "context_parallel_size": plan.cp,
-        "expert_model_parallel_size": plan.ep,
-        "expert_tensor_parallel_size": plan.etp,
-        "data_parallel_size": plan.dp,
-        "sequence_parallel": plan.sp,
-        "micro_batch_size": plan.mbs,
-        "global_batch_size": global_batch_size,
-        "recompute_granularity": None if recompute.granularity == "none" else recompute.granularity,
-        "recompute_method": recompute.method if full else None,
-        "recompute_num_layers": recompute.num_layers if full else None,
-        "recompute_modules": list(recompute.modules),
-        "decoder_first_pipeline_num_layers": plan.first,
-        "decoder_last_pipeline_num_layers": plan.last,
-        "use_distributed_optimizer": plan.dist_opt,
-        "fsdp": plan.fsdp,
-        "optimizer_offload_fraction": plan.offload,
-    }
 
 
 def report_json(report: PlanReport, question: Question) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from autoconfig.specs.errors import InputError
 from jsonschema import Draft202012Validator
 
 from autoconfig.accuracy.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, audit_file, audit_rows, read_rows
+from autoconfig.planning.schemas import schema
 from autoconfig.render.audit import audit_json
-from autoconfig.render.training_json import schema
 from autoconfig.runs.recipe_row import family_of_recipe, model_of_recipe, read_recipe
 from autoconfig.runs.training_row import published_rows
 

@@ -11,8 +11,8 @@ from autoconfig.api.routes.answers import CHECK_EXAMPLE, RUN_EXAMPLE
 from jsonschema import Draft202012Validator
 
 from autoconfig.core.timeline import timeline
+from autoconfig.planning.schemas import schema
 from autoconfig.render.page_files import media_type, page_text, served_names
-from autoconfig.render.training_json import schema
 from autoconfig.training.answer import explain
 from autoconfig.training.question import Request
 from tests.api.conftest import autoconfig

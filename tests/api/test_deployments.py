@@ -10,7 +10,7 @@ from autoconfig.api.routes.deployments import DeploymentsBody, components
 from autoconfig.specs.errors import InputError
 from jsonschema import Draft202012Validator
 
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 from tests.api.conftest import autoconfig
 
 QUESTION = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "simulate": 1, "top": 3}

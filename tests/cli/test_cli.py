@@ -15,7 +15,7 @@ from autoconfig.specs.software.software_catalogue import software_names
 from jsonschema import Draft202012Validator
 
 from autoconfig.cli.main import cli
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 from autoconfig.training.rules import RULE_TEXT
 
 SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--gpu", "a100-80gb", "--seq-length", "1024",

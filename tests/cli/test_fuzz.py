@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from autoconfig.cli.main import cli
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 
 NAMED_APART = {"--model", "--output", "--cluster", "--gpus"}
 FLAGS = {

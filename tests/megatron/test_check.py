@@ -16,7 +16,7 @@ from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.edit import edited_text, improved_text
 from autoconfig.megatron.plan_json import plan_text
 from autoconfig.megatron.scripts import torchrun_script
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 from autoconfig.training.nearest import changed_keys, nearest_legal
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import understand

@@ -21,10 +21,11 @@ from autoconfig.megatron.argument import words
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.export import PLAN_FILE
 from autoconfig.megatron.plan_json import plan_text, read_plan_text
-from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, quoted, sbatch_script, slug, torchrun_script
+from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.megatron.write import mock_arguments
 from autoconfig.megatron.write_model import pattern_text
 from autoconfig.megatron.write_run import environment, tp_comm_overlap
+from autoconfig.planning.script_text import quoted, slug
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.megatron.plan_json import plan_text, read_plan_text
 from autoconfig.planning.calibration_file import calibrated
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 from autoconfig.training.price import report_plan
 
 PLANS = {

@@ -11,7 +11,8 @@ from autoconfig.specs import numerics
 from autoconfig.specs.recompute import MODULES
 from jsonschema import Draft202012Validator
 
-from autoconfig.render.training_json import SCHEMA_VERSION, explain_json, schema, search_json
+from autoconfig.planning.schemas import schema
+from autoconfig.render.training_json import SCHEMA_VERSION, explain_json, search_json
 from autoconfig.training.answer import explain, search
 from autoconfig.training.price import FLOPS_CONVENTION
 

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from autoconfig.accuracy.serving import published_rows
 from autoconfig.cli.serving import search_inference
 from autoconfig.cli.study import study_options
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import OUR_ERROR
 from tests.cli.test_fuzz import CONFIG, GARBAGE
 

@@ -19,12 +19,12 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.accuracy.serving import Figure, Judged, published_rows, tensor_parallel_order
 from autoconfig.calibration.serving_fit import FACTOR, Sample, fit, samples_of
-from autoconfig.render.serving_json import deployment_json, serve_json
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import COLUMNS, predict_rows, read_table
 from autoconfig.runs.serving_case import rated_loop, set_up
 from autoconfig.runs.serving_row import MEASURED, read_case
 from autoconfig.serving.answer import answer
+from autoconfig.serving.deployment_json import deployment_json, serve_json
 from autoconfig.serving.question import ServeRequest, seconds, understand
 from autoconfig.serving.rank import search
 from tools.judge.engine_arguments import arguments_of

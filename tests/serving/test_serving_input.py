@@ -13,7 +13,7 @@ from autoconfig.time_model.serving.simulation import IterationTable, sampled_len
 from autoconfig.time_model.serving.workload import Drawn, Trace
 from jsonschema import Draft202012Validator
 
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 from autoconfig.serving import request_trace as trace_module
 from autoconfig.serving.answer import answer
 from autoconfig.serving.question import ServeRequest, understand

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from autoconfig.planning.schemas import schema
 from autoconfig.render.scaling import scaling_json
-from autoconfig.render.training_json import schema
 from autoconfig.sizing.counts import parse_counts
 from autoconfig.sizing.goodput import Reliability, checkpoint_bytes, goodput_of, waiting_seconds
 from autoconfig.sizing.sizing import ScalingRequest, scale, tokens_per_second

@@ -14,7 +14,7 @@ from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import parse_plan
 from jsonschema import Draft202012Validator
 
-from autoconfig.render.training_json import schema
+from autoconfig.planning.schemas import schema
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,8 @@ from autoconfig.specs.recompute import Recompute
 from autoconfig.specs.units import GIB
 from jsonschema import Draft202012Validator
 
-from autoconfig.render.training_json import explain_json, schema, search_json
+from autoconfig.planning.schemas import schema
+from autoconfig.render.training_json import explain_json, search_json
 from autoconfig.training.answer import PARETO_POINTS, PARETO_SLOWEST, explain, pareto_positions, search
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request
