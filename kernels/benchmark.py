@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autoconfig.kernels.bench.collectives import Job
-from autoconfig.kernels.bench.compute import Compute, default_precisions
+from autoconfig.kernels.bench.collectives import CollectiveBench
+from autoconfig.kernels.bench.compute import ComputeBench, default_precisions
 from autoconfig.kernels.bench.device import BenchDevice, find_device, software
 from autoconfig.kernels.bench.sizes import SETS, Sizes
 from autoconfig.kernels.bench.state import Results
@@ -190,7 +190,7 @@ def _compute(torch: Any, options: argparse.Namespace, results: Results, deadline
     if cuda:
         torch.backends.cuda.matmul.allow_tf32 = "tf32" in wanted
     results.sample_driver("before")
-    runner = Compute(torch, device, _clock(torch, device, results.sizes), results, wanted)
+    runner = ComputeBench(torch, device, _clock(torch, device, results.sizes), results, wanted)
     try:
         with torch.random.fork_rng():
             torch.manual_seed(1)
@@ -271,7 +271,7 @@ def _rank(torch: Any, options: argparse.Namespace, results: Results, started: fl
         raise InputError(f"{results.path} has no measurements yet: run it without --collectives first")
     sizes = results.sizes
     results.missing = [group for group in results.missing if group != "collectives"]
-    job = Job(torch, device, cap_s=sizes.cap_s, least=sizes.least_repetitions, most=sizes.most_repetitions)
+    job = CollectiveBench(torch, device, cap_s=sizes.cap_s, least=sizes.least_repetitions, most=sizes.most_repetitions)
     try:
         for kind, ranks, size in job.points(sizes.collective_bytes):
             if job.agree(float(time.monotonic() - started > options.budget)):

@@ -23,8 +23,8 @@ from autoconfig.specs.errors import InputError, PlanError
 from autoconfig.specs.job import Generation, Job
 from autoconfig.specs.measurement import Served
 from autoconfig.specs.models.parameters import padded_vocab_size
+from autoconfig.trainer.host.live_memory import LiveMemory
 from autoconfig.trainer.model import model_chunks, transformer_config
-from autoconfig.trainer.tracing.live_memory import LiveMemory
 from autoconfig.trainer.training import Progress
 from autoconfig.trainer.weights import set_weights
 from megatron.core.inference.contexts import StaticInferenceContext

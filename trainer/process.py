@@ -20,6 +20,7 @@ from autoconfig.trainer.emulate import without_peers
 from autoconfig.trainer.failure import Failure, Lost, classify
 from autoconfig.trainer.host.cpu import cpu_for_cuda
 from autoconfig.trainer.host.layer_timers import LayerTimers
+from autoconfig.trainer.host.live_memory import LiveMemory
 from autoconfig.trainer.host.versions import device_name, versions
 from autoconfig.trainer.host.without_engine import without_engine
 from autoconfig.trainer.microbatches import enough_microbatches
@@ -27,7 +28,6 @@ from autoconfig.trainer.parallel import parallel_groups, process_group_timeout
 from autoconfig.trainer.peers import Peers
 from autoconfig.trainer.result_file import ResultFile
 from autoconfig.trainer.say import say
-from autoconfig.trainer.tracing.live_memory import LiveMemory
 from autoconfig.trainer.training import Progress, build, rank_figures, train
 
 

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from autoconfig.specs.job import Job
 from autoconfig.specs.measurement import RankFigures, Served
 from autoconfig.trainer.batches import microbatches
+from autoconfig.trainer.host.live_memory import LiveMemory
 from autoconfig.trainer.host.timers import PhaseTimers
 from autoconfig.trainer.model import model_chunks, transformer_config
 from autoconfig.trainer.optimizer import build_optimizer, data_parallel_chunks
-from autoconfig.trainer.tracing.live_memory import LiveMemory
 from autoconfig.trainer.weights import set_weights
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func

@@ -50,7 +50,7 @@ def collective_call(torch: Any, device: Any, kind: str, total_bytes: int, ranks:
     return ping
 
 
-class Job:
+class CollectiveBench:
     """This process's part in the job: the same measurements in the same order on every rank."""
 
     def __init__(self, torch: Any, device: Any, *, cap_s: float, least: int, most: int) -> None:

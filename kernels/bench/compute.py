@@ -24,7 +24,7 @@ Task = tuple[str, Key, Callable[[], Timing]]
 """(group, sizes, how to measure it)."""
 
 
-class Compute:
+class ComputeBench:
     """The measurements of one process. `clock` times a call (bench_timing)."""
 
     def __init__(

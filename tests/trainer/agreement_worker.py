@@ -19,9 +19,9 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from autoconfig.specs.job import Job, read_job_text  # noqa: E402
 from autoconfig.trainer.host.cpu import cpu_for_cuda  # noqa: E402
+from autoconfig.trainer.host.live_memory import LiveMemory  # noqa: E402
 from autoconfig.trainer.host.without_engine import without_engine  # noqa: E402
 from autoconfig.trainer.parallel import parallel_groups  # noqa: E402
-from autoconfig.trainer.tracing.live_memory import LiveMemory  # noqa: E402
 from autoconfig.trainer.training import (  # noqa: E402
     Training,
     build,

@@ -66,7 +66,7 @@ def scaled_dot_product_attention(
     return _FlashAttention.apply(query, key, value, bias)
 
 
-class _Norm(Function):
+class _LayerNorm(Function):
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, bias: Any, statistics: int) -> Any:
         saved = [x.new_empty(x.shape[:-1], dtype=torch.float32) for _ in range(statistics)]
@@ -82,11 +82,11 @@ class _Norm(Function):
 
 
 def _layer_norm(x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> torch.Tensor:
-    return _Norm.apply(x, weight, bias, 2)
+    return _LayerNorm.apply(x, weight, bias, 2)
 
 
 def _rms_norm(x: torch.Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> torch.Tensor:
-    return _Norm.apply(x, weight, None, 1)
+    return _LayerNorm.apply(x, weight, None, 1)
 
 
 class _Dropout(Function):
