@@ -1,0 +1,142 @@
+"""Compares two recordings: unified diffs, and a summary by question."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_LINES = 5_000
+"""Of one file, beyond what both begin and end with; longer ones are compared to their first difference only."""
+LONG_LINE = 400
+"""Longer lines are broken at commas and tags before they are compared."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One recorded file that is not alike; None where a recording has no such file."""
+
+    question: str
+    file: str
+    old: str | None
+    new: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two recordings side by side."""
+
+    same: list[str]
+    only_old: list[str]
+    only_new: list[str]
+    differences: list[Difference]
+
+    def different(self) -> list[str]:
+        """Questions of both whose answers are not alike."""
+        return sorted({one.question for one in self.differences})
+
+    def alike(self) -> bool:
+        """Whether there is no difference at all."""
+        return not (self.only_old or self.only_new or self.differences)
+
+
+def _questions(folder: Path) -> set[str]:
+    if not folder.is_dir():
+        raise ValueError(f"no recording: {folder}")
+    return {path.name for path in folder.iterdir() if path.is_dir()}
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_bytes().decode() for path in folder.rglob("*") if path.is_file()}
+
+
+def compare(old: Path, new: Path, replaced: tuple[tuple[str, str], ...] = ()) -> Comparison:
+    """Compare two recordings; `replaced` are patterns, and what stands for them, in the old one: intended changes."""
+    before, after = _questions(old), _questions(new)
+    same: list[str] = []
+    differences: list[Difference] = []
+    for question in sorted(before & after):
+        first, second = _texts(old / question), _texts(new / question)
+        for pattern, text in replaced:
+            first = {name: re.sub(pattern, text, content) for name, content in first.items()}
+        found = [
+            Difference(question, name, first.get(name), second.get(name))
+            for name in sorted(first.keys() | second.keys())
+            if first.get(name) != second.get(name)
+        ]
+        differences += found
+        if not found:
+            same.append(question)
+    return Comparison(same, sorted(before - after), sorted(after - before), differences)
+
+
+def _broken(line: str) -> list[str]:
+    if len(line) <= LONG_LINE:
+        return [line]
+    return re.sub(r"([,>;{])(?=[^\n])", "\\1\n", line).splitlines(keepends=True)
+
+
+def shown_lines(text: str) -> list[str]:
+    """The lines of a text as a diff shows them: JSON laid out, long lines broken."""
+    try:
+        laid_out = json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
+    except ValueError:
+        laid_out = text
+    return [piece for line in laid_out.splitlines(keepends=True) for piece in _broken(line)]
+
+
+def _trimmed(old: list[str], new: list[str], context: int) -> tuple[list[str], list[str], int]:
+    """Without what both begin and end with, but for `context` lines; how many lines went from the front."""
+    most, first = min(len(old), len(new)), 0
+    while first < most and old[first] == new[first]:
+        first += 1
+    last = 0
+    while last < most - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    first, last = max(0, first - context), max(0, last - context)
+    return old[first : len(old) - last], new[first : len(new) - last], first
+
+
+def diff(difference: Difference, context: int = 3) -> Iterator[str]:
+    """A unified diff of one file, line by line."""
+    name = f"{difference.question}/{difference.file}"
+    old, new = difference.old, difference.new
+    if old is None or new is None:
+        only, where = (old, "old") if new is None else (new, "new")
+        yield f"only in the {where} recording: {name} ({len(only or '')} characters)"
+        return
+    before, after = shown_lines(old), shown_lines(new)
+    if before == after:  # JSON that differs in its layout only
+        before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    before, after, skipped = _trimmed(before, after, context)
+    if max(len(before), len(after)) > MOST_LINES:
+        yield f"--- old/{name} from line {skipped + 1}, the first difference of {len(before):,} and {len(after):,} lines"
+        before, after = before[: context + 20], after[: context + 20]
+    for line in difflib.unified_diff(before, after, f"old/{name}", f"new/{name}", n=context):
+        text = re.sub(r"^@@ -(\d+)(.*?) \+(\d+)(.*)", lambda at: _moved(at, skipped), line.rstrip("\n"))
+        yield text + ("" if line.endswith("\n") else "\n\\ no line end")
+
+
+def _moved(at: re.Match[str], skipped: int) -> str:
+    """The head of a hunk with the lines counted from the beginning of the file."""
+    return f"@@ -{int(at[1]) + skipped}{at[2]} +{int(at[3]) + skipped}{at[4]}"
+
+
+def report(comparison: Comparison, context: int, most_lines: int) -> Iterator[str]:
+    """Every difference, at most so many lines of each file, and the summary."""
+    for difference in comparison.differences:
+        lines = list(diff(difference, context))
+        yield from lines[:most_lines]
+        if len(lines) > most_lines:
+            yield f"... {len(lines) - most_lines} more lines of this file (--lines)"
+    for question in comparison.different():
+        files = [one.file for one in comparison.differences if one.question == question]
+        yield f"different  {question}: {', '.join(files)}"
+    yield from (f"only old   {question}" for question in comparison.only_old)
+    yield from (f"only new   {question}" for question in comparison.only_new)
+    yield f"{len(comparison.same)} alike, {len(comparison.different())} different, " + (
+        f"{len(comparison.only_old)} only in the old, {len(comparison.only_new)} only in the new recording"
+    )

@@ -1,0 +1,99 @@
+"""Records the HTTP interface: starts the service on a free port with a database of its own and asks it everything."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import threading
+import time
+from urllib.parse import urlsplit
+
+from tools.recorded_answers.question import HttpRequest
+from tools.recorded_answers.record import Recording
+
+PATIENCE = 120.0
+"""Seconds for one answer, and for what is asked again until it has come about."""
+HEADERS_LEFT_OUT = ("date",)
+STARTED = "listening on "
+
+
+class ServiceError(Exception):
+    """The service did not start, or something did not come about."""
+
+
+def _start(recording: Recording) -> tuple[subprocess.Popen[bytes], str]:
+    """A service that listens: its process and its address."""
+    place = recording.place / "service"
+    place.mkdir()
+    database = f"sqlite:///{place}/service.db"
+    command = [*recording.command, "serve", "--port", "0", "--database", database, "--workers", "1", "--search-workers", "1"]
+    process = recording.processes.start(command, place)
+    assert process.stderr is not None and process.stdout is not None
+    said = []
+    for raw in process.stderr:
+        said.append(raw.decode(errors="backslashreplace"))
+        if said[-1].startswith(STARTED):
+            for stream in (process.stderr, process.stdout):
+                threading.Thread(target=stream.read, daemon=True).start()  # nobody reads on: a full pipe would block it
+            return process, said[-1].split()[-1]
+    raise ServiceError(f"the service did not start: {''.join(said)}")
+
+
+class Asking:
+    """Requests that build on one another: ids of earlier answers stand in the paths of later ones."""
+
+    def __init__(self, url: str) -> None:
+        self.address = urlsplit(url).netloc
+        self.ids: dict[str, str] = {}
+
+    def once(self, request: HttpRequest) -> tuple[int, list[tuple[str, str]], str]:
+        """Status, headers and body of one answer."""
+        path = request.path
+        for name, identity in self.ids.items():
+            path = path.replace(f"{{{name}}}", identity)
+        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE)
+        try:
+            connection.request(request.method, path, body=request.body, headers=request.headers)
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="backslashreplace")
+            return answer.status, answer.getheaders(), text
+        finally:
+            connection.close()
+
+    def ask(self, request: HttpRequest) -> tuple[int, list[tuple[str, str]], str]:
+        """One answer, asked for again until it has what is waited for."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            status, headers, text = self.once(request)
+            if request.until in text:
+                break
+            if time.monotonic() > until:
+                raise ServiceError(f"{request.name}: no answer has {request.until!r}; the last one: {text[:500]}")
+            time.sleep(0.2)
+        if text.startswith("{"):
+            found = json.loads(text)
+            if isinstance(found.get("id"), str):
+                self.ids[request.name] = found["id"]
+        return status, headers, text
+
+
+def answer_requests(requests: list[HttpRequest], recording: Recording) -> None:
+    """Ask the service everything, in order, and record status, headers and body."""
+    process, url = _start(recording)
+    try:
+        asking = Asking(url)
+        for request in requests:
+            status, headers, text = asking.ask(request)
+            if request.keep:
+                text = "".join(line for line in text.splitlines(keepends=True) if re.search(request.keep, line))
+            kept = [f"{name}: {value}\n" for name, value in headers if name.lower() not in HEADERS_LEFT_OUT]
+            recording.write(request.name, "request", f"{request.method} {request.path}\n{(request.body or b'').decode()}\n")
+            recording.write(request.name, "status", f"{status}\n")
+            recording.write(request.name, "headers", "".join(kept))
+            recording.write(request.name, "body", text)
+        process.terminate()
+        process.wait(PATIENCE)
+    finally:
+        recording.processes.ended(process)
