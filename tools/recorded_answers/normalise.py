@@ -7,12 +7,18 @@ import re
 
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 RULES: tuple[tuple[str, str], ...] = (
-    # ISO dates with a time, with or without a zone: 2026-01-31T23:59:59.123456+00:00
+    # elapsed seconds: in the texts of searches and traces, and in their JSON, where predicted seconds have longer names
+    (r"\b(ranked|priced|traced) in [\d.]+ s\b", r"\1 in <seconds> s"),
+    (rf'("seconds": ?){_NUMBER}', r"\1<seconds>"),
+    (r'("seconds_by_phase": ?)\{[^{}]*\}', r"\1<seconds>"),
+    # dates with a time, with or without a zone: 2026-01-31T23:59:59.123456+00:00
     (r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?", "<time>"),
     # the address of the service that was started
     (r"\b127\.0\.0\.1:\d+", "127.0.0.1:<port>"),
-    # identities of searches, and keys of the service
+    # identities of searches; keys of the service, and their identities in a table
     (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<uuid>"),
+    (r"\bac_[0-9a-f]{12}_[\w-]{43}", "<key>"),
+    (r"(?m)^[0-9a-f]{12}(?=  )", "<key id>"),
 )
 _RULES = tuple((re.compile(pattern), word) for pattern, word in RULES)
 

@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds that one command may take."""
 
 
@@ -84,9 +84,12 @@ def _kill(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def environment(home: Path, inherited: dict[str, str]) -> dict[str, str]:
-    """What commands see: little, and the same everywhere. One thread, so that sums are added up in one order."""
+    """What commands see: little, and the same everywhere. One thread, so that sums are added up in one order.
+
+    Python's hashes of texts have one seed: the order of a set of names would differ from run to run.
+    """
     kept = {name: inherited[name] for name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR") if name in inherited}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-    fixed = {"COLUMNS": "160", "LINES": "50", "NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC"}
+    fixed = {"COLUMNS": "160", "LINES": "50", "NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "PYTHONHASHSEED": "0"}
     places = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "MPLCONFIGDIR": str(home / "matplotlib")}
     return {**kept, **threads, **fixed, **places, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}

@@ -52,6 +52,8 @@ class HttpRequest:
     """Asked again until the answer has this text."""
     keep: str = ""
     """A pattern: only lines with it are recorded."""
+    without: tuple[str, ...] = ()
+    """Headers that no two runs have alike, in small letters."""
 
 
 def _question(row: dict[str, Any]) -> Question:
@@ -66,6 +68,7 @@ def _request(row: dict[str, Any]) -> HttpRequest:
     """A body is a table (`json`) or the text itself (`text`)."""
     given = {key: value for key, value in row.items() if key not in ("json", "text")}
     headers = dict(given.pop("headers", {}))
+    given["without"] = tuple(given.get("without", ()))
     if "json" in row or "text" in row:
         given["body"] = (json.dumps(row["json"]) if "json" in row else str(row["text"])).encode()
         given.setdefault("method", "POST")
@@ -88,9 +91,7 @@ def load(folder: Path = QUESTIONS) -> tuple[list[Question], list[HttpRequest]]:
     return questions, requests
 
 
-def chosen(
-    questions: list[Question], requests: list[HttpRequest], pattern: str
-) -> tuple[list[Question], list[HttpRequest]]:
+def chosen(questions: list[Question], requests: list[HttpRequest], pattern: str) -> tuple[list[Question], list[HttpRequest]]:
     """Those whose name is like the pattern (`search*`). Requests build on one another: one of them asks for all."""
     found = [question for question in questions if fnmatch.fnmatch(question.name, pattern)]
     asked = any(fnmatch.fnmatch(request.name, pattern) for request in requests)

@@ -90,6 +90,14 @@ def _work(recording: Recording, questions: list[Question], requests: list[HttpRe
     return work
 
 
+def _home(place: Path) -> Path:
+    """A home for the commands, in which matplotlib names the parts of its pictures alike each time."""
+    home = place / ".home"
+    (home / "matplotlib").mkdir(parents=True)
+    (home / "matplotlib" / "matplotlibrc").write_text("svg.hashsalt: recorded\n", encoding="utf-8")
+    return home
+
+
 def _timed(task: Callable[[], None]) -> float:
     start = time.monotonic()
     task()
@@ -130,8 +138,7 @@ def record(
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="recorded-answers-", ignore_cleanup_errors=True) as name:
         place = Path(name).resolve()
-        (place / ".home").mkdir()
-        processes = Processes(environment(place / ".home", dict(os.environ)))
+        processes = Processes(environment(_home(place), dict(os.environ)))
         recording = Recording(folder, command, processes, place, {str(place): "<place>", **hidden})
         seconds = _finish(_work(recording, questions, requests), jobs, processes, report)
     details = {"command": command, "seconds": round(time.monotonic() - start, 1), "seconds_of": seconds}

@@ -86,7 +86,7 @@ def environment(code: Path, place: Path) -> Path:
     folder = place / "venv"
     _run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     python = folder / "bin" / "python"
-    (packages,) = (Path(line) for line in _run(str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").split())
+    packages = Path(_run(str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (packages / "dependencies.pth").write_text(f"{_dependencies(place / 'dependencies')}\n", encoding="utf-8")
     _run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
          "--disable-pip-version-check", "--editable", str(code))  # fmt: skip

@@ -88,7 +88,8 @@ def answer_requests(requests: list[HttpRequest], recording: Recording) -> None:
             status, headers, text = asking.ask(request)
             if request.keep:
                 text = "".join(line for line in text.splitlines(keepends=True) if re.search(request.keep, line))
-            kept = [f"{name}: {value}\n" for name, value in headers if name.lower() not in HEADERS_LEFT_OUT]
+            left_out = {*HEADERS_LEFT_OUT, *request.without}
+            kept = [f"{name}: {value}\n" for name, value in headers if name.lower() not in left_out]
             recording.write(request.name, "request", f"{request.method} {request.path}\n{(request.body or b'').decode()}\n")
             recording.write(request.name, "status", f"{status}\n")
             recording.write(request.name, "headers", "".join(kept))
