@@ -86,7 +86,7 @@ def _record(arguments: argparse.Namespace) -> int:
     else:
         with tempfile.TemporaryDirectory(prefix="revisions-") as place:
             revisions.record_revision(
-                arguments.revision, arguments.folder, Path(place), questions, requests, jobs=arguments.jobs, report=_say
+                arguments.revision, arguments.folder, Path(place) / "a", questions, requests, jobs=arguments.jobs, report=_say
             )
     return 0
 
@@ -103,9 +103,9 @@ def _revisions(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="revisions-") as name:
         place = Path(name)
         kept = arguments.keep or place / "answers"
-        for label, revision in (("base", arguments.base), ("other", arguments.other)):
-            revisions.record_revision(
-                revision, kept / label, place / label, questions, requests, jobs=arguments.jobs, report=_say
+        for label, folder, revision in (("base", "a", arguments.base), ("other", "b", arguments.other)):
+            revisions.record_revision(  # in folders with names of one length, so that lines break alike
+                revision, kept / label, place / folder, questions, requests, jobs=arguments.jobs, report=_say
             )
         return _compare(kept / "base", kept / "other", arguments)
 

@@ -70,17 +70,30 @@ class Processes:
             self.running.discard(process)
 
     def stop(self) -> None:
-        """End every process, and start no other."""
+        """End every process, those in groups of their own too (jobs of studies), and start no other."""
         with self.lock:
             self.stopped = True
             left = list(self.running)
         for process in left:
             _kill(process, signal.SIGKILL)
+        for number in _with_home(self.environment["HOME"]):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(number, signal.SIGKILL)
 
 
 def _kill(process: subprocess.Popen[bytes], number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
+
+
+def _with_home(home: str) -> list[int]:
+    """Processes whose home is that of this recording: nobody else's are."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"HOME={home}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
 
 
 def environment(home: Path, inherited: dict[str, str]) -> dict[str, str]:

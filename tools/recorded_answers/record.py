@@ -116,8 +116,9 @@ def _finish(work: dict[str, Callable[[], None]], jobs: int, processes: Processes
                 report(f"{len(seconds)}/{len(work)}  {seconds[name]:6.1f} s  {name}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            processes.stop()
             raise
+        finally:
+            processes.stop()
     return seconds
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tools.recorded_answers.question import HttpRequest, Question
@@ -56,8 +56,8 @@ def checkout(revision: str | None, place: Path) -> Iterator[Path]:
         _run("git", "-C", str(ROOT), "worktree", "add", "--force", "--detach", str(folder), revision)
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        _run("git", "-C", str(ROOT), "worktree", "prune")
+        with suppress(RevisionError):
+            _run("git", "-C", str(ROOT), "worktree", "remove", "--force", str(folder))
 
 
 def _own_entries() -> set[str]:

@@ -20,7 +20,7 @@ STARTED = "listening on "
 
 
 class ServiceError(Exception):
-    """The service did not start, or something did not come about."""
+    """The service did not start, or something did not come about: recorded in place of an answer."""
 
 
 def _start(recording: Recording) -> tuple[subprocess.Popen[bytes], str]:
@@ -79,22 +79,37 @@ class Asking:
         return status, headers, text
 
 
+def _record(request: HttpRequest, asking: Asking, recording: Recording) -> None:
+    """Status, headers and body of one answer."""
+    recording.write(request.name, "request", f"{request.method} {request.path}\n{(request.body or b'').decode()}\n")
+    try:
+        status, headers, text = asking.ask(request)
+    except (ServiceError, OSError, http.client.HTTPException) as error:
+        recording.write(request.name, "error", f"{error!r}\n")
+        return
+    if request.keep:
+        text = "".join(line for line in text.splitlines(keepends=True) if re.search(request.keep, line))
+    left_out = {*HEADERS_LEFT_OUT, *request.without}
+    kept = [f"{name}: {value}\n" for name, value in headers if name.lower() not in left_out]
+    recording.write(request.name, "status", f"{status}\n")
+    recording.write(request.name, "headers", "".join(kept))
+    recording.write(request.name, "body", text)
+
+
 def answer_requests(requests: list[HttpRequest], recording: Recording) -> None:
-    """Ask the service everything, in order, and record status, headers and body."""
-    process, url = _start(recording)
+    """Ask the service everything, in order, and record its answers."""
+    try:
+        process, url = _start(recording)
+    except ServiceError as error:
+        recording.write("http-service", "error", f"{error}\n")
+        return
     try:
         asking = Asking(url)
         for request in requests:
-            status, headers, text = asking.ask(request)
-            if request.keep:
-                text = "".join(line for line in text.splitlines(keepends=True) if re.search(request.keep, line))
-            left_out = {*HEADERS_LEFT_OUT, *request.without}
-            kept = [f"{name}: {value}\n" for name, value in headers if name.lower() not in left_out]
-            recording.write(request.name, "request", f"{request.method} {request.path}\n{(request.body or b'').decode()}\n")
-            recording.write(request.name, "status", f"{status}\n")
-            recording.write(request.name, "headers", "".join(kept))
-            recording.write(request.name, "body", text)
+            _record(request, asking, recording)
         process.terminate()
         process.wait(PATIENCE)
+    except subprocess.TimeoutExpired as error:
+        recording.write("http-service", "error", f"it does not stop: {error}\n")
     finally:
         recording.processes.ended(process)
