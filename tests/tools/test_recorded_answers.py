@@ -41,6 +41,7 @@ def test_every_difference_is_found_and_summed_up(tmp_path):
         "different  a: files/x.csv, stdout", "only old   gone", "only new   come",
         "1 alike, 1 different, 1 only in the old, 1 only in the new recording",
     ]  # fmt: skip
+    assert both(tmp_path, old, new, common=True).only_old == []
     assert "... 3 more lines" in "\n".join(report(found, 1, 4))
 
 
@@ -85,6 +86,9 @@ def test_the_questions_can_be_read():
     questions, requests = load()
     assert len(questions) + len(requests) > 100
     assert all(question.input_files() or not question.inputs for question in questions)
+    assert not any(question.slow for question in chosen(questions, requests, "*", quick=True)[0])
     some, none = chosen(questions, requests, "search-175b*")
     assert len(some) == 2 and not none
     assert chosen(questions, requests, "http-plans") == ([], requests)
+    with pytest.raises(ValueError, match="no question is named"):
+        chosen(questions, requests, "nothing*")

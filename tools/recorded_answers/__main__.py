@@ -1,8 +1,8 @@
 """Recorded answers: what the product answers to some 70 questions and 60 requests; a refactoring is held to them.
 
-    python -m tools.recorded_answers record FOLDER [--command CMD | --revision REV] [--only PATTERN] [-j 2]
-    python -m tools.recorded_answers compare OLD_FOLDER NEW_FOLDER [--context 3] [--lines 200] [--replace PATTERN TEXT]
-    python -m tools.recorded_answers revisions BASE [OTHER] [--only PATTERN] [-j 2] [--keep FOLDER]
+    python -m tools.recorded_answers record FOLDER [--command CMD | --revision REV] [--only PATTERN] [--quick] [-j 2]
+    python -m tools.recorded_answers compare OLD NEW [--common] [--context 3] [--lines 200] [--replace PATTERN TEXT]
+    python -m tools.recorded_answers revisions BASE [OTHER] [--only PATTERN] [--quick] [-j 2] [--keep FOLDER]
 
 `record` asks the command `autoconfig` (or `--command`, or a revision's own) all questions of `questions/*.toml` and writes
 one folder for each: `command`, `exit_code`, `stdout`, `stderr` (numbered where several commands run one after another in one
@@ -20,7 +20,8 @@ and one seed for Python's hashes.
 Answers are recorded to the byte, but for: the folders of the recording and of the revision, dates with times, elapsed seconds,
 the port of the service, random identities and keys (`normalise.py`); parquet files are recorded as their schema and CSV, other
 files that are no text as length and hash; the `Date` header is left out; and what a question forgets, with its reason.
-A recording takes some four minutes on two cores: nearly half of it is `validate`, whole; `--only 'search*'` takes seconds.
+A recording takes three to four minutes on two free cores, about half of it `validate`, `predict` and jobs of studies:
+`--quick` leaves these out, and `compare --common` compares what is left.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     both.add_argument("base", help="a revision of git")
     both.add_argument("other", nargs="?", help="another one; default: the files as they lie here")
     both.add_argument("--keep", type=Path, help="leave the recordings in this folder, as base and other")
+    comparing.add_argument("--common", action="store_true", help="only questions that both recordings have")
     for one in (recording, both):
         one.add_argument("--only", default="*", metavar="PATTERN", help="questions with such names, like 'search*'")
+        one.add_argument("--quick", action="store_true", help="leave out the questions that take long")
         one.add_argument("-j", "--jobs", type=int, default=2, help="commands at once (default: 2)")
     for one in (comparing, both):
         one.add_argument("--context", type=int, default=3, help="lines around a difference (default: 3)")
@@ -77,9 +80,7 @@ def _default_command() -> str:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    questions, requests = chosen(*load(), arguments.only)
-    if not questions and not requests:
-        raise ValueError(f"no question is named like {arguments.only!r}")
+    questions, requests = chosen(*load(), arguments.only, quick=arguments.quick)
     if arguments.revision is None:
         command = tuple(shlex.split(arguments.command or _default_command()))
         record(arguments.folder, command, questions, requests, jobs=arguments.jobs, hidden={}, report=_say)
@@ -92,14 +93,15 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _compare(old: Path, new: Path, arguments: argparse.Namespace) -> int:
-    found = compare.compare(old, new, tuple(tuple(pair) for pair in arguments.replace))
+    replaced = tuple(tuple(pair) for pair in arguments.replace)
+    found = compare.compare(old, new, replaced, common=getattr(arguments, "common", False))
     for line in compare.report(found, arguments.context, arguments.lines):
         print(line)
     return 0 if found.alike() else 1
 
 
 def _revisions(arguments: argparse.Namespace) -> int:
-    questions, requests = chosen(*load(), arguments.only)
+    questions, requests = chosen(*load(), arguments.only, quick=arguments.quick)
     with tempfile.TemporaryDirectory(prefix="revisions-") as name:
         place = Path(name)
         kept = arguments.keep or place / "answers"

@@ -53,9 +53,14 @@ def _texts(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_bytes().decode() for path in folder.rglob("*") if path.is_file()}
 
 
-def compare(old: Path, new: Path, replaced: tuple[tuple[str, str], ...] = ()) -> Comparison:
-    """Compare two recordings; `replaced` are patterns, and what stands for them, in the old one: intended changes."""
+def compare(old: Path, new: Path, replaced: tuple[tuple[str, str], ...] = (), *, common: bool = False) -> Comparison:
+    """Compare two recordings; `replaced` are patterns, and what stands for them, in the old one: intended changes.
+
+    `common` leaves out what only one of them was asked.
+    """
     before, after = _questions(old), _questions(new)
+    if common:
+        before = after = before & after
     same: list[str] = []
     differences: list[Difference] = []
     for question in sorted(before & after):

@@ -10,8 +10,8 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PATIENCE = 600.0
-"""Seconds that one command may take."""
+PATIENCE = 1800.0
+"""Seconds that one command may take: some take minutes where the machine is shared."""
 
 
 @dataclass(frozen=True)

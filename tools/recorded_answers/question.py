@@ -91,8 +91,15 @@ def load(folder: Path = QUESTIONS) -> tuple[list[Question], list[HttpRequest]]:
     return questions, requests
 
 
-def chosen(questions: list[Question], requests: list[HttpRequest], pattern: str) -> tuple[list[Question], list[HttpRequest]]:
-    """Those whose name is like the pattern (`search*`). Requests build on one another: one of them asks for all."""
-    found = [question for question in questions if fnmatch.fnmatch(question.name, pattern)]
+def chosen(
+    questions: list[Question], requests: list[HttpRequest], pattern: str, *, quick: bool = False
+) -> tuple[list[Question], list[HttpRequest]]:
+    """Those whose name is like the pattern (`search*`); `quick`: none that is slow.
+
+    Requests build on one another, so one of them asks for all.
+    """
+    found = [one for one in questions if fnmatch.fnmatch(one.name, pattern) and not (quick and one.slow)]
     asked = any(fnmatch.fnmatch(request.name, pattern) for request in requests)
+    if not found and not asked:
+        raise ValueError(f"no question is named like {pattern!r}")
     return found, requests if asked else []

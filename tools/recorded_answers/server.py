@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tools.recorded_answers.question import HttpRequest
 from tools.recorded_answers.record import Recording
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds for one answer, and for what is asked again until it has come about."""
 HEADERS_LEFT_OUT = ("date",)
 STARTED = "listening on "
