@@ -9,7 +9,7 @@ from autoconfig.specs.errors import InputError
 
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment_json import serve_json
-from autoconfig.serving.question import ServeRequest, seconds
+from autoconfig.serving.request import ServeRequest, seconds
 
 
 def deployments(body: dict[str, Any]) -> bytes:

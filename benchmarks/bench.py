@@ -143,11 +143,12 @@ def serving_rate() -> None:
     """Deployments priced per second, memory and time, every batch size; and the whole command for two questions."""
     from dataclasses import replace
 
-    from autoconfig.serving.question import ServeRequest, understand
+    from autoconfig.serving.question import understand
     from autoconfig.serving.rank import search
+    from autoconfig.serving.request import ServeRequest
 
     request = ServeRequest(model="llama3-70b", gpus=8, gpu="h200-sxm-141gb", isl=1000, osl=500, disaggregated=False)
-    question = replace(understand(request), wish={"batch": frozenset(range(1, 2049))})
+    question = replace(understand(request), constraints={"batch": frozenset(range(1, 2049))})
     seconds = best_of(REPEATS, lambda: search(question))
     found = search(question)
     rate = found.fit / seconds / 1e6

@@ -27,7 +27,7 @@ class Seconds(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Seconds. Fails with what is allowed."""
-        from autoconfig.serving.question import seconds
+        from autoconfig.serving.request import seconds
 
         if isinstance(value, float):
             return value
@@ -123,7 +123,7 @@ def _check_question(options: dict[str, Any]) -> None:
 def _answer(ctx: click.Context, options: dict[str, Any], *, as_json: bool) -> None:
     """A predicted answer, printed and written."""
     from autoconfig.serving.answer import answer
-    from autoconfig.serving.question import ServeRequest
+    from autoconfig.serving.request import ServeRequest
 
     export_folder, report, force = options["export_folder"], options["report"], options["force"]
     asked = {name: options[name] for name in ServeRequest.__dataclass_fields__ if name in options}

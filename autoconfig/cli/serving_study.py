@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,6 @@ from autoconfig.cli.study import Kind
 from autoconfig.specs.errors import InputError
 
 if TYPE_CHECKING:
-    from autoconfig.study.serving.session import ServingSession
     from autoconfig.study.serving.settings import ServingSettings
 
 NOT_WITH_PROFILE = ("export_folder", "report")
@@ -23,7 +21,7 @@ CPU_LENGTHS = {"isl": 64, "osl": 16}
 def serving(options: dict[str, Any]) -> Kind:
     """Studies of deployments."""
     from autoconfig.study.serving.found import ServingWords, serving_found, serving_json, show_serving
-    from autoconfig.study.serving.session import check_serving, make_serving_runner, open_serving
+    from autoconfig.study.serving.session import check_serving, make_serving_runner, open_serving, write_learned
 
     return Kind(
         command="autoconfig search --inference",
@@ -35,14 +33,13 @@ def serving(options: dict[str, Any]) -> Kind:
         found=serving_found,
         as_json=serving_json,
         show=show_serving,
-        learned=_write_learned,
+        learned=write_learned,
     )
 
 
 def settings_of(options: dict[str, Any]) -> ServingSettings:
     """What is measured. Raises InputError."""
-    from autoconfig.serving.load import DEFAULT_TOKENS
-    from autoconfig.serving.question import ServeRequest
+    from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest
     from autoconfig.study.serving.settings import ENGINES, ServingSettings
     from autoconfig.study.settings import parse_size
 
@@ -74,9 +71,3 @@ def check_answer_options(options: dict[str, Any]) -> None:
         if options[name] is not None:
             word = "export" if name == "export_folder" else name
             raise InputError(f"--{word} is not for --profile: search again with --fix, the study's tp and batch")
-
-
-def _write_learned(session: ServingSession, target: Path) -> str | None:
-    from autoconfig.serving.calibration_file import write_learned
-
-    return write_learned(session, target)

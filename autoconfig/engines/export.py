@@ -9,7 +9,7 @@ from autoconfig.engines.cluster import kubernetes_objects, slurm_script
 from autoconfig.engines.router import ROUTER_PORT, router_script
 from autoconfig.engines.start import FIRST_PORT, STARTS, Start, benchmark
 from autoconfig.planning.export_files import MADE_BY, MARK, write_export
-from autoconfig.serving.answer import DeploymentReport
+from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.engine_limits import require_runs
 from autoconfig.serving.question import ServeQuestion

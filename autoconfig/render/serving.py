@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.memory_model.serving import ServingMemory
-from autoconfig.serving.answer import DeploymentReport, ServeAnswer
+from autoconfig.serving.answer import ServeAnswer
+from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.units import GIB
 from autoconfig.time_model.serving.workload import Trace
@@ -36,7 +37,7 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
         console.print(_table("Best deployment of each layout", answer.reports))
         _show_first(console, answer)
     else:
-        console.print(f"[bold]{escape(answer.miss)}[/bold]", highlight=False)
+        console.print(f"[bold]{escape(answer.infeasible)}[/bold]", highlight=False)
         if answer.nearest:
             console.print(_table("Nearest", [answer.nearest]))
             show_latency(console, answer.nearest, limits=True)

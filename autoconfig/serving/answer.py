@@ -4,71 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
 from autoconfig.planning.answer import first_positions, spread
+from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
-from autoconfig.serving.disaggregated import prefill_memory
+from autoconfig.serving.deployment import DeploymentReport, Latency, decode_memory, report
 from autoconfig.serving.engine_limits import limit as engine_limit
-from autoconfig.serving.miss import missed, missed_limits, nearest_row, no_deployment, over_text
-from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
+from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import Deployments, search, single
-from autoconfig.serving.reasons import sensitivity, why
-from autoconfig.serving.simulate import Latency, simulated
+from autoconfig.serving.reasons import exceeded_limits, nearest_row, no_deployment, over_text, sensitivity, shortfall, why
+from autoconfig.serving.request import ServeRequest
+from autoconfig.serving.simulate import simulated
 from autoconfig.serving.space import layouts
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
+from autoconfig.specs.serve_plan import ServePlan, parse_serve_plan
 from autoconfig.specs.software.serving_formats import supports
 from autoconfig.specs.units import GIB
-from autoconfig.time_model.serving.costs import iteration_parts
 from autoconfig.time_model.serving.layout import Pricer
-from autoconfig.time_model.serving.steady import prompts_per_iteration
-
-if TYPE_CHECKING:
-    from autoconfig.planning.progress import Progress
 
 PARETO_POINTS = 12
-HEADROOM_STEP, MOST_SIZES = 1.5, 6
+HEADROOM_STEP, MAX_SIZES = 1.5, 6
 """Least factor between the loads that deployments are sized for, and how many such loads are tried up to all GPUs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeploymentReport:
-    """One deployment in full. Throughput per GPU of the deployment, speed per user, latency means of the closed form."""
-
-    plan: ServePlan
-    requests_per_s: float
-    tokens_per_s_per_gpu: float
-    tokens_per_s_per_user: float
-    ttft_s: float
-    tpot_s: float
-    """0, as tokens/s/user, where answers are one token."""
-    gpus: int
-    concurrency: int
-    memory: ServingMemory
-    weight_parts: dict[str, float]
-    max_concurrency: int
-    """Sequences of average length that memory holds in all decode instances."""
-    longest_bytes: float
-    """Cache of the longest request on one GPU."""
-    max_concurrency_longest: int
-    """Sequences as long as the longest that memory holds in all decode instances."""
-    step_parts: dict[str, float]
-    """Seconds of a decode iteration by part."""
-    mixed_parts: dict[str, float]
-    """The same with the prompts that an iteration carries (of a prefill instance: one prompt alone)."""
-    prefill_memory: ServingMemory | None = None
-    """Of a GPU of a separate prefill instance; a sequence is there a mean prompt."""
-    latency: Latency | None = None
-    cost_per_million_tokens: float | None = None
-
-    @property
-    def varies(self) -> bool:
-        """The longest request holds more than one of average length."""
-        return self.longest_bytes > float(self.memory.kv_bytes_per_sequence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +45,7 @@ class ServeAnswer:
     sensitivity: tuple[str, ...]
     nearest: DeploymentReport | None
     """Where no deployment meets the limits: the one that misses by least."""
-    miss: str = ""
+    infeasible: str = ""
 
 
 def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnswer:
@@ -95,9 +53,9 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
     question = understand(request)
     found, reports, lines = _finalists(question, request, progress)
     rows = _one_per_layout(found, request.top) if reports else []
-    nearest, miss = (None, "") if reports else _nearest(question, found)
+    nearest, infeasible = (None, "") if reports else _nearest(question, found)
     if request.simulate and reports and question.rate and not any(_kept(question, one) for one in reports):
-        nearest, miss = _nearest_simulated(question, reports)
+        nearest, infeasible = _nearest_simulated(question, reports)
         reports, rows = [], []
     return ServeAnswer(
         question=question,
@@ -108,7 +66,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         why=tuple(why(question, found, next(row for row in rows if found.plan(row) == reports[0].plan))) if reports else (),
         sensitivity=(*lines, *sensitivity(question, found, rows)),
         nearest=nearest,
-        miss=miss,
+        infeasible=infeasible,
     )
 
 
@@ -119,7 +77,7 @@ def _finalists(
     within the limits, deployments are sized for more load until they are, or until the GPUs carry no more: bursts and long
     requests are in no closed form."""
     found, reports = _simulated_reports(question, request, progress)
-    sized, step = question.sized_for, max(HEADROOM_STEP, (0.99 * found.most_load) ** (1.0 / MOST_SIZES))
+    sized, step = question.sized_for, max(HEADROOM_STEP, (0.99 * found.most_load) ** (1.0 / MAX_SIZES))
     while question.rate and request.simulate and reports and not any(_kept(question, one) for one in reports):
         sized *= step
         more = _simulated_reports(replace(question, sized_for=sized), request, progress)
@@ -163,7 +121,9 @@ def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentRep
     """Where no deployment is left: the one that misses by least, and by how much, or what stands in the way."""
     row = nearest_row(question, found)
     return (
-        (None, no_deployment(question, found)) if row is None else (report(question, found, row), missed(question, found, row))
+        (None, no_deployment(question, found))
+        if row is None
+        else (report(question, found, row), shortfall(question, found, row))
     )
 
 
@@ -173,52 +133,9 @@ def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentRepo
     over, one, latency = min(tried, key=lambda each: each[0])
     return one, (
         f"limits cannot be met: in the simulation the nearest deployment misses by {over_text(over)} "
-        f"({missed_limits(question, latency.ttft_s['mean'], latency.tpot_s['mean'])}), with "
+        f"({exceeded_limits(question, latency.ttft_s['mean'], latency.tpot_s['mean'])}), with "
         f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus or wider limits"
     )
-
-
-def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentReport:
-    """A row of the columns in full."""
-    plan, c = found.plan(row), {name: float(values[row]) for name, values in found.columns.items()}
-    decode = plan.decode
-    per_gpu = c["requests_per_s"] * question.lengths.osl / c["gpus"]
-    job = question.job(decode)
-    lengths = question.lengths
-    memory = _memory(question, decode)
-    longest = question.longest_bytes(decode, memory)
-    running = c["batch"] / (decode.adp * decode.pp)
-    checked = 1.0 + lengths.drafted
-    parts = iteration_parts(job, running, lengths.average, 0.0, 1.0, checked)
-    if plan.prefill is None:
-        prompts = float(prompts_per_iteration(lengths, running, plan.decode.tokens, question.chunked))
-        mixed = iteration_parts(job, running, lengths.average, prompts, lengths.prompt, checked)
-    else:
-        mixed = iteration_parts(question.job(plan.prefill), 0.0, 1.0, 1.0, lengths.prompt)
-    cost = question.price / 3600.0 / per_gpu * 1e6 if question.price else None
-    return DeploymentReport(
-        plan=plan,
-        requests_per_s=c["requests_per_s"],
-        tokens_per_s_per_gpu=per_gpu,
-        tokens_per_s_per_user=1.0 / c["tpot_s"] if c["tpot_s"] else 0.0,
-        ttft_s=c["ttft_s"],
-        tpot_s=c["tpot_s"],
-        gpus=int(c["gpus"]),
-        concurrency=int(c["batch"]) * decode.replicas,
-        memory=memory,
-        weight_parts=weight_parts_bytes(question.model, decode, job.formats),
-        max_concurrency=int(memory.max_concurrency) * decode.adp * decode.replicas,
-        longest_bytes=longest,
-        max_concurrency_longest=int(max(float(memory.kv_pool_bytes), 0.0) // longest) * decode.adp * decode.replicas,
-        step_parts={name: float(s) for name, s in parts.items()},
-        mixed_parts={name: float(s) for name, s in mixed.items()},
-        prefill_memory=prefill_memory(question, plan.prefill) if plan.prefill else None,
-        cost_per_million_tokens=cost,
-    )
-
-
-def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
-    return question.memory(question.job(plan), float(plan.batch), float(plan.tokens))
 
 
 def _one_per_layout(found: Deployments, most: int) -> list[int]:
@@ -235,7 +152,7 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     except InputError as error:
         raise InputError(f"--include {text}: {error}") from error
     if plan.prefill is not None:
-        return text, *_included_apart(question, plan)
+        return text, *_included_disaggregated(question, plan)
     own = plan.decode
     own = own.replace(replicas=max(question.num_gpus // (own.tp * own.pp * own.adp), 1)) if own.replicas == 1 else own
     if own.gpus > question.num_gpus:
@@ -247,21 +164,21 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     why = engine_limit(question.engine, own)
     if why:
         return text, None, why
-    memory = _memory(question, own)
+    memory = decode_memory(question, own)
     held = int(memory.max_concurrency) * own.adp
     if held < own.batch:
         return text, None, f"memory holds {held} sequences of {question.workload.held_tokens:g} tokens, batch is {own.batch}"
     if memory.kv_pool_bytes < question.longest_bytes(own, memory):
         return text, None, f"memory does not hold the longest request, {question.workload.longest_tokens:,.0f} tokens"
-    wish = {key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv", "batch", "tokens")}
-    narrow = replace(question, wish=wish, num_gpus=own.gpus, disaggregated=False, ttft_s=None, tpot_s=None)
+    constraints = {key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv", "batch", "tokens")}
+    narrow = replace(question, constraints=constraints, num_gpus=own.gpus, disaggregated=False, ttft_s=None, tpot_s=None)
     alone = search(narrow)
     if not len(alone.order):
         return text, None, "no engine runs this combination (see docs/inference.md, the space)"
     return text, report(narrow, alone, int(alone.order[0])), ""
 
 
-def _included_apart(question: ServeQuestion, plan: ServePlan) -> tuple[DeploymentReport | None, str]:
+def _included_disaggregated(question: ServeQuestion, plan: ServePlan) -> tuple[DeploymentReport | None, str]:
     """The same of separate prefill and decode instances, at the throughput that the fewer of both carry."""
     first = plan.prefill
     assert first is not None
@@ -273,10 +190,10 @@ def _included_apart(question: ServeQuestion, plan: ServePlan) -> tuple[Deploymen
         return None, f"prefill instances have kv={first.kv}, decode instances kv={plan.decode.kv}: no engine converts a cache"
     for own in (first, plan.decode):
         size = own.tp * own.pp * own.adp
-        wish: dict[str, frozenset[object]] = {
+        constraints: dict[str, frozenset[object]] = {
             key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv")
         }
-        legal = layouts(question.model, question.gpu, question.engine, size, question.gpus_per_node, wish)
+        legal = layouts(question.model, question.gpu, question.engine, size, question.gpus_per_node, constraints)
         why = engine_limit(question.engine, own)
         if why or next(legal, None) is None:
             return None, why or f"{own}: no engine runs this combination (see docs/inference.md, the space)"

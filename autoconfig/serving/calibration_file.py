@@ -5,43 +5,33 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.files import write_atomically
-from autoconfig.time_model.serving.calibration import NUMBERS, ServingCalibration, shipped_calibration
-
-if TYPE_CHECKING:
-    from autoconfig.study.serving.session import ServingSession
+from autoconfig.time_model.serving.calibration import NUMBERS, EngineConstants, ServingCalibration, shipped_calibration
 
 KIND, SCHEMA_VERSION = "serving calibration", 1
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
 FACTORS = ("factor", "experts_factor")
 
 
-def write_learned(session: ServingSession, target: Path) -> str | None:
-    """The constants that the study's points give, for its engine and GPU; their name, None where nothing was measured. Raises
-    FileError."""
-    from autoconfig.study.serving.proposal import measured_rows
-
-    measured = measured_rows(session.study.get_trials(deepcopy=False), session.candidates)
-    if not measured:
-        return None
-    learned = session.candidates.learned(measured)
+def write_serving_calibration(engine: str, gpu: str, origin: str, constants: EngineConstants, target: Path) -> str:
+    """Write the constants of an engine on a GPU; returns what was learned, in words. Raises FileError."""
     body = {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
-        "engine": session.question.engine.name,
-        "gpu": session.question.gpu.id,
-        "origin": f"study {session.name}, {len(measured)} points",
-        "constants": {name: getattr(learned, name) for name in (*FACTORS, *NUMBERS)},
+        "engine": engine,
+        "gpu": gpu,
+        "origin": origin,
+        "constants": {name: getattr(constants, name) for name in (*FACTORS, *NUMBERS)},
     }
 
     def write(file: Path) -> None:
         file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
 
     write_atomically(target, write)
-    return f"of {session.question.engine.name} on {session.question.gpu.id}"
+    return f"of {engine} on {gpu}"
 
 
 def serving_calibration(path: str | None) -> ServingCalibration:
@@ -62,8 +52,8 @@ def serving_calibration(path: str | None) -> ServingCalibration:
 def _read(path: Path) -> dict[str, Any]:
     shown = f"calibration {str(path)[:200]!r}"
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise FileError(f"{shown} is larger than {MOST_BYTES // 2**20} MiB")
+        if path.stat().st_size > MAX_BYTES:
+            raise FileError(f"{shown} is larger than {MAX_BYTES // 2**20} MiB")
         body = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(f"{shown} cannot be read: {error.strerror or error}") from error

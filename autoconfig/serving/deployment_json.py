@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.memory_model.serving import ServingMemory
-from autoconfig.serving.answer import DeploymentReport, ServeAnswer
-from autoconfig.serving.simulate import Latency, summary
+from autoconfig.serving.answer import ServeAnswer
+from autoconfig.serving.deployment import DeploymentReport, Latency
+from autoconfig.serving.simulate import summary
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.specs.units import GIB
 from autoconfig.time_model.serving.workload import Trace
@@ -52,7 +53,7 @@ def serve_json(answer: ServeAnswer) -> dict[str, Any]:
         "why": list(answer.why),
         "sensitivity": list(answer.sensitivity),
         "nearest": deployment_json(answer.nearest) if answer.nearest else None,
-        "miss": answer.miss,
+        "miss": answer.infeasible,
     }
 
 

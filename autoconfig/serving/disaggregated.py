@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, kv_token_bytes
+from autoconfig.serving.question import NIC_EFFICIENCY, ServeQuestion
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.costs import ServingJob
 from autoconfig.time_model.serving.layout import Pricer
-from autoconfig.time_model.serving.steady import busiest_within, waiting_services
-
-if TYPE_CHECKING:
-    from autoconfig.serving.question import ServeQuestion
+from autoconfig.time_model.serving.steady import highest_utilisation_within, waiting_services
 
 Vector = npt.NDArray[np.float64]
 PREFILLS_KEPT = 6
-MOST_BUSY = 0.9
+MAX_UTILISATION = 0.9
 """Share of their throughput that prefill instances are asked for: prompts come in bursts."""
-LEAST_TOKENS = 512.0
+MIN_TOKENS = 512.0
 """Tokens of an iteration that an instance is started with at least."""
 
 
@@ -53,14 +50,14 @@ class Prefill:
         """Of one instance that is never idle."""
         return self.at_once / self.prompt_s
 
-    def ttft_s(self, busy: Vector, instances: Vector) -> Vector:
-        """Mean time to first token where a share `busy` of the instances' throughput is asked for: wait, prompt, transfer."""
-        return self.prompt_s * (1.0 + waiting_services(busy, instances * self.at_once)) + self.sent_s
+    def ttft_s(self, utilisation: Vector, instances: Vector) -> Vector:
+        """Mean time to first token where this share of the instances' throughput is asked for: wait, prompt, transfer."""
+        return self.prompt_s * (1.0 + waiting_services(utilisation, instances * self.at_once)) + self.sent_s
 
 
 def prefill_tokens(question: ServeQuestion) -> float:
     """Tokens of an iteration of a prefill instance: the longest prompt, whole."""
-    return max(question.longest_prompt, LEAST_TOKENS)
+    return max(question.longest_prompt, MIN_TOKENS)
 
 
 def prefill_memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
@@ -85,7 +82,7 @@ def prefill(question: ServeQuestion, pricer: Pricer, job: ServingJob, index: int
 
 def transfer_seconds(question: ServeQuestion, plan: EnginePlan) -> float:
     """KV cache of one prompt from prefill to decode GPUs: each rank sends its share through its own network card."""
-    return question.lengths.isl * kv_token_bytes(question.model, plan) / (question.nic_bytes_per_s * question.nic_efficiency)
+    return question.lengths.isl * kv_token_bytes(question.model, plan) / (question.nic_bytes_per_s * NIC_EFFICIENCY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +90,7 @@ class Decode:
     """A layout as a decode instance at the batch sizes that memory holds."""
 
     batch: Vector
-    room: Vector
+    headroom: Vector
     """Sequences that memory holds, over batch."""
     step_s: Vector
     requests_per_s: Vector
@@ -104,14 +101,16 @@ def decode(question: ServeQuestion, pricer: Pricer, job: ServingJob, batches: Ve
     """The layout as a decode instance; None where memory holds no batch."""
     plan, lengths = job.plan, question.lengths
     ranks = plan.adp * plan.pp
-    memory = question.memory(job, batches, np.maximum(batches / ranks * (1.0 + lengths.drafted), LEAST_TOKENS))
+    memory = question.memory(job, batches, np.maximum(batches / ranks * (1.0 + lengths.drafted), MIN_TOKENS))
     held = memory.max_concurrency * plan.adp
     keep = (memory.kv_pool_bytes >= question.longest_bytes(plan, memory)) & (held >= batches) & (batches >= ranks)
     if not keep.any():
         return None
     batch = batches[keep]
     step = pricer.prices(job).seconds(batch / ranks, 1.0 + lengths.drafted, 0.0 * batch, 1.0)
-    return Decode(batch=batch, room=held[keep] / batch, step_s=step, requests_per_s=batch / (max(lengths.steps, 1e-9) * step))
+    return Decode(
+        batch=batch, headroom=held[keep] / batch, step_s=step, requests_per_s=batch / (max(lengths.steps, 1e-9) * step)
+    )
 
 
 def pairs(
@@ -125,7 +124,9 @@ def pairs(
     blocks = []
     for first in best[:PREFILLS_KEPT]:
         most = np.arange(1.0, question.num_gpus // first.size + 1.0)
-        busy = np.minimum(MOST_BUSY, busiest_within((limit - first.sent_s) / first.prompt_s - 1.0, most * first.at_once))
+        utilisation = np.minimum(
+            MAX_UTILISATION, highest_utilisation_within((limit - first.sent_s) / first.prompt_s - 1.0, most * first.at_once)
+        )
         for index, plan in enumerate(plans):
             size = plan.tp * plan.pp * plan.adp
             if first.size + size > question.num_gpus or plan.kv != first.plan.kv or plan.weights != first.plan.weights:
@@ -137,9 +138,9 @@ def pairs(
                 continue
             counts = np.arange(1.0, (question.num_gpus - size) // first.size + 1.0)
             decoders = np.floor((question.num_gpus - counts * first.size) / size)
-            carried = (busy[: len(counts)] * counts * first.requests_per_s)[:, None]
+            carried = (utilisation[: len(counts)] * counts * first.requests_per_s)[:, None]
             pick = np.minimum(carried, decoders[:, None] * second.requests_per_s[None, :]).argmax(axis=0)
-            blocks.append(columns(question, first, second, index, plan, counts[pick], decoders[pick], busy[pick]))
+            blocks.append(columns(question, first, second, index, plan, counts[pick], decoders[pick], utilisation[pick]))
     return blocks
 
 
@@ -151,23 +152,23 @@ def columns(
     plan: EnginePlan,
     instances: Vector,
     decoders: Vector,
-    busy: Vector,
+    utilisation: Vector,
 ) -> dict[str, Vector]:
-    """Columns of search.COLUMNS: `instances` of `first` asked for a share `busy` at most, and `decoders` of `second`, layout
+    """Columns of rank.COLUMNS: `instances` of `first` at no more than this utilisation, and `decoders` of `second`, layout
     `plan` of that index."""
     one = np.ones(len(second.batch))
-    served = np.minimum(busy * instances * first.requests_per_s, decoders * second.requests_per_s)
+    served = np.minimum(utilisation * instances * first.requests_per_s, decoders * second.requests_per_s)
     rank_tokens = second.batch / (plan.adp * plan.pp) * (1.0 + question.lengths.drafted)
     return {
         "layout": one * index,
         "batch": second.batch,
-        "tokens": np.maximum(np.ceil(rank_tokens / 256.0) * 256.0, LEAST_TOKENS),
+        "tokens": np.maximum(np.ceil(rank_tokens / 256.0) * 256.0, MIN_TOKENS),
         "replicas": one * decoders,
         "requests_per_s": served,
         "ttft_s": first.ttft_s(served / (instances * first.requests_per_s), instances),
         "tpot_s": second.step_s / question.lengths.tokens_per_step,
         "gpus": one * question.num_gpus,
-        "room": second.room,
+        "headroom": second.headroom,
         "prefill": one * first.index,
         "prefills": one * instances,
     }
@@ -186,6 +187,8 @@ def asked(question: ServeQuestion, pricer: Pricer, plan: ServePlan) -> dict[str,
     if second is None:
         return None
     counts, decoders = np.array([float(plan.prefill.replicas)]), np.array([float(plan.decode.replicas)])
-    room = (question.ttft_s or np.inf) - first.sent_s
-    busy = np.minimum(MOST_BUSY, busiest_within(max(room / first.prompt_s - 1.0, 0.0), counts * first.at_once))
-    return columns(question, first, second, 0, plan.decode, counts, decoders, busy)
+    headroom = (question.ttft_s or np.inf) - first.sent_s
+    utilisation = np.minimum(
+        MAX_UTILISATION, highest_utilisation_within(max(headroom / first.prompt_s - 1.0, 0.0), counts * first.at_once)
+    )
+    return columns(question, first, second, 0, plan.decode, counts, decoders, utilisation)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from autoconfig.planning.answer import pareto_front
+from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
 from autoconfig.serving.engine_limits import least_tokens
 from autoconfig.serving.question import ServeQuestion
@@ -19,23 +19,32 @@ from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.costs import ServingJob
 from autoconfig.time_model.serving.layout import Pricer, steady_state
 
-if TYPE_CHECKING:
-    from autoconfig.planning.progress import Progress
-
 Vector = npt.NDArray[np.float64]
 BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))
 TOKENS = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0])
 TIE = 0.01
 """Throughputs this close to the best (in logs) are alike, and so on in steps of it: then more tokens/s/user come first, of
 those alike as well aggregated before disaggregated and fewer pipeline stages before more."""
-LEAST_GAIN = 1e-4
+MIN_GAIN = 1e-4
 """Share by which a deployment on the frontier does more tokens/s/GPU than the next faster one for a user."""
 SPARE = 0.9
 """Share of its throughput that a deployment is asked for under a load: arrivals come in bursts."""
-COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "gpus", "room", "prefill", "prefills")
-"""layout: index; batch: sequences of an instance that run at once; requests_per_s: of the deployment; room: sequences that
+COLUMNS = (
+    "layout",
+    "batch",
+    "tokens",
+    "replicas",
+    "requests_per_s",
+    "ttft_s",
+    "tpot_s",
+    "gpus",
+    "headroom",
+    "prefill",
+    "prefills",
+)
+"""layout: index; batch: sequences of an instance that run at once; requests_per_s: of the deployment; headroom: sequences that
 memory holds over batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances. Under a load also
-most_batch and most_tokens: the limits that leave room for bursts."""
+most_batch and most_tokens: the limits that leave headroom for bursts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +90,7 @@ class Deployments:
         user, gpu = self.tokens_per_s_per_user, self.tokens_per_s_per_gpu
         within = np.isfinite(user) & (self.columns["ttft_s"] <= (self.question.ttft_s or np.inf))
         rows = np.flatnonzero(within & (gpu > 0)) if self.carries else np.zeros(0, np.int64)
-        return [int(row) for row in rows[pareto_front(-user[rows], gpu[rows], LEAST_GAIN)]]
+        return [int(row) for row in rows[pareto_front(-user[rows], gpu[rows], MIN_GAIN)]]
 
 
 def search(question: ServeQuestion, progress: Progress | None = None) -> Deployments:
@@ -89,7 +98,7 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
     start = time.perf_counter()
     pricer = Pricer(lengths=question.lengths)
     plans = list(
-        layouts(question.model, question.gpu, question.engine, question.num_gpus, question.gpus_per_node, question.wish)
+        layouts(question.model, question.gpu, question.engine, question.num_gpus, question.gpus_per_node, question.constraints)
     )
     blocks: list[dict[str, Vector]] = []
     prefills: list[disaggregated.Prefill] = []
@@ -130,9 +139,9 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
 
 def _grid(question: ServeQuestion) -> tuple[Vector, Vector]:
     """Batches and token budgets, those of --fix where given; whole prompts of any length get a budget that holds them."""
-    batches = np.array(sorted(float(b) for b in question.wish["batch"])) if "batch" in question.wish else BATCHES  # type: ignore[arg-type]
-    tokens = np.array(sorted(float(t) for t in question.wish["tokens"])) if "tokens" in question.wish else TOKENS  # type: ignore[arg-type]
-    if not question.chunked and "tokens" not in question.wish and question.longest_prompt > TOKENS[-1]:
+    batches = np.array(sorted(float(b) for b in question.constraints["batch"])) if "batch" in question.constraints else BATCHES  # type: ignore[arg-type]
+    tokens = np.array(sorted(float(t) for t in question.constraints["tokens"])) if "tokens" in question.constraints else TOKENS  # type: ignore[arg-type]
+    if not question.chunked and "tokens" not in question.constraints and question.longest_prompt > TOKENS[-1]:
         tokens = np.append(tokens, np.ceil(question.longest_prompt / 1024.0) * 1024.0)
     return batches, tokens
 
@@ -163,7 +172,7 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
         "ttft_s": found.ttft_s,
         "tpot_s": found.tpot_s,
         "gpus": np.full(n, float(question.num_gpus)),
-        "room": held / batch,
+        "headroom": held / batch,
         "prefill": np.full(n, -1.0),
         "prefills": np.zeros(n),
     }
@@ -189,16 +198,16 @@ def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> tuple[dict
         most = [int(np.argmax(columns["requests_per_s"] * (within if within.any() else 1.0)))]
         return {name: values[most] * (SPARE if name == "requests_per_s" else 1.0) for name, values in columns.items()}, False
     result["requests_per_s"] = np.full(len(each), question.rate)
-    return _room_for_bursts(question, {name: values[keep] for name, values in result.items()}), True
+    return _headroom_for_bursts(question, {name: values[keep] for name, values in result.items()}), True
 
 
-def _room_for_bursts(question: ServeQuestion, columns: dict[str, Vector]) -> dict[str, Vector]:
+def _headroom_for_bursts(question: ServeQuestion, columns: dict[str, Vector]) -> dict[str, Vector]:
     """Adds most_batch and most_tokens: under a load `batch` sequences run on average, and more where requests come together.
     The limit is the largest batch of the same instances that memory holds and whose time per token is within --tpot."""
-    apart = columns["prefill"] >= 0
+    disaggregated = columns["prefill"] >= 0
     alike = np.stack(
-        [columns["layout"], np.where(apart, -1.0, columns["tokens"]), columns["prefill"], columns["prefills"],
-         np.where(apart, columns["replicas"], -1.0)], axis=1
+        [columns["layout"], np.where(disaggregated, -1.0, columns["tokens"]), columns["prefill"], columns["prefills"],
+         np.where(disaggregated, columns["replicas"], -1.0)], axis=1
     )  # fmt: skip
     _, group = np.unique(alike, axis=0, return_inverse=True)
     within = columns["tpot_s"] <= (question.tpot_s or np.inf)
@@ -221,12 +230,12 @@ def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mappin
     )
     if question.goal in ("throughput", "cost"):
         stages = np.array([plan.pp for plan in plans])
-        apart = columns["prefill"][rows] >= 0
+        disaggregated = columns["prefill"][rows] >= 0
         pipelines = stages[columns["layout"][rows].astype(int)]
-        pipelines = pipelines + apart * stages[np.maximum(columns["prefill"][rows], 0).astype(int)]
+        pipelines = pipelines + disaggregated * stages[np.maximum(columns["prefill"][rows], 0).astype(int)]
         alike = np.floor(np.log(per_gpu.max() / np.maximum(per_gpu, 1e-30)) / TIE)
         user = np.floor(np.log(np.maximum(tpot, 1e-9) / max(tpot.min(), 1e-9)) / TIE)
-        return rows[np.lexsort((tpot, -per_gpu, pipelines, apart, user, alike))]
+        return rows[np.lexsort((tpot, -per_gpu, pipelines, disaggregated, user, alike))]
     keys = {"ttft": (-per_gpu, ttft), "tpot": (-per_gpu, tpot), "gpus": (tpot, gpus)}[question.goal]
     return rows[np.lexsort(keys)]
 
@@ -240,10 +249,10 @@ def single(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mappin
 
 def _nearest_to_fit(question: ServeQuestion, plans: Sequence[EnginePlan]) -> EnginePlan | None:
     """The layout whose cache pool is largest for one sequence."""
-    best, room = None, -np.inf
+    best, headroom = None, -np.inf
     for plan in plans:
         memory = question.memory(question.job(plan), float(plan.adp * plan.pp), 512.0)
         left = float(memory.kv_pool_bytes) - question.longest_bytes(plan, memory)
-        if left > room:
-            best, room = plan, left
+        if left > headroom:
+            best, headroom = plan, left
     return best

@@ -1,4 +1,5 @@
-"""Why a deployment is recommended, in figures: what the goal counts, what is alike, what ends its batch; what limits cost."""
+"""Why a deployment is recommended, or why there is none, in figures: what the goal counts, what is alike, what ends its batch,
+what limits cost; where nothing is feasible, what comes nearest and by how much it misses."""
 
 from __future__ import annotations
 
@@ -7,9 +8,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import TIE, Deployments
+from autoconfig.serving.space import layouts
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.serving_formats import supports
+from autoconfig.specs.units import GIB
 
+LAYOUT_KEYS = ("tp", "pp", "ep", "adp", "weights", "kv", "replicas")
+MAX_FACTOR = 10.0
+"""From which a miss is a factor, not a share."""
 RELAXED = 1.25
 FIGURES = {
     "throughput": ("most tokens/s/GPU", "tokens/s/GPU"),
@@ -88,3 +97,124 @@ def sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int]
 
 def _within(question: ServeQuestion, c: Mapping[str, npt.NDArray[np.float64]]) -> npt.NDArray[np.bool_]:
     return (c["ttft_s"] <= (question.ttft_s or np.inf)) & (c["tpot_s"] <= (question.tpot_s or np.inf))
+
+
+def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:
+    """The row that misses the load, or the limits, by least; None where memory holds no deployment."""
+    c = found.columns
+    if not len(c["layout"]):
+        return None
+    return int(np.argmin(_over(question, found))) if found.carries else 0
+
+
+def shortfall(question: ServeQuestion, found: Deployments, row: int) -> str:
+    """By how much the nearest deployment misses."""
+    if not found.carries:
+        most = float(found.columns["requests_per_s"][row])
+        needed = int(np.ceil(question.num_gpus * question.rate / most))
+        return (
+            f"{question.num_gpus} GPUs do not carry {question.rate:.4g} requests/s; the nearest deployment carries {most:.3g} "
+            f"(about {needed:,} GPUs would, --gpus)"
+        )
+    ways = exceeded_limits(question, float(found.columns["ttft_s"][row]), float(found.columns["tpot_s"][row]))
+    return f"limits cannot be met; the nearest deployment misses by {over_text(float(_over(question, found)[row]))} ({ways})"
+
+
+def exceeded_limits(question: ServeQuestion, ttft_s: float, tpot_s: float) -> str:
+    """Which limits are shortfall, with both figures."""
+    return " and ".join(
+        f"{name} {seconds * 1e3:,.4g} ms of at most {limit * 1e3:,.4g}"
+        for name, seconds, limit in (("TTFT", ttft_s, question.ttft_s), ("TPOT", tpot_s, question.tpot_s))
+        if limit is not None and seconds > limit
+    )
+
+
+def over_text(over: float) -> str:
+    """A figure over its limit: `12%`, or `a factor of 40`."""
+    return f"{over - 1.0:.0%}" if over < MAX_FACTOR else f"a factor of {over:,.0f}"
+
+
+def _over(question: ServeQuestion, found: Deployments) -> np.ndarray:
+    c = found.columns
+    return np.asarray(np.maximum(c["ttft_s"] / (question.ttft_s or np.inf), c["tpot_s"] / (question.tpot_s or np.inf)))
+
+
+def no_deployment(question: ServeQuestion, found: Deployments) -> str:
+    """Why memory, the space or --fix leave nothing."""
+    plan = found.too_large
+    if plan is None:
+        return _illegal(question)
+    small = plan.replace(batch=plan.adp * plan.pp, tokens=512)
+    memory = _memory(question, small)
+    short = (question.longest_bytes(small, memory) - float(memory.kv_pool_bytes)) / GIB
+    if short > 0:
+        return (
+            f"nothing fits; nearest: {small}, which lacks {short:.1f} GiB a GPU for one sequence of "
+            f"{question.workload.longest_tokens:,.0f} tokens; try {', '.join(_ways_out(question, small))}"
+        )
+    whole = small if question.chunked else small.replace(tokens=max(int(question.longest_prompt), 512))
+    memory_whole = _memory(question, whole)
+    short = (question.longest_bytes(whole, memory_whole) - float(memory_whole.kv_pool_bytes)) / GIB
+    if short > 0:
+        return (
+            f"nothing fits with whole prompts: an iteration of {whole.tokens:,} tokens takes "
+            f"{float(memory_whole.activation_bytes) / GIB:.1f} GiB of activations, and {small} lacks {short:.1f} GiB a GPU; "
+            "try --chunked-prefill, which splits prompts over iterations, or more --gpus"
+        )
+    held = int(memory.max_concurrency) * small.adp
+    asked = " ".join(f"{key}={','.join(sorted(map(str, values)))}" for key, values in question.constraints.items())
+    return (
+        f"no deployment matches --fix {asked}: a batch is {small.adp * small.pp} to about {held:,} sequences "
+        f"of {question.workload.held_tokens:,.0f} tokens in {small}"
+        + ("" if question.chunked else f", and tokens holds a whole prompt of {question.longest_prompt:,.0f}")
+    )
+
+
+def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
+    return question.memory(question.job(plan), float(plan.batch), float(plan.tokens))
+
+
+def _illegal(question: ServeQuestion) -> str:
+    """Which value of --fix no layout has, and which ones there are."""
+    q = question
+    legal = list(layouts(q.model, q.gpu, q.engine, q.num_gpus, q.gpus_per_node, {}))
+    for key in LAYOUT_KEYS:
+        asked = q.constraints.get(key)
+        there = {getattr(plan, key) for plan in legal}
+        if asked and key not in ("weights", "kv") and not asked & there:
+            return (
+                f"no layout of {q.model.name} on {q.num_gpus} GPUs has {key}={','.join(sorted(map(str, asked)))}"
+                f"{_why_none(q, key, asked)}; there are {key} = {', '.join(map(str, sorted(there)))}"
+            )
+    fixed = ", ".join(f"{key}={','.join(sorted(map(str, values)))}" for key, values in q.constraints.items())
+    return f"no layout of {q.model.name} on {q.num_gpus} GPUs has {fixed or 'this engine'} together; drop a --fix"
+
+
+def _why_none(question: ServeQuestion, key: str, asked: frozenset[object]) -> str:
+    """What a value of --fix breaks, in parentheses; empty where it takes several keys together."""
+    q, value = question, min(asked, key=str)
+    if not isinstance(value, int):
+        return ""
+    experts = q.model.num_moe_experts or 0
+    rules = (
+        (key == "tp" and q.model.num_attention_heads % value, f"{q.model.num_attention_heads} attention heads"),
+        (key == "tp" and value > q.gpus_per_node, f"at most {q.gpus_per_node} GPUs of a link domain, --gpus-per-node"),
+        (key == "pp" and value > q.model.num_layers, f"{q.model.num_layers} layers"),
+        (key in ("ep", "adp") and value > 1 and not q.model.is_moe, "a dense model"),
+        (key == "ep" and experts and experts % value, f"{experts} experts"),
+        (q.num_gpus % value, f"{q.num_gpus} GPUs"),
+    )
+    return next((f" ({reason})" for broken, reason in rules if broken), "")
+
+
+def _ways_out(question: ServeQuestion, plan: EnginePlan) -> list[str]:
+    """What to try where nothing fits; formats only where they would."""
+    tries = ["more --gpus", "a --gpu with more memory", "a shorter --isl or --osl"]
+    if "weights" in question.constraints:
+        return tries
+    for name in ("nvfp4", "int4"):
+        other = plan.replace(weights=name)
+        memory = _memory(question, other)
+        if supports(question.gpu, name) and float(memory.kv_pool_bytes) >= question.longest_bytes(other, memory):
+            return [*tries, f"--fix weights={name}"]
+    return tries

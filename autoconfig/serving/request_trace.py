@@ -23,11 +23,11 @@ import numpy as np
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.time_model.serving.workload import Trace
 
-MOST_FILE_BYTES = 64 * 2**20
-MOST_REQUESTS = 100_000
-MOST_TOKENS = 2_000_000
+MAX_FILE_BYTES = 64 * 2**20
+MAX_REQUESTS = 100_000
+MAX_TOKENS = 2_000_000
 """Of a prompt, and of an answer."""
-MOST_SECONDS = 1e9
+MAX_SECONDS = 1e9
 SHOWN = 40
 """Characters of a cell that a message repeats."""
 CSV_COLUMNS = (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("Timestamp", "Request tokens", "Response tokens"))
@@ -44,8 +44,8 @@ def read_trace(path: Path) -> Trace:
     """The trace of a file. Raises FileError where it cannot be read, InputError where it is no trace."""
     try:
         size = path.stat().st_size
-        if size > MOST_FILE_BYTES:
-            most = MOST_FILE_BYTES // 2**20
+        if size > MAX_FILE_BYTES:
+            most = MAX_FILE_BYTES // 2**20
             raise FileError(f"--trace {path} has {size / 2**20:,.0f} MiB; at most {most} are read: cut a part of it")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -80,7 +80,7 @@ def _entry(row: object, where: str) -> Raw:
     if missing := [key for key in JSON_KEYS if key not in row]:
         raise InputError(f"{where} lacks {', '.join(missing)}: write " + FORMATS.split("such as ")[1])
     time, *lengths = (row[key] for key in JSON_KEYS)
-    if isinstance(time, bool) or not isinstance(time, int | float) or not abs(time) <= MOST_SECONDS * 1e3:
+    if isinstance(time, bool) or not isinstance(time, int | float) or not abs(time) <= MAX_SECONDS * 1e3:
         raise InputError(f"{where}: timestamp {str(time)[:SHOWN]!r}: a number of milliseconds")
     counts = [_tokens(value, key, where) for key, value in zip(JSON_KEYS[1:], lengths, strict=True)]
     return where, time * 1e-3, counts[0], counts[1]
@@ -111,9 +111,9 @@ def _csv(text: str, source: str) -> Iterator[Raw]:
 def _tokens(value: object, name: str, where: str) -> int:
     """A count from a cell or a JSON value."""
     text = str(value)
-    if not isinstance(value, bool) and text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_TOKENS:
+    if not isinstance(value, bool) and text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_TOKENS:
         return int(text)
-    raise InputError(f"{where}: {name} {text[:SHOWN]!r}: a whole number of tokens from 1 to {MOST_TOKENS:,}")
+    raise InputError(f"{where}: {name} {text[:SHOWN]!r}: a whole number of tokens from 1 to {MAX_TOKENS:,}")
 
 
 def _moment(text: str, name: str, where: str) -> float:
@@ -139,12 +139,12 @@ def _checked(rows: Iterable[Raw], source: str) -> Trace:
     for where, time, tokens_in, tokens_out in rows:
         if times and time < times[-1]:
             raise InputError(f"{where} arrives before the one above it: sort the requests by their time")
-        if len(times) == MOST_REQUESTS:
-            raise InputError(f"{where}: a trace has at most {MOST_REQUESTS:,} requests; cut a part of it")
+        if len(times) == MAX_REQUESTS:
+            raise InputError(f"{where}: a trace has at most {MAX_REQUESTS:,} requests; cut a part of it")
         times.append(time)
         inputs.append(tokens_in)
         outputs.append(tokens_out)
-    if len(times) < 2 or not 1e-6 <= times[-1] - times[0] <= MOST_SECONDS:
+    if len(times) < 2 or not 1e-6 <= times[-1] - times[0] <= MAX_SECONDS:
         what = f"{len(times):,} request{'s' * (len(times) != 1)}" if len(times) < 2 else "no usable span of time"
         raise InputError(
             f"{source} holds {what}; a trace needs at least 2 requests, the last some time after the first "

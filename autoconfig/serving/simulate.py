@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.serving.deployment import DeploymentReport, Latency
 from autoconfig.serving.disaggregated import transfer_seconds
+from autoconfig.serving.question import ServeQuestion
 from autoconfig.time_model.serving.simulation import (
     IterationTable,
     Limits,
@@ -21,33 +22,13 @@ from autoconfig.time_model.serving.simulation import (
 )
 from autoconfig.time_model.serving.workload import Trace
 
-if TYPE_CHECKING:
-    from autoconfig.serving.answer import DeploymentReport
-    from autoconfig.serving.question import ServeQuestion
-
 Vector = npt.NDArray[np.float64]
 SEED = 20
 SIMULATED = 400
 """Requests of a finalist's simulation per attention rank at most, and at least four generations of its batch."""
-MOST_RECORDED = 20_000
+MAX_RECORDED = 20_000
 """Requests of a trace that are simulated per finalist: whole ranks while they stay within it, else the first of one rank."""
 PERCENTILES = (50, 90, 99)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Latency:
-    """A simulated finalist: seconds, mean and percentiles."""
-
-    requests: int
-    """Whose latency was counted."""
-    ttft_s: dict[str, float]
-    tpot_s: dict[str, float]
-    itl_s: dict[str, float]
-    """Over all tokens; the others over requests."""
-    e2e_s: dict[str, float]
-    tokens_per_s_per_gpu: float
-    goodput_ratio: float
-    """Share of requests that meet both limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +63,7 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
     each asking again at once.
 
     Ranks and micro-batches of decode instances get requests in turn; of drawn requests one such rank is simulated, of a trace
-    all of them (up to MOST_RECORDED requests). With separate prefill, its ranks take prompts first in first out; with a full
+    all of them (up to MAX_RECORDED requests). With separate prefill, its ranks take prompts first in first out; with a full
     queue prompts come to them at random, as many as the deployment serves, while decode instances run their whole batch. Of
     drawn requests the first quarter is not counted.
     """
@@ -98,23 +79,23 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
 
 def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running: int) -> list[Stream]:
     """The ranks that are simulated, each with its requests."""
-    work, apart = question.workload, one.plan.prefill is not None
+    work, disaggregated = question.workload, one.plan.prefill is not None
     rng = np.random.default_rng(SEED)
     if isinstance(work, Trace):
         arrival, isl, osl = work.arrival_s, work.input_tokens, work.output_tokens
         share = max(len(arrival) // ranks, 1)
-        chosen = max(min(MOST_RECORDED // share, ranks, len(arrival)), 1)
-        most = MOST_RECORDED
+        chosen = max(min(MAX_RECORDED // share, ranks, len(arrival)), 1)
+        most = MAX_RECORDED
     else:
         count = max(min(SIMULATED, 8 * running), 4 * running)
-        together = ranks if apart else 1  # separate prefill sees the requests of all ranks
-        most, chosen, count = count, 1, min(count * together, MOST_RECORDED)
-        rate = (question.rate or (one.requests_per_s if apart else 0.0)) * together / ranks
+        together = ranks if disaggregated else 1  # separate prefill sees the requests of all ranks
+        most, chosen, count = count, 1, min(count * together, MAX_RECORDED)
+        rate = (question.rate or (one.requests_per_s if disaggregated else 0.0)) * together / ranks
         arrival = poisson_arrivals(rate, count, rng) if rate else np.zeros(count)
         isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
         osl = sampled_lengths(work.osl, work.data.output_cv, work.data.most_output, count, rng)
         ranks = together
-    if not apart:
+    if not disaggregated:
         return [
             Stream(arrival_s=arrival[i::ranks][:most], isl=isl[i::ranks][:most], osl=osl[i::ranks][:most])
             for i in range(chosen)
@@ -159,16 +140,18 @@ def _run(
         steps_per_token=1.0 / question.lengths.tokens_per_step,
         checked=1.0 + question.lengths.drafted,
     )
-    apart = one.plan.prefill is not None
-    prompt = np.ones_like(stream.isl) if apart else np.maximum(np.round(stream.isl * (1.0 - question.lengths.cached)), 1.0)
+    disaggregated = one.plan.prefill is not None
+    prompt = (
+        np.ones_like(stream.isl) if disaggregated else np.maximum(np.round(stream.isl * (1.0 - question.lengths.cached)), 1.0)
+    )
     # A request that was prefilled elsewhere brings its first token: its first decode iteration gives the second.
-    left = np.maximum(stream.osl - 1.0, 1.0) if apart else stream.osl
+    left = np.maximum(stream.osl - 1.0, 1.0) if disaggregated else stream.osl
     start = stream.arrival_s if stream.prefilled_s is None else stream.prefilled_s
     served = simulate(
         table,
         Requests(arrival_s=start, isl=prompt, osl=left, cached=stream.isl - prompt),
         limits,
-        0.0 if apart else question.job(decode).constants.request_s,
+        0.0 if disaggregated else question.job(decode).constants.request_s,
         users=None if question.rate else running,
     )
     return _seen(one, stream, served, skipped)

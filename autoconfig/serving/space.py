@@ -24,16 +24,16 @@ def weight_formats(gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
 
 
 def layouts(
-    model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, num_gpus: int, per_node: int, wish: Mapping[str, frozenset[object]]
+    model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, num_gpus: int, per_node: int, fixed: Mapping[str, frozenset[object]]
 ) -> Iterator[EnginePlan]:
     """Layouts with replicas that fill `num_gpus`, in the order of the columns; memory is not looked at.
 
     tp divides the query heads and stays within a link domain; ep divides the experts and the ranks of a stage; attention data
     parallelism is for mixtures of experts (their experts are shared by all ranks; a dense model's replicas do the same). What
-    the engine has no arguments for is left out. `wish` holds the values of --fix by key.
+    the engine has no arguments for is left out. `fixed` holds the values of --fix by key.
     """
-    weights = [str(w) for w in wish.get("weights", ())]
-    caches = [str(k) for k in wish.get("kv", ())]
+    weights = [str(w) for w in fixed.get("weights", ())]
+    caches = [str(k) for k in fixed.get("kv", ())]
     for tp in divisors(model.num_attention_heads):
         for pp in PIPELINES:
             for adp in divisors(num_gpus) if model.is_moe else [1]:
@@ -52,7 +52,7 @@ def layouts(
                                 tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp)
                             )
                             if not limit(engine, plan) and all(
-                                getattr(plan, key) in values for key, values in wish.items() if key not in ("batch", "tokens")
+                                getattr(plan, key) in values for key, values in fixed.items() if key not in ("batch", "tokens")
                             ):
                                 yield plan
 

@@ -6,7 +6,7 @@ import pytest
 
 from autoconfig.engines.export import export_texts
 from autoconfig.serving.answer import answer
-from autoconfig.serving.question import ServeRequest
+from autoconfig.serving.request import ServeRequest
 from tools.judge.engine_arguments import arguments_of
 
 

@@ -25,8 +25,9 @@ from autoconfig.runs.serving_case import rated_loop, set_up
 from autoconfig.runs.serving_row import MEASURED, read_case
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment_json import deployment_json, serve_json
-from autoconfig.serving.question import ServeRequest, seconds, understand
+from autoconfig.serving.question import understand
 from autoconfig.serving.rank import search
+from autoconfig.serving.request import ServeRequest, seconds
 from tools.judge.engine_arguments import arguments_of
 
 SMALL = ServeRequest(model="llama3-8b", gpus=2, gpu="h100", isl=500, osl=200, simulate=1)
@@ -103,7 +104,7 @@ def test_json_is_as_published(small):
     Draft202012Validator(schema("serve")).validate(body)
     missed = answer(replace(SMALL, tpot_s=1e-6))
     Draft202012Validator(schema("serve")).validate(json.loads(json.dumps(serve_json(missed), allow_nan=False)))
-    assert missed.nearest is not None and "misses by" in missed.miss and not missed.reports
+    assert missed.nearest is not None and "misses by" in missed.infeasible and not missed.reports
 
 
 def test_prefill_instances_hold_their_longest_prompt():
@@ -151,7 +152,7 @@ def test_prompts_that_do_not_fit_whole_are_the_reason_given():
     fixed = ("weights=fp8", "kv=fp8")
     asked = ServeRequest(model="llama3-70b", gpus=1, gpu="h100", isl=32000, osl=500, fix=fixed, simulate=0)
     found = answer(asked)
-    assert not found.reports and "--chunked-prefill" in found.miss and "32,000 tokens" in found.miss
+    assert not found.reports and "--chunked-prefill" in found.infeasible and "32,000 tokens" in found.infeasible
     assert answer(replace(asked, chunked=True)).reports
 
 
@@ -423,7 +424,7 @@ def test_numbers_beyond_all_bounds_are_refused(odd):
     from autoconfig.specs.errors import InputError
 
     from autoconfig.serving.answer import answer
-    from autoconfig.serving.question import ServeRequest
+    from autoconfig.serving.request import ServeRequest
 
     (name,) = odd
     with pytest.raises(InputError, match=f"--{name.replace('_', '-')} .{{1,20}}: use "):

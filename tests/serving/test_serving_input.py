@@ -16,7 +16,8 @@ from jsonschema import Draft202012Validator
 from autoconfig.planning.schemas import schema
 from autoconfig.serving import request_trace as trace_module
 from autoconfig.serving.answer import answer
-from autoconfig.serving.question import ServeRequest, understand
+from autoconfig.serving.question import understand
+from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.request_trace import read_trace, trace_of
 
 SMALL = ServeRequest(model="llama3-8b", gpus=1, gpu="h100-sxm-80gb", simulate=1, top=3, disaggregated=False)
@@ -93,10 +94,10 @@ def test_traces_that_are_too_large_or_not_there(tmp_path, monkeypatch):
         read_trace(tmp_path / "none")
     with pytest.raises(FileError, match="cannot be read"):
         read_trace(tmp_path)
-    monkeypatch.setattr(trace_module, "MOST_REQUESTS", 2)
+    monkeypatch.setattr(trace_module, "MAX_REQUESTS", 2)
     with pytest.raises(InputError, match="line 4: a trace has at most 2 requests"):
         read_trace(written(tmp_path, AZURE))
-    monkeypatch.setattr(trace_module, "MOST_FILE_BYTES", 10)
+    monkeypatch.setattr(trace_module, "MAX_FILE_BYTES", 10)
     with pytest.raises(FileError, match="cut a part"):
         read_trace(written(tmp_path, AZURE))
 
@@ -175,7 +176,7 @@ def test_memory_holds_the_longest_request():
     assert float(spread.memory.kv_pool_bytes) >= spread.longest_bytes
     assert spread.latency.e2e_s["p99"] > 3 * spread.latency.e2e_s["p50"]
     nothing = answer(ServeRequest(**{**vars(SMALL), "isl": 150_000, "isl_stddev": 600_000.0}))
-    assert not nothing.reports and "for one sequence of 3,7" in nothing.miss and "try more --gpus" in nothing.miss
+    assert not nothing.reports and "for one sequence of 3,7" in nothing.infeasible and "try more --gpus" in nothing.infeasible
     assert answer(ServeRequest(**{**vars(SMALL), "isl": 150_000})).reports
 
 
@@ -192,8 +193,8 @@ def test_bursts_that_break_the_limits_take_more_gpus():
     assert found.reports[0].latency.ttft_s["mean"] <= 0.3
     assert found.reports[0].gpus > 1
     lost = answer(ServeRequest(**{**common, "gpus": 1, "trace": burst(400, 3000), "ttft_s": 0.2}))
-    assert not lost.reports and "in the simulation the nearest deployment misses by" in lost.miss
-    assert " ms of at most " in lost.miss
+    assert not lost.reports and "in the simulation the nearest deployment misses by" in lost.infeasible
+    assert " ms of at most " in lost.infeasible
     assert lost.nearest.latency.goodput_ratio < 1.0
 
 
@@ -283,7 +284,7 @@ def test_rows_are_checked_as_files_are():
 )
 def test_nothing_left_says_what_stands_in_the_way(asked, words):
     found = answer(ServeRequest(**{"model": "llama3-8b", "gpus": 8, "gpu": "h100", **asked}))
-    assert not found.reports and words in found.miss
+    assert not found.reports and words in found.infeasible
     memory_or_space = "fix" in asked or asked.get("model") == "530b"
     assert (found.nearest is None) == memory_or_space
 
@@ -300,7 +301,7 @@ def test_prompts_of_the_closed_form_cost_what_the_drawn_ones_do():
 
 def test_a_miss_names_the_limit_and_why_a_value_of_fix_is_in_no_layout():
     asked = ServeRequest(model="llama3-8b", gpus=6, gpu="h100", isl=500, osl=100, simulate=0)
-    assert "(TPOT " in answer(replace(asked, tpot_s=1e-5)).miss
+    assert "(TPOT " in answer(replace(asked, tpot_s=1e-5)).infeasible
     reasons = {
         "tp=3": "tp=3 (32 attention heads)",
         "pp=4": "pp=4 (6 GPUs)",
@@ -308,7 +309,7 @@ def test_a_miss_names_the_limit_and_why_a_value_of_fix_is_in_no_layout():
         "tp=16": "tp=16 (at most 6 GPUs",
     }
     for fixed, reason in reasons.items():
-        assert reason in answer(replace(asked, fix=(fixed,))).miss
+        assert reason in answer(replace(asked, fix=(fixed,))).infeasible
 
 
 def test_an_included_plan_in_a_format_that_the_gpu_lacks_is_refused():

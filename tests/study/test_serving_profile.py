@@ -20,7 +20,8 @@ from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.calibration import EngineConstants
 
 from autoconfig.serving.calibration_file import serving_calibration
-from autoconfig.serving.question import ServeRequest, understand
+from autoconfig.serving.question import understand
+from autoconfig.serving.request import ServeRequest
 from autoconfig.study.serving.candidates import candidates_of
 from autoconfig.study.serving.proposal import behind, on_frontier, propose
 from autoconfig.study.serving.rounds import Round, RoundFigures, predicted, refined

@@ -32,7 +32,13 @@ from autoconfig.time_model.serving.costs import (
 )
 from autoconfig.time_model.serving.layout import Pricer, steady_state
 from autoconfig.time_model.serving.simulation import IterationTable, Limits, Requests, sampled_lengths, simulate
-from autoconfig.time_model.serving.steady import Lengths, busiest_within, generation, tokens_per_step, waiting_services
+from autoconfig.time_model.serving.steady import (
+    Lengths,
+    generation,
+    highest_utilisation_within,
+    tokens_per_step,
+    waiting_services,
+)
 from autoconfig.time_model.serving.tables import serving_tables_of
 
 H100, H200 = load_gpu("h100"), load_gpu("h200")
@@ -346,7 +352,7 @@ def test_waits_before_alike_servers(servers):
         heapq.heappush(free, start + 1.0)
         waited += start - arrival
     assert float(waiting_services(busy, servers)) == pytest.approx(waited / len(arrivals), rel=0.1)
-    at_most = busiest_within(float(waiting_services(busy, servers)), np.array([float(servers)]))
+    at_most = highest_utilisation_within(float(waiting_services(busy, servers)), np.array([float(servers)]))
     assert at_most[0] == pytest.approx(busy)
 
 

@@ -75,17 +75,17 @@ def prompts_per_iteration(lengths: Lengths, running: Number, tokens: Number, chu
     return np.maximum(share, 1e-6) if chunked else np.maximum(np.floor(share), 1.0)
 
 
-def waiting_services(busy: Number, servers: Number) -> Number:
+def waiting_services(utilisation: Number, servers: Number) -> Number:
     """Mean wait over the time of one service, where requests come at random to a queue before `servers` alike ones that are
-    busy a share `busy` < 1 of the time and take the same time for each (M/D/c).
+    busy a share rho = `utilisation` < 1 of the time and take the same time for each (M/D/c).
 
-    busy^(sqrt(2 (c + 1)) - 1) / (2 c (1 - busy)): half of M/M/c's (Sakasegawa 1977, doi:10.1007/BF02532775); exact for one
+    rho^(sqrt(2 (c + 1)) - 1) / (2 c (1 - rho)): half of M/M/c's (Sakasegawa 1977, doi:10.1007/BF02532775); exact for one
     server, where it is Pollaczek-Khinchine's rho / (2 (1 - rho)).
     """
-    return busy ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0) / (2.0 * servers * (1.0 - busy))
+    return utilisation ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0) / (2.0 * servers * (1.0 - utilisation))
 
 
-def busiest_within(services: float, servers: Vector) -> Vector:
+def highest_utilisation_within(services: float, servers: Vector) -> Vector:
     """The share of the time that servers may be busy while the mean wait is at most `services` times a service; bisection."""
     low, high = np.zeros(len(servers)), np.full(len(servers), 1.0 - 1e-9)
     for _ in range(40):

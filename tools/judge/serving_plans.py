@@ -17,9 +17,10 @@ from typing import Any
 from autoconfig.specs.errors import AutoconfigError
 
 from autoconfig.engines.export import export
-from autoconfig.serving.answer import DeploymentReport, report
-from autoconfig.serving.question import ServeQuestion, ServeRequest, understand
+from autoconfig.serving.deployment import DeploymentReport, report
+from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import search
+from autoconfig.serving.request import ServeRequest
 
 CONFIGS = Path(__file__).parents[2] / "tests/specs/huggingface_configs.json"
 """config.json of published models, as on Hugging Face."""

@@ -70,9 +70,10 @@ def candidates_of(question: ServeQuestion) -> DeploymentChoices:
     tables = link_tables(gpu) if on_cpu else None
     constants = EngineConstants(sampler_bytes=0.0) if on_cpu else question.calibration.constants(engine, gpu)
     asked = replace(question, gpu=gpu, engine=engine)
-    wish = {key: values for key, values in question.wish.items() if key not in ("weights", "kv", "batch", "tokens", "replicas")}
+    elsewhere = ("weights", "kv", "batch", "tokens", "replicas")
+    fixed = {key: values for key, values in question.constraints.items() if key not in elsewhere}
     rows: list[Deployment] = []
-    for layout in layouts(question.model, gpu, engine, question.num_gpus, question.gpus_per_node, {**wish, **_form(question)}):
+    for layout in layouts(question.model, gpu, engine, question.num_gpus, question.gpus_per_node, {**fixed, **_form(question)}):
         if layout.pp * layout.adp * layout.ep > 1 or (server and on_cpu and layout.tp > 1):
             continue
         if not loads(question.model, gpu, engine, layout):
@@ -113,14 +114,14 @@ def fp32_device(gpu: GpuSpec) -> GpuSpec:
 
 def _form(question: ServeQuestion) -> dict[str, frozenset[object]]:
     for key in ("weights", "kv"):
-        if other := question.wish.get(key, frozenset()) - {FORM}:
+        if other := question.constraints.get(key, frozenset()) - {FORM}:
             raise InputError(f"--fix {key}={sorted(map(str, other))[0]}: --profile measures {key}={FORM}")
     return {"weights": frozenset({FORM}), "kv": frozenset({FORM})}
 
 
 def _batches(question: ServeQuestion, *, on_cpu: bool) -> list[int]:
-    if "batch" in question.wish:
-        return sorted(int(str(batch)) for batch in question.wish["batch"])
+    if "batch" in question.constraints:
+        return sorted(int(str(batch)) for batch in question.constraints["batch"])
     most = min(question.engine.max_batch_size, MOST_BATCH_ON_CPU) if on_cpu else question.engine.max_batch_size
     return [2**power for power in range(most.bit_length()) if 2**power <= most]
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from optuna.storages import RDBStorage
@@ -19,13 +20,14 @@ from autoconfig.profiler.launch import environment, torchrun
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.runner import Command, Runner
 from autoconfig.profiler.slurm import SlurmRunner, check_programs
+from autoconfig.serving.calibration_file import write_serving_calibration
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.local_gpu import gpu_of_file
 from autoconfig.specs.job import Job
 from autoconfig.specs.units import GIB
 from autoconfig.study.serving.candidates import DeploymentChoices, candidates_of
-from autoconfig.study.serving.proposal import FrontierSampler
+from autoconfig.study.serving.proposal import FrontierSampler, measured_rows
 from autoconfig.study.serving.settings import ServingSettings
 from autoconfig.study.serving.work import ServingWork
 from autoconfig.study.settings import Budget
@@ -222,3 +224,14 @@ def _benchmark_python(python: str) -> str:
         if _answers(one, CAN_BENCHMARK):
             return one
     raise RunnerError(f"neither {python} nor {sys.executable} has torch and scipy, which measure this CPU: pip install scipy")
+
+
+def write_learned(session: ServingSession, target: Path) -> str | None:
+    """Write the constants that the study's points give, for its engine and GPU; what they are of, None where nothing was
+    measured. Raises FileError."""
+    measured = measured_rows(session.study.get_trials(deepcopy=False), session.candidates)
+    if not measured:
+        return None
+    origin, question = f"study {session.name}, {len(measured)} points", session.question
+    learned = session.candidates.learned(measured)
+    return write_serving_calibration(question.engine.name, question.gpu.id, origin, learned, target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from autoconfig.serving.question import ServeRequest
+from autoconfig.serving.request import ServeRequest
 from autoconfig.specs.errors import InputError
 from autoconfig.study.settings import MeasuredQuestion
 
