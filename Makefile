@@ -54,7 +54,7 @@ lint: $(DEV)
 
 # The real megatron-core as judge of exports and rules, and the training core on it; writes docs/legality.md. No GPU is needed.
 judge: $(JUDGE)
-	$(JUDGE_BIN)/python -m pytest tests/judge tests/trainer/test_agreement.py tests/trainer/test_faults.py
+	$(JUDGE_BIN)/python -m pytest -m 'not soak' tests/judge tests/trainer/test_agreement.py tests/trainer/test_faults.py
 	$(JUDGE_BIN)/python -m tools.judge.page
 
 bench: $(DEV)

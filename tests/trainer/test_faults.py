@@ -194,6 +194,7 @@ def test_a_dead_peer_ends_the_others(torchrun_job):
     assert_gone(pids)
 
 
+@pytest.mark.judge
 def test_a_silent_peer_is_lost_after_the_timeout(torchrun_job):
     run, path = torchrun_job(job("dp=2", 2, steps=100_000), "--peer-timeout", "3")
     pids = wait_for_step(run)
@@ -206,7 +207,7 @@ def test_a_silent_peer_is_lost_after_the_timeout(torchrun_job):
     assert_gone(pids)
 
 
-@pytest.mark.parametrize("target", ["torchrun", "one rank"])
+@pytest.mark.parametrize("target", [pytest.param("torchrun", marks=pytest.mark.judge), "one rank"])
 def test_sigterm_leaves_nothing(torchrun_job, target):
     run, path = torchrun_job(job("dp=2", 2, steps=100_000))
     pids = wait_for_step(run)
@@ -217,6 +218,7 @@ def test_sigterm_leaves_nothing(torchrun_job, target):
     assert_gone(pids)
 
 
+@pytest.mark.judge
 def test_torchrun_killed_leaves_no_rank(torchrun_job):
     run, path = torchrun_job(job("dp=2", 2, steps=100_000))
     pids = wait_for_step(run)
