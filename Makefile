@@ -25,7 +25,7 @@ help:
 	@echo "make test    lint and the fast tests"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make judge   our rules and exports against the real megatron-core 0.19.2 (Python 3.12; 5 GB on first use)"
-	@echo "make bench   speed and memory of the planner"
+	@echo "make bench   speed and memory of the planner (make bench BASE=REVISION: the search's wall time beside another revision's)"
 	@echo "make tables  distil measured operators to time_model/data/operators and data/serving (downloads a wheel of 82 MB)"
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
 	@echo "make accuracy     write docs/accuracy.md"
@@ -57,9 +57,14 @@ judge: $(JUDGE)
 	$(JUDGE_BIN)/python -m pytest -m 'not soak' tests/judge tests/trainer/test_agreement.py tests/trainer/test_faults.py
 	$(JUDGE_BIN)/python -m tools.judge.page
 
+# With BASE, a revision: the wall time of a whole search beside that revision's.
 bench: $(DEV)
+ifdef BASE
+	$(BIN)/python -m benchmarks.against_base $(BASE)
+else
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/service_load.py
+endif
 
 tables: $(DEV)
 	$(BIN)/python -m tools.distil.operator_tables

@@ -16,17 +16,8 @@ from collections.abc import Callable
 import beside_aiconfigurator
 
 QUESTION = [
-    "search",
-    "--model",
-    "175b",
-    "--gpus",
-    "1024",
-    "--gpu",
-    "a100-80gb",
-    "--seq-length",
-    "2048",
-    "--global-batch-size",
-    "1536",
+    *("search", "--model", "175b", "--gpus", "1024", "--gpu", "a100-80gb", "--seq-length", "2048"),
+    *("--global-batch-size", "1536"),
 ]
 REPEATS = 7
 SINGLE_PLANS = 200
@@ -61,9 +52,8 @@ def whole_process() -> None:
         f"{sorted(r[0] for r in runs)[REPEATS // 2]:.2f} s median, {max(r[1] for r in runs):.0f} MB peak"
     )
     empty = best_of(REPEATS, lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
-    imports = best_of(
-        REPEATS, lambda: subprocess.run([sys.executable, "-c", "import autoconfig.cli, autoconfig.service"], check=True)
-    )
+    loaded = "import autoconfig.cli.main, autoconfig.training.answer"
+    imports = best_of(REPEATS, lambda: subprocess.run([sys.executable, "-c", loaded], check=True))
     answer = subprocess.run(
         [sys.executable, "-m", "autoconfig", *QUESTION, "--json"], capture_output=True, check=True, text=True
     )

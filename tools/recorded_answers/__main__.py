@@ -34,9 +34,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.recorded_answers import compare, revisions
+from tools.recorded_answers import compare
 from tools.recorded_answers.question import chosen, load
-from tools.recorded_answers.record import record
+from tools.recorded_answers.record import record, record_revision
+from tools.revision import RevisionError
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,7 +87,7 @@ def _record(arguments: argparse.Namespace) -> int:
         record(arguments.folder, command, questions, requests, jobs=arguments.jobs, hidden={}, report=_say)
     else:
         with tempfile.TemporaryDirectory(prefix="revisions-") as place:
-            revisions.record_revision(
+            record_revision(
                 arguments.revision, arguments.folder, Path(place) / "a", questions, requests, jobs=arguments.jobs, report=_say
             )
     return 0
@@ -106,7 +107,7 @@ def _revisions(arguments: argparse.Namespace) -> int:
         place = Path(name)
         kept = arguments.keep or place / "answers"
         for label, folder, revision in (("base", "a", arguments.base), ("other", "b", arguments.other)):
-            revisions.record_revision(  # in folders with names of one length, so that lines break alike
+            record_revision(  # in folders with names of one length, so that lines break alike
                 revision, kept / label, place / folder, questions, requests, jobs=arguments.jobs, report=_say
             )
         return _compare(kept / "base", kept / "other", arguments)
@@ -124,7 +125,7 @@ def main() -> int:
         if arguments.action == "compare":
             return _compare(arguments.old, arguments.new, arguments)
         return _record(arguments) if arguments.action == "record" else _revisions(arguments)
-    except (ValueError, revisions.RevisionError) as error:
+    except (ValueError, RevisionError) as error:
         _say(f"error: {error}")
         return 2
     except KeyboardInterrupt:

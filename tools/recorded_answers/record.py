@@ -17,6 +17,7 @@ from pathlib import Path
 from tools.recorded_answers.normalise import normalised, parquet_text
 from tools.recorded_answers.process import Processes, environment
 from tools.recorded_answers.question import HttpRequest, Question
+from tools.revision import installed
 
 Report = Callable[[str], None]
 DETAILS = "recording.json"
@@ -144,3 +145,20 @@ def record(
         seconds = _finish(_work(recording, questions, requests), jobs, processes, report)
     details = {"command": command, "seconds": round(time.monotonic() - start, 1), "seconds_of": seconds}
     (folder / DETAILS).write_text(json.dumps(details, indent=1) + "\n", encoding="utf-8")
+
+
+def record_revision(
+    revision: str | None,
+    folder: Path,
+    place: Path,
+    questions: list[Question],
+    requests: list[HttpRequest],
+    *,
+    jobs: int,
+    report: Report,
+) -> None:
+    """Record the answers of a revision (None: the files as they lie here); nothing of it stays but the recording."""
+    with installed(revision, place) as (command, code):
+        report(f"{revision or 'the files here'}: {command} runs {code}")
+        hidden = {str(code): "<code>", str(place.resolve()): "<environment>"}
+        record(folder, (str(command),), questions, requests, jobs=jobs, hidden=hidden, report=report)

@@ -8,15 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tools.recorded_answers.question import HttpRequest, Question
-from tools.recorded_answers.record import Report, record
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PROJECT, COMMAND = "megatron-autoconfig", "autoconfig"
 
 CHECK = """
@@ -60,23 +56,16 @@ def checkout(revision: str | None, place: Path) -> Iterator[Path]:
             _run("git", "-C", str(ROOT), "worktree", "remove", "--force", str(folder))
 
 
-def _own_entries() -> set[str]:
-    """Names in site-packages that belong to the project: not to be seen by a revision."""
-    try:
-        files = importlib.metadata.distribution(PROJECT).files or []
-    except importlib.metadata.PackageNotFoundError:
-        return set()
-    return {file.parts[0] for file in files if file.parts[0] != ".."}
-
-
 def _dependencies(folder: Path) -> Path:
     """A folder of links to the packages of this environment: without the project, and without files that run at the start."""
     folder.mkdir()
-    own = _own_entries()
-    for packages in dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")):
-        for entry in sorted(Path(packages).iterdir()):
-            hidden = entry.name in own or entry.name.startswith("__editable__") or entry.suffix in (".pth", ".egg-link")
-            if not hidden and entry.name != "__pycache__":
+    places = [path for path in dict.fromkeys(sys.path) if path.endswith("-packages")]
+    found = importlib.metadata.distributions(name=PROJECT, path=places)
+    own = {file.parts[0] for distribution in found for file in distribution.files or []}
+    for entry in (entry for place in places for entry in sorted(Path(place).iterdir())):
+        hidden = entry.name in own or entry.name.startswith("__editable__") or entry.suffix in (".pth", ".egg-link")
+        if not hidden and entry.name != "__pycache__":
+            with suppress(FileExistsError):  # the first on the path counts
                 (folder / entry.name).symlink_to(entry)
     return folder
 
@@ -108,22 +97,13 @@ def verify(command: Path, code: Path) -> None:
         raise RevisionError(f"{command} does not run {code} alone: {', '.join(elsewhere[:5]) or 'nothing of it'}")
 
 
-def record_revision(
-    revision: str | None,
-    folder: Path,
-    place: Path,
-    questions: list[Question],
-    requests: list[HttpRequest],
-    *,
-    jobs: int,
-    report: Report,
-) -> None:
-    """Record the answers of a revision (None: the files as they lie here); nothing of it stays but the recording."""
+@contextmanager
+def installed(revision: str | None, place: Path) -> Iterator[tuple[Path, Path]]:
+    """The command of a revision (None: the files as they lie here) in an environment of its own under `place`, and its files;
+    nothing of it is left afterwards but what the caller writes."""
     place.mkdir(parents=True, exist_ok=True)
     place = place.resolve()
     with checkout(revision, place) as code:
         command = environment(code, place)
         verify(command, code)
-        report(f"{revision or 'the files here'}: {command} runs {code}")
-        hidden = {str(code): "<code>", str(place): "<environment>"}
-        record(folder, (str(command),), questions, requests, jobs=jobs, hidden=hidden, report=report)
+        yield command, code
