@@ -14,10 +14,11 @@ from typing import Any
 
 from autoconfig.api.deployments import deployments
 from autoconfig.api.problems import of_error
+from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.units import parse_count
-from autoconfig.time_model.calibration import Calibration, parse, shipped
+from autoconfig.time_model.calibration import parse, shipped
 from autoconfig.time_model.calibration import to_json as calibration_json
 
 from autoconfig.calibration.calibrate import calibrate_runs, usable

@@ -82,8 +82,10 @@ def prediction_rate() -> None:
     seconds = best_of(1, lambda: predict_rows(rows))
     whole = [row for row in rows if row["full_plan"] != "0"]
     alone = best_of(1, lambda: predict_rows(whole))
-    print(f"predict, in one process: {len(rows):,} different rows in {seconds:.1f} s, "
-          f"{len(whole):,} of them with a whole plan in {alone:.1f} s")
+    print(
+        f"predict, in one process: {len(rows):,} different rows in {seconds:.1f} s, "
+        f"{len(whole):,} of them with a whole plan in {alone:.1f} s"
+    )
 
 
 def pricing_rate() -> None:
@@ -93,34 +95,25 @@ def pricing_rate() -> None:
 
     from autoconfig.training.question import Request, understand
     from autoconfig.training.recompute_options import recompute_options
-    from autoconfig.training.space import Wish, enumerate_space
+    from autoconfig.training.space import Constraints, enumerate_space
 
     scenario = understand(Request(model="175b", gpus=1024, gpu="a100-80gb", seq_length=2048, global_batch_size=1536)).scenario
     layouts = enumerate_space(scenario).layouts
-    options = recompute_options(scenario, Wish(), scenario.model.num_layers)
-    shared = {
-        "model": scenario.model,
-        "cluster": scenario.cluster,
-        "numerics": scenario.numerics,
-        "stack": scenario.software,
-        "workload": scenario.workload,
-        "recomputes": options,
-    }
+    options = recompute_options(scenario, Constraints(), scenario.model.num_layers)
     plans = len(layouts) * len(options)
-    memory = best_of(REPEATS, lambda: estimate_memory(layouts=layouts, **shared))  # type: ignore[arg-type]
-    priced = best_of(REPEATS, lambda: estimate_step_time(layouts=layouts, **shared))  # type: ignore[arg-type]
+    memory = best_of(REPEATS, lambda: estimate_memory(scenario, layouts, options))
+    priced = best_of(REPEATS, lambda: estimate_step_time(scenario, layouts, options))
     print(f"{plans:,} plans ({len(layouts):,} layouts x {len(options)} recomputations), one core:")
     print(
         f"  time {plans / priced / 1e6:.1f} M plans/s, memory {plans / memory / 1e6:.1f} M plans/s, "
         f"both {plans / (priced + memory) / 1e6:.1f} M plans/s"
     )
-    one = {**shared, "recomputes": options[:1]}
     rows = [layouts.take(slice(i, i + 1)) for i in range(SINGLE_PLANS)]
 
     def singly() -> None:
         for row in rows:
-            estimate_memory(layouts=row, **one)  # type: ignore[arg-type]
-            estimate_step_time(layouts=row, **one)  # type: ignore[arg-type]
+            estimate_memory(scenario, row, options[:1])
+            estimate_step_time(scenario, row, options[:1])
 
     single = SINGLE_PLANS / best_of(3, singly)
     print(

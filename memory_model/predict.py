@@ -20,13 +20,10 @@ from autoconfig.memory_model.recomputation import (
     recomputed_layers_per_chunk,
 )
 from autoconfig.memory_model.tables import LayerTable, StageTerms, layer_tables, stage_terms
-from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import Layouts
-from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.recompute import Recompute
-from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.specs.scenario import Scenario
 
 Floats = npt.NDArray[np.float64]
 ROWS_PER_BLOCK = 8192
@@ -72,48 +69,41 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    *,
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    numerics: Numerics,
-    stack: SoftwareStack,
-    workload: Workload,
+    scenario: Scenario,
     layouts: Layouts,
     recomputes: Sequence[Recompute],
+    *,
     margin: float = 0.0,
     detail: bool = False,
     skip_hopeless: bool = False,
 ) -> MemoryEstimate:
-    """Peak memory of every (layout, recompute option). With `detail` every stage and part (rows must then share one pp).
+    """Peak memory of every (layout, recompute option). With `detail` every stage and part; rows
+    with fewer stages repeat their last one.
 
     `margin` is the share of device memory that must stay free. With `skip_hopeless`, layouts whose model state alone is above
     the limit get an infinite peak without further work. Illegal combinations get numbers too; legality is not decided here.
     """
+    cluster = scenario.cluster
     nccl = overhead.nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
     if cluster.gpu.architecture == CPU_ARCHITECTURE:  # no driver context, no NCCL: jobs hold each rank to the limit itself
         limit = np.full(len(layouts), cluster.memory_bytes * (1.0 - margin))
     else:
-        nccl = nccl + overhead.model_parallel_reserved_bytes(stack.memory, layouts.tp, layouts.pp)
+        nccl = nccl + overhead.model_parallel_reserved_bytes(scenario.software.memory, layouts.tp, layouts.pp)
         limit = np.asarray(overhead.allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
 
-    def stages(block: Layouts) -> StageTerms:
-        return stage_terms(model, cluster, numerics, stack, workload, block, every=detail)
-
-    def layers(block: Layouts) -> LayerTable:
-        return layer_tables(model, cluster.gpu, numerics, stack, workload, block, recomputes)
-
     if detail:
-        return _detailed(layers(layouts), stages(layouts), recomputes, limit, cluster.memory_bytes)
+        tables = layer_tables(scenario, layouts, recomputes), stage_terms(scenario, layouts, every=True)
+        return _detailed(*tables, recomputes, limit, cluster.memory_bytes)
     peaks = np.full((len(layouts), len(recomputes)), np.inf)
     for start in range(0, len(layouts), ROWS_PER_BLOCK):
         block = layouts.take(slice(start, start + ROWS_PER_BLOCK))
-        terms = stages(block)
+        terms = stage_terms(scenario, block, every=False)
         rows = np.arange(start, start + len(block))
         if skip_hopeless:
             hopeful = terms.state.max(axis=1) <= limit[rows]
             rows, block, terms = rows[hopeful], block.take(hopeful), terms.take(hopeful)
         if len(rows):
-            fixed = _Fixed.of(layers(block), dataclasses.replace(terms, state_parts={}))
+            fixed = _Fixed.of(layer_tables(scenario, block, recomputes), dataclasses.replace(terms, state_parts={}))
             peaks[rows] = _peaks(fixed, recomputes, limit[rows] if skip_hopeless else None)
     return MemoryEstimate(peak_bytes=peaks, limit_bytes=limit, device_bytes=cluster.memory_bytes)
 

@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model import activations, state
-from autoconfig.memory_model import transients as moments
-from autoconfig.memory_model import transients_unfused as separate_gradients
+from autoconfig.memory_model import activations, state, transients, transients_unfused
 from autoconfig.memory_model.in_flight import chunk_counts, chunks_in_flight
 from autoconfig.memory_model.overhead import workspace_bytes
 from autoconfig.memory_model.recomputation import MLP_PARTS, kept_under_selective
 from autoconfig.memory_model.recompute_by_operator import kept_by_operator
 from autoconfig.memory_model.shapes import Shape
-from autoconfig.specs.hardware.cluster import ClusterSpec
-from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.layouts import Layouts, StageTable, stage_table
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import (
@@ -31,10 +27,11 @@ from autoconfig.specs.models.parameters import (
     output_layer_parameters,
     padded_vocab_size,
 )
-from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.fp8_gather import gathers_fp8
-from autoconfig.specs.software.software import SoftwareStack, StackMemory
+from autoconfig.specs.software.software import StackMemory
 
 Floats = npt.NDArray[np.float64]
 
@@ -129,25 +126,19 @@ def kinds_of(model: ModelSpec) -> dict[str, bool]:
     return {name: moe for name, moe in (("dense", False), ("moe", True)) if int(moe) in model.moe_pattern}
 
 
-def layer_tables(
-    model: ModelSpec,
-    gpu: GpuSpec,
-    numerics: Numerics,
-    stack: SoftwareStack,
-    workload: Workload,
-    layouts: Layouts,
-    recomputes: Sequence[Recompute],
-) -> LayerTable:
+def _shape(scenario: Scenario, rows: Layouts) -> Shape:
+    degrees = {key: getattr(rows, key) for key in ("tp", "sp", "cp", "ep", "etp", "mbs")}
+    return Shape.of(seq_length=scenario.workload.seq_length, **degrees)
+
+
+def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute]) -> LayerTable:
     """Layer bytes for every row: formulas run once per unique (tp, sp, cp, ep, etp, micro-batch)."""
     first, inverse = unique_rows([layouts.tp, layouts.sp, layouts.cp, layouts.ep, layouts.etp, layouts.mbs])
     rows = layouts.take(first)
-    shape = Shape.of(seq_length=workload.seq_length, tp=rows.tp, sp=rows.sp, cp=rows.cp, ep=rows.ep, etp=rows.etp, mbs=rows.mbs)
-    memory = stack.memory
-    kinds = {}
-    for name, moe in kinds_of(model).items():
-        kinds[name] = _kind_table(model, moe, gpu, numerics, memory, shape, recomputes)
+    model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
+    shape = _shape(scenario, rows)
     return LayerTable(
-        kinds=kinds,
+        kinds={name: _kind_table(scenario, moe, shape, recomputes) for name, moe in kinds_of(model).items()},
         shape=inverse,
         layer_input=activations.layer_input(model, numerics, shape)[inverse],
         attention_backward=_attention_backward(model, numerics, memory, shape)[inverse],
@@ -155,7 +146,7 @@ def layer_tables(
 
 
 def _attention_backward(model: ModelSpec, numerics: Numerics, memory: StackMemory, shape: Shape) -> Floats:
-    formula = separate_gradients if memory.separate_weight_gradients else moments
+    formula = transients_unfused if memory.separate_weight_gradients else transients
     return np.asarray(formula.attention_backward(model, numerics, memory, shape))
 
 
@@ -165,26 +156,19 @@ def _mlp_backward(
     """Temporaries of the MLP's backward."""
     if memory.separate_weight_gradients:
         if moe:
-            return np.asarray(separate_gradients.expert_backward(model, numerics, shape, parts))
-        return np.asarray(separate_gradients.mlp_backward(model, model.ffn_hidden_size, numerics, shape, parts["mlp_inside"]))
+            return np.asarray(transients_unfused.expert_backward(model, numerics, shape, parts))
+        return np.asarray(transients_unfused.mlp_backward(model, model.ffn_hidden_size, numerics, shape, parts["mlp_inside"]))
     if moe:
-        return np.asarray(moments.expert_backward(model, numerics, shape))
-    return np.asarray(moments.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape))
+        return np.asarray(transients.expert_backward(model, numerics, shape))
+    return np.asarray(transients.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape))
 
 
-def _kind_table(
-    model: ModelSpec,
-    moe: bool,
-    gpu: GpuSpec,
-    numerics: Numerics,
-    memory: StackMemory,
-    shape: Shape,
-    recomputes: Sequence[Recompute],
-) -> KindTable:
+def _kind_table(scenario: Scenario, moe: bool, shape: Shape, recomputes: Sequence[Recompute]) -> KindTable:
+    model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
     zeros = np.zeros_like(shape.tokens)
     parts = {
         name: np.asarray(size) + zeros
-        for name, size in activations.layer_activations(model, moe, numerics, memory, shape, gpu).items()
+        for name, size in activations.layer_activations(model, moe, numerics, memory, shape, scenario.cluster.gpu).items()
     }
     kept = [
         kept_by_operator(model, moe, numerics, shape, parts)
@@ -212,43 +196,26 @@ def _kind_table(
     )
 
 
-def stage_terms(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    numerics: Numerics,
-    stack: SoftwareStack,
-    workload: Workload,
-    layouts: Layouts,
-    *,
-    every: bool,
-) -> StageTerms:
+def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTerms:
     """State, micro-batches in flight and last-stage temporaries per row and priced stage."""
-    memory = stack.memory if numerics.peft == "none" else dataclasses.replace(stack.memory, dummy_wgrads=False)
+    model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
     stages = stage_table(model, layouts, every=every)
-    shape = Shape.of(
-        seq_length=workload.seq_length,
-        tp=layouts.tp,
-        sp=layouts.sp,
-        cp=layouts.cp,
-        ep=layouts.ep,
-        etp=layouts.etp,
-        mbs=layouts.mbs,
-    )
+    shape = _shape(scenario, layouts)
     pp, vpp, m = layouts.pp[:, None], layouts.vpp[:, None], layouts.num_microbatches[:, None]
     chunks = chunks_in_flight(pp, vpp, stages.index, m)
     in_flight = _layers_in_flight(layouts, stages, chunks)
     groups = _parameter_groups(model, numerics, layouts, stages)
-    parts = _state_parts(model, cluster, numerics, dataclasses.replace(stack, memory=memory), layouts, groups)
-    embedding = moments.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
+    parts = _state_parts(scenario, layouts, groups)
+    embedding = transients.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
     vocab = padded_vocab_size(model, layouts.tp)
-    parts["retained_logits"] = moments.retained_logits(memory, vocab, shape)[:, None] * stages.is_last
-    parts["final_norm"] = moments.final_norm(model, numerics, shape)[:, None] * stages.is_last
-    depths = moments.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
+    parts["retained_logits"] = transients.retained_logits(memory, vocab, shape)[:, None] * stages.is_last
+    parts["final_norm"] = transients.final_norm(model, numerics, shape)[:, None] * stages.is_last
+    depths = transients.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
     loss, head, embedding_end, tied = _end_moments(model, numerics, memory, vocab, shape, layouts)
     if memory.separate_weight_gradients:
         parts["gather_buffer"] = np.broadcast_to(
-            np.asarray(separate_gradients.gather_buffer(model, numerics, memory, shape))[:, None], stages.index.shape
+            np.asarray(transients_unfused.gather_buffer(model, numerics, memory, shape))[:, None], stages.index.shape
         )
     return StageTerms(
         state=sum(parts.values(), np.zeros(stages.index.shape)),
@@ -268,14 +235,14 @@ def _end_moments(
     model: ModelSpec, numerics: Numerics, memory: StackMemory, vocab: Floats, shape: Shape, layouts: Layouts
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """[n]: temporaries of the loss, of the output layer's and the embedding's backward; a tied weight's waiting gradient."""
-    loss, pp = moments.loss(memory, vocab, shape), layouts.pp
-    embedding = moments.embedding_backward(model, numerics, vocab, shape, pp)
-    tied = moments.tied_weight_gradient(model, numerics, vocab, shape, pp)
+    loss, pp = transients.loss(memory, vocab, shape), layouts.pp
+    embedding = transients.embedding_backward(model, numerics, vocab, shape, pp)
+    tied = transients.tied_weight_gradient(model, numerics, vocab, shape, pp)
     if not memory.separate_weight_gradients:
-        return loss, moments.output_layer_backward(model, numerics, memory, vocab, shape, pp), embedding, tied
-    logits = moments.logits_per_rank(memory, vocab, shape)
-    loss = loss + separate_gradients.sent_and_received(model, numerics, shape, pp)
-    return loss, separate_gradients.output_layer_backward(model, numerics, memory, logits, vocab, shape, pp), embedding, tied
+        return loss, transients.output_layer_backward(model, numerics, memory, vocab, shape, pp), embedding, tied
+    logits = transients.logits_per_rank(memory, vocab, shape)
+    loss = loss + transients_unfused.sent_and_received(model, numerics, shape, pp)
+    return loss, transients_unfused.output_layer_backward(model, numerics, memory, logits, vocab, shape, pp), embedding, tied
 
 
 def _layers_in_flight(layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:
@@ -341,14 +308,8 @@ def _end_parameters(model: ModelSpec, layouts: Layouts, stages: StageTable) -> F
     return np.asarray(stages.is_first * embedding_parameters(model, tp) + stages.is_last * last)
 
 
-def _state_parts(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    numerics: Numerics,
-    stack: SoftwareStack,
-    layouts: Layouts,
-    groups: list[state.ParameterGroup],
-) -> dict[str, Floats]:
+def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.ParameterGroup]) -> dict[str, Floats]:
+    model, numerics, stack, gpu = scenario.model, scenario.numerics, scenario.software, scenario.cluster.gpu
     fsdp, dist_opt, offload = layouts.fsdp[:, None], layouts.dist_opt[:, None], layouts.offload[:, None]
     zeros = np.zeros(groups[0].parameters.shape)
     shapes: tuple[Floats, ...] = ()
@@ -357,10 +318,10 @@ def _state_parts(
         layer = layer_parameters(model, moe, layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None])
         shapes += layer.gemm_shapes if not shapes else layer.gemm_shapes[len(attention_gemms(model, 1)) :]
         largest = np.maximum(largest, layer.dense + layer.experts)
-    dummies = moments.dummy_weight_gradients(stack.memory, shapes)
+    dummies = transients.dummy_weight_gradients(stack.memory, numerics, shapes)
     fp8 = gathers_fp8(numerics, stack, fsdp)
     return {
-        "weight_bytes": sum((state.weight_bytes(g, numerics, cluster.gpu, fsdp, fp8) for g in groups), zeros),
+        "weight_bytes": sum((state.weight_bytes(g, numerics, gpu, fsdp, fp8) for g in groups), zeros),
         "gradient_bytes": sum((state.gradient_bytes(g, numerics, fsdp) for g in groups), zeros),
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,

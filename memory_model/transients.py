@@ -20,15 +20,17 @@ from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.software.software import StackMemory
 
 
-def dummy_weight_gradients(stack: StackMemory, gemm_weights: tuple[Number, ...]) -> Number:
+def dummy_weight_gradients(stack: StackMemory, numerics: Numerics, gemm_weights: tuple[Number, ...]) -> Number:
     """Cached dummy wgrads of Transformer Engine with fused gradient accumulation: 2 bytes x the GEMM weights of ONE layer,
-    one buffer per shape (transformer_engine/pytorch/module/base.py get_dummy_wgrad; without it 2.7 % low on SimuMax)."""
-    return 2.0 * sum(gemm_weights) if stack.dummy_wgrads else 0.0 * sum(gemm_weights)
+    one buffer per shape (transformer_engine/pytorch/module/base.py get_dummy_wgrad; without it 2.7 % low on SimuMax); none
+    where the weights are frozen."""
+    cached = stack.dummy_wgrads and numerics.peft == "none"
+    return (2.0 if cached else 0.0) * sum(gemm_weights)
 
 
 def mlp_backward(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """2 T (G f / t + c h): gradient of fc1's output beside hidden-size buffers (findings: c = 1 with SP, 1.7 without)."""
-    c = np.where(np.greater(shape.sp, 1), stack.mlp_backward_factor, stack.mlp_backward_factor_no_sp)
+    c = np.where(np.greater(shape.sp, 1), stack.mlp_backward_buffers, stack.mlp_backward_buffers_no_sp)
     return numerics.activation_bytes * shape.tokens * (model.gate_factor * ffn / shape.tp + c * model.hidden_size)
 
 

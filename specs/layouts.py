@@ -37,11 +37,17 @@ class Layouts:
     etp: IntColumn
     dp: IntColumn
     mbs: IntColumn
-    num_microbatches: IntColumn
-    """m = global batch / (mbs dp)."""
     dist_opt: BoolColumn
     fsdp: IntColumn
     offload: FloatColumn
+    num_gpus: IntColumn
+    """Of the run."""
+    global_batch_size: IntColumn
+
+    @property
+    def num_microbatches(self) -> IntColumn:
+        """m = global batch / (mbs dp)."""
+        return self.global_batch_size // (self.mbs * self.dp)
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -73,17 +79,24 @@ class Layouts:
         )
 
 
-def layouts_of(plans: Sequence[TrainPlan], model: ModelSpec, global_batch_size: int | Sequence[int]) -> Layouts:
-    """Columns for single plans. Raises PlanError where stages or micro-batches are not whole numbers."""
-    batches = [global_batch_size] * len(plans) if isinstance(global_batch_size, int) else list(global_batch_size)
+def layouts_of(
+    plans: Sequence[TrainPlan],
+    model: ModelSpec,
+    global_batch_size: int | Sequence[int],
+    num_gpus: int | Sequence[int] | None = None,
+) -> Layouts:
+    """Columns for single plans, each with its batch and on its GPUs; as many as it occupies where they are not given. Raises
+    PlanError where stages or micro-batches are not whole numbers."""
+    batches = [global_batch_size] * len(plans) if isinstance(global_batch_size, int) else global_batch_size
+    counts = [num_gpus or plan.world_size for plan in plans] if num_gpus is None or isinstance(num_gpus, int) else num_gpus
     columns: dict[str, list[Any]] = {f.name: [] for f in fields(Layouts)}
-    for plan, batch in zip(plans, batches, strict=True):
+    for plan, batch, gpus in zip(plans, batches, counts, strict=True):
         layers = stage_layers(model, plan)
         if batch % (plan.mbs * plan.dp):
             raise PlanError(
                 f"global batch {batch} is not a multiple of mbs x dp = {plan.mbs} x {plan.dp} = {plan.mbs * plan.dp}"
             )
-        derived = {"first": layers[0], "last": layers[-1], "num_microbatches": batch // (plan.mbs * plan.dp)}
+        derived = {"first": layers[0], "last": layers[-1], "global_batch_size": batch, "num_gpus": gpus}
         for name, column in columns.items():
             column.append(derived.get(name, getattr(plan, name, None)))
     kinds: dict[str, Any] = {"sp": np.bool_, "dist_opt": np.bool_, "offload": np.float64}
@@ -131,7 +144,7 @@ class StageTable:
 
 
 def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> StageTable:
-    """The stages that can be the worst, or with `every` all of them (all rows must then share one pp).
+    """The stages that can be the worst, or with `every` all of them, the last one again where a row has fewer.
 
     Between the first stages and the last one, stages hold alike layers and ever fewer micro-batches, so the stages 0, 1, ...
     up to the first without a layer of another kind, and the last, bound all others. Layer kinds that alternate through

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from autoconfig.specs.calibration import DOCUMENTED_DEFAULTS, Calibration
 from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.layouts import Layouts, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.software.software import SoftwareStack
 
 
@@ -19,3 +23,9 @@ class Scenario:
     numerics: Numerics
     software: SoftwareStack
     workload: Workload
+    calibration: Calibration = field(default=DOCUMENTED_DEFAULTS, hash=False)
+    """What measured runs say of the formulas; none unless given."""
+
+    def layouts(self, plans: Sequence[TrainPlan]) -> Layouts:
+        """The plans as columns, of the scenario's size. Raises PlanError where stages or micro-batches are not whole."""
+        return layouts_of(plans, self.model, self.workload.global_batch_size, self.cluster.num_gpus)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from autoconfig.specs.hardware.cluster import ClusterSpec
-from autoconfig.specs.layouts import layouts_of
-from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.recompute import Recompute
-from autoconfig.specs.software.software import SoftwareStack
-from autoconfig.time_model.job import Job, shapes_of
+from autoconfig.specs.scenario import Scenario
+from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.layer_table import KINDS, LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator
 
@@ -39,13 +35,11 @@ class OperatorRow:
     """Forward FLOPs over time and dense 16-bit (fp8 for fp8 GEMMs: the reached fp8 ceiling) rate; None without FLOPs."""
 
 
-def explain_operators(
-    *, model: ModelSpec, cluster: ClusterSpec, numerics: Numerics, stack: SoftwareStack, workload: Workload, plan: TrainPlan
-) -> list[OperatorRow]:
+def explain_operators(scenario: Scenario, plan: TrainPlan) -> list[OperatorRow]:
     """Every operator of a layer, the head and the embedding of `plan`, and what a layer waits for the host, longest first
     within its layer kind."""
-    job = Job(model, cluster, numerics, stack, workload)
-    shapes = shapes_of(layouts_of([plan], model, workload.global_batch_size), job)
+    job = TrainingJob(scenario)
+    shapes = shapes_of(scenario.layouts([plan]), job)
     table = layer_table(job, shapes, [plan.recompute])
     rows = [_row(op, plan.recompute) for op in table.operators] + _host_rows(table, plan.recompute)
     used = [row for row in rows if row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds > 0.0]

@@ -1,18 +1,21 @@
-"""What one estimate is about, resolved once: model, workload, software, and the GPU's reached rates."""
+"""What one estimate is about, resolved once: the scenario, its calibration, and the GPU's reached rates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from autoconfig.specs.calibration import Factors
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.numerics import TYPE_BYTES, Numerics, Workload
+from autoconfig.specs.numerics import TYPE_BYTES, Numerics
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.fp8_gather import gathers_fp8
-from autoconfig.specs.software.software import SoftwareStack, StackTime
+from autoconfig.specs.software.software import StackTime
+from autoconfig.time_model.calibration import factors_for
 from autoconfig.time_model.hardware.efficiency import GpuEfficiency, efficiency_of
 from autoconfig.time_model.hardware.operator_tables import GridTable
 from autoconfig.time_model.network.collectives import Links, links_of
@@ -20,18 +23,39 @@ from autoconfig.time_model.network.placement import Group, context_group, expert
 
 
 @dataclass(frozen=True)
-class Job:
-    """The inputs of one estimate and what follows from them alone."""
+class TrainingJob:
+    """The scenario of one estimate and what follows from it alone."""
 
-    model: ModelSpec
-    cluster: ClusterSpec
-    numerics: Numerics
-    stack: SoftwareStack
-    workload: Workload
+    scenario: Scenario
 
     @property
+    def model(self) -> ModelSpec:
+        return self.scenario.model
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        return self.scenario.cluster
+
+    @property
+    def numerics(self) -> Numerics:
+        return self.scenario.numerics
+
+    @cached_property
+    def factors(self) -> Factors:
+        """Calibration."""
+        return factors_for(self.scenario)
+
+    @cached_property
     def software(self) -> StackTime:
-        return self.stack.time
+        """The stack's constants, calibrated. The factor `step` is about what the GPU does: the host's own seconds stay."""
+        time, host = self.scenario.software.time, self.factors.host / self.factors.step
+        return replace(
+            time,
+            pointwise_slowdown=time.pointwise_slowdown * self.factors.memory,
+            host_floor_seconds=time.host_floor_seconds * host,
+            moe_host_seconds=time.moe_host_seconds * host,
+            expert_host_seconds=time.expert_host_seconds * host,
+        )
 
     @cached_property
     def gpu(self) -> GpuEfficiency:
@@ -39,7 +63,7 @@ class Job:
 
     @cached_property
     def links(self) -> Links:
-        return links_of(self.cluster, self.gpu, self.software.communication_factor)
+        return links_of(self.cluster, self.gpu, self.factors.communication)
 
     @property
     def hbm_bytes_per_s(self) -> float:
@@ -88,7 +112,7 @@ class Job:
 
     def gathered_bytes(self, fsdp: Number) -> Number:
         """Bytes of one weight when it is gathered, by FSDP stage."""
-        return np.where(gathers_fp8(self.numerics, self.stack, fsdp), 1, self.numerics.activation_bytes)
+        return np.where(gathers_fp8(self.numerics, self.scenario.software, fsdp), 1, self.numerics.activation_bytes)
 
     @property
     def wide_domain(self) -> bool:
@@ -122,7 +146,7 @@ class Job:
 
     @property
     def unfused_attention(self) -> bool:
-        return self.stack.memory.attention_kernel == "unfused"
+        return self.scenario.software.memory.attention_kernel == "unfused"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +171,10 @@ class Shapes:
     expert_tensor_group: Group
 
 
-def shapes_of(layouts: Layouts, job: Job) -> Shapes:
+def shapes_of(layouts: Layouts, job: TrainingJob) -> Shapes:
     """The columns of `layouts` as floats, with what follows from them."""
     tp, cp, mbs = (getattr(layouts, name).astype(np.float64) for name in ("tp", "cp", "mbs"))
-    tokens = mbs * job.workload.seq_length / cp
+    tokens = mbs * job.scenario.workload.seq_length / cp
     return Shapes(
         tp=tp,
         sp=layouts.sp,

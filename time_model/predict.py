@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.layouts import Layouts
-from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.recompute import Recompute
-from autoconfig.specs.software.software import SoftwareStack
-from autoconfig.time_model.job import Job, shapes_of, unique_rows
+from autoconfig.specs.scenario import Scenario
+from autoconfig.time_model.job import TrainingJob, shapes_of, unique_rows
 from autoconfig.time_model.operators.layer_table import layer_table
 from autoconfig.time_model.step.parts import step_parts
 from autoconfig.time_model.step.rows import Rows, rows_of
@@ -42,22 +39,14 @@ class TimeEstimate:
 
 
 def estimate_step_time(
-    *,
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    numerics: Numerics,
-    stack: SoftwareStack,
-    workload: Workload,
-    layouts: Layouts,
-    recomputes: Sequence[Recompute],
-    detail: bool = False,
+    scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute], *, detail: bool = False
 ) -> TimeEstimate:
     """Price every layout under every recomputation. Raises InputError where the GPU lacks the precision.
 
     A layer is priced once per distinct (tp, sp, cp, mbs, fsdp[, ep, etp]) and gathered; pipeline, data parallelism and the
     optimizer are added per row. Legality is not checked here: a silly plan gets its price.
     """
-    job = Job(model, cluster, numerics, stack, workload)
+    job = TrainingJob(scenario)
     step = np.empty((len(layouts), len(recomputes)))
     parts: dict[str, Table] = {}
     for start in range(0, len(layouts) if recomputes else 0, ROWS_PER_TABLE):
@@ -66,12 +55,14 @@ def estimate_step_time(
         _price(job, rows, step[block])
         if detail:
             for name, values in step_parts(job, rows).items():
-                parts.setdefault(name, np.zeros_like(step))[block] = values * job.software.step_factor
-    step *= job.software.step_factor
-    return TimeEstimate(step_seconds=step, parts=parts, level=job.gpu.level, origin=f"{job.gpu.origin}; {stack.name}")
+                parts.setdefault(name, np.zeros_like(step))[block] = values * job.factors.step
+    step *= job.factors.step
+    return TimeEstimate(
+        step_seconds=step, parts=parts, level=job.gpu.level, origin=f"{job.gpu.origin}; {scenario.software.name}"
+    )
 
 
-def _prepare(job: Job, layouts: Layouts, recomputes: Sequence[Recompute]) -> Rows:
+def _prepare(job: TrainingJob, layouts: Layouts, recomputes: Sequence[Recompute]) -> Rows:
     """Layer table of the distinct shapes, and the columns of every row."""
     names = ("mbs", "tp", "sp", "cp", "fsdp") + (("ep", "etp") if job.model.is_moe else ())
     first, inverse = unique_rows(layouts, names)
@@ -79,7 +70,7 @@ def _prepare(job: Job, layouts: Layouts, recomputes: Sequence[Recompute]) -> Row
     return rows_of(job, layouts, table, inverse, recomputes)
 
 
-def _price(job: Job, rows: Rows, step: Table) -> None:
+def _price(job: TrainingJob, rows: Rows, step: Table) -> None:
     """Fill `step` chunk by chunk."""
     size = max(1, PAIRS_PER_CHUNK // step.shape[1])
     for start in range(0, len(step), size):

@@ -35,7 +35,8 @@ def column() -> Column:
         mine = [run for run in runs if run.case.source.startswith("NVIDIA ") == nvidia]
         for run, after in zip(mine, predict_runs(mine, calibrated[nvidia]), strict=True):
             name = run.case.source if nvidia else f"{run.case.source}, {gpu_name(run.row)}"
-            groups.setdefault(name, []).append((predicted_seconds(run.case) / run.measured_s, after.ratio + 1.0))
+            plain = predicted_seconds(run.case.scenario, run.case.plan) / run.measured_s
+            groups.setdefault(name, []).append((plain, after.ratio + 1.0))
     found: Column = {}
     for name, pairs in sorted(groups.items()):
         raw, after = np.array(pairs).T

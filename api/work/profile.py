@@ -97,7 +97,7 @@ def _study(task: Task, options: Options, spent: _Spent, last: bool) -> bytes:
         with _jobs_ended(worker, last):
             reason = worker.run()
         found = study_found(session, task.body.get("price"))
-    body = {**found_json(found), "calibration": session.question.calibration.version, "stopped": reason}
+    body = {**found_json(found), "calibration": session.question.scenario.calibration.version, "stopped": reason}
     return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
 
 

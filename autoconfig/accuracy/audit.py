@@ -13,7 +13,6 @@ import numpy as np
 
 from autoconfig.megatron.check import plan_violations
 from autoconfig.megatron.check_input import read_text
-from autoconfig.planning.calibration_file import calibrated
 from autoconfig.runs.cells import Row, cell, whole
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
 from autoconfig.specs.errors import InputError
@@ -133,7 +132,7 @@ def _audit(row: Row, cache: dict[object, Best | None], quick: bool) -> AuditedRe
     nothing: dict[str, Any] = {"recipe": None, "report": None, "best": None}
     try:
         recipe = read_recipe(row)
-        recipe = replace(recipe, scenario=calibrated(recipe.scenario, shipped()))
+        recipe = replace(recipe, scenario=replace(recipe.scenario, calibration=shipped()))
     except InputError as error:
         broken = _without_model(row)
         verdict = ILLEGAL if broken else NOT_COVERED
@@ -144,7 +143,7 @@ def _audit(row: Row, cache: dict[object, Best | None], quick: bool) -> AuditedRe
         return AuditedRecipe(
             **{**common, **nothing, "recipe": recipe, "best": best}, verdict=ILLEGAL, reason="", violations=broken
         )
-    report = report_plan(recipe.scenario, recipe.plan, calibration=shipped())
+    report = report_plan(recipe.scenario, recipe.plan)
     return AuditedRecipe(
         **common, recipe=recipe, report=report, best=best, verdict=fit_verdict(report), reason="", violations=()
     )

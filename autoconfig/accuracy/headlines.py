@@ -10,7 +10,6 @@ from importlib import resources
 from typing import Any
 
 from autoconfig.accuracy.runs import Progress, predict_steps
-from autoconfig.planning.calibration_file import calibrated
 from autoconfig.runs.training_row import Case, published_rows, read_case
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.units import SECONDS_PER_DAY
@@ -102,7 +101,7 @@ def _report(request: Request, plan: str) -> PlanReport:
 def _best(request: Request) -> PlanReport | None:
     """Our first choice, None where nothing fits."""
     question = understand(request)
-    ranking = rank_plans(question.scenario, question.wish)
+    ranking = rank_plans(question.scenario, question.constraints)
     return report_plan(question.scenario, ranking.plan(0)) if len(ranking.best) else None
 
 
@@ -261,7 +260,7 @@ def fsdp_against_3d() -> dict[str, float]:
             )
             question = understand(request)
             model = question.scenario.model.replace(untie_embeddings_and_output_weights=True, published_parameters=None)
-            ranking = rank_plans(replace(question.scenario, model=model), question.wish)
+            ranking = rank_plans(replace(question.scenario, model=model), question.constraints)
             steps.append(float(ranking.step_seconds[ranking.best[0]]) if len(ranking.best) else None)
         if steps[0] is not None and steps[1] is not None:
             found[f"{gpus} H100"] = steps[1] / steps[0]
@@ -301,7 +300,7 @@ def _read() -> Iterator[Case]:
 
 
 def _flops_per_gpu(case: Case, convention: str) -> float:
-    scenario = calibrated(case.scenario, shipped())
+    scenario = replace(case.scenario, calibration=shipped())
     step = predict_steps([(scenario, case.plan)])[0]
     return flops_per_step(scenario, convention, case.plan.recompute) / step / scenario.cluster.num_gpus
 

@@ -14,7 +14,6 @@ from autoconfig.runs.cells import Row, cell, number
 from autoconfig.runs.predict import peak_bytes
 from autoconfig.runs.training_row import published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError
-from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.units import GIB
 
 OOM_SOURCE = "AlephAlpha-layouts-2311.05610"
@@ -157,15 +156,8 @@ def _end_rows() -> Iterator[tuple[float, float, float, bool, bool, tuple[str, st
         case = read_case(row)
         scenario = case.scenario
         documented = replace(scenario.software.memory, model_parallel_reserved_gib=0.0)
-        memory = estimate_memory(
-            model=scenario.model,
-            cluster=scenario.cluster,
-            numerics=scenario.numerics,
-            stack=replace(scenario.software, memory=documented),
-            workload=scenario.workload,
-            layouts=layouts_of([case.plan], scenario.model, scenario.workload.global_batch_size),
-            recomputes=[case.plan.recompute],
-        )
+        plain = replace(scenario, software=replace(scenario.software, memory=documented))
+        memory = estimate_memory(plain, plain.layouts([case.plan]), [case.plan.recompute])
         where = (cell(row, "gpus"), cell(row, "seq"))
         ran = cell(row, "status") == "ran"
         divided = case.plan.tp > 1 or case.plan.pp > 1

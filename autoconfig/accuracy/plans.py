@@ -12,20 +12,18 @@ from typing import Any
 import numpy as np
 
 from autoconfig.accuracy.runs import Constants, Progress, published_runs
-from autoconfig.planning.calibration_file import calibrated
 from autoconfig.runs.cells import Row, cell
 from autoconfig.specs.errors import PlanError
 from autoconfig.specs.plan import TrainPlan, parse_keys
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
-from autoconfig.time_model.calibration import Calibration
 from autoconfig.training.answer import IncludedPlan, include
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
 from autoconfig.training.price import Money, Violation, report_plan
 from autoconfig.training.question import Question, Request
 from autoconfig.training.rank import Ranking, rank_plans
 from autoconfig.training.rules import RULE_TEXT
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 RATIO_BAR = 1.10
 PERCENTILE_BAR = 5.0
@@ -65,26 +63,23 @@ def placed_plans(leave_out: str | None, progress: Progress | None = None) -> lis
     """One line per (question, plan) of NVIDIA's rows with a whole plan; each question is searched once."""
     constants = Constants("model" if leave_out else None)
     questions: dict[tuple[Scenario, str], dict[TrainPlan, list[Row]]] = {}
-    used: dict[tuple[Scenario, str], Calibration] = {}
     for run in published_runs().runs:
         if not run.case.source.startswith("NVIDIA ") or cell(run.row, "full_plan") != "1":
             continue
-        calibration = constants.of(run.case.source, run.case.scenario.model.name)
-        key = (calibrated(run.case.scenario, calibration), cell(run.row, "precision"))
-        used[key] = calibration
+        key = (constants.applied(run.case), cell(run.row, "precision"))
         questions.setdefault(key, {}).setdefault(run.case.plan, []).append(run.row)
     found: list[PlacedPlan] = []
     for number, (key, plans) in enumerate(questions.items(), 1):
         if progress is not None:
             progress(f"published plans: question {number} of {len(questions)}")
-        found += _placed(key[0], used[key], plans)
+        found += _placed(key[0], plans)
     return found
 
 
-def _placed(scenario: Scenario, calibration: Calibration, plans: dict[TrainPlan, list[Row]]) -> list[PlacedPlan]:
+def _placed(scenario: Scenario, plans: dict[TrainPlan, list[Row]]) -> list[PlacedPlan]:
     ranking = rank_plans(scenario)
     request = Request(model=scenario.model.name)
-    question = Question(scenario=scenario, wish=Wish(), assumed=(), request=request, calibration=calibration)
+    question = Question(scenario=scenario, constraints=Constraints(), assumed=(), request=request)
     return [
         _line(scenario, ranking, plan, include(plan, question, ranking, Money(), _broken(scenario, plan)), len(rows))
         for plan, rows in plans.items()

@@ -11,15 +11,14 @@ from typing import Literal
 
 from autoconfig.calibration.fit import Observation, fit
 from autoconfig.calibration.observe import Run, observe, useful_for_calibration
-from autoconfig.planning.calibration_file import calibrated
 from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.nvidia_row import as_training_row
-from autoconfig.runs.training_row import measured_step_seconds, published_rows, read_case
+from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
+from autoconfig.specs.calibration import Calibration, Entry
 from autoconfig.specs.errors import AutoconfigError, InputError
-from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.calibration import Calibration, shipped
+from autoconfig.time_model.calibration import factors_for, shipped
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.confidence import confidence_class
 
@@ -132,15 +131,7 @@ def predict_steps(cases: Sequence[tuple[Scenario, TrainPlan]]) -> list[float]:
     steps = [0.0] * len(cases)
     for (scenario, _), members in groups.items():
         plans = [cases[number][1] for number in members]
-        estimate = estimate_step_time(
-            model=scenario.model,
-            cluster=scenario.cluster,
-            numerics=scenario.numerics,
-            stack=scenario.software,
-            workload=scenario.workload,
-            layouts=layouts_of(plans, scenario.model, scenario.workload.global_batch_size),
-            recomputes=[plans[0].recompute],
-        )
+        estimate = estimate_step_time(scenario, scenario.layouts(plans), [plans[0].recompute])
         for index, number in enumerate(members):
             steps[number] = float(estimate.step_seconds[index, 0])
     return steps
@@ -170,6 +161,10 @@ class Constants:
         if key not in self._fitted:
             self._fitted[key] = fit(kept, "without " + ", ".join(key) if key else "all published runs")
         return self._fitted[key]
+
+    def applied(self, case: Case) -> Scenario:
+        """The scenario of a case under its calibration."""
+        return replace(case.scenario, calibration=self.of(case.source, case.scenario.model.name))
 
     def _same(self, observation: Observation, key: Key) -> bool:
         return self._key(observation.source, observation.model) == key
@@ -203,12 +198,11 @@ def _observations() -> tuple[Observation, ...]:
 
 def predict_runs(runs: Sequence[Run], constants: Constants) -> list[Predicted]:
     """Every run with the constants that it may use."""
-    chosen = [constants.of(run.case.source, run.case.scenario.model.name) for run in runs]
-    settings = [calibrated(run.case.scenario, calibration) for run, calibration in zip(runs, chosen, strict=True)]
+    settings = [constants.applied(run.case) for run in runs]
     steps = predict_steps([(scenario, run.case.plan) for scenario, run in zip(settings, runs, strict=True)])
     return [
-        Predicted(run=run, step_seconds=step, level=confidence_class(run.case.scenario, calibration, run.case.plan.cp))
-        for run, step, calibration in zip(runs, steps, chosen, strict=True)
+        Predicted(run=run, step_seconds=step, level=confidence_class(scenario, run.case.plan.cp))
+        for run, step, scenario in zip(runs, steps, settings, strict=True)
     ]
 
 
@@ -219,8 +213,15 @@ def predictions(leave_out: LeaveOut) -> tuple[Predicted, ...]:
 
 
 def with_factor(run: Run, *, step: float = 1.0, host: float = 1.0, constants: Constants) -> tuple[Scenario, TrainPlan]:
-    """A run's question with measured scalars on top of its constants."""
-    scenario = calibrated(run.case.scenario, constants.of(run.case.source, run.case.scenario.model.name))
-    time = scenario.software.time
-    time = replace(time, step_factor=time.step_factor * step, host_floor_seconds=time.host_floor_seconds * host)
-    return replace(scenario, software=replace(scenario.software, time=time)), run.case.plan
+    """A run's question with measured scalars on top of its constants: the seconds of the whole step, those of the host."""
+    scenario = constants.applied(run.case)
+    factors, time = factors_for(scenario), scenario.software.time
+    entry = Entry(
+        architecture=scenario.cluster.gpu.architecture,
+        generation=scenario.software.generation,
+        kind="moe" if scenario.model.is_moe else "dense",
+        factors=replace(factors, step=factors.step * step, host=factors.host * step),
+    )
+    software = replace(scenario.software, time=replace(time, host_floor_seconds=time.host_floor_seconds * host))
+    calibration = Calibration(version=scenario.calibration.version, entries=(entry,))
+    return replace(scenario, software=software, calibration=calibration), run.case.plan

@@ -15,8 +15,9 @@ from autoconfig.planning.calibration_file import read_calibration, write_calibra
 from autoconfig.runs.cells import NO, Row, cell
 from autoconfig.runs.predict import read_table
 from autoconfig.runs.training_row import contradiction, measured_step_seconds, read_case
+from autoconfig.specs.calibration import MOST, NAMES, Calibration
 from autoconfig.specs.errors import AutoconfigError, InputError
-from autoconfig.time_model.calibration import MOST, NAMES, Calibration, shipped
+from autoconfig.time_model.calibration import shipped
 
 
 def published_calibration() -> Calibration:

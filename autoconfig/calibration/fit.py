@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.time_model.calibration import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns, parents
+from autoconfig.specs.calibration import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns
+from autoconfig.time_model.calibration import entry_of, parents
 
 PRIOR_LOG_SD = {"step": 0.10, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}
 """Width of each factor's prior."""
@@ -98,7 +99,7 @@ def _own_runs(rows: Sequence[Observation], entry: Entry, width: Mapping[str, flo
 
 
 def _start(base: Calibration, run: Observation) -> npt.NDArray[np.float64]:
-    entry = base.entry_of(run.architecture, run.generation, moe=run.moe)
+    entry = entry_of(base, run.architecture, run.generation, moe=run.moe)
     return np.zeros(len(NAMES)) if entry is None else np.log([getattr(entry.factors, name) for name in NAMES])
 
 

@@ -11,9 +11,9 @@ from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.nvidia_row import as_training_row
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError, InputError
-from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import estimate_step_time
 
 NOT_FOR_CALIBRATION = {
@@ -70,15 +70,16 @@ def timed_runs(rows: Iterable[Row]) -> list[Run]:
     return runs
 
 
-def predicted_seconds(case: Case, stack: SoftwareStack | None = None) -> float:
-    """Step time of a case, with another stack if one is given."""
-    return float(_estimate(case, stack or case.scenario.software, detail=False).step_seconds[0, 0])
+def predicted_seconds(scenario: Scenario, plan: TrainPlan) -> float:
+    """Step time of one plan."""
+    return float(estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute]).step_seconds[0, 0])
 
 
 def observe(run: Run) -> Observation:
     """A run beside its uncalibrated prediction."""
     scenario = run.case.scenario
-    estimate = _estimate(run.case, scenario.software, detail=True)
+    plan = run.case.plan
+    estimate = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute], detail=True)
     parts = {name: float(value[0, 0]) for name, value in estimate.parts.items()}
     return Observation(
         id=run.case.id,
@@ -89,20 +90,6 @@ def observe(run: Run) -> Observation:
         moe=scenario.model.is_moe,
         log_ratio=math.log(run.measured_s / float(estimate.step_seconds[0, 0])),
         shares=shares_of(parts),
-    )
-
-
-def _estimate(case: Case, stack: SoftwareStack, *, detail: bool):  # type: ignore[no-untyped-def]
-    scenario = case.scenario
-    return estimate_step_time(
-        model=scenario.model,
-        cluster=scenario.cluster,
-        numerics=scenario.numerics,
-        stack=stack,
-        workload=scenario.workload,
-        layouts=layouts_of([case.plan], scenario.model, scenario.workload.global_batch_size),
-        recomputes=[case.plan.recompute],
-        detail=detail,
     )
 
 

@@ -84,7 +84,7 @@ def emulate_plan(request: Request, plan_text: str, rank: int, device: str, steps
         steps=steps,
     )
     measurement = run_job(job, python)
-    report = report_plan(scenario, plan, calibration=question.calibration)
+    report = report_plan(scenario, plan)
     measured = micro_batch_seconds(scenario, plan, rank, measurement.ranks[0])
     m = job.num_microbatches
     predicted = compute_seconds(report, m)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.time_model.calibration import factors_for
 from autoconfig.time_model.explain import OperatorRow
 
 MOST_MICROBATCHES = 16
@@ -70,7 +71,7 @@ def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRo
 
 def chunk_seconds(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow]) -> list[list[tuple[float, float]]]:
     """[stage][chunk]: (forward, backward with recomputation) seconds of one micro-batch, as calibrated."""
-    model, factor = scenario.model, scenario.software.time.step_factor
+    model, factor = scenario.model, factors_for(scenario).step
     layers = stage_layers(model, plan)
     kinds = [bool(moe) for moe in model.moe_pattern]
     found: list[list[tuple[float, float]]] = []

@@ -29,7 +29,7 @@ from autoconfig.training.price import PlanReport, Violation, report_plan, violat
 from autoconfig.training.rank import SAFE_FIT, Ranking, rank_plans
 from autoconfig.training.remedies import Remedy, remedies
 from autoconfig.training.rules import RULE_TEXT
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 CLOSE = 0.01
 """Among plans this close to the fastest, the one with the fewest changed keys is named."""
@@ -110,7 +110,7 @@ def check(source: CheckInput) -> CheckAnswer:
     held_to = as_megatron_takes_it(plan) if source.megatron_fsdp else plan
     broken = (*plan_violations(scenario, held_to, source.split), *source.fsdp_broken)
     broken = tuple(_with_gpus_wanted(violation, source) for violation in broken)
-    report = None if broken else report_plan(scenario, plan, None, margin, question.calibration)
+    report = None if broken else report_plan(scenario, plan, None, margin)
     if source.megatron_fsdp:
         return CheckAnswer(
             source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
@@ -119,7 +119,7 @@ def check(source: CheckInput) -> CheckAnswer:
     wanted = overlapped(source)
     ranking = rank_plans(wanted, _wish(scenario, plan), margin)
     better = better_plan(ranking, plan, report)
-    found = None if better is None else report_plan(wanted, better, None, margin, question.calibration)
+    found = None if better is None else report_plan(wanted, better, None, margin)
     return CheckAnswer(
         source=source,
         violations=broken,
@@ -130,7 +130,7 @@ def check(source: CheckInput) -> CheckAnswer:
         fixes=changes_from(source, nearest) if nearest else (),
         environment=missing_environment(source, better or nearest),
         plans_ranked=len(ranking.row),
-        missing=missing_overlaps(scenario, plan, question.calibration) if report and source.script else (),
+        missing=missing_overlaps(scenario, plan) if report and source.script else (),
         remedies=() if len(ranking.row) else tuple(remedies(question)),
     )
 
@@ -185,13 +185,13 @@ def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None) ->
     return min(candidates, key=lambda candidate: len(changed_keys(candidate, plan)))
 
 
-def _wish(scenario: Scenario, plan: TrainPlan) -> Wish | None:
+def _wish(scenario: Scenario, plan: TrainPlan) -> Constraints | None:
     """Older software has arguments for its own sharding only: DeepSpeed keeps its ZeRO stage, Megatron-LM of 2022 may shard the
     optimizer's state."""
     if scenario.software.name not in OLDER:
         return None
     shards = scenario.software.name == SHARDS_OPTIMIZER
-    return Wish(fixed={"dist_opt": frozenset({plan.dist_opt, shards or plan.dist_opt}), "fsdp": frozenset({plan.fsdp})})
+    return Constraints(fixed={"dist_opt": frozenset({plan.dist_opt, shards or plan.dist_opt}), "fsdp": frozenset({plan.fsdp})})
 
 
 def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:

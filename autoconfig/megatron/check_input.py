@@ -16,18 +16,18 @@ from autoconfig.megatron.read import Overrides, read_arguments
 from autoconfig.megatron.shell.lexer import ArrayAssignment, Source, tokens_of
 from autoconfig.megatron.shell.script import Script, read_script
 from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value
-from autoconfig.planning.calibration_file import calibrated
 from autoconfig.planning.export_files import MADE_BY, MARK
 from autoconfig.planning.resolve import read_cluster
+from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.hardware.gpu_catalogue import gpu_ids
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.calibration import Calibration, shipped
+from autoconfig.time_model.calibration import shipped
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.price import Violation
 from autoconfig.training.question import Question, Request
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 MOST_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000
@@ -172,9 +172,8 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
 
 
 def _question(scenario: Scenario, assumed: tuple[str, ...], asked: Request) -> Question:
-    calibration = asked.own_calibration or shipped()
-    scenario = calibrated(scenario, calibration)
-    return Question(scenario=scenario, wish=Wish(), assumed=assumed, request=asked, calibration=calibration)
+    scenario = replace(scenario, calibration=asked.own_calibration or shipped())
+    return Question(scenario=scenario, constraints=Constraints(), assumed=assumed, request=asked)
 
 
 def _margin(request: CheckRequest) -> float:

@@ -78,7 +78,7 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     source = answer.source
     plan, scenario = target(answer)
     question = source.question
-    report = report_plan(scenario, plan, None, question.request.memory_margin, question.calibration)
+    report = report_plan(scenario, plan, None, question.request.memory_margin)
     if source.kind == "plan":
         return plan_text(scenario, plan, report)
     return edited_text(source, plan, report, request, scenario)

@@ -9,7 +9,6 @@ from autoconfig.megatron.write_run import overlap_arguments
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
-from autoconfig.time_model.calibration import Calibration
 from autoconfig.training.price import report_plan
 
 WORTH_NAMING = 0.0005
@@ -35,17 +34,17 @@ def with_overlaps(scenario: Scenario) -> Scenario:
     return replace(scenario, software=replace(scenario.software, time=replace(time, **on)))
 
 
-def missing_overlaps(scenario: Scenario, plan: TrainPlan, calibration: Calibration) -> tuple[MissingOverlap, ...]:
+def missing_overlaps(scenario: Scenario, plan: TrainPlan) -> tuple[MissingOverlap, ...]:
     """What is legal for a legal plan and left out, in Megatron's order, with what it saves."""
     wanted = with_overlaps(scenario)
     given = {argument.flag for argument in overlap_arguments(scenario, plan)}
     missing = [argument.flag for argument in overlap_arguments(wanted, plan) if argument.flag not in given]
-    found, before, now = [], report_plan(scenario, plan, None, 0.0, calibration).step_seconds if missing else 0.0, scenario
+    found, before, now = [], report_plan(scenario, plan).step_seconds if missing else 0.0, scenario
     for flag in missing:
         field = dict(OVERLAPS)[flag]
         time = replace(now.software.time, **{field: getattr(wanted.software.time, field)})
         now = replace(now, software=replace(now.software, time=time))
-        seconds = report_plan(now, plan, None, 0.0, calibration).step_seconds
+        seconds = report_plan(now, plan).step_seconds
         if before - seconds > WORTH_NAMING * before:
             found.append(MissingOverlap(flag=flag, saved_seconds=before - seconds))
         before = seconds

@@ -11,7 +11,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.rope import YARN_ORIGINAL
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.megatron_build import all_biases, not_buildable
-from autoconfig.time_model.job import Job
+from autoconfig.time_model.job import TrainingJob
 
 
 def model_arguments(scenario: Scenario) -> list[Argument]:
@@ -165,7 +165,7 @@ def _experts(out: Collector, scenario: Scenario) -> None:
             out.add("moe-shared-expert-gate")
     router_arguments(out, model)
     out.add("moe-grouped-gemm")
-    dispatcher = Job(model, scenario.cluster, numerics, scenario.software, scenario.workload).dispatcher
+    dispatcher = TrainingJob(scenario).dispatcher
     if dispatcher != "alltoall":
         out.add("moe-token-dispatcher-type", "flex", why="a token is sent once to a link domain")
         out.add("moe-flex-dispatcher-backend", dispatcher)

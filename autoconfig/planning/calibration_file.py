@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
+from autoconfig.specs.calibration import DOCUMENTED_DEFAULTS, Calibration
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.files import write_atomically
-from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration, parse, shipped, to_json
+from autoconfig.time_model.calibration import parse, shipped, to_json
 
 MAX_FILE_BYTES = 16 * 2**20
 NO_CALIBRATION = "none"
@@ -20,12 +19,6 @@ def named_calibration(name: str | None) -> Calibration:
     if name is None:
         return shipped()
     return DOCUMENTED_DEFAULTS if name == NO_CALIBRATION else read_calibration(Path(name))
-
-
-def calibrated(scenario: Scenario, calibration: Calibration) -> Scenario:
-    """The scenario with its software stack scaled by the calibration of its GPU."""
-    stack = calibration.apply(scenario.cluster.gpu, scenario.software, moe=scenario.model.is_moe)
-    return scenario if stack is scenario.software else replace(scenario, software=stack)
 
 
 def write_calibration(calibration: Calibration, target: Path) -> None:

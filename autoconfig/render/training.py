@@ -93,7 +93,7 @@ def show_question(console: Console, question: Question) -> None:
         f"{cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {numerics.precision}, sequence "
         f"{scenario.workload.seq_length:,}, global batch {scenario.workload.global_batch_size:,}; "
         f"software {scenario.software.name}; "
-        f"calibration {escape(question.calibration.version)}"
+        f"calibration {escape(question.scenario.calibration.version)}"
     )
     if question.assumed:
         console.print("[dim]Assumed: " + escape("; ".join(question.assumed)) + "[/dim]")

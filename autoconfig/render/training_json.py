@@ -100,7 +100,7 @@ def setting_json(question: Question) -> dict[str, Any]:
         "workload": asdict(scenario.workload),
         "numerics": {**asdict(scenario.numerics), "lora_target_modules": list(scenario.numerics.lora_target_modules)},
         "software": scenario.software.name,
-        "calibration": question.calibration.version,
+        "calibration": question.scenario.calibration.version,
         "assumed": list(question.assumed),
     }
 
@@ -186,7 +186,7 @@ def timeline_json(explanation: Explanation) -> dict[str, Any]:
         stages.append({"stage": stage, "chunks": chunks, "work": work})
     return {
         "schema_version": SCHEMA_VERSION,
-        "calibration": explanation.question.calibration.version,
+        "calibration": explanation.question.scenario.calibration.version,
         "short": str(included.plan),
         "num_microbatches": drawn.num_microbatches,
         "shown_microbatches": drawn.shown_microbatches,

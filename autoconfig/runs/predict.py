@@ -20,20 +20,17 @@ import numpy as np
 
 from autoconfig.memory_model.overhead import allocator_bytes, fit_probability
 from autoconfig.memory_model.predict import estimate_memory
-from autoconfig.planning.calibration_file import calibrated
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.cells import CellError, Row, cell, flag
 from autoconfig.runs.table import check_columns, check_rows, read_csv, unread_columns, with_short_names, write_csv
 from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
+from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import AutoconfigError, InputError
-from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.specs.units import GIB
-from autoconfig.time_model.calibration import Calibration, shipped
-from autoconfig.time_model.hardware.host import straggler_ratio
+from autoconfig.time_model.calibration import shipped
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.confidence import Confidence, confidence_of, least_confident
 from autoconfig.training.flops import flops_per_step
@@ -194,86 +191,69 @@ def _leave_interrupts_to_the_parent() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """One row as a question, with its calibrated scenario."""
+    """One row as a question."""
 
     number: int
     row: Row
     case: Case
-    scenario: Scenario
 
 
 def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
     groups: dict[Scenario, list[_Asked]] = {}
-    scaled: dict[tuple[SoftwareStack, GpuSpec, bool], SoftwareStack] = {}
     for number, row in enumerate(rows):
         row = {key: text for key, text in row.items() if not never_read(key)}
         try:
             if flag(row, "full_plan") is False:
                 raise InputError("the plan is not whole")
             case = read_case(row)
-            key = (case.scenario.software, case.scenario.cluster.gpu, case.scenario.model.is_moe)
-            if key not in scaled:
-                scaled[key] = calibrated(case.scenario, calibration).software
-            scenario = replace(case.scenario, software=scaled[key])
-            groups.setdefault(_alike(scenario), []).append(_Asked(number=number, row=row, case=case, scenario=scenario))
+            case = replace(case, scenario=replace(case.scenario, calibration=calibration))
+            groups.setdefault(_alike(case.scenario), []).append(_Asked(number=number, row=row, case=case))
         except CellError as error:
             yield number, Prediction(id=cell(row, "id"), note=f"not predicted: {error}")
         except AutoconfigError as error:
             yield number, _completed(row, str(error), calibration)
     for scenario, members in groups.items():
-        yield from _predict_group(scenario, members, calibration)
+        yield from _predict_group(scenario, members)
 
 
 def _alike(scenario: Scenario) -> Scenario:
-    """The same for questions that one call can price: the formulas see the batch through the plan's micro-batches only, and
-    the number of GPUs through the straggler factor only (`_price` puts it back)."""
+    """The same for questions that one call can price: GPUs and batch are columns of the layouts."""
     cluster = replace(scenario.cluster, num_gpus=scenario.cluster.gpus_per_node)
     return replace(scenario, cluster=cluster, workload=replace(scenario.workload, global_batch_size=1))
 
 
-def _predict_group(scenario: Scenario, members: Sequence[_Asked], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
+def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int, Prediction]]:
     """Rows of one model, software and kind of cluster, priced in one call; one by one where that fails."""
     try:
-        yield from list(_price(scenario, members, calibration))
+        yield from list(_price(scenario, members))
     except AutoconfigError as error:
         if len(members) > 1:
             for asked in members:
-                yield from _predict_group(scenario, [asked], calibration)
+                yield from _predict_group(scenario, [asked])
         else:
             yield members[0].number, Prediction(id=members[0].case.id, note=f"not predicted: {error}")
 
 
-def _price(scenario: Scenario, members: Sequence[_Asked], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
+def _price(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int, Prediction]]:
     plans = [asked.case.plan for asked in members]
+    batches = [asked.case.scenario.workload.global_batch_size for asked in members]
+    gpus = [asked.case.scenario.cluster.num_gpus for asked in members]
     recomputes = list(dict.fromkeys(plan.recompute for plan in plans))
-    batches = [asked.scenario.workload.global_batch_size for asked in members]
-    arguments = {
-        "model": scenario.model,
-        "cluster": scenario.cluster,
-        "numerics": scenario.numerics,
-        "stack": scenario.software,
-        "workload": scenario.workload,
-        "recomputes": recomputes,
-        "layouts": layouts_of(plans, scenario.model, batches),
-    }
-    memory = estimate_memory(**arguments)  # type: ignore[arg-type]
-    time = estimate_step_time(**arguments)  # type: ignore[arg-type]
-    growth = scenario.software.time.straggler_growth
-    broken = broken_rules(scenario, plans, [asked.scenario.cluster.num_gpus for asked in members], batches)
+    layouts = layouts_of(plans, scenario.model, batches, gpus)
+    memory = estimate_memory(scenario, layouts, recomputes)
+    time = estimate_step_time(scenario, layouts, recomputes)
+    broken = broken_rules(scenario, plans, gpus, batches)
     for index, asked in enumerate(members):
-        at = index, recomputes.index(asked.case.plan.recompute)
-        crowd = straggler_ratio(asked.scenario.cluster.num_gpus, growth) / straggler_ratio(scenario.cluster.num_gpus, growth)
-        step = float(time.step_seconds[at] * crowd)
-        likely = float(memory.fit_probability[at])
-        confidence = confidence_of(asked.scenario, step, likely, calibration, asked.case.plan.cp)
-        peak = peak_bytes(asked.scenario, asked.case.plan, asked.row, float(memory.peak_bytes[at]))
-        rules = [*asked.case.broken, *broken_as_published(scenario.model.num_layers, asked.case.plan, broken[index])]
+        own, plan = asked.case.scenario, asked.case.plan
+        at = index, recomputes.index(plan.recompute)
+        step = float(time.step_seconds[at])
+        confidence = confidence_of(own, step, float(memory.fit_probability[at]), plan.cp)
+        peak = peak_bytes(own, plan, asked.row, float(memory.peak_bytes[at]))
+        rules = [*asked.case.broken, *broken_as_published(scenario.model.num_layers, plan, broken[index])]
         if rules:
             confidence = least_confident(confidence, step)
-        note = _note(rules, asked.case.assumed)
-        fits = bool(memory.fits[at])
-        found = _prediction(asked.scenario, asked.case.plan, asked.row, step, confidence, peak, fits)
-        yield asked.number, replace(found, id=asked.case.id, note=note)
+        found = _prediction(own, plan, asked.row, step, confidence, peak, bool(memory.fits[at]))
+        yield asked.number, replace(found, id=asked.case.id, note=_note(rules, asked.case.assumed))
 
 
 def _note(rules: Sequence[str], assumed: Sequence[str]) -> str:
@@ -287,16 +267,7 @@ def peak_bytes(scenario: Scenario, plan: TrainPlan, row: Row, worst: float | Non
     stage's, where it is known already."""
     last = cell(row, "peak_rank").lower() == "last" and plan.pp > 1
     if worst is None or last:
-        found = estimate_memory(
-            model=scenario.model,
-            cluster=scenario.cluster,
-            numerics=scenario.numerics,
-            stack=scenario.software,
-            workload=scenario.workload,
-            layouts=layouts_of([plan], scenario.model, scenario.workload.global_batch_size),
-            recomputes=[plan.recompute],
-            detail=last,
-        )
+        found = estimate_memory(scenario, scenario.layouts([plan]), [plan.recompute], detail=last)
         worst = float(found.peak_bytes[0, 0]) if found.per_stage_bytes is None else float(found.per_stage_bytes[0, 0, -1])
     return worst + (float(allocator_bytes(worst)) if cell(row, "peak_kind").lower() == "reserved" else 0.0)
 
@@ -324,8 +295,8 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
     row_id = cell(row, "id")
     try:
         partial = read_partial(row)
-        scenario = calibrated(partial.scenario, calibration)
-        ranking = rank_plans(scenario, partial.wish)
+        scenario = replace(partial.scenario, calibration=calibration)
+        ranking = rank_plans(scenario, partial.constraints)
     except AutoconfigError as error:
         reasons = dict.fromkeys((reason, str(error)))
         return Prediction(id=row_id, note=f"not predicted: {'; '.join(reasons)}")
@@ -333,7 +304,7 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
         return Prediction(id=row_id, note=f"not predicted: {reason}; no legal completion fits")
     step, peak, limit = (float(column[0]) for column in (ranking.step_seconds, ranking.peak_bytes, ranking.limit_bytes))
     likely = float(fit_probability(peak, limit, scenario.cluster.memory_bytes))
-    confidence = confidence_of(scenario, step, likely, calibration, ranking.plan(0).cp)
+    confidence = confidence_of(scenario, step, likely, ranking.plan(0).cp)
     middle = float(np.median(ranking.step_seconds[ranking.best]))
     confidence = replace(
         confidence, step_seconds_p95=max(confidence.step_seconds_p95, middle), level="plan completed by search"

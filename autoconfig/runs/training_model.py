@@ -162,7 +162,7 @@ def _kernels(stack: SoftwareStack, attention: str, norm: str, loss: str) -> Soft
     memory, time = stack.memory, stack.time
     if attention in SOFTMAX_FACTOR:
         memory = replace(memory, attention_kernel="unfused")
-        time = replace(time, softmax_factor=SOFTMAX_FACTOR[attention])
+        time = replace(time, softmax_slowdown=SOFTMAX_FACTOR[attention])
     elif attention:
         memory = replace(memory, attention_kernel="flash")
         time = replace(time, attention_generation=FLASH_GENERATION.get(attention, time.attention_generation))

@@ -28,7 +28,7 @@ from autoconfig.specs.recompute import NONE, OP, Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.flops import CONVENTIONS
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
 _SELECTIVE = re.compile(r"selective\(\[?([a-z_ ]*)\]?\)")
@@ -51,11 +51,11 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class PartialCase:
-    """A run whose plan is not whole: what it says is a wish."""
+    """A run whose plan is not whole: what it says is a constraints."""
 
     id: str
     scenario: Scenario
-    wish: Wish
+    constraints: Constraints
     assumed: tuple[str, ...]
 
 
@@ -107,7 +107,7 @@ def read_partial(row: Row) -> PartialCase:
         stage, dist_opt = _sharding(row, stack, assumed)
         fixed["fsdp"] = frozenset({stage if stage > 1 else 0})
         fixed["dist_opt"] = frozenset({dist_opt})
-    return PartialCase(id=cell(row, "id"), scenario=scenario, wish=Wish(fixed=fixed), assumed=tuple(assumed))
+    return PartialCase(id=cell(row, "id"), scenario=scenario, constraints=Constraints(fixed=fixed), assumed=tuple(assumed))
 
 
 def measured_step_seconds(row: Row, scenario: Scenario) -> float | None:

@@ -130,12 +130,12 @@ class _Curve:
             return replace(empty, why_not=f"no whole nodes of {self.per_node} GPUs")
         question = understand(asked)
         self.question = self.question or question
-        ranking = rank_plans(question.scenario, question.wish, asked.memory_margin)
+        ranking = rank_plans(question.scenario, question.constraints, asked.memory_margin)
         if not len(ranking.best):
             return replace(empty, why_not=_why_not(ranking.funnel.legal))
         money = Money(tokens=asked.tokens, price_per_gpu_hour=asked.price)
         plan = ranking.plan(int(ranking.best[0]))
-        report = report_plan(question.scenario, plan, money, asked.memory_margin, question.calibration)
+        report = report_plan(question.scenario, plan, money, asked.memory_margin)
         self.fixed |= _taken(self.request.keep, self.fixed, report)
         empty = replace(empty, question=question)
         return _with_failures(empty, report, goodput_of(question.scenario, self.request.reliability), asked.price)

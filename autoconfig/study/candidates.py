@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from autoconfig.calibration.fit import shares_of
 from autoconfig.memory_model.predict import estimate_memory
-from autoconfig.specs.layouts import layouts_of
+from autoconfig.specs.calibration import NAMES
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.calibration import NAMES
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.rank import Ranking
 
@@ -106,17 +105,8 @@ def build(cases: Sequence[tuple[Scenario, TrainPlan]], variants: Sequence[str] =
         groups.setdefault((scenario, str(plan.recompute)), []).append(number)
     for (scenario, _), members in groups.items():
         plans = [cases[number][1] for number in members]
-        arguments = {
-            "model": scenario.model,
-            "cluster": scenario.cluster,
-            "numerics": scenario.numerics,
-            "stack": scenario.software,
-            "workload": scenario.workload,
-            "layouts": layouts_of(plans, scenario.model, scenario.workload.global_batch_size),
-            "recomputes": [plans[0].recompute],
-        }
-        time = estimate_step_time(**arguments, detail=True)  # type: ignore[arg-type]
-        memory = estimate_memory(**arguments)  # type: ignore[arg-type]
+        asked = scenario, scenario.layouts(plans), [plans[0].recompute]
+        time, memory = estimate_step_time(*asked, detail=True), estimate_memory(*asked)
         for row, number in enumerate(members):
             predicted[number] = time.step_seconds[row, 0]
             parts = {name: float(value[row, 0]) for name, value in time.parts.items()}

@@ -15,7 +15,7 @@ from autoconfig.specs.units import GIB
 from autoconfig.time_model.explain import OperatorRow, explain_operators
 from autoconfig.training.binding import Gain, memory_binds, what_binds
 from autoconfig.training.nearest import nearest_legal
-from autoconfig.training.price import Money, PlanReport, Violation, report_plan, violations
+from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
 from autoconfig.training.question import Question, Request, understand
 from autoconfig.training.rank import SAFE_FIT, Ranking, rank_plans
 from autoconfig.training.reasons import RESOLUTION, nothing_legal, reason_for, tie_groups
@@ -77,46 +77,42 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
     if request.gpus_at_most is not None:
         question, ranking, tried = _search_at_most(question, progress)
     else:
-        ranking = rank_plans(question.scenario, question.wish, request.memory_margin)
+        ranking = rank_plans(question.scenario, question.constraints, request.memory_margin)
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
     money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
     scenario = question.scenario
 
-    def report(position: int) -> PlanReport:
-        return report_plan(scenario, ranking.plan(position), money, request.memory_margin, question.calibration)
-
     order = [int(position) for position in _sorted(ranking, request.sort_by)[: request.top]]
     groups = tie_groups(ranking.step_seconds[ranking.best])
     layout_ids = ranking.space.layout_id[ranking.row]
     ranks = [int(np.flatnonzero(layout_ids[ranking.best] == layout_ids[p])[0]) for p in order]
-    reports = [report(position) for position in order]
-    first = report(int(ranking.best[0])) if len(ranking.best) else None
+    safe, pareto = _safe_position(ranking), pareto_positions(ranking)
+    shown = sorted({*order, *(() if safe is None else (safe,)), *pareto, *map(int, ranking.best[:1])})
+    reported = report_plans(scenario, [ranking.plan(position) for position in shown], money, request.memory_margin)
+    reports = dict(zip(shown, reported, strict=True))
+    first = reports[int(ranking.best[0])] if len(ranking.best) else None
     plans = tuple(
-        RankedPlan(rank=rank + 1, tie_group=int(groups[rank]), report=r, why=reason_for(r, first, ranking, position))
-        for position, rank, r in zip(order, ranks, reports, strict=True)
-    )
-    miss = None
-    if ranking.nearest_miss is not None:
-        near = ranking.nearest_miss
-        miss = report_plan(
-            scenario,
-            ranking.space.layouts.plan(near.row, ranking.options[near.option], scenario.model),
-            money,
-            request.memory_margin,
-            question.calibration,
+        RankedPlan(
+            rank=rank + 1,
+            tie_group=int(groups[rank]),
+            report=reports[position],
+            why=reason_for(reports[position], first, ranking, position),
         )
-    safe = _safe_position(ranking)
+        for position, rank in zip(order, ranks, strict=True)
+    )
+    closest = ranking.closest
+    miss = None if closest is None else report_plan(scenario, ranking.plan_of(closest), money, request.memory_margin)
     return SearchAnswer(
         question=question,
         ranking=ranking,
         plans=plans,
         ties=int((groups == 1).sum()),
-        safe=None if safe is None else report(safe),
+        safe=None if safe is None else reports[safe],
         nearest_miss=miss,
         remedies=tuple(remedies(question)) if miss is not None else (),
         gpus_tried=tried,
-        pareto=tuple(report(p) for p in pareto_positions(ranking)),
+        pareto=tuple(reports[p] for p in pareto),
         included=tuple(include(_read_plan(text, question), question, ranking, money) for text in request.include),
     )
 
@@ -149,9 +145,7 @@ def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) ->
     included = include(plan, question, None, Money(tokens=request.tokens, price_per_gpu_hour=request.price))
     if included.report is None:
         return Explanation(question=question, included=included, nearest_legal=nearest_legal(s, plan))
-    operators = explain_operators(
-        model=s.model, cluster=s.cluster, numerics=s.numerics, stack=s.software, workload=s.workload, plan=plan
-    )
+    operators = explain_operators(s, plan)
     gains = what_binds(s, plan, request.memory_margin) if binds else []
     note = memory_binds(included.report, gains) if binds else ""
     return Explanation(question=question, included=included, operators=tuple(operators), gains=tuple(gains), gains_note=note)
@@ -207,7 +201,7 @@ def include(
     broken = violations(scenario, plan) if broken is None else broken
     if broken:
         return IncludedPlan(plan=plan, legal=False, violations=tuple(broken))
-    report = report_plan(scenario, plan, money, question.request.memory_margin, question.calibration)
+    report = report_plan(scenario, plan, money, question.request.memory_margin)
     rank = percentile = ratio = None
     if ranking is not None and len(ranking.best) and report.fits:
         rank = _layout_rank(plan, report.step_seconds, ranking)
@@ -263,13 +257,13 @@ def _search_at_most(
         if progress is not None:
             progress(f"{gpus} GPUs")
         scenario = replace(question.scenario, cluster=replace(cluster, num_gpus=gpus))
-        ranking = rank_plans(scenario, question.wish, question.request.memory_margin)
+        ranking = rank_plans(scenario, question.constraints, question.request.memory_margin)
         step = float(ranking.step_seconds[0]) if len(ranking.best) else None
         tried[gpus] = step
         if step is not None:
             cheapest_gpu_seconds = min(cheapest_gpu_seconds, step * gpus)
         price = None if step is None else step * gpus if by_cost else step
-        better = price < least if price is not None else winner is not None and _misses_by_less(ranking, winner[1])
+        better = price < least if price is not None else winner is not None and _lacks_less(ranking, winner[1])
         if winner is None or better:
             winner = (replace(question, scenario=scenario), ranking)
             least = price if price is not None else least
@@ -297,9 +291,8 @@ def _rich_in_divisors(counts: list[int]) -> list[int]:
     return sorted((n for n in found if n), reverse=True)
 
 
-def _misses_by_less(ranking: Ranking, other: Ranking) -> bool:
+def _lacks_less(ranking: Ranking, other: Ranking) -> bool:
     """Neither fits: this one comes nearer to fitting."""
-    if len(other.best) or ranking.nearest_miss is None:
+    if len(other.best) or ranking.closest is None:
         return False
-    miss, before = ranking.nearest_miss, other.nearest_miss
-    return before is None or miss.peak_bytes - miss.limit_bytes < before.peak_bytes - before.limit_bytes
+    return other.closest is None or ranking.closest.excess_bytes < other.closest.excess_bytes

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -18,7 +17,7 @@ from autoconfig.specs.units import GIB
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.price import PlanReport
 from autoconfig.training.rank import Ranking, rank_plans
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 MORE = 1.1
 """Links, network and compute are raised by 10 %."""
@@ -70,10 +69,10 @@ CHANGES: tuple[tuple[str, Callable[[Scenario], Scenario]], ...] = (
 
 def what_binds(scenario: Scenario, plan: TrainPlan, margin: float = 0.0) -> list[Gain]:
     """The gains of all CHANGES for a legal plan. Empty where nothing fits today."""
-    wish = Wish()
+    constraints = Constraints()
     if scenario.model.is_moe:
-        wish = Wish(fixed={key: frozenset({getattr(plan, key)}) for key in ("cp", "ep", "etp")})
-    today = rank_plans(scenario, wish, margin)
+        constraints = Constraints(fixed={key: frozenset({getattr(plan, key)}) for key in ("cp", "ep", "etp")})
+    today = rank_plans(scenario, constraints, margin)
     if not len(today.best):
         return []
     mine = _tokens_per_second(scenario, plan)
@@ -84,7 +83,7 @@ def what_binds(scenario: Scenario, plan: TrainPlan, margin: float = 0.0) -> list
             same: float | None = _tokens_per_second(changed, plan) / mine
         except InputError:
             same = None
-        ranking = rank_plans(changed, wish, margin)
+        ranking = rank_plans(changed, constraints, margin)
         gains.append(
             Gain(
                 change=name,
@@ -115,14 +114,5 @@ def _ratio(changed: Ranking, today: Ranking) -> float | None:
 
 
 def _tokens_per_second(scenario: Scenario, plan: TrainPlan) -> float:
-    layouts = layouts_of([plan], scenario.model, scenario.workload.global_batch_size)
-    estimate = estimate_step_time(
-        model=scenario.model,
-        cluster=scenario.cluster,
-        numerics=scenario.numerics,
-        stack=scenario.software,
-        workload=scenario.workload,
-        layouts=layouts,
-        recomputes=[plan.recompute],
-    )
+    estimate = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute])
     return scenario.workload.tokens_per_step / float(estimate.step_seconds[0, 0])

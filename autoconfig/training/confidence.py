@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
+from autoconfig.specs.calibration import POOL, OwnRuns
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.calibration import POOL, Calibration, OwnRuns
+from autoconfig.time_model.calibration import entry_for
 
 CALIBRATED = "calibrated generation"
 RELATED = "related generation"
@@ -73,11 +74,11 @@ class Confidence:
     level: str
 
 
-def confidence_class(scenario: Scenario, calibration: Calibration, cp: int = 1) -> str:
-    """Which of CLASSES a question belongs to under a calibration; `cp` is the plan's context parallelism."""
+def confidence_class(scenario: Scenario, cp: int = 1) -> str:
+    """Which of CLASSES a question belongs to; `cp` is the plan's context parallelism."""
     if scenario.model.is_moe:
         return MOE
-    entry = calibration.entry_for(scenario.cluster.gpu, scenario.software.generation)
+    entry = entry_for(scenario, moe=False)
     if entry is None or not entry.sources:
         return UNCALIBRATED
     if total_parameters(scenario.model) < SMALL_PARAMETERS:
@@ -124,28 +125,26 @@ def narrowed(band: Band, own: OwnRuns) -> Band:
     return replace(band, p5=math.exp(low * factor), p95=math.exp(high * factor))
 
 
-def own_runs(scenario: Scenario, calibration: Calibration) -> OwnRuns | None:
+def own_runs(scenario: Scenario) -> OwnRuns | None:
     """The user's runs of this very GPU architecture, software generation and kind of model; None where there are none."""
-    entry = calibration.entry_for(scenario.cluster.gpu, scenario.software.generation, moe=scenario.model.is_moe)
+    entry = entry_for(scenario, moe=scenario.model.is_moe)
     if entry is None or (entry.generation, entry.kind == "moe") != (scenario.software.generation, scenario.model.is_moe):
         return None
     return entry.own
 
 
-def confidence_of(
-    scenario: Scenario, step_seconds: float, fit_probability: float, calibration: Calibration, cp: int = 1
-) -> Confidence:
-    """Band of one prediction made under a calibration, for a plan with this context parallelism."""
-    level = confidence_class(scenario, calibration, cp)
+def confidence_of(scenario: Scenario, step_seconds: float, fit_probability: float, cp: int = 1) -> Confidence:
+    """Band of one prediction, for a plan with this context parallelism."""
+    level = confidence_class(scenario, cp)
     band = band_of(level, shipped_bands())
-    own = own_runs(scenario, calibration)
+    own = own_runs(scenario)
     if own is not None:
         band = narrowed(band, own)
     return Confidence(
         step_seconds_p5=step_seconds * band.p5,
         step_seconds_p95=step_seconds * band.p95,
         fit_probability=fit_probability,
-        calibrated_on=_evidence(scenario, calibration),
+        calibrated_on=_evidence(scenario),
         level=level,
     )
 
@@ -162,10 +161,10 @@ def least_confident(confidence: Confidence, step_seconds: float) -> Confidence:
     )
 
 
-def _evidence(scenario: Scenario, calibration: Calibration) -> str:
+def _evidence(scenario: Scenario) -> str:
     """The runs behind the constants, and which constants the runs do not determine."""
-    start = f"calibration {calibration.version}, software {scenario.software.name}: "
-    entry = calibration.entry_for(scenario.cluster.gpu, scenario.software.generation, moe=scenario.model.is_moe)
+    start = f"calibration {scenario.calibration.version}, software {scenario.software.name}: "
+    entry = entry_for(scenario, moe=scenario.model.is_moe)
     if entry is None or not entry.sources:
         return start + f"no measured runs on {scenario.cluster.gpu.architecture}, documented defaults"
     sources = len(entry.sources)

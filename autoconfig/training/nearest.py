@@ -16,7 +16,7 @@ from autoconfig.specs.units import divisors
 from autoconfig.training.price import violations
 from autoconfig.training.recompute_options import recompute_options
 from autoconfig.training.rules import recompute_rule
-from autoconfig.training.space import Wish, axes, enumerate_space
+from autoconfig.training.space import Constraints, axes, enumerate_space
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
 CANDIDATES = 300
@@ -110,9 +110,9 @@ def _recomputes(scenario: Scenario, plan: TrainPlan) -> list[Recompute]:
 def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool) -> TrainPlan | None:
     """The nearest of the whole legal space: kept sharding first, then any."""
     kept = {"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
-    for wish in (Wish(fixed=kept), Wish()):
+    for constraints in (Constraints(fixed=kept), Constraints()):
         try:
-            space = enumerate_space(scenario, wish)
+            space = enumerate_space(scenario, constraints)
         except InputError:  # too many layouts to hold
             continue
         if not space.legal:
@@ -131,7 +131,7 @@ def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool) -> TrainPl
             changed += np.where(even | (layouts.pp == 1), 0, len(DEGREES))
         changed += even != (plan.first is None and plan.last is None)
         order = np.lexsort((far, changed))[:CANDIDATES]
-        options = [*_recomputes(scenario, plan), *recompute_options(scenario, Wish(), 1)]
+        options = [*_recomputes(scenario, plan), *recompute_options(scenario, Constraints(), 1)]
         for row in order:
             for option in options:
                 found = layouts.plan(int(row), option, scenario.model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,9 +33,10 @@ def broken_rules(
             broken.append(_broken_split(scenario, plan))
     columns = {key: np.array([getattr(plan, key) for plan in plans]) for key in _KEYS}
     columns["first"], columns["last"] = (np.array([stages[end] if stages else 1 for stages in layers]) for end in (0, -1))
-    seen = _seen_by_rules(scenario, counts, list(batches) or [scenario.workload.global_batch_size] * len(plans))
+    columns["num_gpus"] = np.array(counts)
+    columns["global_batch_size"] = np.array(list(batches) or [scenario.workload.global_batch_size] * len(plans))
     for rule in RULES:
-        legal = rule.legal(seen, columns)
+        legal = rule.legal(scenario, columns)
         if legal.all():
             continue
         for number in np.flatnonzero(~np.broadcast_to(legal, len(plans))):
@@ -50,16 +50,6 @@ def broken_rules(
             if plan.recompute.num_layers > most:
                 broken.append("NV111")
     return [list(dict.fromkeys(broken)) for broken in found]
-
-
-def _seen_by_rules(scenario: Scenario, gpus: Sequence[int], batches: Sequence[int]) -> Scenario:
-    """The scenario with a column of GPUs and of batches where it has one number: rules compare them with columns of plans."""
-    cluster, workload, whole = copy.copy(scenario.cluster), copy.copy(scenario.workload), copy.copy(scenario)
-    object.__setattr__(cluster, "num_gpus", np.array(gpus))
-    object.__setattr__(workload, "global_batch_size", np.array(batches))
-    object.__setattr__(whole, "cluster", cluster)
-    object.__setattr__(whole, "workload", workload)
-    return whole
 
 
 def _broken_split(scenario: Scenario, plan: TrainPlan) -> str:

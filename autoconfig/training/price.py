@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoconfig.memory_model import overhead
-from autoconfig.memory_model.predict import MOMENTS, estimate_memory
-from autoconfig.specs.layouts import layouts_of
+from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import SECONDS_PER_DAY
-from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
-from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 from autoconfig.training.confidence import Confidence, confidence_of
 from autoconfig.training.flops import flops_per_step
 from autoconfig.training.plan_rules import broken_rules
@@ -83,42 +82,37 @@ def violations(scenario: Scenario, plan: TrainPlan) -> list[Violation]:
     return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in broken_rules(scenario, [plan])[0]]
 
 
-def report_plan(
-    scenario: Scenario,
-    plan: TrainPlan,
-    money: Money | None = None,
-    margin: float = 0.0,
-    calibration: Calibration = DOCUMENTED_DEFAULTS,
-) -> PlanReport:
-    """Predict one legal plan in full; `calibration` is the one that `scenario` carries.
+PLANS_AT_ONCE = 64
+"""Plans reported in one batch: bounds the memory of their parts."""
 
-    Raises PlanError when its stages or micro-batches are not whole numbers.
-    """
-    money = money or Money()
-    layouts = layouts_of([plan], scenario.model, scenario.workload.global_batch_size)
-    arguments = {
-        "model": scenario.model,
-        "cluster": scenario.cluster,
-        "numerics": scenario.numerics,
-        "stack": scenario.software,
-        "workload": scenario.workload,
-        "layouts": layouts,
-        "recomputes": [plan.recompute],
-        "detail": True,
-    }
-    memory = estimate_memory(**arguments, margin=margin)  # type: ignore[arg-type]
-    time = estimate_step_time(**arguments)  # type: ignore[arg-type]
-    assert memory.per_stage_bytes is not None and memory.moment is not None
-    stages = tuple(
-        StageMemory(
-            stage=r,
-            peak_bytes=float(memory.per_stage_bytes[0, 0, r]),
-            moment=MOMENTS[int(memory.moment[0, 0, r])],
-            parts={name: float(value[0, 0, r]) for name, value in memory.parts.items() if value[0, 0, r] != 0},
-        )
-        for r in range(plan.pp)
-    )
-    step = float(time.step_seconds[0, 0])
+
+def report_plan(scenario: Scenario, plan: TrainPlan, money: Money | None = None, margin: float = 0.0) -> PlanReport:
+    """Predict one legal plan in full. Raises PlanError when its stages or micro-batches are not whole numbers."""
+    return report_plans(scenario, [plan], money, margin)[0]
+
+
+def report_plans(
+    scenario: Scenario, plans: Sequence[TrainPlan], money: Money | None = None, margin: float = 0.0
+) -> list[PlanReport]:
+    """Predict legal plans in full, together."""
+    found: list[PlanReport] = []
+    for start in range(0, len(plans), PLANS_AT_ONCE):
+        part = plans[start : start + PLANS_AT_ONCE]
+        recomputes = list(dict.fromkeys(plan.recompute for plan in part))
+        layouts = scenario.layouts(part)
+        memory = estimate_memory(scenario, layouts, recomputes, margin=margin, detail=True)
+        time = estimate_step_time(scenario, layouts, recomputes, detail=True)
+        for row, plan in enumerate(part):
+            at = row, recomputes.index(plan.recompute)
+            found.append(_report(scenario, plan, at, memory, time, money or Money()))
+    return found
+
+
+def _report(
+    scenario: Scenario, plan: TrainPlan, at: tuple[int, int], memory: MemoryEstimate, time: TimeEstimate, money: Money
+) -> PlanReport:
+    """The report of the plan that the estimates hold at (row, recompute option)."""
+    step = float(time.step_seconds[at])
     gpus, workload = scenario.cluster.num_gpus, scenario.workload
     tokens_rate = workload.tokens_per_step / step
     flops_rate = flops_per_step(scenario, FLOPS_CONVENTION) / step / gpus
@@ -127,14 +121,25 @@ def report_plan(
     return PlanReport(
         plan=plan,
         step_seconds=step,
-        time_parts={name: float(value[0, 0]) for name, value in time.parts.items()},
-        stages=stages,
-        limit_bytes=float(memory.limit_bytes[0]),
+        time_parts={name: float(value[at]) for name, value in time.parts.items()},
+        stages=tuple(_stage(memory, at, stage) for stage in range(plan.pp)),
+        limit_bytes=float(memory.limit_bytes[at[0]]),
         tokens_per_second_per_gpu=tokens_rate / gpus,
         nccl_bytes=float(overhead.nccl_bytes(plan.tp, plan.pp, plan.cp, plan.ep, plan.dp)),
         model_flops_per_second_per_gpu=flops_rate,
         mfu=flops_rate / scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision),
         days_to_train=days,
         cost=cost,
-        confidence=confidence_of(scenario, step, float(memory.fit_probability[0, 0]), calibration, plan.cp),
+        confidence=confidence_of(scenario, step, float(memory.fit_probability[at]), plan.cp),
+    )
+
+
+def _stage(memory: MemoryEstimate, at: tuple[int, int], stage: int) -> StageMemory:
+    assert memory.per_stage_bytes is not None and memory.moment is not None
+    place = (*at, stage)
+    return StageMemory(
+        stage=stage,
+        peak_bytes=float(memory.per_stage_bytes[place]),
+        moment=MOMENTS[int(memory.moment[place])],
+        parts={name: float(value[place]) for name, value in memory.parts.items() if value[place] != 0},
     )

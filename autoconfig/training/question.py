@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.planning.calibration_file import NO_CALIBRATION, calibrated, named_calibration
+from autoconfig.planning.calibration_file import NO_CALIBRATION, named_calibration
 from autoconfig.planning.resolve import check_runs, read_cluster, read_model, read_stack
+from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
@@ -20,9 +21,8 @@ from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
-from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, Calibration
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
@@ -77,11 +77,9 @@ class Question:
     """A Request that could be understood."""
 
     scenario: Scenario
-    wish: Wish
+    constraints: Constraints
     assumed: tuple[str, ...]
     request: Request
-    calibration: Calibration = DOCUMENTED_DEFAULTS
-    """The one that the scenario carries."""
 
 
 def understand(request: Request) -> Question:
@@ -101,19 +99,24 @@ def understand(request: Request) -> Question:
         model = model.replace(max_position_embeddings=workload.seq_length)
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
     check_runs(cluster.gpu, numerics, stack)
-    calibration = _calibration(request)
-    scenario = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
-    scenario = calibrated(scenario, calibration)
-    wish = Wish(
+    scenario = Scenario(
+        model=model,
+        cluster=cluster,
+        numerics=numerics,
+        software=stack,
+        workload=workload,
+        calibration=_calibration(request),
+    )
+    constraints = Constraints(
         fixed=_sets(request.fix, "--fix", workload),
         at_most=_caps(request.max),
         excluded=_sets(request.exclude, "--exclude", workload),
     )
-    _check_wish(scenario, wish)
+    _check_wish(scenario, constraints)
     for text in request.include:
         with _named(f"--include {text}"):
             parse_plan(text, cluster.num_gpus)
-    return Question(scenario=scenario, wish=wish, assumed=tuple(assumed), request=request, calibration=calibration)
+    return Question(scenario=scenario, constraints=constraints, assumed=tuple(assumed), request=request)
 
 
 def _calibration(request: Request) -> Calibration:
@@ -124,12 +127,12 @@ def _calibration(request: Request) -> Calibration:
     return named_calibration(request.calibration)
 
 
-def _check_wish(scenario: Scenario, wish: Wish) -> None:
+def _check_wish(scenario: Scenario, constraints: Constraints) -> None:
     """Wishes that no layout can meet: a value both fixed and excluded, a recomputation that model or precision rules out."""
-    for key, values in wish.fixed.items():
-        if values <= wish.excluded.get(key, frozenset()):
+    for key, values in constraints.fixed.items():
+        if values <= constraints.excluded.get(key, frozenset()):
             raise InputError(f"--fix and --exclude together leave no value of {key}; drop one of them")
-    fixed = wish.fixed.get("recompute", frozenset())
+    fixed = constraints.fixed.get("recompute", frozenset())
     broken = [recompute_rule(scenario, option) for option in fixed]
     if fixed and all(broken):
         rule, names = broken[0] or "", " or ".join(sorted(map(str, fixed)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from autoconfig.specs.recompute import Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 from autoconfig.training.recompute_options import legal_mask, recompute_options
-from autoconfig.training.space import Space, Wish, enumerate_space
+from autoconfig.training.space import Constraints, Space, enumerate_space
 
 ROWS_PER_BLOCK = 8_192
 """Layouts priced at once; bounds memory, not results."""
@@ -59,13 +59,13 @@ class Funnel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearestMiss:
-    """The plan that comes closest to fitting."""
+class ClosestInfeasible:
+    """The legal plan that comes closest to fitting."""
 
     row: int
     option: int
-    peak_bytes: float
-    limit_bytes: float
+    excess_bytes: float
+    """Peak above the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +85,18 @@ class Ranking:
     best: Ints
     """Positions of the best plan of each layout, fastest first: the layouts' ranking."""
     funnel: Funnel
-    nearest_miss: NearestMiss | None
+    closest: ClosestInfeasible | None
+    """Where nothing fits."""
     level: str
     """Whether the time model's constants for this GPU were measured on it (`calibrated`) or inherited (`default`)."""
 
     def plan(self, position: int) -> TrainPlan:
         """The plan at a position of the columns."""
         return self.space.layouts.plan(int(self.row[position]), self.options[int(self.option[position])], self.scenario.model)
+
+    def plan_of(self, closest: ClosestInfeasible) -> TrainPlan:
+        """The plan that comes closest to fitting."""
+        return self.space.layouts.plan(closest.row, self.options[closest.option], self.scenario.model)
 
     def fit_chances(self) -> Floats:
         """Chance to fit of every plan."""
@@ -108,17 +113,17 @@ class _Block:
     level: str
 
 
-def rank_plans(scenario: Scenario, wish: Wish | None = None, margin: float = 0.0) -> Ranking:
-    """The whole ranking for one question. An empty ranking carries the nearest miss."""
-    wish, clock = wish or Wish(), _Clock()
+def rank_plans(scenario: Scenario, constraints: Constraints | None = None, margin: float = 0.0) -> Ranking:
+    """The whole ranking for one question. An empty ranking carries the plan closest to fitting."""
+    constraints, clock = constraints or Constraints(), _Clock()
     with clock.phase("enumeration"):
-        space = enumerate_space(scenario, wish)
+        space = enumerate_space(scenario, constraints)
         layouts = space.layouts
         largest = int(_largest_stage(scenario, layouts).max(initial=1))
-        options = recompute_options(scenario, wish, largest)
+        options = recompute_options(scenario, constraints, largest)
     blocks = _price_all(scenario, layouts, options, margin, clock)
-    miss = None if blocks else _nearest_miss(scenario, layouts, options, margin)
-    return _rank(scenario, space, options, blocks, miss, clock)
+    closest = None if blocks else _closest(scenario, layouts, options, margin)
+    return _rank(scenario, space, options, blocks, closest, clock)
 
 
 def _price_all(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float, clock: _Clock) -> list[_Block]:
@@ -142,60 +147,31 @@ def _price_block(
     """The plans of one block that are legal and fit, priced; None where there is none."""
     with clock.phase("memory"):
         legal = legal_mask(options, part, scenario)
-        memory = _memory(scenario, part, options, margin, skip_hopeless=True)
+        memory = estimate_memory(scenario, part, options, margin=margin, skip_hopeless=True)
         fits = legal & memory.fits
         rows = np.flatnonzero(fits.any(axis=1))
     if not len(rows):
         return None
     with clock.phase("time"):
-        estimate = _time(scenario, part.take(rows), options)
+        estimate = estimate_step_time(scenario, part.take(rows), options)
         return _collect(rows, fits[rows], estimate, memory, start)
-
-
-def _memory(
-    scenario: Scenario, layouts: Layouts, options: Sequence[Recompute], margin: float, *, skip_hopeless: bool
-) -> MemoryEstimate:
-    return estimate_memory(
-        model=scenario.model,
-        cluster=scenario.cluster,
-        numerics=scenario.numerics,
-        stack=scenario.software,
-        workload=scenario.workload,
-        layouts=layouts,
-        recomputes=options,
-        margin=margin,
-        skip_hopeless=skip_hopeless,
-    )
-
-
-def _time(scenario: Scenario, layouts: Layouts, options: Sequence[Recompute]) -> TimeEstimate:
-    return estimate_step_time(
-        model=scenario.model,
-        cluster=scenario.cluster,
-        numerics=scenario.numerics,
-        stack=scenario.software,
-        workload=scenario.workload,
-        layouts=layouts,
-        recomputes=options,
-    )
 
 
 def _largest_stage(scenario: Scenario, layouts: Layouts) -> Ints:
     return np.maximum(np.maximum(layouts.first, layouts.last), middle_layers(scenario.model, layouts))
 
 
-def _nearest_miss(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float) -> NearestMiss | None:
+def _closest(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float) -> ClosestInfeasible | None:
     """The legal plan with the smallest excess over its limit; None where nothing is legal."""
-    miss: NearestMiss | None = None
+    closest: ClosestInfeasible | None = None
     for start in range(0, len(layouts), ROWS_PER_BLOCK):
         part = layouts.take(slice(start, start + ROWS_PER_BLOCK))
-        memory = _memory(scenario, part, options, margin, skip_hopeless=False)
+        memory = estimate_memory(scenario, part, options, margin=margin)
         excess = np.where(legal_mask(options, part, scenario), memory.peak_bytes - memory.limit_bytes[:, None], np.inf)
         row, option = divmod(int(np.argmin(excess)), excess.shape[1])
-        if np.isfinite(excess[row, option]) and (miss is None or excess[row, option] < miss.peak_bytes - miss.limit_bytes):
-            peak, limit = float(memory.peak_bytes[row, option]), float(memory.limit_bytes[row])
-            miss = NearestMiss(row=start + row, option=option, peak_bytes=peak, limit_bytes=limit)
-    return miss
+        if excess[row, option] < (np.inf if closest is None else closest.excess_bytes):
+            closest = ClosestInfeasible(row=start + row, option=option, excess_bytes=float(excess[row, option]))
+    return closest
 
 
 def _collect(rows: Ints, fits: npt.NDArray[np.bool_], estimate: TimeEstimate, memory: MemoryEstimate, start: int) -> _Block:
@@ -216,7 +192,7 @@ def _rank(
     space: Space,
     options: list[Recompute],
     blocks: list[_Block],
-    miss: NearestMiss | None,
+    closest: ClosestInfeasible | None,
     clock: _Clock,
 ) -> Ranking:
     def column(name: str, kind: type) -> npt.NDArray[Any]:
@@ -254,7 +230,7 @@ def _rank(
         best=best,
         funnel=funnel,
         level=blocks[0].level if blocks else "default",
-        nearest_miss=miss,
+        closest=closest,
     )
 
 

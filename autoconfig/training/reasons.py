@@ -14,7 +14,7 @@ from autoconfig.training.price import PlanReport
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Ranking
 from autoconfig.training.rules import RULE_TEXT
-from autoconfig.training.space import Space, Wish, axes, enumerate_space
+from autoconfig.training.space import Constraints, Space, axes, enumerate_space
 
 RESOLUTION = 0.06
 """Plans closer than this in predicted step time are a tie: the spread within groups of measured runs that differ only in
@@ -77,11 +77,11 @@ def _signed(seconds: float) -> str:
 
 def nothing_legal(question: Question, space: Space) -> InputError:
     """The error for an empty space: what stopped the most layouts, and what to change."""
-    scenario, wish = question.scenario, question.wish
+    scenario, constraints = question.scenario, question.constraints
     asked = f"{scenario.model.name} on {scenario.cluster.num_gpus} GPUs with global batch {scenario.workload.global_batch_size}"
-    if wish != Wish() and _legal(scenario):
+    if constraints != Constraints() and _legal(scenario):
         values = axes(scenario)
-        for key, fixed in wish.fixed.items():
+        for key, fixed in constraints.fixed.items():
             if key in values and not fixed & set(values[key]):
                 allowed = ", ".join(str(int(v)) for v in values[key][:SHOWN_VALUES])
                 more = ", ..." if len(values[key]) > SHOWN_VALUES else ""

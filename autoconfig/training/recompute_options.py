@@ -11,21 +11,21 @@ from autoconfig.specs.layouts import Layouts, middle_layers
 from autoconfig.specs.recompute import MODULES, NONE, Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.rules import recompute_fits_layers, recompute_rule
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 MODULES_TOGETHER = 2
 """Selective options name up to this many modules, besides all output-discarding ones together."""
 OUTPUT_DISCARDING = ("layernorm", "mla_up_proj", "moe_act")
 
 
-def recompute_options(scenario: Scenario, wish: Wish, max_layers: int) -> list[Recompute]:
+def recompute_options(scenario: Scenario, constraints: Constraints, max_layers: int) -> list[Recompute]:
     """none; selective by one or two modules and by all output-discarding ones; full uniform and block by layer count.
 
     `max_layers` is the largest number of layers on one stage. Counts run 1, 2, 3, 4, then in steps of about a quarter.
     """
-    excluded = wish.excluded.get("recompute", frozenset())
-    if "recompute" in wish.fixed:
-        return [o for o in sorted(wish.fixed["recompute"] - excluded, key=str) if recompute_rule(scenario, o) is None]
+    excluded = constraints.excluded.get("recompute", frozenset())
+    if "recompute" in constraints.fixed:
+        return [o for o in sorted(constraints.fixed["recompute"] - excluded, key=str) if recompute_rule(scenario, o) is None]
     options = [NONE]
     modules = [m for m in MODULES if recompute_rule(scenario, Recompute("selective", (m,))) is None]
     for size in range(1, MODULES_TOGETHER + 1):

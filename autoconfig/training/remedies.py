@@ -14,7 +14,7 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Ranking, rank_plans
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 GROWTH = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 """Cluster sizes tried, in multiples of the one asked for."""
@@ -43,14 +43,14 @@ def remedies(question: Question) -> list[Remedy]:
     """Changes that make it fit, and savings that alone do not; options that were given already are not repeated."""
     found: list[Remedy] = []
     savings = list(_savings(question))
-    for change, scenario, wish in savings:
-        found += _tried(change, scenario, wish, question)
+    for change, scenario, constraints in savings:
+        found += _tried(change, scenario, constraints, question)
     if len(savings) > 1:
-        everything, wish = question.scenario, question.wish
+        everything, constraints = question.scenario, question.constraints
         for _, scenario, changed in savings:
             everything = replace(everything, numerics=_merged(everything, scenario, question.scenario))
-            wish = changed if changed is not question.wish else wish
-        found += _tried("all of these together", everything, wish, question)
+            constraints = changed if changed is not question.constraints else constraints
+        found += _tried("all of these together", everything, constraints, question)
     found += _larger_gpus(question)
     found += _more_gpus(question)
     return found
@@ -61,21 +61,21 @@ def _merged(so_far: Scenario, changed: Scenario, original: Scenario) -> Numerics
     return replace(so_far.numerics, **{key: after[key] for key in before if after[key] != before[key]})
 
 
-def _savings(question: Question) -> Iterator[tuple[str, Scenario, Wish]]:
-    """(words, scenario, wish) of every saving that is not in use yet."""
+def _savings(question: Question) -> Iterator[tuple[str, Scenario, Constraints]]:
+    """(words, scenario, constraints) of every saving that is not in use yet."""
     scenario, numerics = question.scenario, question.scenario.numerics
     if numerics.peft != "none":
         return
-    fixed = question.wish.fixed
+    fixed = question.constraints.fixed
     if "offload" not in fixed and fixed.get("dist_opt", {True}) != {False}:
-        wish = replace(question.wish, fixed={**fixed, "offload": frozenset({1.0})})
-        yield "optimizer state on the CPU (--fix offload=1)", scenario, wish
+        constraints = replace(question.constraints, fixed={**fixed, "offload": frozenset({1.0})})
+        yield "optimizer state on the CPU (--fix offload=1)", scenario, constraints
     if numerics.grad_reduce_dtype == "fp32":
         half = replace(scenario, numerics=replace(numerics, grad_reduce_dtype="bf16"))
-        yield "gradients in bf16 (--grad-reduce-dtype bf16)", half, question.wish
+        yield "gradients in bf16 (--grad-reduce-dtype bf16)", half, question.constraints
     if numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32":
         half = replace(scenario, numerics=replace(numerics, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"))
-        yield "optimizer moments in bf16 (--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16)", half, question.wish
+        yield "optimizer moments in bf16 (--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16)", half, question.constraints
 
 
 def _larger_gpus(question: Question) -> list[Remedy]:
@@ -92,7 +92,9 @@ def _larger_gpus(question: Question) -> list[Remedy]:
             changed = replace(scenario, cluster=cluster_of(gpu, scenario.cluster.num_gpus))
         except InputError:
             continue
-        tried = _tried(f"{scenario.cluster.num_gpus} x {gpu.id} instead (--gpu {gpu.id})", changed, question.wish, question)
+        tried = _tried(
+            f"{scenario.cluster.num_gpus} x {gpu.id} instead (--gpu {gpu.id})", changed, question.constraints, question
+        )
         if tried and tried[0].fits:
             return tried
     return []
@@ -108,22 +110,21 @@ def _more_gpus(question: Question) -> list[Remedy]:
             changed = replace(scenario, cluster=replace(scenario.cluster, num_gpus=count))
         except InputError:
             return []
-        tried = _tried(f"{count} GPUs of the same kind (--gpus {count})", changed, question.wish, question)
+        tried = _tried(f"{count} GPUs of the same kind (--gpus {count})", changed, question.constraints, question)
         if tried and tried[0].fits:
             return tried
     return []
 
 
-def _tried(change: str, scenario: Scenario, wish: Wish, question: Question) -> list[Remedy]:
+def _tried(change: str, scenario: Scenario, constraints: Constraints, question: Question) -> list[Remedy]:
     """The change with its outcome; nothing where it leaves no legal plan."""
-    ranking: Ranking = rank_plans(scenario, wish, question.request.memory_margin)
+    ranking: Ranking = rank_plans(scenario, constraints, question.request.memory_margin)
     if len(ranking.best):
         return [
             Remedy(
                 change=change, fits=True, plan=ranking.plan(int(ranking.best[0])), step_seconds=float(ranking.step_seconds[0])
             )
         ]
-    miss = ranking.nearest_miss
-    if miss is None:
+    if ranking.closest is None:
         return []
-    return [Remedy(change=change, fits=False, still_short_gib=(miss.peak_bytes - miss.limit_bytes) / GIB)]
+    return [Remedy(change=change, fits=False, still_short_gib=ranking.closest.excess_bytes / GIB)]

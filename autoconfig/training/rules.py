@@ -2,7 +2,8 @@
 
 Ids are those of `autoconfig/data/megatron_constraints.csv`, which says where megatron-core or Megatron-LM enforces each;
 ids starting with AC are ours, with their reason here. A rule is a function of (Scenario, columns) that is True where the plan
-is legal; `needs` lists the columns it reads, so that the space can apply it as soon as these exist.
+is legal; the columns `num_gpus` and `global_batch_size` are always there, `needs` lists the others that it reads, so that the
+space can apply it as soon as these exist.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _rule(rule_id: str, needs: str, enforced_in: str, reason: str = "") -> Calla
 @_rule("NV001", "tp pp cp", "arguments")
 def world_size(s: Scenario, c: Columns) -> Mask:
     """tp x pp x cp must divide the number of GPUs."""
-    return s.cluster.num_gpus % (c["tp"] * c["pp"] * c["cp"]) == 0
+    return c["num_gpus"] % (c["tp"] * c["pp"] * c["cp"]) == 0
 
 
 @_rule("NV013", "tp", "config")
@@ -164,7 +165,7 @@ def expert_tensor_parallel(s: Scenario, c: Columns) -> Mask:
 @_rule("NV002", "etp ep pp", "groups")
 def expert_world_size(s: Scenario, c: Columns) -> Mask:
     """etp x ep x pp must divide the number of GPUs."""
-    return s.cluster.num_gpus % (c["etp"] * c["ep"] * c["pp"]) == 0
+    return c["num_gpus"] % (c["etp"] * c["ep"] * c["pp"]) == 0
 
 
 @_rule("NV062", "etp", "config")
@@ -206,19 +207,19 @@ def chunk_layers(s: Scenario, c: Columns) -> Mask:
 @_rule("NV007", "mbs dp", "arguments", "the evaluation batch in validate_args, then the micro-batch calculator")
 def batch(s: Scenario, c: Columns) -> Mask:
     """global_batch_size must be a multiple of mbs x dp."""
-    return s.workload.global_batch_size % (c["mbs"] * c["dp"]) == 0
+    return c["global_batch_size"] % (c["mbs"] * c["dp"]) == 0
 
 
 @_rule("NV041", "vpp pp mbs dp", "schedule")
 def interleaved_microbatches(s: Scenario, c: Columns) -> Mask:
     """Interleaving needs at least pp micro-batches."""
-    return (c["vpp"] == 1) | (s.workload.global_batch_size // (c["mbs"] * c["dp"]) >= c["pp"])
+    return (c["vpp"] == 1) | (c["global_batch_size"] // (c["mbs"] * c["dp"]) >= c["pp"])
 
 
 @_rule("NV042", "vpp pp mbs dp", "schedule")
 def interleaved_groups(s: Scenario, c: Columns) -> Mask:
     """Interleaving needs the number of micro-batches to be a multiple of pp."""
-    return (c["vpp"] == 1) | (s.workload.global_batch_size // (c["mbs"] * c["dp"]) % c["pp"] == 0)
+    return (c["vpp"] == 1) | (c["global_batch_size"] // (c["mbs"] * c["dp"]) % c["pp"] == 0)
 
 
 @_rule("NV100", "fsdp pp ep dist_opt", "arguments")

@@ -39,7 +39,7 @@ MAX_ROWS = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class Constraints:
     """What the caller fixes, caps or excludes, by short key: {"tp": {8}}, {"tp": 8}, {"pp": {16}}."""
 
     fixed: Mapping[str, frozenset[Any]] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def axes(scenario: Scenario) -> dict[str, list[Any]]:
     }
 
 
-def search_bounds(scenario: Scenario, wish: Wish) -> dict[str, int]:
+def search_bounds(scenario: Scenario, constraints: Constraints) -> dict[str, int]:
     """Largest tp, etp and cp that are searched; none for a key that the caller fixes or caps.
 
     Tensor parallelism stays inside a node or link domain; a rank keeps at least two tiles of an expert's width, and its two
@@ -138,38 +138,38 @@ def search_bounds(scenario: Scenario, wish: Wish) -> dict[str, int]:
         "etp": min(inside, tiles),
         "cp": max(1, scenario.workload.seq_length // (2 * ATTENTION_TILE_TOKENS)),
     }
-    return {key: most for key, most in bounds.items() if key not in wish.fixed and key not in wish.at_most}
+    return {key: most for key, most in bounds.items() if key not in constraints.fixed and key not in constraints.at_most}
 
 
-def sharding_choices(wish: Wish, default_dist_opt: bool) -> list[tuple[bool, int, float]]:
+def sharding_choices(constraints: Constraints, default_dist_opt: bool) -> list[tuple[bool, int, float]]:
     """(dist_opt, fsdp, offload) to combine with every layout: the stack's usual optimizer and FSDP, or what is fixed.
 
     Unsharded optimizer state beside the distributed optimizer is never faster and never smaller, so it is priced only
     where the stack has nothing else or the caller fixes dist_opt=0.
     """
-    offload = sorted(set(wish.fixed.get("offload", {0.0})) - set(wish.excluded.get("offload", ())))
-    excluded = set(wish.excluded.get("dist_opt", ()))
+    offload = sorted(set(constraints.fixed.get("offload", {0.0})) - set(constraints.excluded.get("offload", ())))
+    excluded = set(constraints.excluded.get("dist_opt", ()))
     usual = {default_dist_opt} - excluded or {not default_dist_opt} - excluded
-    stages = [f for f in sorted(wish.fixed.get("fsdp", {0, 3})) if f not in wish.excluded.get("fsdp", ())]
+    stages = [f for f in sorted(constraints.fixed.get("fsdp", {0, 3})) if f not in constraints.excluded.get("fsdp", ())]
     choices: list[tuple[bool, int, float]] = []
     for level in stages:
-        dist_opts = ({False} if level else set(wish.fixed.get("dist_opt", usual))) - excluded
-        if level and True in wish.fixed.get("dist_opt", ()):
+        dist_opts = ({False} if level else set(constraints.fixed.get("dist_opt", usual))) - excluded
+        if level and True in constraints.fixed.get("dist_opt", ()):
             continue
         choices += [(bool(d), int(level), float(o)) for d in sorted(dist_opts) for o in offload]
     return choices
 
 
-def enumerate_space(scenario: Scenario, wish: Wish | None = None) -> Space:
+def enumerate_space(scenario: Scenario, constraints: Constraints | None = None) -> Space:
     """Walk the grid. An empty space is a Space with legal = 0. Raises InputError where the grid is too large to hold."""
-    wish = wish or Wish()
+    constraints = constraints or Constraints()
     values = axes(scenario)
     splits = {
         pp: stage_splits(scenario.model.num_layers, pp) if pp <= scenario.model.num_layers else [(1, 1, 1)]
         for pp in values["pp"]
     }
     below = _sizes_below(values)
-    bounds = search_bounds(scenario, wish)
+    bounds = search_bounds(scenario, constraints)
     rejected: dict[str, int] = {}
     level = _Level(columns={})
     done: set[str] = set()
@@ -177,21 +177,26 @@ def enumerate_space(scenario: Scenario, wish: Wish | None = None) -> Space:
         level = _expand(level, keys, values, splits)
         done |= set(keys)
         if "mbs" in keys:
-            level = _derive_dp(level, scenario, wish, rejected)
+            level = _derive_dp(level, scenario, constraints, rejected)
         rules = [rule for rule in RULES if set(rule.needs) <= done | {"dp"} and set(rule.needs) & set(keys)]
         for rule in rules:
             level = _filter(
                 level,
                 below[number] * _split_counts(level, splits, number),
-                [(rule.id, rule.legal(scenario, level.columns))],
+                [(rule.id, rule.legal(scenario, level.columns | _sizes(scenario)))],
                 rejected,
             )
-        checks = [("wish", wish.allows(k, level.columns[k])) for k in keys]
+        checks = [("wish", constraints.allows(k, level.columns[k])) for k in keys]
         checks += [(f"{k} beyond search bounds", level.columns[k] <= bounds[k]) for k in keys if k in bounds]
         level = _filter(level, below[number] * _split_counts(level, splits, number), checks, rejected)
     enumerated = sum(len(splits[pp]) for pp in values["pp"]) * len(values["tp"]) * len(values["cp"]) * below[0]
-    choices = sharding_choices(wish, scenario.software.supports_distributed_optimizer)
+    choices = sharding_choices(constraints, scenario.software.supports_distributed_optimizer)
     return _with_sharding(level, scenario, choices, enumerated, rejected)
+
+
+def _sizes(scenario: Scenario) -> dict[str, Ints]:
+    """What every layout of the space has in common."""
+    return {"num_gpus": np.array(scenario.cluster.num_gpus), "global_batch_size": np.array(scenario.workload.global_batch_size)}
 
 
 def _sizes_below(values: Mapping[str, Sequence[Any]]) -> list[int]:
@@ -274,11 +279,11 @@ def _filter(
     return level if keep.all() else _Level({key: column[keep] for key, column in level.columns.items()})
 
 
-def _derive_dp(level: _Level, scenario: Scenario, wish: Wish, rejected: dict[str, int]) -> _Level:
+def _derive_dp(level: _Level, scenario: Scenario, constraints: Constraints, rejected: dict[str, int]) -> _Level:
     columns = level.columns
     dp = scenario.cluster.num_gpus // (columns["tp"] * columns["pp"] * columns["cp"])
     level = _Level({**columns, "dp": dp})
-    return _filter(level, np.ones(len(level), np.int64), [("wish", wish.allows("dp", dp))], rejected)
+    return _filter(level, np.ones(len(level), np.int64), [("wish", constraints.allows("dp", dp))], rejected)
 
 
 def _with_sharding(
@@ -291,7 +296,7 @@ def _with_sharding(
         columns = {**level.columns, **extra}
         ok = np.ones(rows, bool)
         for rule in rules:
-            ok &= rule.legal(scenario, columns)
+            ok &= rule.legal(scenario, columns | _sizes(scenario))
         ids.append(np.flatnonzero(ok))
         columns_list.append({key: column[ok] for key, column in columns.items()})
     merged = {key: np.concatenate([c[key] for c in columns_list]) for key in columns_list[0]} if columns_list else {}
@@ -303,8 +308,7 @@ def _with_sharding(
     dropped = rows - len(legal_ids)
     if dropped:
         rejected["NV100"] = rejected.get("NV100", 0) + dropped
-    batch = scenario.workload.global_batch_size
-    layouts = Layouts(**merged, num_microbatches=batch // (merged["mbs"] * merged["dp"]))
+    layouts = Layouts(**merged, **{key: np.full(len(layout_id), size) for key, size in _sizes(scenario).items()})
     even = (level.columns["first"] * level.columns["pp"] == scenario.model.num_layers) & (
         level.columns["last"] == level.columns["first"]
     )

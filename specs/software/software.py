@@ -66,9 +66,9 @@ class StackMemory:
     """Where the flash-attention package runs (not cuDNN), its output is transposed and kept twice above micro-batch 1."""
     cp_comm_type: str = "p2p"
     """How context parallelism exchanges keys and values: p2p, a2a or allgather."""
-    mlp_backward_factor: float = 1.0
+    mlp_backward_buffers: float = 1.0
     """Hidden-size buffers alive in the MLP's backward with sequence parallelism (findings: c = 1 with SP)."""
-    mlp_backward_factor_no_sp: float = 1.7
+    mlp_backward_buffers_no_sp: float = 1.7
     """The same without sequence parallelism (c = 1.7)."""
     norm_inside_mlp: bool = True
     """The norm before the MLP is fused into its first matrix, so that recomputing `mlp` drops its output too."""
@@ -138,7 +138,7 @@ class StackTime:
 
     gemm_derate: float = 1.0
     """Whole-run GEMM rate over the operator tables' short bursts (clocks under load, kernel choice)."""
-    pointwise_factor: float = 1.0
+    pointwise_slowdown: float = 1.0
     """Time of memory-bound chains over their bytes at the GPU's HBM efficiency; above 1 for unfused torch code."""
     norm_forward_bytes: float = 4.0
     norm_backward_bytes: float = 12.0
@@ -165,7 +165,7 @@ class StackTime:
     """Memory-bound kernels of one layer, each with a start-up time."""
     attention_generation: str = "flash3"
     """Kernel generation of fused attention: flash1, flash2 or flash3 (FA3, cuDNN); its rates are the GPU's."""
-    softmax_factor: float = 1.0
+    softmax_slowdown: float = 1.0
     """Unfused attention: traffic of softmax and dropout over that of the fused kernels."""
     tp_async_backward: bool = True
     """Backward all-reduce (or reduce-scatter) of tensor parallelism runs beside the weight gradient."""
@@ -219,11 +219,3 @@ class StackTime:
     above replay layers as CUDA graphs: no host floor."""
     moe_imbalance: float = 1.15
     """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
-    step_factor: float = 1.0
-    """Calibration: seconds of the whole step over the formulas'."""
-    communication_factor: float = 1.0
-    """Calibration: seconds of collectives and sends over the formulas'."""
-    attention_factor: float = 1.0
-    """Calibration: seconds of core attention over the formulas'."""
-    moe_factor: float = 1.0
-    """Calibration: seconds of grouped GEMMs, routing and permutation over the formulas'."""

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.units import GIB
 
@@ -27,16 +26,7 @@ NOT_DESCRIBED = {
 
 def estimate(case: Case, *, detail: bool = False) -> MemoryEstimate:
     scenario = case.scenario
-    return estimate_memory(
-        model=scenario.model,
-        cluster=scenario.cluster,
-        numerics=scenario.numerics,
-        stack=scenario.software,
-        workload=scenario.workload,
-        layouts=layouts_of([case.plan], scenario.model, scenario.workload.global_batch_size),
-        recomputes=[case.plan.recompute],
-        detail=detail,
-    )
+    return estimate_memory(scenario, scenario.layouts([case.plan]), [case.plan.recompute], detail=detail)
 
 
 def rows(source: str) -> Iterator[dict[str, str]]:

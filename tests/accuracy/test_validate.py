@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from autoconfig.time_model.calibration import NAMES
+from autoconfig.specs.calibration import NAMES
+from autoconfig.time_model.calibration import entry_of
 
 from autoconfig.accuracy.bands import band_from, bands_of, coverage, of_training, weighted_quantile
 from autoconfig.accuracy.decisions import decisions
@@ -190,7 +191,7 @@ def after_three_own_runs(rows: list[Predicted], bands: dict[str, Band], seed: in
     mine = refine(base, [seen[i] for i in pick], "mine")
     found = []
     for i, (row, run) in enumerate(zip(rows, seen, strict=True)):
-        entry = mine.entry_of(run.architecture, run.generation, moe=run.moe)
+        entry = entry_of(mine, run.architecture, run.generation, moe=run.moe)
         if i in pick or entry is None or entry.own is None:
             continue
         error = run.log_ratio - np.dot(run.shares, [math.log(getattr(entry.factors, name)) for name in NAMES])

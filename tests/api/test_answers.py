@@ -8,6 +8,7 @@ import re
 
 import pytest
 from autoconfig.api.routes.answers import CHECK_EXAMPLE, RUN_EXAMPLE
+from autoconfig.time_model.calibration import factors_for
 from jsonschema import Draft202012Validator
 
 from autoconfig.core.timeline import timeline
@@ -89,7 +90,7 @@ def test_the_timeline_is_that_of_the_application(http):
     )
     embedding = sum(row.forward_seconds for row in operators if row.layer == "embedding" and "communication" in row.operator)
     layers = scenario.model.num_layers // 16
-    factor = scenario.software.time.step_factor
+    factor = factors_for(scenario).step
     assert first["forward_communication_seconds"] == pytest.approx(factor * layers * (per_layer - embedding))
     refused = http.post("/v1/timeline", json={**body, "plan": "tp=8,pp=7"})
     assert refused.status_code == 422 and "nearest legal" in refused.json()["detail"]

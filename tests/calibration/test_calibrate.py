@@ -10,12 +10,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from autoconfig.specs.calibration import DOCUMENTED_DEFAULTS, NAMES, Calibration
 from autoconfig.specs.errors import InputError
-from autoconfig.time_model.calibration import DOCUMENTED_DEFAULTS, NAMES, Calibration, parse, shipped, to_json
+from autoconfig.time_model.calibration import entry_of, parse, shipped, to_json
 
 from autoconfig.calibration.calibrate import calibrate_file, published_calibration, write_calibration
 from autoconfig.calibration.observe import predicted_seconds
-from autoconfig.planning.calibration_file import calibrated, named_calibration, read_calibration
+from autoconfig.planning.calibration_file import named_calibration, read_calibration
 from autoconfig.runs.training_row import published_rows, read_case
 from autoconfig.training.confidence import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
 from autoconfig.training.question import Request, understand
@@ -28,7 +29,7 @@ def as_measured(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     """A simulated cluster: our uncalibrated prediction, 20 % slower, within 1 % of noise."""
     noise = np.random.default_rng(7).normal(0, 0.01, len(rows))
     cases = [read_case(row) for row in rows]
-    steps = [predicted_seconds(case) * SLOWER * math.exp(e) for case, e in zip(cases, noise, strict=True)]
+    steps = [predicted_seconds(case.scenario, case.plan) * SLOWER * math.exp(e) for case, e in zip(cases, noise, strict=True)]
     return [
         row | {"id": f"own-{n}", "metric_step_s": f"{step:.6g}", "metric_tflops_per_gpu": ""}
         for n, (row, step) in enumerate(zip(rows, steps, strict=True))
@@ -46,7 +47,7 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
 def mean_error(rows: list[dict[str, str]], name: str | None) -> float:
     calibration = named_calibration(name)
     cases = [read_case(row) for row in rows]
-    found = [predicted_seconds(case, calibrated(case.scenario, calibration).software) for case in cases]
+    found = [predicted_seconds(replace(case.scenario, calibration=calibration), case.plan) for case in cases]
     return float(np.mean([abs(p / float(row["metric_step_s"]) - 1) for p, row in zip(found, rows, strict=True)]))
 
 
@@ -70,14 +71,14 @@ def test_undetermined_factors_stay_and_are_named(tmp_path: Path) -> None:
     kept = [name for name in NAMES if name not in entry.determined]
     assert "moe" in kept
     assert entry.factors.moe == 1.0
-    scenario = calibrated(read_case(ROWS[3]).scenario, found)
-    text = confidence_of(scenario, 1.0, 1.0, found).calibrated_on
+    scenario = replace(read_case(ROWS[3]).scenario, calibration=found)
+    text = confidence_of(scenario, 1.0, 1.0).calibrated_on
     assert found.version in text and "not determined" in text
     assert all(name in text for name in kept if name != "moe")
 
 
 def width(found: Calibration) -> float:
-    confidence = confidence_of(read_case(ROWS[4]).scenario, 1.0, 1.0, found)
+    confidence = confidence_of(replace(read_case(ROWS[4]).scenario, calibration=found), 1.0, 1.0)
     return math.log(confidence.step_seconds_p95 / confidence.step_seconds_p5)
 
 
@@ -99,10 +100,11 @@ def test_own_runs_say_nothing_of_other_software(tmp_path: Path) -> None:
     mine, _ = calibrate_file(write(tmp_path / "runs.csv", as_measured(ROWS)[:8]))
     scenario = read_case(ROWS[4]).scenario
     child = replace(scenario, software=replace(scenario.software, generation="gpt-neox"))
-    assert own_runs(scenario, mine) is not None
-    assert mine.entry_for(child.cluster.gpu, "gpt-neox") is not None
-    assert own_runs(child, mine) is None
-    assert own_runs(understand(Request(model="mixtral-8x7b", gpus=64, gpu="a100-80gb")).scenario, mine) is None
+    assert own_runs(replace(scenario, calibration=mine)) is not None
+    assert entry_of(mine, child.cluster.gpu.architecture, "gpt-neox") is not None
+    assert own_runs(replace(child, calibration=mine)) is None
+    mixtral = understand(Request(model="mixtral-8x7b", gpus=64, gpu="a100-80gb")).scenario
+    assert own_runs(replace(mixtral, calibration=mine)) is None
 
 
 @pytest.mark.parametrize("own", [
@@ -263,7 +265,7 @@ def test_the_shipped_bands_are_fresh() -> None:
 ])  # fmt: skip
 def test_confidence_classes(model: str, gpu: str, gpus: int, cp: int, software: str, level: str) -> None:
     question = understand(Request(model=model, gpus=gpus, gpu=gpu, software=software))
-    assert confidence_class(question.scenario, question.calibration, cp) == level
+    assert confidence_class(question.scenario, cp) == level
     assert level in CLASSES
     band = band_of(level, shipped_bands())
     assert 0.2 < band.p5 < 1 < band.p95 < 5

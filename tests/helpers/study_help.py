@@ -30,7 +30,7 @@ ARGUMENTS = (
 
 
 def candidates():
-    return candidates_of(rank_plans(understand(Request(**QUESTION)).scenario, understand(Request(**QUESTION)).wish))
+    return candidates_of(rank_plans(understand(Request(**QUESTION)).scenario, understand(Request(**QUESTION)).constraints))
 
 
 def write_oracle(folder: Path) -> dict[str, float | str]:

@@ -70,7 +70,7 @@ def written(name, folder):
     model, gpus, gpu, text, numerics = EXPORTS[name]
     question = understand(Request(model=model, gpus=gpus, gpu=gpu, numerics=numerics))
     scenario = question.scenario
-    plan = parse_plan(text, gpus) if text else rank_plans(scenario, question.wish, 0.0).plan(0)
+    plan = parse_plan(text, gpus) if text else rank_plans(scenario, question.constraints, 0.0).plan(0)
     write_export(folder, export_texts(scenario, plan, report_plan(scenario, plan), "megatron"))
     return scenario, plan
 
@@ -124,7 +124,7 @@ def test_the_judge_reads_as_the_published_experiment_does(judge, tmp_path):
 )
 def test_plans_that_we_rank_are_accepted(judge, model, gpus):
     question = understand(Request(model=model, gpus=gpus, gpu="h100-sxm-80gb", global_batch_size=192))
-    ranking = rank_plans(question.scenario, question.wish, 0.0)
+    ranking = rank_plans(question.scenario, question.constraints, 0.0)
     chosen = random.Random(model).sample(range(len(ranking.row)), 40)
     for position in chosen:
         plan = ranking.plan(position)

@@ -34,7 +34,7 @@ def test_formula_equals_trace(model: str, software: str, gpus: int, text: str) -
         model=load_model(model).replace(num_layers=4),
         cluster=cluster_of(load_gpu("h100-sxm-80gb"), gpus),
         numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0),
-        stack=load_stack(software),
+        software=load_stack(software),
         workload=Workload(seq_length=4096, global_batch_size=8 * plan.dp),
     )
     last = (plan.pp - 1) * (gpus // plan.pp)

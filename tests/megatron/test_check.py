@@ -434,7 +434,7 @@ def test_a_script_of_ours_gets_the_missing_overlap_back_with_its_prediction(requ
     question = understand(request_of("odd", gpu="h100"))
     scenario = question.scenario
     plan = rank_plans(scenario).plan(0)
-    whole = torchrun_script(scenario, plan, report_plan(scenario, plan, None, 0.0, question.calibration))
+    whole = torchrun_script(scenario, plan, report_plan(scenario, plan, None, 0.0))
     without = "".join(line for line in whole.splitlines(keepends=True) if not line.strip().startswith("--overlap"))
     asked = CheckRequest(gpu="h100")
     answer = check(read_check(without, asked))

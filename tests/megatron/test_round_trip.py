@@ -21,7 +21,7 @@ from autoconfig.training.price import violations
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.recompute_options import recompute_options
-from autoconfig.training.space import Wish, enumerate_space
+from autoconfig.training.space import Constraints, enumerate_space
 
 NUMERICS = (
     {},
@@ -42,10 +42,10 @@ UNSAID += ("norm_epsilon", "router")
 def random_plans(scenario, generator, count):
     """Legal plans of a setting, uneven stages, recomputation and sharding included."""
     sharding = generator.choice(
-        [Wish(), Wish(fixed={"dist_opt": frozenset({False})}), Wish(fixed={"offload": frozenset({0.5})})]
+        [Constraints(), Constraints(fixed={"dist_opt": frozenset({False})}), Constraints(fixed={"offload": frozenset({0.5})})]
     )
     layouts = enumerate_space(scenario, sharding).layouts
-    options = recompute_options(scenario, Wish(), scenario.model.num_layers)
+    options = recompute_options(scenario, Constraints(), scenario.model.num_layers)
     for row in np.array([generator.randrange(len(layouts)) for _ in range(count if len(layouts) else 0)]):
         plan = layouts.plan(int(row), generator.choice(options), scenario.model)
         if not violations(scenario, plan):

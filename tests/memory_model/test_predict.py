@@ -7,14 +7,22 @@ import pytest
 from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.gpu_catalogue import load_gpu
-from autoconfig.specs.layouts import Layouts, layouts_of
+from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack, software_names
 
 NO_DROPOUT = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
+LLAMA = Scenario(
+    model=load_model("llama3-70b"),
+    cluster=cluster_of(load_gpu("h100"), 64),
+    numerics=NO_DROPOUT,
+    software=load_stack("transformer-engine"),
+    workload=Workload(seq_length=8192, global_batch_size=512),
+)
 
 
 def estimate(
@@ -30,16 +38,14 @@ def estimate(
     detail: bool = True,
 ) -> MemoryEstimate:
     spec, plan = load_model(model), parse_plan(text, gpus)
-    return estimate_memory(
+    scenario = Scenario(
         model=spec,
         cluster=cluster_of(load_gpu("h100"), gpus),
         numerics=numerics,
-        stack=load_stack(stack),
+        software=load_stack(stack),
         workload=Workload(seq_length=seq, global_batch_size=batch),
-        layouts=layouts_of([plan], spec, batch),
-        recomputes=recomputes or [plan.recompute],
-        detail=detail,
     )
+    return estimate_memory(scenario, scenario.layouts([plan]), recomputes or [plan.recompute], detail=detail)
 
 
 def peak(model: str, text: str, gpus: int, **options: object) -> float:
@@ -84,24 +90,16 @@ def test_few_priced_stages_bound_all(model: str, text: str, gpus: int) -> None:
 
 
 def test_one_row_equals_many() -> None:
-    model = load_model("llama3-70b")
     texts = [f"tp={tp},pp={pp},mbs={mbs},sp={int(tp > 1)}" for tp in (1, 2, 4, 8) for pp in (1, 2, 4) for mbs in (1, 2)]
     plans = [parse_plan(text, 64) for text in texts]
-    many = layouts_of(plans, model, 512)
-    arguments = {
-        "model": model,
-        "cluster": cluster_of(load_gpu("h100"), 64),
-        "numerics": NO_DROPOUT,
-        "stack": load_stack("transformer-engine"),
-        "workload": Workload(seq_length=8192, global_batch_size=512),
-        "recomputes": [NONE, Recompute.parse("full:uniform:1")],
-    }
-    together = estimate_memory(layouts=many, **arguments)  # type: ignore[arg-type]
+    many = LLAMA.layouts(plans)
+    recomputes = [NONE, Recompute.parse("full:uniform:1")]
+    together = estimate_memory(LLAMA, many, recomputes)
     for row in range(len(plans)):
         alone = Layouts(**{f.name: getattr(many, f.name)[row : row + 1] for f in fields(Layouts)})
-        single = estimate_memory(layouts=alone, **arguments)  # type: ignore[arg-type]
+        single = estimate_memory(LLAMA, alone, recomputes)
         np.testing.assert_array_equal(single.peak_bytes[0], together.peak_bytes[row])
-    hopeless = estimate_memory(layouts=many, skip_hopeless=True, **arguments)  # type: ignore[arg-type]
+    hopeless = estimate_memory(LLAMA, many, recomputes, skip_hopeless=True)
     kept = np.isfinite(hopeless.peak_bytes)
     np.testing.assert_array_equal(hopeless.peak_bytes[kept], together.peak_bytes[kept])
     np.testing.assert_array_equal(hopeless.fits, together.fits)
@@ -188,19 +186,9 @@ def test_every_stack_and_precision_gives_finite_positive_memory(stack: str) -> N
 
 
 def test_margin_lowers_the_limit_and_the_chance_to_fit() -> None:
-    model = load_model("llama3-70b")
-    plan = parse_plan("tp=4,pp=4,mbs=1,sp=1", 64)
-    arguments = {
-        "model": model,
-        "cluster": cluster_of(load_gpu("h100"), 64),
-        "numerics": NO_DROPOUT,
-        "stack": load_stack("transformer-engine"),
-        "workload": Workload(seq_length=8192, global_batch_size=512),
-        "layouts": layouts_of([plan], model, 512),
-        "recomputes": [NONE],
-    }
-    free = estimate_memory(**arguments)  # type: ignore[arg-type]
-    tight = estimate_memory(**arguments, margin=0.2)  # type: ignore[arg-type]
+    layouts = LLAMA.layouts([parse_plan("tp=4,pp=4,mbs=1,sp=1", 64)])
+    free = estimate_memory(LLAMA, layouts, [NONE])
+    tight = estimate_memory(LLAMA, layouts, [NONE], margin=0.2)
     assert tight.limit_bytes[0] < free.limit_bytes[0] < load_gpu("h100").memory_bytes
     assert tight.fit_probability[0, 0] < free.fit_probability[0, 0]
     assert bool(free.fits[0, 0]) == bool(free.fit_probability[0, 0] >= 0.5)

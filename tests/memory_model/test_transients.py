@@ -49,7 +49,7 @@ def test_expert_backward_sorts_only_several_local_experts(ep: int, copies: int) 
 
 
 def test_mlp_backward() -> None:
-    stack = replace(STACK, mlp_backward_factor=1.0, mlp_backward_factor_no_sp=1.7)
+    stack = replace(STACK, mlp_backward_buffers=1.0, mlp_backward_buffers_no_sp=1.7)
     both = moments.mlp_backward(GPT3, 4 * H, BF16, stack, shape_of(sp=np.array([0, 1])))
     assert both == pytest.approx([2 * T * (4 * H / 8 + 1.7 * H), 2 * T * (4 * H / 8 + H)])
 

@@ -73,7 +73,7 @@ def test_the_step_is_the_predicted_one_with_the_measured_compute(scenario):
 
 def test_a_composed_step_counts_while_there_are_no_gpus_for_full_jobs(scenario):
     """Then it is measured and the plan is done; where full jobs can run it is a hint, and the plan may be measured in full."""
-    candidates = candidates_of(rank_plans(scenario, understand(REQUEST).wish))
+    candidates = candidates_of(rank_plans(scenario, understand(REQUEST).constraints))
     row, settings = 0, StudySettings(request=REQUEST)
     plan, predicted = candidates.plans[row], float(candidates.predicted_s[row])
     jobs = emulated_stages(scenario, plan, predicted, settings)

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.gpu_catalogue import load_gpu
-from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.time_model.explain import OperatorRow, explain_operators
-from autoconfig.time_model.job import Job
+from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.operators.gemm import gemm_flops, grouped_gemm_seconds
 from autoconfig.time_model.operators.moe import permute_factor
 from autoconfig.time_model.predict import TimeEstimate, _prepare, estimate_step_time
@@ -29,22 +29,20 @@ DROPS = dataclasses.replace(FP8, moe_capacity_factor=1.0)
 BATCH = Workload(seq_length=4096, global_batch_size=512)
 
 
-def _job(stack: str, gpu: str, numerics: Numerics = FP8) -> Job:
-    return Job(QWEN, cluster_of(load_gpu(gpu), 16), numerics, load_stack(stack), BATCH)
+def _scenario(stack: SoftwareStack, gpu: str, numerics: Numerics = FP8, gpus: int = 16, model: ModelSpec = QWEN) -> Scenario:
+    cluster = cluster_of(load_gpu(gpu), gpus)
+    return Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=BATCH)
+
+
+def _job(stack: str, gpu: str, numerics: Numerics = FP8) -> TrainingJob:
+    return TrainingJob(_scenario(load_stack(stack), gpu, numerics))
 
 
 def _estimate(plan: str, stack: SoftwareStack, gpu: str, numerics: Numerics = FP8) -> TimeEstimate:
     parsed = parse_plan(plan, 16)
-    return estimate_step_time(
-        model=QWEN,
-        cluster=cluster_of(load_gpu(gpu), 16),
-        numerics=numerics,
-        stack=stack,
-        workload=BATCH,
-        layouts=layouts_of([parsed], QWEN, BATCH.global_batch_size),
-        recomputes=[parsed.recompute, Recompute.parse("full:uniform:1")],
-        detail=True,
-    )
+    scenario = _scenario(stack, gpu, numerics)
+    recomputes = [parsed.recompute, Recompute.parse("full:uniform:1")]
+    return estimate_step_time(scenario, scenario.layouts([parsed]), recomputes, detail=True)
 
 
 def _parts(plan: str, stack: SoftwareStack, gpu: str, numerics: Numerics = FP8, **time: Any) -> dict[str, float]:
@@ -118,14 +116,8 @@ def test_fewer_local_experts_cost_the_host_less() -> None:
 
 
 def _operators(model: ModelSpec, gpu: str = "h100", plan: str = "tp=1,pp=1,ep=8,mbs=1") -> dict[str, OperatorRow]:
-    rows = explain_operators(
-        model=model,
-        cluster=cluster_of(load_gpu(gpu), 16),
-        numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0),
-        stack=load_stack("transformer-engine"),
-        workload=BATCH,
-        plan=parse_plan(plan, 16),
-    )
+    numerics = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
+    rows = explain_operators(_scenario(load_stack("transformer-engine"), gpu, numerics, model=model), parse_plan(plan, 16))
     return {row.operator: row for row in rows}
 
 
@@ -140,10 +132,10 @@ def test_biases_of_experts_are_added_outside_of_the_grouped_gemm() -> None:
 
 
 def test_a_grouped_gemm_is_never_faster_than_one_dense_gemm_of_as_many_tiles() -> None:
-    table = Job(QWEN, cluster_of(load_gpu("h100"), 8), FP8, load_stack("nemo-25.11"), BATCH).gpu.tables.grouped_gemm["bf16"]
+    gpu = _job("nemo-25.11", "h100").gpu
+    table = gpu.tables.grouped_gemm["bf16"]
     m, n, k = np.array([8192.0]), np.array([4096.0]), np.array([2048.0])
     common: dict[str, Any] = {"rows": m, "rows_half": 1.0, "flops_per_s": 1e15, "hbm_bytes_per_s": 1e12, "num_sms": 132}
-    gpu = Job(QWEN, cluster_of(load_gpu("h100"), 8), FP8, load_stack("nemo-25.11"), BATCH).gpu
     alone = grouped_gemm_seconds(m, n, k, np.array([4.0]), constants=gpu.gemm, table=table, **common)
     assert alone > 4 * gemm_flops(m, n, k) / 1e15
     capped = grouped_gemm_seconds(m, n, k, np.array([4.0]), constants=gpu.gemm, table=table, whole=2 * alone, **common)
@@ -152,15 +144,14 @@ def test_a_grouped_gemm_is_never_faster_than_one_dense_gemm_of_as_many_tiles() -
 
 def test_fsdp_of_experts_over_the_network_leaves_the_gpu_to_its_kernels() -> None:
     model = QWEN.replace(published_parameters=None, num_layers=2)
-    cluster = cluster_of(load_gpu("h100"), 64)
+    scenario = _scenario(load_stack("transformer-engine"), "h100", gpus=64, model=model)
     felt = []
     for interference in (0.7, 0.0):
         gpu = dataclasses.replace(_job("transformer-engine", "h100").gpu, fsdp_interference=interference)
-        job = Job(model, cluster, FP8, load_stack("transformer-engine"), BATCH)
+        job = TrainingJob(scenario)
         job.__dict__["gpu"] = gpu
         plan = parse_plan("tp=1,pp=1,ep=8,mbs=1,fsdp=3", 64)
-        layouts = layouts_of([plan], model, 512)
-        rows = _prepare(job, layouts, [plan.recompute])
+        rows = _prepare(job, scenario.layouts([plan]), [plan.recompute])
         felt.append(rows)
     one_a_node, none = (float(rows.fsdp_interference[-1][0]) for rows in felt)
     assert none == 0.0

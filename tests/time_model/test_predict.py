@@ -16,11 +16,12 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
 from autoconfig.specs.hardware.gpu_catalogue import load_gpu
-from autoconfig.specs.layouts import Layouts, layouts_of
+from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack, software_names
 from autoconfig.time_model.explain import explain_operators
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
@@ -40,16 +41,11 @@ def estimate(plans: Sequence[str], recomputes: Sequence[Recompute] | None = None
     workload = Workload(seq_length=changes.pop("seq", 2048), global_batch_size=changes.pop("gbs", 1536))
     parsed = [parse_plan(text, num_gpus) for text in plans]
     cluster: ClusterSpec = changes.pop("cluster", None) or cluster_of(load_gpu(gpu), num_gpus)
-    return estimate_step_time(
-        model=model,
-        cluster=cluster,
-        numerics=changes.pop("numerics", Numerics()),
-        stack=load_stack(stack) if isinstance(stack, str) else stack,
-        workload=workload,
-        layouts=layouts_of(parsed, model, workload.global_batch_size),
-        recomputes=list(recomputes) if recomputes else [parsed[0].recompute],
-        **changes,
-    )
+    software = load_stack(stack) if isinstance(stack, str) else stack
+    numerics = changes.pop("numerics", Numerics())
+    scenario = Scenario(model=model, cluster=cluster, numerics=numerics, software=software, workload=workload)
+    options = list(recomputes) if recomputes else [parsed[0].recompute]
+    return estimate_step_time(scenario, scenario.layouts(parsed), options, **changes)
 
 
 def seconds(plan: str, **changes: Any) -> float:
@@ -152,15 +148,23 @@ def test_recomputation_adds_the_forward_time_of_its_modules() -> None:
 
 
 def _explain(plan: str, **changes: Any) -> list[Any]:
-    model = changes.get("model", GPT3)
-    return explain_operators(
-        model=model,
+    scenario = Scenario(
+        model=changes.get("model", GPT3),
         cluster=cluster_of(load_gpu(changes.get("gpu", "a100-80gb")), 1024),
         numerics=changes.get("numerics", Numerics()),
-        stack=load_stack("transformer-engine"),
+        software=load_stack("transformer-engine"),
         workload=Workload(seq_length=2048, global_batch_size=changes.get("gbs", 1536)),
-        plan=parse_plan(plan, 1024),
     )
+    return explain_operators(scenario, parse_plan(plan, 1024))
+
+
+USUAL = Scenario(
+    model=GPT3,
+    cluster=cluster_of(load_gpu("a100-80gb"), 1024),
+    numerics=Numerics(),
+    software=load_stack("transformer-engine"),
+    workload=Workload(seq_length=2048, global_batch_size=1536),
+)
 
 
 def test_operator_table_counts_the_flops_of_a_layer() -> None:
@@ -226,22 +230,14 @@ def test_estimate_says_where_its_constants_come_from() -> None:
 
 
 def test_empty_layouts_give_an_empty_table() -> None:
-    layouts = layouts_of([parse_plan("tp=8,pp=8,mbs=1", 1024)], GPT3, 1536).take(slice(0, 0))
-    found = estimate_step_time(
-        model=GPT3,
-        cluster=cluster_of(load_gpu("a100-80gb"), 1024),
-        numerics=Numerics(),
-        stack=load_stack("transformer-engine"),
-        workload=Workload(seq_length=2048, global_batch_size=1536),
-        layouts=layouts,
-        recomputes=FULL,
-    )
+    layouts = USUAL.layouts([parse_plan("tp=8,pp=8,mbs=1", 1024)]).take(slice(0, 0))
+    found = estimate_step_time(USUAL, layouts, FULL)
     assert found.step_seconds.shape == (0, len(FULL))
 
 
 def test_a_million_pairs_a_second_and_no_slow_imports() -> None:
     plans: list[TrainPlan] = [parse_plan(text, 1024) for text in DENSE if "," in text]
-    layouts: Layouts = layouts_of(plans, GPT3, 1536)
+    layouts: Layouts = USUAL.layouts(plans)
     layouts = layouts.take(np.tile(np.arange(len(layouts)), 20_000 // len(layouts) + 1))
     recomputes = [*FULL, *(Recompute.parse(f"full:block:{n}") for n in range(3, 17))]
     best = min(_timed(layouts, recomputes) for _ in range(3))
@@ -252,13 +248,5 @@ def test_a_million_pairs_a_second_and_no_slow_imports() -> None:
 
 def _timed(layouts: Layouts, recomputes: Sequence[Recompute]) -> float:
     start = time.perf_counter()
-    estimate_step_time(
-        model=GPT3,
-        cluster=cluster_of(load_gpu("a100-80gb"), 1024),
-        numerics=Numerics(),
-        stack=load_stack("transformer-engine"),
-        workload=Workload(seq_length=2048, global_batch_size=1536),
-        layouts=layouts,
-        recomputes=recomputes,
-    )
+    estimate_step_time(USUAL, layouts, recomputes)
     return time.perf_counter() - start

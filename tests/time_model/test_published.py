@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.gpu_catalogue import load_gpu
-from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software_catalogue import load_stack
 from autoconfig.time_model.predict import estimate_step_time
 
@@ -47,15 +47,14 @@ def predicted_seconds(row: dict[str, str]) -> float:
         dist_opt=False,
     )
     nic = float(row["nic_gbit_per_s_per_gpu"]) / 8 * 1e9
-    estimate = estimate_step_time(
+    scenario = Scenario(
         model=model,
         cluster=cluster_of(load_gpu("a100-80gb"), number["gpus"], nic_bytes_per_s=nic),
         numerics=Numerics(precision=row["precision"]),
-        stack=load_stack(row["software"]),
+        software=load_stack(row["software"]),
         workload=Workload(seq_length=number["seq"], global_batch_size=number["gbs"]),
-        layouts=layouts_of([plan], model, number["gbs"]),
-        recomputes=[plan.recompute],
     )
+    estimate = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute])
     return float(estimate.step_seconds[0, 0])
 
 

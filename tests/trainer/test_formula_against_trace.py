@@ -116,7 +116,7 @@ def scenario_of(name: str, attention: str, plan: TrainPlan, **numerics: object) 
         model=MODELS[name],
         cluster=cluster_of(load_gpu("h100-sxm-80gb"), plan.world_size),
         numerics=Numerics(attention_dropout=dropout, hidden_dropout=dropout, **numerics),  # type: ignore[arg-type]
-        stack=load_stack(FLASH if attention == "flash" else UNFUSED),
+        software=load_stack(FLASH if attention == "flash" else UNFUSED),
         workload=Workload(seq_length=SEQUENCE, global_batch_size=4 * plan.pp * plan.mbs * plan.dp),
     )
 

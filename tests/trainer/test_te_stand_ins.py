@@ -95,7 +95,7 @@ def test_formula_equals_trace(model: str, text: str, seq_length: int) -> None:
         model=load_model(model).replace(num_layers=4),
         cluster=cluster_of(load_gpu("h100-sxm-80gb"), plan.world_size),
         numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0),
-        stack=load_stack("transformer-engine"),
+        software=load_stack("transformer-engine"),
         workload=Workload(seq_length=seq_length, global_batch_size=4 * plan.pp * plan.dp),
     )
     ranks = (0, plan.world_size - 1)

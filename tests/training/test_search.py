@@ -19,7 +19,7 @@ from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.reasons import RESOLUTION, tie_groups
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 LAYOUT = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")
 QUESTIONS = {
@@ -53,7 +53,7 @@ def test_the_ranking_is_sorted_and_everything_in_it_fits(ranking):
     assert np.array_equal(ranking.best, np.sort(first))
     assert np.all(ranking.peak_bytes <= ranking.limit_bytes) and np.all(ranking.peak_bytes > 0)
     assert np.all(np.isfinite(ranking.step_seconds)) and np.all(ranking.step_seconds > 0)
-    assert ranking.nearest_miss is None
+    assert ranking.closest is None
 
 
 def test_no_plan_is_ranked_twice(ranking):
@@ -172,8 +172,9 @@ def test_every_point_of_a_small_front_is_given():
 
 def test_wishes_reach_the_ranking(scenario_of):
     scenario = scenario_of("dense", gpus=16)
-    wish = Wish(fixed={"recompute": frozenset({Recompute.parse("full:uniform:1")}), "tp": frozenset({2})}, at_most={"pp": 4})
-    ranking = rank_plans(scenario, wish)
+    fixed = {"recompute": frozenset({Recompute.parse("full:uniform:1")}), "tp": frozenset({2})}
+    constraints = Constraints(fixed=fixed, at_most={"pp": 4})
+    ranking = rank_plans(scenario, constraints)
     for position in range(0, len(ranking.row), 7):
         plan = ranking.plan(position)
         assert plan.tp == 2 and plan.pp <= 4 and str(plan.recompute) == "full:uniform:1"

@@ -13,7 +13,7 @@ from autoconfig.specs.recompute import NONE, Recompute
 from autoconfig.training.price import violations
 from autoconfig.training.recompute_options import layer_counts, legal_mask, recompute_options
 from autoconfig.training.rules import ALL_RULES, ENFORCED_IN, JUDGED_RULES, RULE_TEXT, RULES, recompute_rule
-from autoconfig.training.space import Wish, enumerate_space, stage_splits
+from autoconfig.training.space import Constraints, _sizes, enumerate_space, stage_splits
 
 KEYS = ("tp", "pp", "cp", "sp", "ep", "etp", "vpp", "first", "last", "mbs", "dp")
 
@@ -195,7 +195,7 @@ def test_every_rule_passes_one_plan_and_stops_another(scenario_of, rule):
     for text, wanted in ((legal, True), (illegal, False)):
         values = parse_keys(text)
         assert set(rule.needs) <= set(values), f"{rule.id} reads {rule.needs}"
-        columns = {key: np.array([values[key]]) for key in rule.needs}
+        columns = {key: np.array([values[key]]) for key in rule.needs} | _sizes(s)
         result = rule.legal(s, columns)
         assert np.broadcast_to(result, 1).tolist() == [wanted], f"{rule.id} {text}"
 
@@ -297,15 +297,15 @@ def test_wishes_leave_exactly_the_rows_that_they_allow(scenario_of):
     s = scenario_of("dense", gpus=16)
     every = set(rows_of(enumerate_space(s)))
     cases = [
-        (Wish(fixed={"tp": frozenset({4})}), lambda c: c["tp"] == 4),
-        (Wish(fixed={"tp": frozenset({1, 4}), "sp": frozenset({False})}), lambda c: c["tp"] in (1, 4) and not c["sp"]),
-        (Wish(at_most={"pp": 2, "mbs": 4}), lambda c: c["pp"] <= 2 and c["mbs"] <= 4),
-        (Wish(excluded={"pp": frozenset({2, 3}), "vpp": frozenset({2})}), lambda c: c["pp"] not in (2, 3) and c["vpp"] != 2),
-        (Wish(fixed={"dp": frozenset({2})}, excluded={"cp": frozenset({1})}), lambda c: c["dp"] == 2 and c["cp"] != 1),
-        (Wish(fixed={"first": frozenset({2})}), lambda c: c["first"] == 2),
+        (Constraints(fixed={"tp": frozenset({4})}), lambda c: c["tp"] == 4),
+        (Constraints(fixed={"tp": frozenset({1, 4}), "sp": frozenset({False})}), lambda c: c["tp"] in (1, 4) and not c["sp"]),
+        (Constraints(at_most={"pp": 2, "mbs": 4}), lambda c: c["pp"] <= 2 and c["mbs"] <= 4),
+        (Constraints(excluded={"pp": {2, 3}, "vpp": {2}}), lambda c: c["pp"] not in (2, 3) and c["vpp"] != 2),
+        (Constraints(fixed={"dp": frozenset({2})}, excluded={"cp": frozenset({1})}), lambda c: c["dp"] == 2 and c["cp"] != 1),
+        (Constraints(fixed={"first": frozenset({2})}), lambda c: c["first"] == 2),
     ]
-    for wish, allowed in cases:
-        space = enumerate_space(s, wish)
+    for constraints, allowed in cases:
+        space = enumerate_space(s, constraints)
         assert set(rows_of(space)) == {x for x in every if allowed(dict(zip(KEYS, x, strict=True)))}
         assert space.enumerated == space.legal + sum(space.rejected_by_rule.values())
         assert 0 < space.legal < len(every) and space.rejected_by_rule["wish"] > 0
@@ -315,9 +315,9 @@ def test_a_fixed_or_capped_size_is_searched_beyond_the_usual_bounds(scenario_of)
     s = scenario_of("dense", gpus=16, gpus_per_node=4, seq_length=256, gpu="a100-80gb",
                    architecture={"num_layers": 4, "hidden_size": 1024, "num_attention_heads": 16})  # fmt: skip
     assert max(column(enumerate_space(s), "tp")) == 8 and column(enumerate_space(s), "cp") == {1}
-    assert column(enumerate_space(s, Wish(fixed={"tp": frozenset({16})})), "tp") == {16}
-    assert max(column(enumerate_space(s, Wish(at_most={"tp": 16})), "tp")) == 16
-    assert column(enumerate_space(s, Wish(fixed={"cp": frozenset({2})})), "cp") == {2}
+    assert column(enumerate_space(s, Constraints(fixed={"tp": frozenset({16})})), "tp") == {16}
+    assert max(column(enumerate_space(s, Constraints(at_most={"tp": 16})), "tp")) == 16
+    assert column(enumerate_space(s, Constraints(fixed={"cp": frozenset({2})})), "cp") == {2}
 
 
 def sharding(space):
@@ -341,13 +341,14 @@ def test_sharding_choices(scenario_of):
         ({}, {"dist_opt": {False}}, {(True, 0, 0.0)}),
         ({"offload": {0.0, 1.0}}, {"offload": {0.0}}, {(True, 0, 1.0)}),
     ):
-        wish = Wish(fixed={k: frozenset(v) for k, v in fixed.items()}, excluded={k: frozenset(v) for k, v in excluded.items()})
-        assert sharding(enumerate_space(s, wish)) == wanted, (fixed, excluded)
+        sets = [{k: frozenset(v) for k, v in given.items()} for given in (fixed, excluded)]
+        constraints = Constraints(fixed=sets[0], excluded=sets[1])
+        assert sharding(enumerate_space(s, constraints)) == wanted, (fixed, excluded)
 
 
 def test_a_layout_that_no_sharding_can_run_is_counted(scenario_of):
     s = scenario_of("dense", numerics={"exp_avg_dtype": "bf16"})
-    space = enumerate_space(s, Wish(fixed={"dist_opt": frozenset({False})}))
+    space = enumerate_space(s, Constraints(fixed={"dist_opt": frozenset({False})}))
     assert space.legal == 0 and len(space.layouts) == 0
     assert space.enumerated == sum(space.rejected_by_rule.values())
 
@@ -361,7 +362,7 @@ def test_layout_ids_name_the_layout_whatever_its_sharding(scenario_of):
 
 
 def test_an_empty_space_is_an_answer(scenario_of):
-    space = enumerate_space(scenario_of("dense"), Wish(fixed={"tp": frozenset({5})}))
+    space = enumerate_space(scenario_of("dense"), Constraints(fixed={"tp": frozenset({5})}))
     assert (space.legal, len(space.layouts)) == (0, 0) and space.enumerated == sum(space.rejected_by_rule.values())
 
 
@@ -370,7 +371,7 @@ def test_a_grid_too_large_to_hold_is_refused(scenario_of, monkeypatch):
     with pytest.raises(InputError, match=r"more than 10,000,000; narrow it with --fix"):
         enumerate_space(s)
     narrow = {key: frozenset({1}) for key in ("tp", "cp")} | {"pp": frozenset({2})}
-    assert enumerate_space(s, Wish(fixed=narrow)).legal > 0
+    assert enumerate_space(s, Constraints(fixed=narrow)).legal > 0
     monkeypatch.setattr("autoconfig.training.space.MAX_ROWS", 100)
     with pytest.raises(InputError, match="more than 100;"):
         enumerate_space(scenario_of("dense"))
@@ -379,7 +380,7 @@ def test_a_grid_too_large_to_hold_is_refused(scenario_of, monkeypatch):
 @pytest.mark.parametrize("name", [DENSE, MOE, MLA])
 def test_recompute_options_are_legal_and_come_from_the_model(scenario_of, name):
     s = scenario_of(name)
-    options = recompute_options(s, Wish(), s.model.num_layers)
+    options = recompute_options(s, Constraints(), s.model.num_layers)
     assert len(options) == len(set(options)) and NONE in options
     assert all(recompute_rule(s, option) is None for option in options)
     names = {module for option in options for module in option.modules}
@@ -398,10 +399,10 @@ def test_recompute_options_are_legal_and_come_from_the_model(scenario_of, name):
 def test_recompute_wishes(scenario_of):
     s = scenario_of("dense")
     full, selective = Recompute.parse("full:uniform:1"), Recompute.parse("selective:core_attn")
-    assert recompute_options(s, Wish(fixed={"recompute": frozenset({full, selective})}), 6) == [full, selective]
-    left = recompute_options(s, Wish(excluded={"recompute": frozenset({full})}), 6)
+    assert recompute_options(s, Constraints(fixed={"recompute": frozenset({full, selective})}), 6) == [full, selective]
+    left = recompute_options(s, Constraints(excluded={"recompute": frozenset({full})}), 6)
     assert full not in left and selective in left
-    assert recompute_options(s, Wish(fixed={"recompute": frozenset({Recompute.parse("selective:moe")})}), 6) == []
+    assert recompute_options(s, Constraints(fixed={"recompute": frozenset({Recompute.parse("selective:moe")})}), 6) == []
 
 
 def test_layer_counts_grow_by_about_a_quarter():

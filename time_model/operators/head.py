@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number, padded_vocab_size
-from autoconfig.time_model.job import Job, Shapes
+from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.layer import BlockCollectives
 from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound
 from autoconfig.time_model.operators.pointwise import norm_bytes
 
 
-def logits_gemm_shape(job: Job, x: Shapes) -> GemmShape:
+def logits_gemm_shape(job: TrainingJob, x: Shapes) -> GemmShape:
     """The output layer: V / tp columns, always 16 bits (fp8 leaves it alone); frozen under LoRA."""
     return GemmShape(
         name="logits",
@@ -33,7 +33,7 @@ def cross_entropy_bytes(tokens: Number, columns: Number, per_logit: float) -> tu
     return half, half
 
 
-def head_communication(job: Job, x: Shapes, hidden: BlockCollectives) -> Operator:
+def head_communication(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> Operator:
     """Forward: gather of the final hidden states (SP); backward: their gradient, reduce-scattered (SP) or all-reduced."""
     trained = np.where(x.sp, hidden.gather, 0.0)
     return Operator(
@@ -46,7 +46,7 @@ def head_communication(job: Job, x: Shapes, hidden: BlockCollectives) -> Operato
     )
 
 
-def head_operators(job: Job, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
+def head_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
     """Final norm, cross entropy and communication of the last stage, beside the logits GEMM."""
     columns = padded_vocab_size(job.model, x.tp) / x.tp
     return [
@@ -62,7 +62,7 @@ def head_operators(job: Job, x: Shapes, hidden: BlockCollectives) -> list[Operat
     ]
 
 
-def embedding_operators(job: Job, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
+def embedding_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
     """Word lookup (read, write, position and dropout: 8 bytes an element; backward scatters into the gradient: 12) and its
     all-reduce, or reduce-scatter forward and gather backward with SP."""
     elements = x.tokens * job.model.hidden_size
@@ -79,13 +79,13 @@ def embedding_operators(job: Job, x: Shapes, hidden: BlockCollectives) -> list[O
     ]
 
 
-def mtp_projection_shape(job: Job, x: Shapes) -> GemmShape:
+def mtp_projection_shape(job: TrainingJob, x: Shapes) -> GemmShape:
     """The 2 h -> h projection of one multi-token-prediction depth (DeepSeek-V3 report, section 2.2)."""
     h = float(job.model.hidden_size)
     return GemmShape(name="mtp projection", m=x.tokens, n=h / x.tp, k=2.0 * h + 0.0 * x.tokens, layer="mtp")
 
 
-def mtp_operators(job: Job, x: Shapes) -> list[Operator]:
+def mtp_operators(job: TrainingJob, x: Shapes) -> list[Operator]:
     """Norms of one multi-token-prediction depth: two at its input (its final one is the head's)."""
     return [
         memory_bound(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank
 from autoconfig.specs.software.overlap import userbuffers_run
-from autoconfig.time_model.job import Job, Shapes
+from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.network.collectives import collective_seconds, exposed_seconds, send_seconds
 from autoconfig.time_model.network.placement import Group
 from autoconfig.time_model.operators.attention import (
@@ -28,7 +28,7 @@ from autoconfig.time_model.operators.pointwise import (
 )
 
 
-def attention_gemm_shapes(job: Job, x: Shapes) -> list[GemmShape]:
+def attention_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
     """The attention block's linear layers by Megatron's names. MLA's down projections run on the sharded tokens of
     every rank. Recomputation by operator runs k (half of MLA's projections) and the output projection again."""
     model, t = job.model, x.tokens
@@ -66,7 +66,9 @@ def attention_gemm_shapes(job: Job, x: Shapes) -> list[GemmShape]:
     ]
 
 
-def mlp_gemm_shapes(job: Job, x: Shapes, width: int, name: str, layer: str, modules: tuple[str, ...]) -> list[GemmShape]:
+def mlp_gemm_shapes(
+    job: TrainingJob, x: Shapes, width: int, name: str, layer: str, modules: tuple[str, ...]
+) -> list[GemmShape]:
     """fc1 (G f / tp columns) and fc2 of one MLP of `width`. Recomputation by operator keeps the first of gate, up and down, or
     of fc1 and fc2, and every second one after it; of experts none."""
     h = job.model.hidden_size + 0.0 * x.tokens
@@ -86,7 +88,7 @@ def mlp_gemm_shapes(job: Job, x: Shapes, width: int, name: str, layer: str, modu
     ]
 
 
-def attention_pointwise(job: Job, x: Shapes) -> list[Operator]:
+def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
     """Memory-bound operators around attention: norm, copies, RoPE, query/key norms, residual, kernel launches of the layer."""
     model, stack = job.model, job.software
     q = model.num_attention_heads * model.query_head_dim / x.tp
@@ -120,7 +122,7 @@ def attention_pointwise(job: Job, x: Shapes) -> list[Operator]:
     return result
 
 
-def core_attention(job: Job, x: Shapes) -> Operator:
+def core_attention(job: TrainingJob, x: Shapes) -> Operator:
     """Core attention of the average layer: sliding-window and full layers weighted by how many there are."""
     share = float(np.mean(job.model.sliding_pattern)) if job.model.window_size is not None else 0.0
     parts = []
@@ -129,7 +131,7 @@ def core_attention(job: Job, x: Shapes) -> Operator:
             kernel = _unfused_attention if job.unfused_attention else _flash_attention
             parts.append([weight * value for value in kernel(job, x, window)])
     forward, backward, flops = (sum(values) for values in zip(*parts, strict=True))
-    factor = job.software.attention_factor
+    factor = job.factors.attention
     return Operator(
         name="core attention",
         formula="unfused_attention_seconds" if job.unfused_attention else "flash_attention_seconds",
@@ -143,10 +145,10 @@ def core_attention(job: Job, x: Shapes) -> Operator:
     )
 
 
-def _flash_attention(job: Job, x: Shapes, window: int | None) -> tuple[Number, Number, Number]:
+def _flash_attention(job: TrainingJob, x: Shapes, window: int | None) -> tuple[Number, Number, Number]:
     """(forward, backward, FLOPs). Ring attention sees s / cp tokens per call; the all-to-all and all-gather forms see s."""
-    model, c, s = job.model, job.gpu.attention, float(job.workload.seq_length)
-    ring = job.stack.memory.cp_comm_type == "p2p"
+    model, c, s = job.model, job.gpu.attention, float(job.scenario.workload.seq_length)
+    ring = job.scenario.software.memory.cp_comm_type == "p2p"
     length = s / x.cp if ring else s + 0.0 * x.cp
     steps = x.cp if ring else 1.0
     rate, tail = _flash_rate(job, length)
@@ -159,7 +161,7 @@ def _flash_attention(job: Job, x: Shapes, window: int | None) -> tuple[Number, N
     return forward, backward, flops
 
 
-def _flash_rate(job: Job, length: Number) -> tuple[Number, Number]:
+def _flash_rate(job: TrainingJob, length: Number) -> tuple[Number, Number]:
     """(share of peak, idle tail per call) of the forward pass: by table, scaled where the software runs other kernels than
     were measured; else by the closed form."""
     c, dim, table = job.gpu.attention, job.model.query_head_dim, job.gpu.tables.attention
@@ -173,9 +175,9 @@ def _flash_rate(job: Job, length: Number) -> tuple[Number, Number]:
     return share * table_flash_efficiency(length, dim, table), flash_tail_seconds(length, dim, table) / share
 
 
-def _unfused_attention(job: Job, x: Shapes, window: int | None) -> tuple[Number, Number, Number]:
+def _unfused_attention(job: TrainingJob, x: Shapes, window: int | None) -> tuple[Number, Number, Number]:
     """(forward, backward, FLOPs) over all scores; a window saves nothing."""
-    model, c, s = job.model, job.gpu.attention, float(job.workload.seq_length)
+    model, c, s = job.model, job.gpu.attention, float(job.scenario.workload.seq_length)
     scores = model.num_attention_heads / x.tp * s * s * x.mbs / x.cp
     forward, backward = (
         unfused_attention_seconds(
@@ -195,7 +197,7 @@ def _unfused_attention(job: Job, x: Shapes, window: int | None) -> tuple[Number,
     return forward, backward, 2.0 * (model.query_head_dim + model.value_head_dim) * scores
 
 
-def cp_communication_seconds(job: Job, x: Shapes, core: Operator) -> tuple[Number, Number]:
+def cp_communication_seconds(job: TrainingJob, x: Shapes, core: Operator) -> tuple[Number, Number]:
     """(forward, backward) felt time of context parallelism, by the stack's cp_comm_type.
 
     p2p (ring): cp - 1 sends of one key/value block, hidden under a share of the attention step beside them, backward twice the
@@ -210,7 +212,7 @@ def cp_communication_seconds(job: Job, x: Shapes, core: Operator) -> tuple[Numbe
     heads = model.num_attention_heads / x.tp if model.multi_latent_attention else kv_heads_per_rank(model, x.tp)
     block = x.tokens * heads * (model.query_head_dim + model.value_head_dim) * size
     queries = x.tokens * model.num_attention_heads / x.tp * (model.query_head_dim + model.value_head_dim) * size
-    kind, group = job.stack.memory.cp_comm_type, x.context_group
+    kind, group = job.scenario.software.memory.cp_comm_type, x.context_group
     if kind == "a2a":
         once = collective_seconds("all_to_all", block, group, job.links) + collective_seconds(
             "all_to_all", queries, group, job.links
@@ -260,9 +262,9 @@ def tp_communication_seconds(
     return forward * (1.0 - hidden), np.where(sp, sharded, plain) * (1.0 - hidden)
 
 
-def hidden_share(job: Job, x: Shapes) -> Number:
+def hidden_share(job: TrainingJob, x: Shapes) -> Number:
     """Share of TP communication that the stack hides, where userbuffers run (specs/software/overlap.py)."""
-    runs = userbuffers_run(job.model, job.numerics, job.stack, job.cluster, tp=x.tp, sp=x.sp, fsdp=x.fsdp)
+    runs = userbuffers_run(job.model, job.numerics, job.scenario.software, job.cluster, tp=x.tp, sp=x.sp, fsdp=x.fsdp)
     return np.where(runs, job.software.tp_overlap_share, 0.0)
 
 
@@ -270,7 +272,7 @@ class BlockCollectives:
     """All-reduce, all-gather and reduce-scatter of a [T, h] activation over the tensor-parallel ranks, priced once per
     shape."""
 
-    def __init__(self, job: Job, x: Shapes, width: float) -> None:
+    def __init__(self, job: TrainingJob, x: Shapes, width: float) -> None:
         total = x.tokens * width * job.activation_bytes
         group: Group = x.tensor_group
         self.total_bytes = total
@@ -280,7 +282,7 @@ class BlockCollectives:
 
 
 def block_communication(
-    job: Job,
+    job: TrainingJob,
     x: Shapes,
     name: str,
     inside: BlockCollectives,
@@ -315,13 +317,13 @@ def block_communication(
     )
 
 
-def mlp_pointwise(job: Job, x: Shapes, width: int, name: str, layer: str, modules: tuple[str, ...]) -> Operator:
+def mlp_pointwise(job: TrainingJob, x: Shapes, width: int, name: str, layer: str, modules: tuple[str, ...]) -> Operator:
     """The activation function of one MLP of `width`."""
     traffic = activation_bytes(x.tokens * width / x.tp, job.model.gated_linear_unit, job.software)
     return memory_bound(job, f"{name}activation", traffic, layer=layer, modules=modules)
 
 
-def second_norm_and_residual(job: Job, x: Shapes) -> list[Operator]:
+def second_norm_and_residual(job: TrainingJob, x: Shapes) -> list[Operator]:
     """The norm before the MLP and the residual after it; a parallel block (Falcon) has one residual, and as many norms
     as it says."""
     hidden = x.sharded_tokens * job.model.hidden_size

@@ -17,7 +17,7 @@ from autoconfig.specs.models.parameters import (
 from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.recompute import Recompute
 from autoconfig.time_model.hardware.host import host_floor_seconds, layer_launch_seconds
-from autoconfig.time_model.job import Job, Shapes
+from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.head import (
     embedding_operators,
     head_operators,
@@ -81,7 +81,7 @@ class LayerTable:
     head_parameters: Number
 
 
-def layer_table(job: Job, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTable:
+def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTable:
     """Price every operator once per shape and add them up by layer kind."""
     hidden = BlockCollectives(job, x, float(job.model.hidden_size))
     operators = price_operators(job, x, hidden)
@@ -111,13 +111,13 @@ def layer_table(job: Job, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTa
     )
 
 
-def _host_floor(job: Job, x: Shapes, kind: str, forward: Number, backward: Number) -> tuple[Number, Number]:
+def _host_floor(job: TrainingJob, x: Shapes, kind: str, forward: Number, backward: Number) -> tuple[Number, Number]:
     graphed = kind == "moe" and job.wide_domain and job.software.moe_graphs_wide
     launches = layer_launch_seconds(job.software, local_experts(job, x) if kind == "moe" else 0.0, graphed=graphed)
     return host_floor_seconds(forward, backward, x.tp, job.software, launches)
 
 
-def price_operators(job: Job, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
+def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
     """Every operator of a layer of either kind, of the embedding, the head and an MTP depth."""
     model, latent = job.model, hidden
     if model.multi_latent_attention:
@@ -163,7 +163,7 @@ def price_operators(job: Job, x: Shapes, hidden: BlockCollectives) -> list[Opera
     return result + (mtp_operators(job, x) if model.mtp_num_layers else [])
 
 
-def _gemm_groups(job: Job, x: Shapes) -> dict[str, list[GemmShape]]:
+def _gemm_groups(job: TrainingJob, x: Shapes) -> dict[str, list[GemmShape]]:
     """Linear layers by block; blocks that the model lacks are missing."""
     model = job.model
     groups = {"attention": attention_gemm_shapes(job, x)}
@@ -223,7 +223,7 @@ def lora_parameters(gemms: Sequence[GemmShape], numerics: Numerics) -> Number:
     return sum((numerics.lora_rank * (g.n + g.k) * g.groups for g in gemms if g.name in numerics.lora_target_modules), 0.0)
 
 
-def trained_parameters(job: Job, x: Shapes) -> dict[str, Number]:
+def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
     """Parameters of one rank that are trained, per layer kind and outside of the layers. Under LoRA: the adapters alone."""
     model, kinds = job.model, range(2 if job.model.is_moe else 1)
     if job.numerics.peft == "lora":

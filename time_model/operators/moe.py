@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number
-from autoconfig.time_model.job import Job, Shapes
+from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.network.collectives import collective_seconds
 from autoconfig.time_model.operators.layer import BlockCollectives, block_communication, mlp_gemm_shapes, mlp_pointwise
 from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound
@@ -24,7 +24,7 @@ def expert_rows(tokens: Number, topk: int, experts: int, *, ep: Number, etp: Num
     return rows, rows / np.maximum(experts / ep, 1.0)
 
 
-def expert_gemm_shapes(job: Job, x: Shapes) -> list[GemmShape]:
+def expert_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
     """fc1 and fc2 of the local experts as grouped GEMMs."""
     model = job.model
     experts = float(model.num_moe_experts or 0)
@@ -47,7 +47,7 @@ def expert_gemm_shapes(job: Job, x: Shapes) -> list[GemmShape]:
     ]
 
 
-def router_gemm_shape(job: Job, x: Shapes) -> GemmShape:
+def router_gemm_shape(job: TrainingJob, x: Shapes) -> GemmShape:
     """The router's linear layer on the local tokens, 16 bits."""
     return GemmShape(
         name="router",
@@ -83,7 +83,7 @@ def permute_factor(dispatcher: str, local_experts: Number, *, padded: bool) -> N
     return 1.0 + sorted_again + (1.0 if padded else 0.0)
 
 
-def expert_all_to_all_seconds(job: Job, x: Shapes) -> tuple[Number, Number]:
+def expert_all_to_all_seconds(job: TrainingJob, x: Shapes) -> tuple[Number, Number]:
     """Time of dispatch and combine, one way (forward; backward takes as long), and the bytes one rank sends in each.
 
     Every local token goes to k experts: tokens k h activations all-to-all over ep, twice; deepep and hybridep send one copy
@@ -102,12 +102,12 @@ def expert_all_to_all_seconds(job: Job, x: Shapes) -> tuple[Number, Number]:
     return way, 2.0 * sent
 
 
-def local_experts(job: Job, x: Shapes) -> Number:
+def local_experts(job: TrainingJob, x: Shapes) -> Number:
     """Experts of one rank."""
     return np.maximum((job.model.num_moe_experts or 1) / x.ep, 1.0)
 
 
-def expert_operators(job: Job, x: Shapes) -> list[Operator]:
+def expert_operators(job: TrainingJob, x: Shapes) -> list[Operator]:
     """Operators of the routed experts beside their GEMMs.
 
     Where linear layers have biases, fc2's are added outside of the grouped GEMM, expert by expert: bias x probability in fp32
@@ -119,7 +119,7 @@ def expert_operators(job: Job, x: Shapes) -> list[Operator]:
         x.sharded_tokens, model.moe_router_topk, model.num_moe_experts or 1, ep=x.ep, etp=x.etp, imbalance=stack.moe_imbalance
     )
     factor = permute_factor(job.dispatcher, local_experts(job, x), padded=job.uses_fp8 and not job.drops_tokens)
-    permuted = 8.0 * model.moe_router_topk * model.hidden_size * x.sharded_tokens * factor * stack.moe_factor
+    permuted = 8.0 * model.moe_router_topk * model.hidden_size * x.sharded_tokens * factor * job.factors.moe
     way, sent = expert_all_to_all_seconds(job, x)
     channels = rows * model.moe_ffn_hidden_size / x.etp
     biased = rows * model.hidden_size * (1.0 if model.add_bias_linear or model.moe_expert_bias else 0.0)
@@ -152,13 +152,13 @@ def expert_operators(job: Job, x: Shapes) -> list[Operator]:
     ]
 
 
-def shared_expert_shapes(job: Job, x: Shapes) -> list[GemmShape]:
+def shared_expert_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
     """fc1 and fc2 of the shared experts, divided over tp like a dense MLP; empty where there are none."""
     width = job.model.moe_shared_expert_intermediate_size
     return mlp_gemm_shapes(job, x, width, "shared_experts.", "moe", ("moe", "shared_experts")) if width else []
 
 
-def shared_expert_operators(job: Job, x: Shapes, hidden: BlockCollectives, column: list[Operator]) -> list[Operator]:
+def shared_expert_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives, column: list[Operator]) -> list[Operator]:
     """Activation and tensor-parallel communication of the shared experts (their own gather and scatter)."""
     width = job.model.moe_shared_expert_intermediate_size
     if not width:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number
-from autoconfig.time_model.job import Job
+from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.operators.gemm import (
     gemm_bytes,
     gemm_flops,
@@ -63,7 +63,7 @@ class GemmShape:
     grouped: bool = False
 
 
-def price_gemms(job: Job, gemms: Sequence[GemmShape]) -> list[Operator]:
+def price_gemms(job: TrainingJob, gemms: Sequence[GemmShape]) -> list[Operator]:
     """Forward (m, n, k), input gradient (m, k, n) and weight gradient (n, k, m) of many linear layers, one call per precision.
 
     Under fp8 an operand is one byte; frozen weights have no weight gradient. Grouped GEMMs
@@ -79,7 +79,7 @@ def price_gemms(job: Job, gemms: Sequence[GemmShape]) -> list[Operator]:
     return [result[i] for i in range(len(gemms))]
 
 
-def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool) -> list[Operator]:
+def _price_alike(job: TrainingJob, gemms: Sequence[GemmShape], low: bool, grouped: bool) -> list[Operator]:
     """GEMMs of one precision, all grouped or none."""
     m, n, k, groups = (
         np.stack([np.broadcast_to(getattr(g, field), np.shape(gemms[0].m)) for g in gemms])
@@ -106,7 +106,7 @@ def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool)
         together = grouped_gemm_seconds(
             *shapes, groups, rows=m, rows_half=job.gpu.grouped_rows_half, flops_per_s=rate, **common
         )
-        seconds = job.software.moe_factor * (together + job.gpu.launch_s * (groups - 1.0))
+        seconds = job.factors.moe * (together + job.gpu.launch_s * (groups - 1.0))
     else:
         seconds = gemm_seconds(*shapes, groups=groups, flops_per_s=rate, **common)
     flops, traffic = gemm_flops(m, n, k) * groups, gemm_bytes(m, n, k, element) * groups
@@ -129,7 +129,7 @@ def _price_alike(job: Job, gemms: Sequence[GemmShape], low: bool, grouped: bool)
 
 
 def memory_bound(
-    job: Job,
+    job: TrainingJob,
     name: str,
     traffic: tuple[Number, Number],
     *,
@@ -145,7 +145,7 @@ def memory_bound(
             hbm_bytes_per_s=job.hbm_bytes_per_s,
             efficiency=job.gpu.hbm_pointwise,
             launch_s=job.gpu.launch_s,
-            factor=job.software.pointwise_factor,
+            factor=job.software.pointwise_slowdown,
         )
         for part, count in zip(traffic, launches, strict=True)
     )
@@ -160,7 +160,7 @@ def memory_bound(
     )
 
 
-def gradient_accumulation(job: Job, name: str, gemms: Sequence[GemmShape], layer: str = "all") -> Operator:
+def gradient_accumulation(job: TrainingJob, name: str, gemms: Sequence[GemmShape], layer: str = "all") -> Operator:
     """The main-gradient traffic of all trainable weights among `gemms`, as one Operator."""
     weights = sum((g.n * g.k * g.groups for g in gemms if g.trainable), 0.0)
     return Operator(
@@ -174,7 +174,7 @@ def gradient_accumulation(job: Job, name: str, gemms: Sequence[GemmShape], layer
 
 
 def fp8_casts(
-    job: Job, name: str, gemms: Sequence[GemmShape], layer: str = "all", modules: tuple[str, ...] = ()
+    job: TrainingJob, name: str, gemms: Sequence[GemmShape], layer: str = "all", modules: tuple[str, ...] = ()
 ) -> list[Operator]:
     """Casts of every GEMM's input (forward) and output gradient (backward) to fp8, an expert's rows apart (each expert but
     the first a start-up more). None without fp8."""
@@ -195,7 +195,7 @@ def fp8_casts(
     ]
 
 
-def with_adapters(job: Job, gemms: Sequence[GemmShape]) -> list[GemmShape]:
+def with_adapters(job: TrainingJob, gemms: Sequence[GemmShape]) -> list[GemmShape]:
     """Under LoRA: the linear layers frozen, and beside each target a pair of low-rank ones (Hu et al. 2021, section 4.1).
 
     Matrices A (r x k) and B (n x r) in 16 bits; how tensor parallelism splits A is neglected.

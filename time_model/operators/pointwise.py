@@ -54,4 +54,4 @@ def softmax_bytes(stack: StackTime, numerics: Numerics) -> tuple[float, float]:
     Source: findings on public measurements, section 2.
     """
     on = 5.0 if numerics.attention_dropout else 0.0
-    return (4.0 + on) * stack.softmax_factor, (6.0 + on) * stack.softmax_factor
+    return (4.0 + on) * stack.softmax_slowdown, (6.0 + on) * stack.softmax_slowdown

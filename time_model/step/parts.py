@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from autoconfig.specs.models.parameters import Number
 from autoconfig.time_model.hardware.host import straggler_seconds
-from autoconfig.time_model.job import Job
+from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.operators.operator import Operator
 from autoconfig.time_model.step.rows import Column, Rows
 from autoconfig.time_model.step.step import block_recompute_seconds, compute_seconds, hidden_exchange_seconds, schedule
 
 
-def step_parts(job: Job, rows: Rows) -> dict[str, Column]:
+def step_parts(job: TrainingJob, rows: Rows) -> dict[str, Column]:
     """Formula -> seconds of the step, [n, R]: the deciding stage's m micro-batches by operator, then what is added
     once a step."""
     costs = compute_seconds(job, rows)
@@ -49,7 +49,7 @@ def step_parts(job: Job, rows: Rows) -> dict[str, Column]:
         ("optimizer_seconds", rows.optimizer),
     ):
         add(name, column[:, None] + np.zeros_like(timing.bubble))
-    add("straggler_seconds", straggler_seconds(sum(parts.values()), job.cluster.num_gpus, job.software.straggler_growth))
+    add("straggler_seconds", straggler_seconds(sum(parts.values()), rows.num_gpus[:, None], job.software.straggler_growth))
     return parts
 
 

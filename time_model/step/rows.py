@@ -11,7 +11,7 @@ import numpy.typing as npt
 from autoconfig.specs.layouts import Layouts, middle_layers, stage_table
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.recompute import Recompute
-from autoconfig.time_model.job import Job
+from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.network.collectives import collective_seconds, rate_share, send_seconds
 from autoconfig.time_model.network.placement import Group, data_group, expert_data_group, pipeline_crosses
 from autoconfig.time_model.operators.layer_table import LayerTable
@@ -35,6 +35,7 @@ class Rows:
     pp: Column
     vpp: Column
     num_microbatches: Column
+    num_gpus: Column
     stage_layers: list[list[Column]]
     """[stage][kind]: layers, multi-token-prediction depths included."""
     stage_first: list[Column]
@@ -83,7 +84,7 @@ class _Stages:
     whole: list[float]
 
 
-def _stages(job: Job, layouts: Layouts, kinds: int) -> _Stages:
+def _stages(job: TrainingJob, layouts: Layouts, kinds: int) -> _Stages:
     """Layers of each priced stage by kind. A multi-token-prediction depth counts as one more layer like the last."""
     model, stages = job.model, stage_table(job.model, layouts)
     sparse, last_kind = sum(model.moe_pattern), model.moe_pattern[-1]
@@ -102,7 +103,7 @@ def _stages(job: Job, layouts: Layouts, kinds: int) -> _Stages:
     )
 
 
-def rows_of(job: Job, layouts: Layouts, table: LayerTable, index: Index, recomputes: Sequence[Recompute]) -> Rows:
+def rows_of(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index, recomputes: Sequence[Recompute]) -> Rows:
     """Price everything that does not depend on recomputation."""
     stages = _stages(job, layouts, len(table.forward))
     pp, vpp, microbatches = (getattr(layouts, name).astype(np.float64) for name in ("pp", "vpp", "num_microbatches"))
@@ -119,6 +120,7 @@ def rows_of(job: Job, layouts: Layouts, table: LayerTable, index: Index, recompu
         pp=pp,
         vpp=vpp,
         num_microbatches=microbatches,
+        num_gpus=layouts.num_gpus.astype(np.float64),
         stage_layers=stages.layers,
         stage_first=stages.first,
         stage_last=stages.last,
@@ -130,8 +132,8 @@ def rows_of(job: Job, layouts: Layouts, table: LayerTable, index: Index, recompu
     )
 
 
-def _p2p(job: Job, layouts: Layouts, table: LayerTable, index: Index) -> Column:
-    tokens = layouts.mbs * job.workload.seq_length / layouts.cp
+def _p2p(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index) -> Column:
+    tokens = layouts.mbs * job.scenario.workload.seq_length / layouts.cp
     divided = np.where(layouts.sp | job.software.scatter_gather, layouts.tp, 1)
     message = p2p_message_bytes(tokens, job.model.hidden_size, job.activation_bytes, divided)
     send = send_seconds(message, pipeline_crosses(layouts, job.cluster), job.links)
@@ -175,7 +177,7 @@ def _held(layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) ->
 class _Exchange:
     """Gradient reduction and weight gather over both data-parallel groups."""
 
-    job: Job
+    job: TrainingJob
     dense: Group
     expert: Group
     fsdp: Number
@@ -206,7 +208,7 @@ class _Exchange:
         return full * felt / np.maximum(sum(times), 1e-12)
 
 
-def _data_parallel(job: Job, layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) -> dict[str, Any]:
+def _data_parallel(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) -> dict[str, Any]:
     """Collectives of gradients and weights once a step, the optimizer, tied embeddings, and FSDP's per-layer collectives."""
     groups = data_group(layouts, job.cluster), expert_data_group(layouts, job.cluster)
     exchange = _Exchange(job=job, dense=groups[0], expert=groups[1], fsdp=layouts.fsdp)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from autoconfig.specs.models.parameters import Number
 from autoconfig.time_model.hardware.host import straggler_ratio
-from autoconfig.time_model.job import Job
+from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.step.data_parallel import fsdp_seconds, gradient_reduction_seconds, parameter_gather_seconds
 from autoconfig.time_model.step.pipeline import block_recomputed_layers, pipeline_bubble_seconds
 from autoconfig.time_model.step.rows import Column, Rows
@@ -23,7 +23,7 @@ class LayerCosts:
     fsdp: list[Number]
 
 
-def compute_seconds(job: Job, rows: Rows) -> LayerCosts:
+def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
     """Gather the layer table by row and add what FSDP's traffic makes felt."""
     table, index = rows.table, rows.index
     whole, forward, felt = [], [], []
@@ -50,7 +50,7 @@ def compute_seconds(job: Job, rows: Rows) -> LayerCosts:
     return LayerCosts(whole=whole, forward=forward, fsdp=felt)
 
 
-def hidden_exchange_seconds(job: Job, rows: Rows) -> Number:
+def hidden_exchange_seconds(job: TrainingJob, rows: Rows) -> Number:
     """Expert all-to-all of one layer that the other micro-batch's compute hides, [n, R]: interleaved stages, no full
     recomputation.
 
@@ -119,7 +119,7 @@ class Schedule:
     gather: Column
 
 
-def schedule(job: Job, rows: Rows, costs: LayerCosts) -> Schedule:
+def schedule(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Schedule:
     """Stage times, bubble, and data-parallel time beside the first stage's compute."""
     stages = [stage_seconds(rows, costs, s) for s in range(len(rows.stage_layers))]
     longest = stages[0]
@@ -140,12 +140,12 @@ def schedule(job: Job, rows: Rows, costs: LayerCosts) -> Schedule:
     )
 
 
-def row_seconds(job: Job, rows: Rows, costs: LayerCosts) -> Column:
+def row_seconds(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Column:
     """Seconds of one step, [n, R]: (m S_max + bubble + sends + data parallelism + optimizer) x straggler growth."""
     timing = schedule(job, rows, costs)
     total = rows.num_microbatches[:, None] * timing.longest
     total += timing.bubble
     total += timing.reduction
     total += timing.gather + (rows.p2p + rows.embedding_gradient + rows.optimizer)[:, None]
-    result: Column = total * straggler_ratio(job.cluster.num_gpus, job.software.straggler_growth)
+    result: Column = total * straggler_ratio(rows.num_gpus[:, None], job.software.straggler_growth)
     return result

@@ -13,7 +13,6 @@ from functools import cache
 import numpy as np
 
 from autoconfig.accuracy.runs import Constants, paper_of
-from autoconfig.planning.calibration_file import calibrated
 from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError
@@ -93,7 +92,7 @@ def _sweep(key: tuple[object, ...], entries: Sequence[_Entry]) -> Sweep:
     cases, variants, steps = [], [], []
     for (_, variant), runs in same.items():
         case = runs[0].case
-        cases.append((calibrated(case.scenario, constants.of(case.source, case.scenario.model.name)), case.plan))
+        cases.append((constants.applied(case), case.plan))
         variants.append(variant)
         times = [run.step_seconds for run in runs if run.step_seconds is not None]
         steps.append(float(np.median(times)) if times else None)

@@ -12,13 +12,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autoconfig.calibration.fit import Observation, refine
 from autoconfig.planning.answer import on_front
+from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.units import GIB
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import build
 from autoconfig.study.training.proposal import CONFIDENCE, believe, scatter_between_jobs
 from autoconfig.study.training.session import Session
 from autoconfig.study.training.surrogate import shipped_scatter
-from autoconfig.time_model.calibration import Calibration
 from autoconfig.training.question import understand
 
 MOST_SHAPES = 12
@@ -199,7 +199,7 @@ def learned_calibration(session: Session) -> Calibration | None:
         )
     if not observations:
         return None
-    return refine(session.question.calibration, observations, f"study-{session.name}-{len(observations)}")
+    return refine(session.question.scenario.calibration, observations, f"study-{session.name}-{len(observations)}")
 
 
 def found_json(found: Found) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from autoconfig.study.worker import Listener, Worker
 from autoconfig.training.question import Question, understand
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.reasons import nothing_legal
-from autoconfig.training.space import Wish
+from autoconfig.training.space import Constraints
 
 OTHER_FOLDER = "; give another --folder"
 JOBS, LOCK = "jobs", "search.lock"
@@ -175,7 +175,7 @@ def ask(settings: StudySettings, table: Path | None = None) -> Asked:
     if settings.device == "cpu" and table is None:
         gpu = replace(scenario.cluster.gpu, architecture=CPU_ARCHITECTURE)
         scenario = replace(scenario, cluster=replace(scenario.cluster, gpu=gpu))
-    ranking = rank_plans(scenario, _buildable(question.wish), request.memory_margin)
+    ranking = rank_plans(scenario, _buildable(question.constraints), request.memory_margin)
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
     if not len(ranking.row):
@@ -220,10 +220,10 @@ def open_session(
     )  # fmt: skip
 
 
-def _buildable(wish: Wish) -> Wish:
+def _buildable(constraints: Constraints) -> Constraints:
     """Without what the training core does not build: sharding beyond the distributed optimizer, optimizer state on the CPU."""
-    fsdp = wish.excluded.get("fsdp", frozenset()) | {2, 3}
-    return replace(wish, excluded={**wish.excluded, "fsdp": fsdp})
+    fsdp = constraints.excluded.get("fsdp", frozenset()) | {2, 3}
+    return replace(constraints, excluded={**constraints.excluded, "fsdp": fsdp})
 
 
 class NothingFitsError(InputError):
