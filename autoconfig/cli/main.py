@@ -138,16 +138,19 @@ def search_command(
         kind = cli_study.training(options)
         cli_study.run_profile(ctx, options, kind, as_json=as_json, model_given=options["model"] is not None)
         return
-    from autoconfig.megatron.export import check_export_folder, export_plan
-    from autoconfig.render.html import check_report_path, write_report
-    from autoconfig.render.training import check_table_path, write_table
     from autoconfig.training.answer import search
 
     if output is not None:
+        from autoconfig.render.training import check_table_path, write_table
+
         check_table_path(Path(output))
     if report is not None:
+        from autoconfig.render.html import check_report_path, write_report
+
         check_report_path(Path(report))
     if export is not None:
+        from autoconfig.megatron.export import check_export_folder, export_plan
+
         check_export_folder(export, force=force)
     answer = search(request_of(options), _progress(options))
     if output is not None:

@@ -50,9 +50,9 @@ folder_option = click.option(
 
 
 def _checked_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
-    from autoconfig.study.storage import check_url
-
     if url is not None:
+        from autoconfig.study.storage import check_url  # loads SQLAlchemy and Optuna
+
         check_url(url)
     return url
 
