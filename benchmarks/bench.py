@@ -94,8 +94,7 @@ def pricing_rate() -> None:
     from autoconfig.time_model.predict import estimate_step_time
 
     from autoconfig.training.question import Request, understand
-    from autoconfig.training.recompute_options import recompute_options
-    from autoconfig.training.space import Constraints, enumerate_space
+    from autoconfig.training.space import Constraints, enumerate_space, recompute_options
 
     scenario = understand(Request(model="175b", gpus=1024, gpu="a100-80gb", seq_length=2048, global_batch_size=1536)).scenario
     layouts = enumerate_space(scenario).layouts

@@ -3,13 +3,14 @@
 Parts are named after the module that saves them; the same names are used by recomputation and in `docs/memory_model.md`.
 With 16-bit types, unfused attention, dropout and no tensor parallelism the parts of a GPT layer add up to
 s b h (34 + 5 a s / h), Korthikanti et al. 2022, equation 1 (they ignore the norm statistics, which are a part of their own).
-Symbols: specs.model, T, u, t, R: memory_model.shapes.
-"""
+Symbols: specs.model; T, u, t, R: Shape. How many micro-batches of them a pipeline stage holds: chunks_in_flight."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
-from autoconfig.memory_model.shapes import Number, Shape, routed_rows
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import kv_heads_per_rank
@@ -239,3 +240,96 @@ def layer_activations(
 def layer_input(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
     """What a checkpointed layer keeps: its input, 2 T h / u (2 s b h without sequence parallelism, Table 2 `full`)."""
     return numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
+
+
+Number = Any
+"""int, float or NumPy array."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What decides the tensors of one layer on one rank. Fields are scalars or arrays of one shape."""
+
+    tokens: Number
+    """T = s b / cp: tokens of one micro-batch on one rank."""
+    sequence: Number
+    """s: keys that one query can see (the whole sequence, context parallelism included)."""
+    batch: Number
+    """b: micro-batch size."""
+    tp: Number
+    """t."""
+    sp: Number
+    """u: t with sequence parallelism, else 1. What is replicated without it is divided by u."""
+    cp: Number
+    ep: Number
+    etp: Number
+
+    @classmethod
+    def of(cls, *, seq_length: int, tp: Number, sp: Number, cp: Number, ep: Number, etp: Number, mbs: Number) -> Shape:
+        """From the degrees of a plan; `sp` is the flag."""
+        tp, cp, mbs = np.asarray(tp, float), np.asarray(cp, float), np.asarray(mbs, float)
+        return cls(
+            tokens=seq_length * mbs / cp,
+            sequence=float(seq_length),
+            batch=mbs,
+            tp=tp,
+            sp=np.where(sp, tp, 1.0),
+            cp=cp,
+            ep=np.asarray(ep, float),
+            etp=np.asarray(etp, float),
+        )
+
+
+def routed_rows(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """R: token rows that the experts of one rank process: factor x etp x k T/u.
+
+    Balanced routing sends every rank as many rows as it sends out, k T/u; expert tensor parallelism gathers them over etp.
+    The factor is the capacity factor where tokens are dropped and padded, else the stated imbalance (1 = balanced).
+    Source: megatron-core transformer/moe/token_dispatcher.py (all-to-all dispatcher).
+    """
+    factor = numerics.moe_capacity_factor or numerics.moe_imbalance
+    return factor * shape.etp * model.moe_router_topk * shape.tokens / shape.sp
+
+
+SCHEDULES = ("1f1b", "gpipe", "zb-h1", "zb-h2")
+"""Interleaving is 1f1b with vpp above 1. Megatron plans use 1f1b; the others are here to compare."""
+
+
+def warmup_chunks(pp: Number, vpp: Number, stage: Number, num_microbatches: Number) -> Number:
+    """Forward passes of model chunks before a stage's first backward.
+
+    1F1B: p - r - 1. Interleaved: 2 (p - r - 1) + (v - 1) p, at most m v
+    (Narayanan et al. 2021, section 2.2; megatron-core pipeline_parallel/schedules.py, group size p).
+    """
+    pp, vpp = np.asarray(pp), np.asarray(vpp)
+    plain = pp - stage - 1
+    interleaved = 2 * (pp - stage - 1) + (vpp - 1) * pp
+    return np.minimum(np.where(vpp > 1, interleaved, plain), num_microbatches * vpp)
+
+
+def chunks_in_flight(pp: Number, vpp: Number, stage: Number, num_microbatches: Number, schedule: str = "1f1b") -> Number:
+    """Model chunks (of 1/vpp of a stage's layers) held at the peak: min(m v, warm-up + 1).
+
+    GPipe holds all m. Zero-bubble schedules keep weight-gradient inputs too, so that every stage holds p micro-batches
+    with ZB-H1 and 2 p - 1 with ZB-H2 (Qi et al. 2023, Table 2). Stage 0 of the interleaved schedule equals Korthikanti et al.'s
+    1 + (p - 1)/(p v) layers; later stages hold less.
+    """
+    everything = np.asarray(num_microbatches) * np.asarray(vpp)
+    if schedule == "gpipe":
+        return everything
+    if schedule == "zb-h1":
+        return np.minimum(everything, np.asarray(pp) + 0 * np.asarray(stage))
+    if schedule == "zb-h2":
+        return np.minimum(everything, 2 * np.asarray(pp) - 1 + 0 * np.asarray(stage))
+    return np.minimum(everything, warmup_chunks(pp, vpp, stage, num_microbatches) + 1)
+
+
+def chunk_counts(pp: Number, vpp: Number, in_flight: Number, chunk: int) -> Number:
+    """How many of the first `in_flight` forward passes are of model chunk number `chunk`.
+
+    The interleaved schedule runs p micro-batches of chunk 0, then p of chunk 1, ..., then the next p micro-batches.
+    """
+    pp, vpp, in_flight = np.asarray(pp), np.asarray(vpp), np.asarray(in_flight)
+    whole, rest = np.divmod(in_flight, pp * vpp)
+    counts = whole * pp + np.clip(rest - chunk * pp, 0, pp)
+    return np.where(vpp > 1, np.where(chunk < vpp, counts, 0), in_flight if chunk == 0 else 0)

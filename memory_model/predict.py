@@ -2,6 +2,8 @@
 
 Direction of calls: `estimate_memory` -> `tables.layer_tables` (per unique shape and recomputation) and
 `tables.stage_terms` (per row and stage) -> the formulas. The combination below is the only place where parts are added up.
+
+From bytes that tensors take to bytes that the device loses (CUDA context, NCCL, the allocator), and the chance to fit.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model import overhead
+from autoconfig.memory_model.activations import Number
 from autoconfig.memory_model.recomputation import (
     checkpoints_per_chunk,
     mlp_released,
@@ -22,8 +24,10 @@ from autoconfig.memory_model.recomputation import (
 from autoconfig.memory_model.tables import LayerTable, StageTerms, layer_tables, stage_terms
 from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import Layouts
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.software import StackMemory
+from autoconfig.specs.units import GIB
 
 Floats = npt.NDArray[np.float64]
 ROWS_PER_BLOCK = 8192
@@ -60,7 +64,7 @@ class MemoryEstimate:
     @property
     def fit_probability(self) -> Floats:
         """[n, R]: chance that the plan runs without running out of memory."""
-        return np.asarray(overhead.fit_probability(self.peak_bytes, self.limit_bytes[:, None], self.device_bytes))
+        return np.asarray(fit_probability(self.peak_bytes, self.limit_bytes[:, None], self.device_bytes))
 
     @property
     def fits(self) -> npt.NDArray[np.bool_]:
@@ -84,12 +88,12 @@ def estimate_memory(
     the limit get an infinite peak without further work. Illegal combinations get numbers too; legality is not decided here.
     """
     cluster = scenario.cluster
-    nccl = overhead.nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
+    nccl = nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
     if cluster.gpu.architecture == CPU_ARCHITECTURE:  # no driver context, no NCCL: jobs hold each rank to the limit itself
         limit = np.full(len(layouts), cluster.memory_bytes * (1.0 - margin))
     else:
-        nccl = nccl + overhead.model_parallel_reserved_bytes(scenario.software.memory, layouts.tp, layouts.pp)
-        limit = np.asarray(overhead.allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
+        nccl = nccl + model_parallel_reserved_bytes(scenario.software.memory, layouts.tp, layouts.pp)
+        limit = np.asarray(allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
 
     if detail:
         tables = layer_tables(scenario, layouts, recomputes), stage_terms(scenario, layouts, every=True)
@@ -272,3 +276,46 @@ def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment:
     parts["tied_weight_gradient"] = np.where(waiting, terms.tied_weight_gradient, 0.0)
     parts["chunk_released"] = -np.where(at["embedding_backward"], stages.held / terms.chunks_in_flight, 0.0)
     return parts
+
+
+CUDA_CONTEXT_BYTES = int(0.5 * GIB)
+"""Driver context and loaded libraries, 0.4 to 0.6 GiB (findings; nvidia-smi of an idle torch process)."""
+NCCL_BYTES_PER_GROUP = int(0.25 * GIB)
+"""Channels and buffers of one communicator in use, 0.1 to 0.5 GiB (findings; an assumption, seen only in the OOM threshold)."""
+ALLOCATOR_SHARE = 0.03
+"""Reserved over allocated: 2.8 to 3.0 % on SimuMax B200 for tp 2 to 8 and short sequences."""
+FIT_WIDTH_SHARE = 0.025
+"""Width of the logistic in (limit - predicted) over device memory: 2 GiB on 80 GB (findings: Aleph Alpha, Brier 0.027)."""
+
+
+def cuda_context_bytes() -> int:
+    """CUDA_CONTEXT_BYTES, the same for every plan."""
+    return CUDA_CONTEXT_BYTES
+
+
+def nccl_bytes(tp: Number, pp: Number, cp: Number, ep: Number, dp: Number) -> Number:
+    """One communicator per kind of parallelism in use (pipeline: two neighbours)."""
+    groups = sum(np.greater(degree, 1).astype(float) for degree in (tp, cp, ep, dp)) + 2.0 * np.greater(pp, 1)
+    return NCCL_BYTES_PER_GROUP * groups
+
+
+def model_parallel_reserved_bytes(stack: StackMemory, tp: Number, pp: Number) -> Number:
+    """What a stack is known to lose besides where tp or pp is above 1 (`StackMemory.model_parallel_reserved_gib`)."""
+    return stack.model_parallel_reserved_gib * GIB * np.logical_or(np.greater(tp, 1), np.greater(pp, 1))
+
+
+def allocator_bytes(allocated: Number) -> Number:
+    """Reserved but not allocated: 3 % of the peak (6 to 8 % were measured at tp 1 and at 128k sequences, where the allocator
+    gives back cached blocks before it fails)."""
+    return ALLOCATOR_SHARE * np.asarray(allocated)
+
+
+def allocatable_bytes(device_bytes: Number, nccl: Number, margin: float = 0.0) -> Number:
+    """The most that tensors may take: what the driver reports less context, NCCL and the allocator's share, less the margin."""
+    return (np.asarray(device_bytes) * (1.0 - margin) - cuda_context_bytes() - nccl) / (1.0 + ALLOCATOR_SHARE)
+
+
+def fit_probability(predicted: Number, limit: Number, device_bytes: Number) -> Number:
+    """Logistic in (limit - predicted): one half at the limit."""
+    x = (np.asarray(limit) - predicted) / (FIT_WIDTH_SHARE * device_bytes)
+    return 1.0 / (1.0 + np.exp(-np.clip(x, -40, 40)))

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from autoconfig.memory_model.shapes import Number
-from autoconfig.specs.recompute import Recompute
+from autoconfig.memory_model.activations import Number
+from autoconfig.specs.plan import Recompute
 from autoconfig.specs.software.software import StackMemory
 
 

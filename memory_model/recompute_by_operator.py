@@ -1,4 +1,4 @@
-"""What stays of a layer under torchtitan's selective activation checkpointing by operator (specs.recompute.OP).
+"""What stays of a layer under torchtitan's selective activation checkpointing by operator (specs.plan.OP).
 
 The whole layer is a checkpoint whose policy keeps the outputs of attention, of reduce-scatter and of every second matrix
 product in the order of execution (torchtitan/distributed/activation_checkpoint.py: where `mm_count % 2 == 0`, it is run again).
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from autoconfig.memory_model.activations import Number, Shape
 from autoconfig.memory_model.recomputation import KeptLayer
-from autoconfig.memory_model.shapes import Number, Shape
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import kv_heads_per_rank
 from autoconfig.specs.numerics import Numerics

@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from autoconfig.memory_model.shapes import Number
+from autoconfig.memory_model.activations import Number
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import attention_gemms, mlp_gemms
 from autoconfig.specs.numerics import TYPE_BYTES, Numerics
+from autoconfig.specs.software.software import StackMemory
 
 HOPPER_NEEDS_TRANSPOSE_BELOW = 10.0
 """Compute capability below which fp8 GEMMs take only row-by-column operands, so weights are kept twice (TE, fp8 primer)."""
@@ -112,3 +113,8 @@ def lora_parameters(model: ModelSpec, numerics: Numerics, moe: bool, tp: Number)
     if "linear_fc2" in numerics.lora_target_modules:
         total = total + rank * (mlp["linear_fc2"] / h / tp + h)
     return total
+
+
+def workspace_bytes(stack: StackMemory) -> int:
+    """GEMM and attention workspaces that stay allocated among the tensors; a fact of the software stack."""
+    return stack.workspace_bytes

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from autoconfig.memory_model import activations, state, transients, transients_unfused
-from autoconfig.memory_model.in_flight import chunk_counts, chunks_in_flight
-from autoconfig.memory_model.overhead import workspace_bytes
+from autoconfig.memory_model.activations import Shape, chunk_counts, chunks_in_flight
 from autoconfig.memory_model.recomputation import MLP_PARTS, kept_under_selective
 from autoconfig.memory_model.recompute_by_operator import kept_by_operator
-from autoconfig.memory_model.shapes import Shape
 from autoconfig.specs.layouts import Layouts, StageTable, stage_table
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import (
@@ -28,9 +26,9 @@ from autoconfig.specs.models.parameters import (
     padded_vocab_size,
 )
 from autoconfig.specs.numerics import Numerics
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.fp8_gather import gathers_fp8
+from autoconfig.specs.software.megatron_build import gathers_fp8
 from autoconfig.specs.software.software import StackMemory
 
 Floats = npt.NDArray[np.float64]
@@ -325,6 +323,6 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
         "gradient_bytes": sum((state.gradient_bytes(g, numerics, fsdp) for g in groups), zeros),
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,
-        "workspace_bytes": workspace_bytes(stack.memory) + zeros,
+        "workspace_bytes": state.workspace_bytes(stack.memory) + zeros,
         "fsdp_unit_bytes": state.fsdp_unit_bytes(largest, numerics, fsdp) + zeros,
     }

@@ -13,7 +13,7 @@ Constants marked (findings) were found on the measured SimuMax B200 and Megatron
 from __future__ import annotations
 
 import numpy as np
-from autoconfig.memory_model.shapes import Number, Shape, routed_rows
+from autoconfig.memory_model.activations import Number, Shape, routed_rows
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import kv_heads_per_rank
 from autoconfig.specs.numerics import Numerics

@@ -3,7 +3,7 @@
 There a linear layer's backward makes the gradient of its weight and adds it to the gradient buffer afterwards, the gathered
 input of sequence parallelism lives in one buffer that is never freed, and unfused attention keeps its scores in the same one.
 Every term is read off traces of megatron-core 0.16.1 (tests/trainer/test_formula_against_trace.py); names of linear layers are
-megatron-core's. H = 2 T h, H_u = 2 T h / u; symbols: specs.model, memory_model.shapes.
+megatron-core's. H = 2 T h, H_u = 2 T h / u; symbols: specs.model, memory_model.activations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from autoconfig.memory_model.shapes import Number, Shape, routed_rows
+from autoconfig.memory_model.activations import Number, Shape, routed_rows
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import kv_heads_per_rank
 from autoconfig.specs.numerics import Numerics

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.errors import PlanError
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute, TrainPlan
 
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]

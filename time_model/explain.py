@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.layer_table import KINDS, LayerTable, layer_table

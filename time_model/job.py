@@ -13,13 +13,19 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.numerics import TYPE_BYTES, Numerics
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.fp8_gather import gathers_fp8
+from autoconfig.specs.software.megatron_build import gathers_fp8
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.calibration import factors_for
-from autoconfig.time_model.hardware.efficiency import GpuEfficiency, efficiency_of
-from autoconfig.time_model.hardware.operator_tables import GridTable
-from autoconfig.time_model.network.collectives import Links, links_of
-from autoconfig.time_model.network.placement import Group, context_group, expert_group, expert_tensor_group, tensor_group
+from autoconfig.time_model.hardware.efficiency import GpuEfficiency, GridTable, efficiency_of
+from autoconfig.time_model.network.collectives import (
+    Group,
+    Links,
+    context_group,
+    expert_group,
+    expert_tensor_group,
+    links_of,
+    tensor_group,
+)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.layouts import Layouts
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.job import TrainingJob, shapes_of, unique_rows
+from autoconfig.time_model.operators.kernels import straggler_ratio, straggler_seconds
 from autoconfig.time_model.operators.layer_table import layer_table
-from autoconfig.time_model.step.parts import step_parts
-from autoconfig.time_model.step.rows import Rows, rows_of
-from autoconfig.time_model.step.step import compute_seconds, row_seconds
+from autoconfig.time_model.operators.operator import Operator
+from autoconfig.time_model.step.rows import Column, Rows, rows_of
+from autoconfig.time_model.step.schedule import (
+    block_recomputed_layers,
+    fsdp_seconds,
+    gradient_reduction_seconds,
+    parameter_gather_seconds,
+    pipeline_bubble_seconds,
+)
 
 PAIRS_PER_CHUNK = 65_536
 """Layouts x recomputes that are combined at once: the working arrays stay in the cache."""
@@ -76,3 +84,206 @@ def _price(job: TrainingJob, rows: Rows, step: Table) -> None:
     for start in range(0, len(step), size):
         chunk = rows.slice(start, start + size) if len(step) > size else rows
         step[start : start + size] = row_seconds(job, chunk, compute_seconds(job, chunk))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCosts:
+    """[kind]: seconds of one layer and micro-batch on each row, [n, R] or [n]."""
+
+    whole: list[Number]
+    """Forward, backward, recomputation and FSDP's felt traffic; full:block columns without their recomputation."""
+    forward: list[Column]
+    fsdp: list[Number]
+
+
+def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
+    """Gather the layer table by row and add what FSDP's traffic makes felt."""
+    table, index = rows.table, rows.index
+    whole, forward, felt = [], [], []
+    for kind, (fore, back, again) in enumerate(zip(table.forward, table.backward, table.recompute, strict=True)):
+        cost = (again + (fore + back)[:, None]).take(index, axis=0)
+        forward.append(fore[index])
+        if job.graphs_without_pipeline:
+            floor = [part[index] * (rows.pp == 1) for part in table.floor[kind]]
+            cost, forward[-1] = cost - (floor[0] + floor[1])[:, None], forward[-1] - floor[0]
+        if kind == len(table.forward) - 1 and job.expert_overlap_share:
+            cost = cost - hidden_exchange_seconds(job, rows)
+        if rows.fsdp_gather:
+            extra = fsdp_seconds(
+                rows.fsdp_gather[kind][:, None],
+                rows.fsdp_scatter[kind][:, None],
+                forward[-1][:, None],
+                cost - forward[-1][:, None],
+                stage=rows.fsdp[:, None],
+                interference=rows.fsdp_interference[kind][:, None],
+            )
+            felt.append(extra)
+            cost = cost + extra
+        whole.append(cost)
+    return LayerCosts(whole=whole, forward=forward, fsdp=felt)
+
+
+def hidden_exchange_seconds(job: TrainingJob, rows: Rows) -> Number:
+    """Expert all-to-all of one layer that the other micro-batch's compute hides, [n, R]: interleaved stages, no full
+    recomputation.
+
+    Source: Megatron-Core's combined 1F1B schedule (overlap_moe_expert_parallel_comm) and what it asks for; the share is the
+    stack's, measured on one pair of runs.
+    """
+    whole = np.array([recompute.granularity != "full" for recompute in rows.recomputes], dtype=np.float64)
+    hidden = job.expert_overlap_share * rows.table.expert_exchange
+    return (np.take(hidden, rows.index) * (rows.vpp > 1))[:, None] * whole
+
+
+def outside_seconds(rows: Rows, stage: int) -> Column:
+    """Embedding, head and their FSDP traffic per micro-batch on one priced stage, [n]."""
+    table, index = rows.table, rows.index
+    embedding, head = (table.embedding[0] + table.embedding[1])[index], (table.head[0] + table.head[1])[index]
+    ends = np.maximum(rows.stage_first[stage], rows.stage_last[stage])
+    result: Column = rows.stage_first[stage] * embedding + rows.stage_last[stage] * head + ends * rows.fsdp_outside
+    return result
+
+
+def block_recompute_seconds(rows: Rows, costs: LayerCosts, layers: list[Column], num_layers: int) -> Column:
+    """full:block:N on one stage: the forward time of its average layer times the layers recomputed there."""
+    count = sum(layers)
+    forward = sum(n * f for n, f in zip(layers, costs.forward, strict=True)) / np.maximum(count, 1.0)
+    result: Column = block_recomputed_layers(count, rows.vpp, num_layers) * forward
+    return result
+
+
+def stage_seconds(rows: Rows, costs: LayerCosts, stage: int) -> Column:
+    """Forward and backward of one micro-batch on one priced stage, [n, R]."""
+    layers = rows.stage_layers[stage]
+    total: Column = layers[0][:, None] * costs.whole[0]
+    for n, cost in zip(layers[1:], costs.whole[1:], strict=True):
+        total += n[:, None] * cost
+    total += outside_seconds(rows, stage)[:, None]
+    for r, recompute in enumerate(rows.recomputes):
+        if recompute.method == "block":
+            total[:, r] += block_recompute_seconds(rows, costs, layers, recompute.num_layers)
+    return total
+
+
+def all_stage_seconds(rows: Rows, costs: LayerCosts) -> Column:
+    """The sum over all stages of the pipeline, [n, R]."""
+    table, index = rows.table, rows.index
+    total: Column = rows.all_layers[0] * costs.whole[0]
+    for n, cost in zip(rows.all_layers[1:], costs.whole[1:], strict=True):
+        total += n * cost
+    ends = (table.embedding[0] + table.embedding[1] + table.head[0] + table.head[1])[index]
+    total += (ends + rows.fsdp_outside * np.minimum(rows.pp, 2.0))[:, None]
+    average = sum(n * f for n, f in zip(rows.all_layers, costs.forward, strict=True)) / sum(rows.all_layers)
+    for r, recompute in enumerate(rows.recomputes):
+        if recompute.method == "block":
+            first, last, middle = (block_recomputed_layers(n, rows.vpp, recompute.num_layers) for n in rows.block_sizes[:3])
+            total[:, r] += (first + last + middle * rows.block_sizes[3]) * average
+    return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The parts of a step that depend on recomputation, [n, R]."""
+
+    stages: list[Column]
+    longest: Column
+    bubble: Column
+    reduction: Column
+    gather: Column
+
+
+def schedule(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Schedule:
+    """Stage times, bubble, and data-parallel time beside the first stage's compute."""
+    stages = [stage_seconds(rows, costs, s) for s in range(len(rows.stage_layers))]
+    longest = stages[0]
+    for stage in stages[1:]:
+        longest = np.maximum(longest, stage)
+    vpp, pp = rows.vpp[:, None], rows.pp[:, None]
+    bubble = pipeline_bubble_seconds(longest, np.maximum(all_stage_seconds(rows, costs), longest), vpp)
+    forward = sum(n * f for n, f in zip(rows.stage_layers[0], costs.forward, strict=True)) + rows.table.embedding[0][rows.index]
+    buckets = np.add.reduce(rows.stage_layers[0])[:, None]
+    return Schedule(
+        stages=stages,
+        longest=longest,
+        bubble=bubble,
+        reduction=gradient_reduction_seconds(
+            rows.reduction[:, None], stages[0] - forward[:, None], buckets, pp, vpp, job.software
+        ),
+        gather=parameter_gather_seconds(rows.gather[:, None], forward[:, None], buckets, pp, vpp, job.software),
+    )
+
+
+def row_seconds(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Column:
+    """Seconds of one step, [n, R]: (m S_max + bubble + sends + data parallelism + optimizer) x straggler growth."""
+    timing = schedule(job, rows, costs)
+    total = rows.num_microbatches[:, None] * timing.longest
+    total += timing.bubble
+    total += timing.reduction
+    total += timing.gather + (rows.p2p + rows.embedding_gradient + rows.optimizer)[:, None]
+    result: Column = total * straggler_ratio(rows.num_gpus[:, None], job.software.straggler_growth)
+    return result
+
+
+def step_parts(job: TrainingJob, rows: Rows) -> dict[str, Column]:
+    """Formula -> seconds of the step, [n, R]: the deciding stage's m micro-batches by operator, then what is added
+    once a step."""
+    costs = compute_seconds(job, rows)
+    timing = schedule(job, rows, costs)
+    deciding = np.argmax(np.stack(timing.stages), axis=0)
+    m = rows.num_microbatches[:, None]
+    layers = [m * _chosen(deciding, [stage[kind] for stage in rows.stage_layers]) for kind in range(len(costs.whole))]
+    first, last = m * _chosen(deciding, rows.stage_first), m * _chosen(deciding, rows.stage_last)
+    parts: dict[str, Column] = {}
+
+    def add(name: str, seconds: Number) -> None:
+        parts[name] = parts.get(name, 0.0) + seconds
+
+    for op in rows.table.operators:
+        add(op.formula, _weight(op, layers, first, last, job.model.mtp_num_layers) * _whole(op, rows)[:, None])
+    if job.expert_overlap_share:
+        add("expert_all_to_all_seconds", -layers[-1] * hidden_exchange_seconds(job, rows))
+    for kind, weight in enumerate(layers):
+        launched = 1.0 - (rows.pp == 1) * float(job.graphs_without_pipeline)
+        add("host_floor_seconds", weight * (np.add(*rows.table.floor[kind])[rows.index] * launched)[:, None])
+        add("recompute_seconds", weight * rows.table.recompute[kind][rows.index])
+        if costs.fsdp:
+            add("fsdp_seconds", weight * costs.fsdp[kind])
+    add("fsdp_seconds", np.maximum(first, last) * rows.fsdp_outside[:, None])
+    for r, recompute in enumerate(rows.recomputes):
+        if recompute.method == "block":
+            per_stage = [block_recompute_seconds(rows, costs, stage, recompute.num_layers) for stage in rows.stage_layers]
+            parts["recompute_seconds"][:, r] += (m * _chosen(deciding[:, r : r + 1], per_stage))[:, 0]
+    add("pipeline_bubble_seconds", timing.bubble)
+    add("gradient_reduction_seconds", timing.reduction)
+    add("parameter_gather_seconds", timing.gather)
+    for name, column in (
+        ("p2p_seconds", rows.p2p),
+        ("embedding_gradient_seconds", rows.embedding_gradient),
+        ("optimizer_seconds", rows.optimizer),
+    ):
+        add(name, column[:, None] + np.zeros_like(timing.bubble))
+    add("straggler_seconds", straggler_seconds(sum(parts.values()), rows.num_gpus[:, None], job.software.straggler_growth))
+    return parts
+
+
+def _chosen(deciding: Number, per_stage: list[Column]) -> Number:
+    """The column of the stage that decides, [n, R]."""
+    return np.take_along_axis(np.stack(per_stage, axis=1), deciding, axis=1)
+
+
+def _weight(op: Operator, layers: list[Number], first: Number, last: Number, depths: int) -> Number:
+    """How often an operator runs in the step on the deciding stage, [n, R]."""
+    by_layer = {
+        "dense": layers[0],
+        "moe": layers[-1],
+        "all": sum(layers),
+        "embedding": first,
+        "head": last * (1 + depths),
+        "mtp": last * depths,
+    }
+    return by_layer[op.layer]
+
+
+def _whole(op: Operator, rows: Rows) -> Column:
+    seconds: Column = np.broadcast_to(op.forward + op.dgrad + op.wgrad, rows.table.embedding[0].shape)[rows.index]
+    return seconds

@@ -4,7 +4,7 @@
 
 The golden values of Megatron-LM's functional tests hold models of hidden size 512: the GPU is done in microseconds with what
 the host launches, so a step is t0 + c x, with x = 2.6 (m + (p - 1) / v) L / p layer forwards (3.6 under full recomputation;
-x 1.15 with tensor parallelism; time_model/hardware/host.py). c is the median slope over all pairs of runs of a GPU (Theil
+x 1.15 with tensor parallelism; time_model/operators/kernels.py). c is the median slope over all pairs of runs of a GPU (Theil
 1950, Sen 1968). GB200 is left out: those of its runs that use 4 GPUs take ten times as long as those that use 8.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
-from autoconfig.time_model.hardware.host import BACKWARD_OVER_FORWARD, WITH_TENSOR_PARALLELISM
+from autoconfig.time_model.operators.kernels import BACKWARD_OVER_FORWARD, WITH_TENSOR_PARALLELISM
 
 from autoconfig.accuracy.runs import published_runs
 from autoconfig.calibration.observe import Run

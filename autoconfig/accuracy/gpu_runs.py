@@ -15,13 +15,12 @@ from pathlib import Path
 from autoconfig.core.emulate import COMPUTE_PARTS, micro_batch_seconds
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.specs.hardware.gpu import GpuSpec, gpu_ids, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.specs.job import Job, read_job
 from autoconfig.specs.measurement import RESULT_FILE, Measurement, read_measurement
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 from autoconfig.specs.trace import pipeline_stage
 from autoconfig.specs.units import GIB
 from autoconfig.training.price import report_plan

@@ -14,8 +14,7 @@ from autoconfig.runs.training_row import Case, published_rows, read_case
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.units import SECONDS_PER_DAY
 from autoconfig.time_model.calibration import shipped
-from autoconfig.training.flops import flops_per_step
-from autoconfig.training.price import PlanReport, report_plan
+from autoconfig.training.price import PlanReport, flops_per_step, report_plan
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 

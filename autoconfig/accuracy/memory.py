@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.overhead import fit_probability
-from autoconfig.memory_model.predict import estimate_memory
+from autoconfig.memory_model.predict import estimate_memory, fit_probability
 from autoconfig.runs.cells import Row, cell, number
 from autoconfig.runs.predict import peak_bytes
 from autoconfig.runs.training_row import published_rows, read_case

@@ -10,7 +10,7 @@ import click
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS
 from autoconfig.specs.numerics import FP8_RECIPES, PEFT, PRECISIONS
-from autoconfig.specs.software.software_catalogue import DEFAULT_STACK
+from autoconfig.specs.software.software import DEFAULT_STACK
 from autoconfig.specs.units import parse_count
 from autoconfig.training.question import SORTS, Request
 

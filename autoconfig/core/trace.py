@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autoconfig.core.trace_process import Traces, run_traces
-from autoconfig.memory_model.activations import flash_package_runs
-from autoconfig.memory_model.shapes import Shape
+from autoconfig.memory_model.activations import Shape, flash_package_runs
 from autoconfig.memory_model.transients import logits_per_rank
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.job import Job

@@ -20,7 +20,7 @@ from autoconfig.planning.export_files import MADE_BY, MARK
 from autoconfig.planning.resolve import read_cluster
 from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.hardware.gpu_catalogue import gpu_ids
+from autoconfig.specs.hardware.gpu import gpu_ids
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import shipped

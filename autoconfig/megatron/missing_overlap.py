@@ -8,7 +8,7 @@ from autoconfig.megatron.read_software import OVERLAPS, is_modern
 from autoconfig.megatron.write_run import overlap_arguments
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 from autoconfig.training.price import report_plan
 
 WORTH_NAMING = 0.0005

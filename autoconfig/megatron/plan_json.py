@@ -12,14 +12,12 @@ from autoconfig.planning.schemas import schema
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.hardware.local_gpu import find_gpu
-from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.rope import RopeScaling, rope_scaling_of
-from autoconfig.specs.models.router import RouterNumbers, router_of
+from autoconfig.specs.models.model import ModelSpec, RopeScaling, RouterNumbers, rope_scaling_of, router_of
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.plan_names import plan_json
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 from autoconfig.specs.units import GIB
 from autoconfig.training.price import PlanReport
 

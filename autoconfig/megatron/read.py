@@ -22,8 +22,7 @@ from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software import SoftwareStack
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import SoftwareStack, load_stack
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.price import Violation
 

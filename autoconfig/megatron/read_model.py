@@ -8,8 +8,7 @@ from typing import Any
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.vocabulary import vocabulary
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.rope import YARN_ORIGINAL, RopeScaling
+from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec, RopeScaling
 
 _REFUSED = {
     "--hybrid-layer-pattern": "a hybrid of attention and state-space layers",

@@ -8,8 +8,7 @@ from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.read_batch import read_batch
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
 
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}

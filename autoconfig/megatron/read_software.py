@@ -10,8 +10,7 @@ from autoconfig.runs.training_model import read_stack
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
-from autoconfig.specs.software.software_catalogue import DEFAULT_STACK
+from autoconfig.specs.software.software import DEFAULT_STACK, DISPATCHERS, SoftwareStack
 
 GATHER = "--overlap-param-gather"
 OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"

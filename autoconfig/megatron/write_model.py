@@ -7,8 +7,7 @@ from itertools import groupby
 from autoconfig.megatron.argument import Argument, Collector
 from autoconfig.megatron.write_router import router_arguments
 from autoconfig.specs.errors import UnsupportedError
-from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.rope import YARN_ORIGINAL
+from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.megatron_build import all_biases, not_buildable
 from autoconfig.time_model.job import TrainingJob

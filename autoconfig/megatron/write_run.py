@@ -8,10 +8,9 @@ from __future__ import annotations
 from autoconfig.megatron.argument import Argument, Collector
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.numerics import Numerics
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.overlap import one_connection_needed, userbuffers_run
+from autoconfig.specs.software.megatron_build import one_connection_needed, userbuffers_run
 
 CP_COMM_TYPES = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather"}
 
@@ -118,7 +117,7 @@ def _fp8(out: Collector, numerics: Numerics, plan: TrainPlan) -> None:
     if numerics.fp8_recipe == "delayed":
         out.add("fp8-amax-history-len", 1024)
         out.add("fp8-amax-compute-algo", "max")
-    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/software/fp8_gather.py)
+    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/software/megatron_build.py)
         out.add("fp8-param-gather", why="weights are kept and gathered in fp8")
         if numerics.fp8_recipe == "mxfp8" and plan.dist_opt:
             out.add("reuse-grad-buf-for-mxfp8-param-ag", why="mxfp8 weights are gathered through the gradient buffer")
@@ -167,7 +166,7 @@ def overlap_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 
 def tp_comm_overlap(scenario: Scenario, plan: TrainPlan) -> bool:
-    """Userbuffers are on: where they are priced (specs/software/overlap.py)."""
+    """Userbuffers are on: where they are priced (specs/software/megatron_build.py)."""
     s = scenario
     return bool(userbuffers_run(s.model, s.numerics, s.software, s.cluster, tp=plan.tp, sp=plan.sp, fsdp=plan.fsdp))
 

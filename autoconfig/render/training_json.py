@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autoconfig.core.timeline import timeline
-from autoconfig.memory_model.overhead import allocator_bytes, cuda_context_bytes
+from autoconfig.memory_model.predict import allocator_bytes, cuda_context_bytes
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan_names import plan_json

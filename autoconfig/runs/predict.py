@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoconfig.memory_model.overhead import allocator_bytes, fit_probability
-from autoconfig.memory_model.predict import estimate_memory
+from autoconfig.memory_model.predict import allocator_bytes, estimate_memory, fit_probability
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.cells import CellError, Row, cell, flag
 from autoconfig.runs.table import check_columns, check_rows, read_csv, unread_columns, with_short_names, write_csv
@@ -33,8 +32,8 @@ from autoconfig.specs.units import GIB
 from autoconfig.time_model.calibration import shipped
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.confidence import Confidence, confidence_of, least_confident
-from autoconfig.training.flops import flops_per_step
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
+from autoconfig.training.price import flops_per_step
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.rules import RULE_TEXT
 

@@ -14,14 +14,13 @@ from autoconfig.runs.cells import Row, cell, whole
 from autoconfig.runs.training_row import even_ends
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
 
 FAMILIES: Mapping[str, str] = {

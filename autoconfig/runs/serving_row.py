@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from autoconfig.runs.cells import Row, cell, count_of, degree, number
 from autoconfig.runs.serving_plans import read_plans
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.serve_plan import EnginePlan

@@ -14,8 +14,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import PRECISIONS, Numerics
-from autoconfig.specs.software.software import SoftwareStack, StackTime
-from autoconfig.specs.software.software_catalogue import DEFAULT_STACK, load_stack
+from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, StackTime, load_stack
 
 LOSS_BYTES = {"none": 6.0, "native": 10.0, "overwrite": 2.0}
 """Column loss_fusion -> bytes per logit (docs/memory_model.md, part `loss`)."""

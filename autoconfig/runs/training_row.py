@@ -19,15 +19,13 @@ from autoconfig.runs.training_model import read_model, read_numerics, read_stack
 from autoconfig.runs.words import odd_words
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.numerics import Workload
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import NONE, OP, Recompute
+from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
-from autoconfig.training.flops import CONVENTIONS
+from autoconfig.training.price import CONVENTIONS
 from autoconfig.training.space import Constraints
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
@@ -112,7 +110,7 @@ def read_partial(row: Row) -> PartialCase:
 
 def measured_step_seconds(row: Row, scenario: Scenario) -> float | None:
     """The measured step time, from seconds, tokens/s/GPU, TFLOPS or MFU in the row's convention; None where none is given."""
-    from autoconfig.training.flops import flops_per_step
+    from autoconfig.training.price import flops_per_step
 
     tokens, gpus = scenario.workload.tokens_per_step, scenario.cluster.num_gpus
     if (step := number(row, "metric_step_s")) is not None and step > 0:

@@ -13,8 +13,7 @@ from autoconfig.serving.load import read_workload
 from autoconfig.serving.request import DEFAULT_IMBALANCE, DEFAULT_TOKENS, MAX_GPUS, ServeRequest, check_request
 from autoconfig.serving.space import SEARCHED_KV, weight_formats
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys

@@ -9,14 +9,12 @@ import numpy as np
 
 from autoconfig.specs.errors import InputError, PlanError
 from autoconfig.specs.layouts import stage_layers
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import divisors
 from autoconfig.training.price import violations
-from autoconfig.training.recompute_options import recompute_options
 from autoconfig.training.rules import recompute_rule
-from autoconfig.training.space import Constraints, axes, enumerate_space
+from autoconfig.training.space import Constraints, axes, enumerate_space, recompute_options
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
 CANDIDATES = 300

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoconfig.memory_model import overhead
-from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory
-from autoconfig.specs.plan import TrainPlan
+from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory, nccl_bytes
+from autoconfig.specs.models.parameters import model_flops_per_token
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import SECONDS_PER_DAY
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 from autoconfig.training.confidence import Confidence, confidence_of
-from autoconfig.training.flops import flops_per_step
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.rules import RULE_TEXT
 
@@ -125,7 +124,7 @@ def _report(
         stages=tuple(_stage(memory, at, stage) for stage in range(plan.pp)),
         limit_bytes=float(memory.limit_bytes[at[0]]),
         tokens_per_second_per_gpu=tokens_rate / gpus,
-        nccl_bytes=float(overhead.nccl_bytes(plan.tp, plan.pp, plan.cp, plan.ep, plan.dp)),
+        nccl_bytes=float(nccl_bytes(plan.tp, plan.pp, plan.cp, plan.ep, plan.dp)),
         model_flops_per_second_per_gpu=flops_rate,
         mfu=flops_rate / scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision),
         days_to_train=days,
@@ -143,3 +142,24 @@ def _stage(memory: MemoryEstimate, at: tuple[int, int], stage: int) -> StageMemo
         moment=MOMENTS[int(memory.moment[place])],
         parts={name: float(value[place]) for name, value in memory.parts.items() if value[place] != 0},
     )
+
+
+CONVENTIONS = ("causal", "full", "full+recompute")
+
+
+def flops_per_step(scenario: Scenario, convention: str = "causal", recompute: Recompute = NONE) -> float:
+    """FLOPs of one step as a publication counts them; blank, or a word that is none of CONVENTIONS, means causal.
+
+    `full+recompute` counts what is computed: where whole layers are recomputed (`recompute`, of the plan) their forward pass
+    once more and the output layer once (Narayanan et al. 2021, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh)), else the same as
+    `full` (InternEvo counts so: "recompute counted when on").
+    """
+    model, seq = scenario.model, scenario.workload.seq_length
+    tokens, frozen = scenario.workload.tokens_per_step, scenario.numerics.peft != "none"
+    convention = convention.strip().lower()
+    if convention == "full+recompute" and recompute.granularity == "full":
+        head = 6.0 * model.vocab_size * model.hidden_size
+        layers = model_flops_per_token(model, seq, "full") - head
+        return tokens * (layers * 4 / 3 + head)
+    counted = "full" if convention in ("full", "full+recompute") else "causal"
+    return tokens * model_flops_per_token(model, seq, counted, frozen=frozen)

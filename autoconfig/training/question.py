@@ -88,7 +88,8 @@ def understand(request: Request) -> Question:
     assumed: list[str] = []
     model, notes = read_model(request.model, local_files=request.local_files)
     assumed += notes
-    model = apply_overrides(model, request.architecture)
+    if request.architecture:
+        model = apply_overrides(model, request.architecture)
     cluster = read_cluster(request, assumed)
     stack = read_stack(request.software, cluster.gpu, assumed)
     workload = _workload(request, model, assumed)

@@ -18,16 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.overhead import fit_probability
-from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory
+from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory, fit_probability
 from autoconfig.planning.answer import first_positions
 from autoconfig.specs.layouts import Layouts, middle_layers
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
-from autoconfig.training.recompute_options import legal_mask, recompute_options
-from autoconfig.training.space import Constraints, Space, enumerate_space
+from autoconfig.training.space import Constraints, Space, enumerate_space, legal_mask, recompute_options
 
 ROWS_PER_BLOCK = 8_192
 """Layouts priced at once; bounds memory, not results."""

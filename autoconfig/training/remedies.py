@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.specs.hardware.gpu import gpu_ids, load_gpu
 from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.megatron_build import all_biases
 

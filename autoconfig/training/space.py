@@ -10,22 +10,25 @@ only the legal part is ever written out.
     level 4  vpp, first, last   divisors of the layers per stage; even stages, and stages with fewer first and last layers
     level 5  mbs                divisors of the global batch
     level 6  sharding           the choices of `sharding_choices` (not a part of a layout, so not counted)
-"""
+
+The recomputation options that are combined with every layout are derived from the model, never from a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.layouts import Layouts, middle_layers
+from autoconfig.specs.plan import MODULES, NONE, Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import divisors
-from autoconfig.training.rules import RULES, Rule
+from autoconfig.training.rules import RULES, Rule, recompute_fits_layers, recompute_rule
 
 Ints = npt.NDArray[np.int64]
 LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", "first", "last"), ("mbs",))
@@ -320,3 +323,56 @@ def _with_sharding(
         legal_even=int(even[legal_ids].sum()),
         rejected_by_rule=dict(sorted(rejected.items(), key=lambda x: -x[1])),
     )
+
+
+MODULES_TOGETHER = 2
+"""Selective options name up to this many modules, besides all output-discarding ones together."""
+OUTPUT_DISCARDING = ("layernorm", "mla_up_proj", "moe_act")
+
+
+def recompute_options(scenario: Scenario, constraints: Constraints, max_layers: int) -> list[Recompute]:
+    """none; selective by one or two modules and by all output-discarding ones; full uniform and block by layer count.
+
+    `max_layers` is the largest number of layers on one stage. Counts run 1, 2, 3, 4, then in steps of about a quarter.
+    """
+    excluded = constraints.excluded.get("recompute", frozenset())
+    if "recompute" in constraints.fixed:
+        return [o for o in sorted(constraints.fixed["recompute"] - excluded, key=str) if recompute_rule(scenario, o) is None]
+    options = [NONE]
+    modules = [m for m in MODULES if recompute_rule(scenario, Recompute("selective", (m,))) is None]
+    for size in range(1, MODULES_TOGETHER + 1):
+        options += [Recompute("selective", chosen) for chosen in combinations(modules, size)]
+    discarding = tuple(m for m in OUTPUT_DISCARDING if m in modules)
+    if len(discarding) > MODULES_TOGETHER:
+        options.append(Recompute("selective", discarding))
+    counts = layer_counts(max_layers)
+    options += [Recompute("full", (), "block", n) for n in counts if n < max_layers]
+    options += [Recompute("full", (), "uniform", n) for n in counts if n & (n - 1) == 0]
+    return [option for option in options if option not in excluded]
+
+
+def layer_counts(most: int) -> list[int]:
+    """1, 2, 3, 4, 5, 6, 8, 10, 12, 15, ... up to `most`."""
+    counts, n = [], 1
+    while n <= most:
+        counts.append(n)
+        n = max(n + 1, n * 5 // 4)
+    return counts
+
+
+def legal_mask(options: list[Recompute], layouts: Layouts, scenario: Scenario) -> npt.NDArray[np.bool_]:
+    """[n, R]: the option is legal for the layout (NV111).
+
+    A block as large as the chunk is the same as uniform, so it is left out.
+    """
+    middle = middle_layers(scenario.model, layouts)
+    last = np.where(layouts.pp > 1, layouts.last, layouts.first)
+    largest = np.maximum(np.maximum(layouts.first, last), middle)
+    chunk = largest // layouts.vpp
+    mask = np.ones((len(layouts), len(options)), bool)
+    for r, option in enumerate(options):
+        if option.granularity == "full":
+            mask[:, r] = recompute_fits_layers(option, chunk, chunk)
+            if option.method == "block":
+                mask[:, r] &= option.num_layers < chunk
+    return mask

@@ -10,8 +10,7 @@ from typing import Any
 
 from autoconfig.kernels import nvml
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
-from autoconfig.specs.hardware.gpu_catalogue import match_reported_gpu
+from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE, match_reported_gpu
 from autoconfig.specs.hardware.local_cpu import cpu_name, memory_bytes
 
 ARCHITECTURES = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}

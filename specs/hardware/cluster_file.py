@@ -27,8 +27,7 @@ from typing import Any, NoReturn
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from autoconfig.specs.hardware.cluster import MAX_GPUS, ClusterSpec, cluster_of
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import brief, gpu_from_mapping, load_gpu
+from autoconfig.specs.hardware.gpu import GpuSpec, brief, gpu_from_mapping, load_gpu
 
 MAX_FILE_BYTES = 1_000_000
 LINKS = ("nvlink", "xgmi", "pcie")

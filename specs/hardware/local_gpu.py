@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from autoconfig.specs.errors import InputError, UnknownNameError
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import (
+from autoconfig.specs.hardware.gpu import (
     DEFAULT_GPU,
     LOCAL_MEMORY_TOLERANCE,
+    GpuSpec,
     load_gpu,
     match_reported_gpu,
     reported_gpu,

@@ -1,7 +1,7 @@
 """The file format of measured operators of one GPU, shared by those who write it and those who price with it.
 
 Written by `python -P -m autoconfig.kernels.benchmark` (a machine's own) and by `make tables` (those that ship in
-`time_model/data/operators`); read by `time_model.hardware.operator_tables`. JSON, one object:
+`time_model/data/operators`); read by `time_model.hardware.efficiency`. JSON, one object:
 
 `schema_version`, `kind`, `complete`, `missing` (measured files): this format; whether something is missing, and what.
 `gpu`: id of the GPU catalogue, or an id of its own with `gpu_spec`, an object with the fields of `specs.hardware.gpu.GpuSpec`.
@@ -29,8 +29,7 @@ from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from autoconfig.specs.files import write_atomically
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import brief, gpu_from_mapping, gpu_ids, load_gpu
+from autoconfig.specs.hardware.gpu import GpuSpec, brief, gpu_from_mapping, gpu_ids, load_gpu
 
 KIND = "megatron-autoconfig operator table"
 SCHEMA_VERSION = 1

@@ -12,7 +12,7 @@ from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface_rope import rotary_fields
 from autoconfig.specs.models.huggingface_router import deepseek_router, norm_epsilon, softmax_router
-from autoconfig.specs.models.router import RouterNumbers
+from autoconfig.specs.models.model import RouterNumbers
 
 Fields = dict[str, Any]
 MAX_LAYERS = 10_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.specs.models.config_reader import ConfigReader
-from autoconfig.specs.models.rope import LLAMA3_ORIGINAL, YARN_ORIGINAL, RopeScaling
+from autoconfig.specs.models.model import LLAMA3_ORIGINAL, YARN_ORIGINAL, RopeScaling
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": float(LLAMA3_ORIGINAL)}
 _YARN = {"beta_fast": 32.0, "beta_slow": 1.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.specs.models.config_reader import ConfigReader
-from autoconfig.specs.models.router import RouterNumbers
+from autoconfig.specs.models.model import RouterNumbers
 
 
 def norm_epsilon(cfg: ConfigReader) -> float | None:

@@ -17,9 +17,7 @@ from typing import Any
 from autoconfig.specs.errors import CatalogueError, UnknownNameError, UnsupportedError
 from autoconfig.specs.models.gpt3_family import gpt3_style
 from autoconfig.specs.models.huggingface import model_from_config
-from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.rope import rope_scaling_of
-from autoconfig.specs.models.router import router_of
+from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
 from autoconfig.specs.units import parse_count
 
 FOLDER = Path(__file__).parents[1] / "catalogue" / "models"

@@ -8,10 +8,10 @@ import sys
 import time
 
 import pytest
-from autoconfig.specs.hardware.gpu_catalogue import gpu_ids
+from autoconfig.specs.hardware.gpu import gpu_ids
 from autoconfig.specs.models.model_catalogue import model_names
 from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.software.software_catalogue import software_names
+from autoconfig.specs.software.software import software_names
 from jsonschema import Draft202012Validator
 
 from autoconfig.cli.main import cli

@@ -18,14 +18,16 @@ from autoconfig.kernels.bench.table import collective_terms, score_gemm_rate
 from autoconfig.kernels.bench.timing import Timing, summary
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.time_model.hardware.efficiency import efficiency_of, formula_efficiency_of
-from autoconfig.time_model.network.collectives import collective_seconds, links_of, send_seconds
-from autoconfig.time_model.network.placement import Group
-from autoconfig.time_model.operators.attention import flash_attention_seconds, table_flash_efficiency
-from autoconfig.time_model.operators.gemm import gemm_seconds, grouped_gemm_seconds
+from autoconfig.time_model.network.collectives import Group, collective_seconds, links_of, send_seconds
+from autoconfig.time_model.operators.kernels import (
+    flash_attention_seconds,
+    gemm_seconds,
+    grouped_gemm_seconds,
+    table_flash_efficiency,
+)
 
 PEAK, COPY, LAUNCH = 1e12, 50e9, 2e-6
 ALPHA, LINK, SQRT = 50e-6, 3e9, 2e-8
@@ -196,7 +198,7 @@ def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> 
     """SDPA's flash2 measured on Hopper: a flash3 stack is faster by the ratio of the published shares."""
     from autoconfig.specs.models.model_catalogue import load_model
     from autoconfig.specs.numerics import Numerics, Workload
-    from autoconfig.specs.software.software_catalogue import load_stack
+    from autoconfig.specs.software.software import load_stack
     from autoconfig.time_model.job import Job
     from autoconfig.time_model.operators.layer import _flash_rate
 
@@ -217,7 +219,7 @@ def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> 
 def test_fp32_has_tables_of_its_own(tmp_path: Path) -> None:
     from autoconfig.specs.models.model_catalogue import load_model
     from autoconfig.specs.numerics import Numerics, Workload
-    from autoconfig.specs.software.software_catalogue import load_stack
+    from autoconfig.specs.software.software import load_stack
     from autoconfig.time_model.job import Job
 
     gpu = saved(tmp_path / "t.json", precision="fp32")

@@ -19,7 +19,7 @@ from autoconfig.kernels.bench.sizes import TINY
 from autoconfig.kernels.bench.state import Results
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.time_model.hardware.efficiency import efficiency_of
-from autoconfig.time_model.operators.gemm import gemm_seconds
+from autoconfig.time_model.operators.kernels import gemm_seconds
 
 ROOT = Path(__file__).parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None

@@ -20,8 +20,7 @@ from autoconfig.megatron.shell.script import read_script
 from autoconfig.training.price import violations
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
-from autoconfig.training.recompute_options import recompute_options
-from autoconfig.training.space import Constraints, enumerate_space
+from autoconfig.training.space import Constraints, enumerate_space, recompute_options
 
 NUMERICS = (
     {},

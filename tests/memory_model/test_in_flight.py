@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.in_flight import chunk_counts, chunks_in_flight, warmup_chunks
+from autoconfig.memory_model.activations import chunk_counts, chunks_in_flight, warmup_chunks
 from hypothesis import given
 from hypothesis import strategies as st
 

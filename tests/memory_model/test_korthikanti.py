@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.activations import layer_activations, layer_input
-from autoconfig.memory_model.in_flight import chunks_in_flight
+from autoconfig.memory_model.activations import Shape, chunks_in_flight, layer_activations, layer_input
 from autoconfig.memory_model.recomputation import kept_under_selective
-from autoconfig.memory_model.shapes import Shape
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 
 FP16 = Numerics(precision="fp16", attention_dropout=0.1, hidden_dropout=0.1)
 STACK = load_stack("megatron-lm-2022").memory

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory
 from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
-from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software_catalogue import load_stack, software_names
+from autoconfig.specs.software.software import load_stack, software_names
 
 NO_DROPOUT = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
 LLAMA = Scenario(

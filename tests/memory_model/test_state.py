@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from autoconfig.memory_model import state
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics
 

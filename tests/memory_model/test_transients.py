@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from autoconfig.memory_model import transients as moments
-from autoconfig.memory_model.shapes import Shape
+from autoconfig.memory_model.activations import Shape
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 
 GPT3 = load_model("gpt3-175b")
 MIXTRAL = load_model("mixtral-8x7b")

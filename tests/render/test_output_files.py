@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 from autoconfig.specs.errors import FileError
 from autoconfig.specs.files import write_atomically
-from autoconfig.specs.plan import SHORT_TO_LONG
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import SHORT_TO_LONG, Recompute
 
 from autoconfig.render.training import ranking_table, write_table
 from autoconfig.training.answer import search

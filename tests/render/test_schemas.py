@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 from autoconfig.memory_model.predict import MOMENTS
 from autoconfig.specs import numerics
-from autoconfig.specs.recompute import MODULES
+from autoconfig.specs.plan import MODULES
 from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema

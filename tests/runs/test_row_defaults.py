@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 
 from autoconfig.runs.training_model import read_numerics
 from autoconfig.runs.training_row import even_ends

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.calibration import shipped_calibration
 from autoconfig.time_model.serving.costs import constant_vector

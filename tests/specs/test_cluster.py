@@ -7,7 +7,7 @@ import pytest
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
 from autoconfig.specs.hardware.cluster_file import KEYS, cluster_from_mapping, load_cluster
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError, UnknownNameError
-from autoconfig.specs.hardware import gpu_catalogue
-from autoconfig.specs.hardware.gpu_catalogue import detect_local_gpu, gpu_from_mapping, gpu_ids, load_gpu, match_reported_gpu
+from autoconfig.specs.hardware import gpu as catalogue
+from autoconfig.specs.hardware.gpu import detect_local_gpu, gpu_from_mapping, gpu_ids, load_gpu, match_reported_gpu
 
-FOLDER = Path(gpu_catalogue.__file__).parents[1] / "catalogue" / "gpus"
+FOLDER = Path(catalogue.__file__).parents[1] / "catalogue" / "gpus"
 NUMERIC = ("memory_bytes", "hbm_bytes_per_s", "num_sms", "link_bytes_per_s", "link_domain_size", "gpus_per_node",
            "nic_bytes_per_s")
 PRECISIONS = {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"}
@@ -151,8 +151,8 @@ def test_near_names_are_offered():
 
 def test_one_gpu_is_read_without_parsing_the_others(monkeypatch):
     for cached in ("_raw", "_load", "_resolve", "_aliases", "gpu_ids"):
-        getattr(gpu_catalogue, cached).cache_clear()
-    monkeypatch.setattr(gpu_catalogue, "_aliases", lambda: pytest.fail("all files were parsed"))
+        getattr(catalogue, cached).cache_clear()
+    monkeypatch.setattr(catalogue, "_aliases", lambda: pytest.fail("all files were parsed"))
     started = time.perf_counter()
     load_gpu("DGX-B200")
     load_gpu("a100-80gb")

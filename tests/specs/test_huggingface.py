@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnsupportedError
 from autoconfig.specs.models.huggingface import model_from_config, supported_families
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import ModelSpec, RopeScaling
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.models.rope import RopeScaling
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -5,8 +5,7 @@ import pytest
 from autoconfig.specs.errors import PlanError
 from autoconfig.specs.layouts import layouts_of, middle_layers, stage_layers, stage_table
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

@@ -2,8 +2,17 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, PlanError
-from autoconfig.specs.plan import MAX_DEGREE, SHORT_TO_LONG, TrainPlan, format_plan, parse_keys, parse_plan
-from autoconfig.specs.recompute import MODULES, NONE, Recompute
+from autoconfig.specs.plan import (
+    MAX_DEGREE,
+    MODULES,
+    NONE,
+    SHORT_TO_LONG,
+    Recompute,
+    TrainPlan,
+    format_plan,
+    parse_keys,
+    parse_plan,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,37 +5,38 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.hardware.efficiency import CollectiveEfficiency
 from autoconfig.time_model.network.collectives import (
     Links,
     collective_seconds,
-    exposed_seconds,
-    rate_share,
-    ring_factor,
-    send_seconds,
-)
-from autoconfig.time_model.network.placement import (
     context_group,
     data_group,
     expert_data_group,
     expert_group,
+    exposed_seconds,
     group_of,
     pipeline_crosses,
+    rate_share,
+    ring_factor,
+    send_seconds,
     tensor_group,
 )
 from autoconfig.time_model.operators.layer import tp_communication_seconds
-from autoconfig.time_model.step.data_parallel import (
+from autoconfig.time_model.step.schedule import (
+    block_recomputed_layers,
     bucketed_exposed_seconds,
     embedding_gradient_seconds,
     fsdp_seconds,
+    p2p_message_bytes,
+    p2p_seconds,
+    pipeline_bubble_seconds,
     reduction_communication,
 )
-from autoconfig.time_model.step.pipeline import block_recomputed_layers, p2p_message_bytes, p2p_seconds, pipeline_bubble_seconds
 
 IDEAL = CollectiveEfficiency(alpha_s=0.0, link_share=1.0, sqrt_s=0.0)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")

@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
-from autoconfig.time_model.hardware.efficiency import efficiency_of, formula_efficiency_of
-from autoconfig.time_model.hardware.operator_tables import GridTable, OperatorTables, operator_tables_of
-from autoconfig.time_model.network.collectives import collective_terms, links_of
-from autoconfig.time_model.network.placement import Group
-from autoconfig.time_model.operators.attention import table_flash_efficiency
-from autoconfig.time_model.operators.gemm import gemm_seconds, grouped_gemm_seconds
+from autoconfig.specs.hardware.gpu import gpu_ids, load_gpu
+from autoconfig.time_model.hardware.efficiency import (
+    GridTable,
+    OperatorTables,
+    efficiency_of,
+    formula_efficiency_of,
+    operator_tables_of,
+)
+from autoconfig.time_model.network.collectives import Group, collective_terms, links_of
+from autoconfig.time_model.operators.kernels import gemm_seconds, grouped_gemm_seconds, table_flash_efficiency
 
 FOLDER = Path(__file__).parents[2] / "time_model" / "data" / "operators"
 WHEELS = Path(os.environ.get("AUTOCONFIG_WHEELS", Path(__file__).parents[2] / "build" / "wheels"))

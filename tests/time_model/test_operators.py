@@ -6,36 +6,35 @@ import dataclasses
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.specs.hardware.gpu import gpu_ids, load_gpu
 from autoconfig.specs.numerics import Numerics
-from autoconfig.specs.software.software_catalogue import load_stack, software_names
+from autoconfig.specs.software.software import load_stack, software_names
 from autoconfig.time_model.hardware.efficiency import COLLECTIVES, GemmEfficiency, efficiency_of
-from autoconfig.time_model.hardware.host import host_floor_seconds, layer_launch_seconds, straggler_ratio, straggler_seconds
-from autoconfig.time_model.operators.attention import (
+from autoconfig.time_model.operators.kernels import (
+    activation_bytes,
     attended_pairs,
     flash_attention_flops,
     flash_attention_seconds,
     flash_efficiency,
-    ring_correction_bytes,
-    unfused_attention_seconds,
-)
-from autoconfig.time_model.operators.gemm import (
     gemm_bytes,
     gemm_flops,
     gemm_seconds,
     grouped_gemm_seconds,
     grouped_gemm_share,
-    weight_gradient_seconds,
-)
-from autoconfig.time_model.operators.moe import domain_copies, expert_rows
-from autoconfig.time_model.operators.pointwise import (
-    activation_bytes,
+    host_floor_seconds,
+    layer_launch_seconds,
     norm_bytes,
     pointwise_seconds,
     residual_bytes,
+    ring_correction_bytes,
     softmax_bytes,
+    straggler_ratio,
+    straggler_seconds,
+    unfused_attention_seconds,
+    weight_gradient_seconds,
 )
-from autoconfig.time_model.step.optimizer import optimizer_bytes_per_parameter, optimizer_seconds
+from autoconfig.time_model.operators.moe import domain_copies, expert_rows
+from autoconfig.time_model.step.schedule import optimizer_bytes_per_parameter, optimizer_seconds
 
 PERFECT = GemmEfficiency(e=1.0, k0_elements=0.0, t0_s=0.0, eb=1.0, r1=1.0, r2=1.0)
 MACHINE = {"flops_per_s": 312e12, "hbm_bytes_per_s": 2.0e12, "num_sms": 108}

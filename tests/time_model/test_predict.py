@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
-from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software_catalogue import load_stack, software_names
+from autoconfig.specs.software.software import load_stack, software_names
 from autoconfig.time_model.explain import explain_operators
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.numerics import Numerics, Workload
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.predict import estimate_step_time
 
 PUBLISHED = Path(__file__).parent / "published"

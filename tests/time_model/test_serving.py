@@ -6,7 +6,7 @@ import heapq
 import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.gpu_catalogue import gpu_ids, load_gpu
+from autoconfig.specs.hardware.gpu import gpu_ids, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine

@@ -1,7 +1,7 @@
 """The host's time per layer is what the CI runs of Megatron-LM say."""
 
 import pytest
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 
 from tools.host_floor import ARCHITECTURES, host_seconds, launch_bound_runs, slopes
 

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.activations import layer_activations
+from autoconfig.memory_model.activations import Shape, layer_activations
 from autoconfig.memory_model.recompute_by_operator import kept_by_operator
-from autoconfig.memory_model.shapes import Shape
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics
-from autoconfig.specs.software.software_catalogue import load_stack
+from autoconfig.specs.software.software import load_stack
 
 torch = pytest.importorskip("torch", reason="torch comes with the dev extra; the formula is compared with torch's own policy")
 

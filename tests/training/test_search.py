@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.layouts import stage_layers
-from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute, parse_plan
 from autoconfig.specs.units import GIB
 from jsonschema import Draft202012Validator
 

@@ -7,13 +7,19 @@ from importlib import resources
 import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.plan import TrainPlan, parse_keys, parse_plan
-from autoconfig.specs.recompute import NONE, Recompute
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_keys, parse_plan
 
 from autoconfig.training.price import violations
-from autoconfig.training.recompute_options import layer_counts, legal_mask, recompute_options
 from autoconfig.training.rules import ALL_RULES, ENFORCED_IN, JUDGED_RULES, RULE_TEXT, RULES, recompute_rule
-from autoconfig.training.space import Constraints, _sizes, enumerate_space, stage_splits
+from autoconfig.training.space import (
+    Constraints,
+    _sizes,
+    enumerate_space,
+    layer_counts,
+    legal_mask,
+    recompute_options,
+    stage_splits,
+)
 
 KEYS = ("tp", "pp", "cp", "sp", "ep", "etp", "vpp", "first", "last", "mbs", "dp")
 

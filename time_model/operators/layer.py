@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank
-from autoconfig.specs.software.overlap import userbuffers_run
+from autoconfig.specs.software.megatron_build import userbuffers_run
 from autoconfig.time_model.job import Shapes, TrainingJob
-from autoconfig.time_model.network.collectives import collective_seconds, exposed_seconds, send_seconds
-from autoconfig.time_model.network.placement import Group
-from autoconfig.time_model.operators.attention import (
+from autoconfig.time_model.network.collectives import Group, collective_seconds, exposed_seconds, send_seconds
+from autoconfig.time_model.operators.kernels import (
+    activation_bytes,
     attended_pairs,
     flash_attention_flops,
     flash_attention_seconds,
     flash_efficiency,
     flash_tail_seconds,
+    norm_bytes,
+    pointwise_seconds,
+    residual_bytes,
     ring_correction_bytes,
+    softmax_bytes,
     table_flash_efficiency,
     unfused_attention_seconds,
 )
 from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound
-from autoconfig.time_model.operators.pointwise import (
-    activation_bytes,
-    norm_bytes,
-    pointwise_seconds,
-    residual_bytes,
-    softmax_bytes,
-)
 
 
 def attention_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
@@ -263,7 +260,7 @@ def tp_communication_seconds(
 
 
 def hidden_share(job: TrainingJob, x: Shapes) -> Number:
-    """Share of TP communication that the stack hides, where userbuffers run (specs/software/overlap.py)."""
+    """Share of TP communication that the stack hides, where userbuffers run (specs/software/megatron_build.py)."""
     runs = userbuffers_run(job.model, job.numerics, job.scenario.software, job.cluster, tp=x.tp, sp=x.sp, fsdp=x.fsdp)
     return np.where(runs, job.software.tp_overlap_share, 0.0)
 

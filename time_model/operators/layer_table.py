@@ -1,4 +1,6 @@
-"""Seconds and parameters of one layer for every distinct shape: what `predict` gathers from."""
+"""Seconds and parameters of one layer for every distinct shape: what `predict` gathers from.
+
+Outside of the layers: embedding, output layer with cross entropy, multi-token-prediction depths."""
 
 from __future__ import annotations
 
@@ -13,18 +15,12 @@ from autoconfig.specs.models.parameters import (
     layer_parameters,
     mtp_layer_parameters,
     output_layer_parameters,
+    padded_vocab_size,
 )
 from autoconfig.specs.numerics import Numerics
-from autoconfig.specs.recompute import Recompute
-from autoconfig.time_model.hardware.host import host_floor_seconds, layer_launch_seconds
+from autoconfig.specs.plan import Recompute
 from autoconfig.time_model.job import Shapes, TrainingJob
-from autoconfig.time_model.operators.head import (
-    embedding_operators,
-    head_operators,
-    logits_gemm_shape,
-    mtp_operators,
-    mtp_projection_shape,
-)
+from autoconfig.time_model.operators.kernels import host_floor_seconds, layer_launch_seconds, norm_bytes
 from autoconfig.time_model.operators.layer import (
     BlockCollectives,
     attention_gemm_shapes,
@@ -49,6 +45,7 @@ from autoconfig.time_model.operators.operator import (
     Operator,
     fp8_casts,
     gradient_accumulation,
+    memory_bound,
     price_gemms,
     with_adapters,
 )
@@ -247,3 +244,91 @@ def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
         "embedding_parameters": embedding_parameters(model, x.tp),
         "head_parameters": head,
     }
+
+
+def logits_gemm_shape(job: TrainingJob, x: Shapes) -> GemmShape:
+    """The output layer: V / tp columns, always 16 bits (fp8 leaves it alone); frozen under LoRA."""
+    return GemmShape(
+        name="logits",
+        m=x.tokens,
+        n=padded_vocab_size(job.model, x.tp) / x.tp,
+        k=job.model.hidden_size + 0.0 * x.tokens,
+        layer="head",
+        layer_precision=False,
+        trainable=job.numerics.peft == "none",
+    )
+
+
+def cross_entropy_bytes(tokens: Number, columns: Number, per_logit: float) -> tuple[Number, Number]:
+    """(forward, backward) traffic of cross entropy over `columns` logits a token, half each way.
+
+    44 bytes a logit unfused (fp32 copy, max, exp, sum, and the gradient), 14 fused. Source: findings on public
+    measurements, section 2.
+    """
+    half = 0.5 * per_logit * tokens * columns
+    return half, half
+
+
+def head_communication(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> Operator:
+    """Forward: gather of the final hidden states (SP); backward: their gradient, reduce-scattered (SP) or all-reduced."""
+    trained = np.where(x.sp, hidden.gather, 0.0)
+    return Operator(
+        name="head communication",
+        formula="tp_communication_seconds",
+        layer="head",
+        forward=trained,
+        dgrad=np.where(x.sp, hidden.scatter, hidden.all_reduce),
+        traffic=np.where(x.tp > 1.0, hidden.total_bytes, 0.0),
+    )
+
+
+def head_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
+    """Final norm, cross entropy and communication of the last stage, beside the logits GEMM."""
+    columns = padded_vocab_size(job.model, x.tp) / x.tp
+    return [
+        memory_bound(job, "final norm", norm_bytes(x.sharded_tokens * job.model.hidden_size, job.software), layer="head"),
+        memory_bound(
+            job,
+            "cross entropy",
+            cross_entropy_bytes(x.tokens, columns, job.software.loss_traffic_bytes),
+            layer="head",
+            launches=(6.0, 4.0),
+        ),
+        head_communication(job, x, hidden),
+    ]
+
+
+def embedding_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
+    """Word lookup (read, write, position and dropout: 8 bytes an element; backward scatters into the gradient: 12) and its
+    all-reduce, or reduce-scatter forward and gather backward with SP."""
+    elements = x.tokens * job.model.hidden_size
+    return [
+        memory_bound(job, "embedding lookup", (8.0 * elements, 12.0 * elements), layer="embedding", launches=(3.0, 3.0)),
+        Operator(
+            name="embedding communication",
+            formula="tp_communication_seconds",
+            layer="embedding",
+            forward=np.where(x.sp, hidden.scatter, hidden.all_reduce),
+            dgrad=np.where(x.sp, hidden.gather, 0.0),
+            traffic=np.where(x.tp > 1.0, hidden.total_bytes, 0.0),
+        ),
+    ]
+
+
+def mtp_projection_shape(job: TrainingJob, x: Shapes) -> GemmShape:
+    """The 2 h -> h projection of one multi-token-prediction depth (DeepSeek-V3 report, section 2.2)."""
+    h = float(job.model.hidden_size)
+    return GemmShape(name="mtp projection", m=x.tokens, n=h / x.tp, k=2.0 * h + 0.0 * x.tokens, layer="mtp")
+
+
+def mtp_operators(job: TrainingJob, x: Shapes) -> list[Operator]:
+    """Norms of one multi-token-prediction depth: two at its input (its final one is the head's)."""
+    return [
+        memory_bound(
+            job,
+            "mtp norms",
+            norm_bytes(2.0 * x.sharded_tokens * job.model.hidden_size, job.software),
+            layer="mtp",
+            launches=(4.0, 4.0),
+        )
+    ]

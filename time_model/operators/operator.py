@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from autoconfig.specs.models.parameters import Number
 from autoconfig.time_model.job import TrainingJob
-from autoconfig.time_model.operators.gemm import (
+from autoconfig.time_model.operators.kernels import (
     gemm_bytes,
     gemm_flops,
     gemm_seconds,
     grouped_gemm_seconds,
+    pointwise_seconds,
     table_gemm_seconds,
     weight_gradient_seconds,
 )
-from autoconfig.time_model.operators.pointwise import pointwise_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Operator:
     layer: str = "all"
     """all, dense or moe: the layers that have it; head, embedding or mtp: outside of the layers."""
     modules: tuple[str, ...] = ()
-    """Recompute modules (specs.recompute) whose recomputation runs it again."""
+    """Recompute modules (specs.plan) whose recomputation runs it again."""
     again: Number = 1.0
-    """Share of its forward that selective recomputation by operator (specs.recompute.OP) runs again."""
+    """Share of its forward that selective recomputation by operator (specs.plan.OP) runs again."""
     forward: Number = 0.0
     dgrad: Number = 0.0
     """Gradient of the input; for operators without weights the whole backward."""

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.specs.models.parameters import Number
-from autoconfig.time_model.hardware.operator_tables import GridTable
+from autoconfig.time_model.hardware.efficiency import GridTable
 from autoconfig.time_model.network.collectives import ring_factor
 
 Vector = npt.NDArray[np.float64]

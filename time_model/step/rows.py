@@ -10,14 +10,26 @@ import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.layouts import Layouts, middle_layers, stage_table
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.recompute import Recompute
+from autoconfig.specs.plan import Recompute
 from autoconfig.time_model.job import TrainingJob
-from autoconfig.time_model.network.collectives import collective_seconds, rate_share, send_seconds
-from autoconfig.time_model.network.placement import Group, data_group, expert_data_group, pipeline_crosses
+from autoconfig.time_model.network.collectives import (
+    Group,
+    collective_seconds,
+    data_group,
+    expert_data_group,
+    pipeline_crosses,
+    rate_share,
+    send_seconds,
+)
 from autoconfig.time_model.operators.layer_table import LayerTable
-from autoconfig.time_model.step.data_parallel import embedding_gradient_seconds, fsdp_seconds, reduction_communication
-from autoconfig.time_model.step.optimizer import optimizer_seconds
-from autoconfig.time_model.step.pipeline import p2p_message_bytes, p2p_seconds
+from autoconfig.time_model.step.schedule import (
+    embedding_gradient_seconds,
+    fsdp_seconds,
+    optimizer_seconds,
+    p2p_message_bytes,
+    p2p_seconds,
+    reduction_communication,
+)
 
 Column = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

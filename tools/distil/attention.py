@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.time_model.hardware.efficiency import GpuEfficiency
-from autoconfig.time_model.operators.attention import attended_pairs, flash_attention_flops, flash_efficiency
+from autoconfig.time_model.operators.kernels import attended_pairs, flash_attention_flops, flash_efficiency
 from scipy.optimize import nnls
 
 from tools.distil.grid_fit import Vector, error_of, held_out, rounded

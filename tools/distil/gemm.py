@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.time_model.hardware.efficiency import GpuEfficiency
-from autoconfig.time_model.operators.gemm import gemm_flops, gemm_seconds
+from autoconfig.time_model.operators.kernels import gemm_flops, gemm_seconds
 
 from tools.distil.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
 from tools.distil.wheel import Wheel
@@ -67,7 +67,7 @@ def pooled_rows(wheel: Wheel, system: str, precision: str) -> tuple[pd.DataFrame
 
 
 def closed_form(rows: pd.DataFrame, gpu: GpuSpec, constants: GpuEfficiency, precision: str) -> Vector:
-    """What the formula of time_model.gemm says of the same shapes."""
+    """What the formula of time_model.operators.kernels says of the same shapes."""
     ratio = constants.fp8.over_bf16 if precision == "fp8" else 1.0
     m, n, k = (rows[name].to_numpy(dtype=np.float64) for name in "mnk")
     return np.asarray(

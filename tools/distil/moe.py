@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.time_model.hardware.efficiency import GpuEfficiency
-from autoconfig.time_model.operators.gemm import grouped_gemm_seconds
+from autoconfig.time_model.operators.kernels import grouped_gemm_seconds
 
 from tools.distil.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
 from tools.distil.wheel import Wheel

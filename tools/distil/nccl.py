@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.time_model.hardware.efficiency import GpuEfficiency
-from autoconfig.time_model.network.collectives import Links, collective_seconds, ring_factor
-from autoconfig.time_model.network.placement import Group
+from autoconfig.time_model.network.collectives import Group, Links, collective_seconds, ring_factor
 from scipy.optimize import nnls
 
 from tools.distil.grid_fit import Vector, error_of, held_out

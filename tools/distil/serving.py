@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from autoconfig.specs.hardware.gpu import GpuSpec
-from autoconfig.specs.hardware.gpu_catalogue import load_gpu
+from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.tables import MOST_SHARE
 

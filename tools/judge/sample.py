@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.recompute import MODULES, Recompute
+from autoconfig.specs.plan import MODULES, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 
 from autoconfig.training.question import Request, understand

@@ -16,8 +16,7 @@ from scipy.optimize import nnls
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.time_model.hardware.efficiency import efficiency_of
-from autoconfig.time_model.network.collectives import collective_seconds, links_of
-from autoconfig.time_model.network.placement import Group
+from autoconfig.time_model.network.collectives import Group, collective_seconds, links_of
 from autoconfig.time_model.serving.calibration import EngineConstants
 from autoconfig.time_model.serving.costs import ServingJob, constant_vector, floor_seconds, iteration_features
 from autoconfig.time_model.serving.tables import AllReduceTable, ServingTables, even_tables

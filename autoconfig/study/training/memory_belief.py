@@ -1,7 +1,7 @@
 """The chance that a plan fits, learned from jobs that ran and jobs that ran out of memory.
 
 One correction of all predicted peaks, theta = log(true / predicted), normal before the study. A job that ran, or did not,
-counts by the memory model's own chance to fit (`memory_model.overhead.fit_probability`) at the corrected peak; a measured
+counts by the memory model's own chance to fit (`memory_model.predict.fit_probability`) at the corrected peak; a measured
 peak counts by its distance. An out-of-memory job is a constraint learned: the plan leaves the space, and others with the same
 need follow it.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoconfig.memory_model.overhead import fit_probability
+from autoconfig.memory_model.predict import fit_probability
 from autoconfig.study.candidates import Candidates, Floats
 
 PRIOR_LOG_SD = 0.05

@@ -1,12 +1,43 @@
-"""What data parallelism adds to a step: gradient reduction, parameter gather, and FSDP's per-layer traffic."""
+"""What a step needs beside its layers: the pipeline schedule, data parallelism, the optimizer."""
 
 from __future__ import annotations
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.numerics import TYPE_BYTES, Numerics
 from autoconfig.specs.software.software import StackTime
-from autoconfig.time_model.network.collectives import Links, collective_seconds, exposed_seconds, send_seconds
-from autoconfig.time_model.network.placement import Group
+from autoconfig.time_model.network.collectives import Group, Links, collective_seconds, exposed_seconds, send_seconds
+
+
+def pipeline_bubble_seconds(longest: Number, all_stages: Number, vpp: Number) -> Number:
+    """Idle time of the stage that decides: (sum of the other stages) / v.
+
+    The longest stage works m times in a row; before and after it waits for one micro-batch to pass all other stages, in
+    chunks of 1/v. With p equal stages S this is (p - 1) S / v: over the ideal m S the fraction (p - 1)/(m v) of
+    Narayanan et al. 2021, section 2.2.2. `longest` and `all_stages` are forward + backward of one micro-batch.
+    """
+    return (all_stages - longest) / vpp
+
+
+def p2p_message_bytes(tokens: Number, hidden: int, activation_bytes: int, divided: Number) -> Number:
+    """Activations of one micro-batch between stages, over what a rank sends of it (tp with SP or scatter-gather, else 1).
+
+    Source: Narayanan et al. 2021, sections 3.2 and 4.1; Korthikanti et al. 2022.
+    """
+    return tokens * hidden * activation_bytes / divided
+
+
+def p2p_seconds(send: Number, pp: Number, vpp: Number, num_microbatches: Number, overlap_share: float) -> Number:
+    """Felt sends of one step: 2 m v of the deciding stage (hidden by `overlap_share` where interleaved) and 2 (p - 1) to fill
+    and drain. 0 for one stage. Source: findings on public measurements, section 2 (70 % hidden in NeMo of 2023 and later)."""
+    steady = 2.0 * num_microbatches * vpp * np.where(vpp > 1, 1.0 - overlap_share, 1.0)
+    return np.where(pp > 1, send * (steady + 2.0 * (pp - 1)), 0.0)
+
+
+def block_recomputed_layers(layers: Number, vpp: Number, num_layers: int) -> Number:
+    """Layers that full:block:N recomputes on a stage: min(N, layers of a chunk) in each of its v chunks (Megatron's
+    block method)."""
+    return np.minimum(num_layers * vpp, layers)
 
 
 def bucketed_exposed_seconds(
@@ -80,3 +111,39 @@ def embedding_gradient_seconds(parameters: Number, pp: Number, crosses: Number, 
     Source: Megatron-LM's embedding group (parallel_state.py).
     """
     return np.where(pp > 1, send_seconds(parameters * gradient_bytes, crosses, links), 0.0)
+
+
+def optimizer_bytes_per_parameter(numerics: Numerics, stack: StackTime) -> float:
+    """HBM traffic per updated parameter: master weight and both moments read and written, plus what the stack passes
+    over beside.
+
+    fp32 states and 26 bytes beside: 50. Source: findings on public measurements, section 2 (about 50 bytes).
+    """
+    states = (numerics.main_params_dtype, numerics.exp_avg_dtype, numerics.exp_avg_sq_dtype)
+    return 2.0 * sum(TYPE_BYTES[name] for name in states) + stack.optimizer_extra_bytes
+
+
+def optimizer_seconds(
+    updated: Number,
+    held: Number,
+    ranks: Number,
+    offload: Number,
+    *,
+    numerics: Numerics,
+    stack: StackTime,
+    gradient_bytes: int,
+    hbm_bytes_per_s: float,
+    host_bytes_per_s: float,
+    cpu_memory_bytes_per_s: float,
+) -> Number:
+    """One Adam step: traffic of the `updated` parameters of this rank, zeroing the gradients of all `held`, and a fixed part.
+
+    The `offload` share is updated on the CPU instead: gradients down and weights up over the host link (6 bytes), and the
+    states through CPU memory. `ranks`: owners that broadcast one after the other, where the stack does that (InternEvo:
+    findings, section 6). Source of the fixed 3 ms: findings on public measurements, section 2.
+    """
+    traffic = optimizer_bytes_per_parameter(numerics, stack)
+    on_gpu = (1.0 - offload) * updated * traffic / hbm_bytes_per_s
+    on_cpu = offload * updated * (6.0 / host_bytes_per_s + traffic / cpu_memory_bytes_per_s)
+    zeroing = held * gradient_bytes / hbm_bytes_per_s
+    return on_gpu + on_cpu + zeroing + stack.optimizer_fixed_seconds + stack.optimizer_seconds_per_rank * ranks

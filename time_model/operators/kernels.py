@@ -1,0 +1,306 @@
+"""Seconds of single kernels: matrix products, attention, memory-bound chains; and what the host needs to launch them."""
+
+from __future__ import annotations
+
+import numpy as np
+from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.software.software import StackTime
+from autoconfig.time_model.hardware.efficiency import GemmEfficiency, GridTable
+
+TILES = ((256, 128, 0, 0), (128, 256, 0, 0), (128, 128, 1, 0), (128, 64, 1, 1), (64, 128, 1, 1), (64, 64, 1, 2))
+"""Thread-block tiles (rows, columns) of cuBLAS, and how often the small-tile losses r1 and r2 apply to each."""
+
+
+def gemm_seconds(
+    m: Number,
+    n: Number,
+    k: Number,
+    *,
+    flops_per_s: Number,
+    hbm_bytes_per_s: float,
+    num_sms: int,
+    constants: GemmEfficiency,
+    element_bytes: Number = 2.0,
+    groups: Number = 1.0,
+    table: GridTable | None = None,
+) -> Number:
+    """C[m, n] = A[m, k] B[k, n], `groups` of them in one launch: by the GPU's table where given, else by the closed form
+    start-up + max(best tile, traffic).
+
+    Table: `flops_per_s` is the peak that its shares count from, or, where it corrects the closed form, what that takes.
+    Tile (a, b): ceil(groups ceil(m/a) ceil(n/b) / SMs) waves, each SMs tiles of 2 a b k FLOPs at the rate
+    P e k/(k + k0) r, r = r1^i r2^j for small tiles. Traffic: groups (m k + k n + m n) elements at eb of HBM. The waves are
+    why a slightly larger matrix can take a whole wave longer; k/(k + k0) is the pipeline fill of one tile.
+    Source: closed form of the project's findings on public measurements, section 2, fitted to operator tables of
+    aiconfigurator-core 0.12.0 (median error 2-5 % for m >= 512 and n, k >= 256). Assumes one kernel at a time.
+    """
+    if table is not None and not table.over_formula:
+        return groups * table_gemm_seconds(m, n, k, flops_per_s=flops_per_s, table=table)
+    a, b, r = tile_table(constants, np.ndim(m))
+    waves = np.ceil(np.ceil(m / a) * np.ceil(n / b) * groups / num_sms)
+    waves *= a * b / r
+    tiled = waves.min(axis=0) * (2.0 * num_sms) * k / (flops_per_s * constants.e * k / (k + constants.k0_elements))
+    traffic = gemm_bytes(m, n, k, element_bytes) * groups / (constants.eb * hbm_bytes_per_s)
+    seconds = constants.t0_s + np.maximum(tiled, traffic)
+    return seconds if table is None else seconds / table.at(m, n, k)
+
+
+def table_gemm_seconds(m: Number, n: Number, k: Number, *, flops_per_s: Number, table: GridTable) -> Number:
+    """FLOPs over peak x measured efficiency. A size below the table costs as much as its smallest one; above, efficiency stays.
+
+    Source: operator rows of aiconfigurator-core 0.12.0 (data/operators); held-out errors in docs/time_model.md.
+    """
+    m, n, k = (np.maximum(size, table.least(axis)) for axis, size in enumerate((m, n, k)))
+    return gemm_flops(m, n, k) / (flops_per_s * table.at(m, n, k))
+
+
+def tile_table(constants: GemmEfficiency, ndim: int) -> tuple[Number, Number, Number]:
+    """Rows, columns and relative rate of each tile, shaped to broadcast in front of `ndim` axes."""
+    shape = (len(TILES),) + (1,) * ndim
+    table = np.array(TILES, dtype=np.float64)
+    rate = constants.r1 ** table[:, 2] * constants.r2 ** table[:, 3]
+    return table[:, 0].reshape(shape), table[:, 1].reshape(shape), rate.reshape(shape)
+
+
+def grouped_gemm_share(m: Number, rows_half: float) -> Number:
+    """Rate of a grouped GEMM over a dense one with as many tiles: m/(m + m0), m rows of one group.
+
+    Source: fused MoE rows of aiconfigurator-core 0.12.0 (findings on public measurements, section 5): H100 .26 / .35 /
+    .39 of peak at
+    256 / 512 / 1,024 rows an expert, B200 .17 / .23 / .29; about a fifth of that time is permutation and activation.
+    """
+    return m / (m + rows_half)
+
+
+def grouped_gemm_seconds(
+    m: Number,
+    n: Number,
+    k: Number,
+    groups: Number,
+    *,
+    rows: Number,
+    rows_half: float,
+    flops_per_s: Number,
+    hbm_bytes_per_s: float,
+    num_sms: int,
+    constants: GemmEfficiency,
+    element_bytes: Number = 2.0,
+    table: GridTable | None = None,
+    whole: Number = 0.0,
+) -> Number:
+    """`groups` GEMMs in one launch, `rows` the rows of one expert: by the GPU's table (efficiency by rows, sqrt of the weight
+    matrix's size, and groups) where given, else gemm_seconds at the grouped share of the rate.
+
+    `whole`: seconds of one dense GEMM with as many tiles, where the GPU has a dense table: grouping is never faster. The
+    grouped table is what a fused layer leaves once activation and expansion are taken off, which overshoots at many rows.
+    """
+    if table is not None:
+        width = np.sqrt(m * n * k / rows)
+        return np.maximum(gemm_flops(m, n, k) * groups / (flops_per_s * table.at(rows, width, groups)), whole)
+    return gemm_seconds(
+        m,
+        n,
+        k,
+        flops_per_s=flops_per_s * grouped_gemm_share(rows, rows_half),
+        hbm_bytes_per_s=hbm_bytes_per_s,
+        num_sms=num_sms,
+        constants=constants,
+        element_bytes=element_bytes,
+        groups=groups,
+    )
+
+
+def gemm_flops(m: Number, n: Number, k: Number) -> Number:
+    """2 m n k: one multiplication and one addition per product."""
+    return 2.0 * m * n * k
+
+
+def gemm_bytes(m: Number, n: Number, k: Number, element_bytes: Number = 2.0) -> Number:
+    """Operands read and result written once: (m k + k n + m n) elements."""
+    return element_bytes * (m * k + k * n + m * n)
+
+
+def weight_gradient_seconds(weights: Number, *, grad_bytes: float, exposed: float, hbm_bytes_per_s: float) -> Number:
+    """Accumulation of a weight gradient into the main gradient buffer, per micro-batch: read and write, 2 x grad_bytes
+    a weight.
+
+    `exposed` is the share that the GEMM's epilogue does not hide. Source: findings on public measurements, section 2 (fp32:
+    8 bytes per weight, 70 % felt); Megatron's gradient accumulation fusion.
+    """
+    return 2.0 * grad_bytes * weights * exposed / hbm_bytes_per_s
+
+
+def attended_pairs(seq_length: Number, window: Number | None = None) -> Number:
+    """Query-key pairs of one head and sample under a causal mask: s^2 / 2; with a window w < s: s w - w^2 / 2."""
+    full = 0.5 * seq_length * seq_length
+    if window is None:
+        return full
+    return np.where(window < seq_length, seq_length * window - 0.5 * window * window, full)
+
+
+def flash_attention_flops(pairs: Number, heads: Number, batch: Number, query_dim: Number, value_dim: Number) -> Number:
+    """Forward FLOPs: scores 2 d_q and values 2 d_v per pair, head and sample (4 b a s^2 d / 2 where both dims are d)."""
+    return 2.0 * (query_dim + value_dim) * pairs * heads * batch
+
+
+def flash_efficiency(length: Number, head_dim: float, *, e: float, s0: float, head_dim_half: float) -> Number:
+    """Share of peak: e s/(s + s0), times d/(d + d0) normalised to 1 at d = 128 and never above.
+
+    `length` is what one kernel call sees of the sequence. d0 = 50 gives 0.78 at d = 64. Source: findings on public
+    measurements, sections 2 and 5 (within 5 % from s = 2k, 15 % at 1k).
+    """
+    narrow = min(1.0, head_dim / (head_dim + head_dim_half) * (128.0 + head_dim_half) / 128.0)
+    return e * narrow * length / (length + s0)
+
+
+def table_flash_efficiency(length: Number, head_dim: float, table: GridTable) -> Number:
+    """Measured share of peak of the causal forward pass at this head dim and length.
+
+    Source: prefill rows of aiconfigurator-core 0.12.0, launch and idle tail taken off (data/operators). Outside of the measured
+    head dims and lengths (64 to 256, 1k to 16k) the nearest counts.
+    """
+    return table.at(np.full(np.shape(length), float(head_dim)), length)
+
+
+def flash_tail_seconds(length: Number, head_dim: float, table: GridTable) -> Number:
+    """What the last wave of a causal attention kernel leaves idle: grows with the length, not with batch or heads."""
+    if table.tails is None:
+        return 0.0 * length
+    return length * np.interp(np.log(head_dim), table.axes[0], table.tails)
+
+
+def flash_attention_seconds(flops: Number, efficiency: Number, *, flops_per_s: float, start_s: float) -> Number:
+    """FLOPs over the reached rate, plus a start-up. Backward: 2.5 x the FLOPs at `backward` x the efficiency (the caller's)."""
+    return start_s + flops / (flops_per_s * efficiency)
+
+
+def unfused_attention_seconds(
+    scores: Number,
+    query_dim: float,
+    value_dim: float,
+    *,
+    flops_per_s: float,
+    rate: float,
+    dim_half: float,
+    hbm_bytes_per_s: float,
+    pointwise: float,
+    softmax_bytes: float,
+    gemms_per_pass: int,
+) -> Number:
+    """Two batched GEMMs per pass (`gemms_per_pass` 1 forward, 2 backward), then softmax and dropout over all scores.
+
+    Each GEMM: the longer of 2 d FLOPs per score at rate d/(d + dim_half) of peak, and 2 bytes of score traffic. `scores` counts
+    a s^2 b of a rank, the masked half included. softmax_bytes per score: 4 forward (+5 dropout), 6 backward (+5).
+    Source: findings on public measurements, section 2; Korthikanti et al. 2022, section 4.1 (which tensors).
+    """
+    total = scores * softmax_bytes / (hbm_bytes_per_s * pointwise)
+    for dim in (query_dim, value_dim):
+        compute = 2.0 * scores * dim / (flops_per_s * rate * dim / (dim + dim_half))
+        traffic = 2.0 * scores / (hbm_bytes_per_s * pointwise)
+        total = total + gemms_per_pass * np.maximum(compute, traffic)
+    return total
+
+
+def ring_correction_bytes(tokens: Number, channels: Number, ring: Number) -> Number:
+    """Traffic of merging partial results of ring attention: 10 bytes per output element and further step.
+
+    fp32 result read and written, 16-bit partial read; under the load-balanced causal split half of the later steps
+    touch half of the tokens, hence 3/4 (Liu et al. 2023, Ring Attention; Transformer Engine context_parallel.py).
+    """
+    return 0.75 * 10.0 * tokens * channels * (ring - 1.0)
+
+
+def pointwise_seconds(
+    traffic_bytes: Number,
+    launches: float = 0.0,
+    *,
+    hbm_bytes_per_s: float,
+    efficiency: float,
+    launch_s: float,
+    factor: float = 1.0,
+) -> Number:
+    """bytes / (HBM x efficiency) x factor + launches x start-up.
+
+    Source: findings on public measurements, sections 2 and 4 (efficiency 0.8; factor 1.3-1.5 for unfused torch code; 3
+    us a launch).
+    """
+    return traffic_bytes * factor / (hbm_bytes_per_s * efficiency) + launches * launch_s
+
+
+def norm_bytes(elements: Number, stack: StackTime) -> tuple[Number, Number]:
+    """(forward, backward) traffic of one norm over `elements` inputs."""
+    return stack.norm_forward_bytes * elements, stack.norm_backward_bytes * elements
+
+
+def residual_bytes(elements: Number, stack: StackTime, numerics: Numerics) -> tuple[Number, Number]:
+    """(forward, backward) traffic of one bias-dropout-add; without hidden dropout the mask and its pass fall away."""
+    on = 1.0 if numerics.hidden_dropout else 0.0
+    return (
+        (stack.residual_forward_bytes + on * stack.dropout_forward_bytes) * elements,
+        (stack.residual_backward_bytes + on * stack.dropout_backward_bytes) * elements,
+    )
+
+
+def activation_bytes(channels: Number, gated: bool, stack: StackTime) -> tuple[Number, Number]:
+    """(forward, backward) traffic of the activation function over `channels` = tokens x ffn width of a rank.
+
+    GELU reads and writes 2 bytes; SwiGLU reads 4 and writes 2; backward reads the gradient too and writes as much as was read.
+    """
+    if gated:
+        return stack.gated_forward_bytes * channels, stack.gated_backward_bytes * channels
+    return stack.activation_forward_bytes * channels, stack.activation_backward_bytes * channels
+
+
+def softmax_bytes(stack: StackTime, numerics: Numerics) -> tuple[float, float]:
+    """(forward, backward) traffic per score of unfused softmax and dropout: 4 + 5 and 6 + 5 bytes, times the stack's factor.
+
+    Source: findings on public measurements, section 2.
+    """
+    on = 5.0 if numerics.attention_dropout else 0.0
+    return (4.0 + on) * stack.softmax_slowdown, (6.0 + on) * stack.softmax_slowdown
+
+
+BACKWARD_OVER_FORWARD = 1.6
+WITH_TENSOR_PARALLELISM = 1.15
+
+
+def layer_launch_seconds(stack: StackTime, experts: Number, *, graphed: bool) -> Number:
+    """Forward time that the host needs to launch one layer: c, and with experts what routing and each local expert add.
+
+    `experts`: local experts, 0 in a dense layer. `graphed`: attention, router and permutation are CUDA graphs, so that only
+    the experts are launched one by one. Source: findings on public measurements, sections 2-4 (0.9 ms measured on
+    Megatron-DeepSpeed 2022-23; others weakly determined); the experts' share from two published runs that take 9.2 and
+    9.6 ms a layer, forward and backward, at 16 local experts whatever the GPU (docs/time_model.md, Host).
+    """
+    experts = np.asarray(experts, dtype=np.float64)
+    routing = np.where(experts > 0.0, stack.moe_host_seconds, 0.0)
+    shared = 0.0 * routing if graphed else stack.host_floor_seconds + routing
+    return shared + stack.expert_host_seconds * experts
+
+
+def host_floor_seconds(
+    gpu_forward: Number, gpu_backward: Number, tp: Number, stack: StackTime, launches: Number | None = None
+) -> tuple[Number, Number]:
+    """Extra (forward, backward) time of one layer because the host has to launch it.
+
+    The host needs c (`launches`, else the stack's) for a layer's forward and 1.6 c for its backward, both x 1.15 with
+    tensor parallelism, 0 under CUDA graphs. sqrt(GPU^2 + host^2) - GPU: where both take alike, short kernels wait for the
+    host and long ones for the GPU, and neither hides the other wholly; far apart, the longer decides. Source: vTrain's
+    single-node runs, whose layers take 3.8, 5.2, 7.0 and 11.7 ms where the GPU needs 1.9, 3.4, 6.0 and 11.5 and the host 3.5
+    (docs/time_model.md, Host).
+    """
+    c = stack.host_floor_seconds if launches is None else launches
+    host = (0.0 if stack.cuda_graphs else 1.0) * c * np.where(np.asarray(tp) > 1, WITH_TENSOR_PARALLELISM, 1.0)
+    return np.hypot(gpu_forward, host) - gpu_forward, np.hypot(gpu_backward, BACKWARD_OVER_FORWARD * host) - gpu_backward
+
+
+def straggler_ratio(num_gpus: Number, growth: float) -> Number:
+    """Step time over that on one 8-GPU node: 1 + g log2(GPUs / 8). Source: findings on public measurements, sections 2
+    and 4."""
+    return 1.0 + growth * np.maximum(np.log2(np.asarray(num_gpus) / 8.0), 0.0)
+
+
+def straggler_seconds(step_seconds: Number, num_gpus: Number, growth: float) -> Number:
+    """What waiting for the slowest rank adds to a step."""
+    return step_seconds * (straggler_ratio(num_gpus, growth) - 1.0)
