@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 from autoconfig.profiler.folder import prepare, write_json
-from autoconfig.profiler.launch import ROOT, environment, torchrun
+from autoconfig.profiler.launch import environment, torchrun
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.outcome import EXITED, Kind, outcome_of
 from autoconfig.specs.exit_code import ExitCode
@@ -26,7 +26,7 @@ def test_a_rank_other_than_0_that_fails_first_is_heard(tmp_path):
         "if os.environ.get('RANK') == '1': sys.modules['megatron'] = None\n"
         "if os.environ.get('RANK') == '0': time.sleep(60)\n"
     )
-    runner = LocalRunner(torchrun(), {**environment(1), "PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    runner = LocalRunner(torchrun(), {**environment(1), "PYTHONPATH": f"{tmp_path}:{environment()['PYTHONPATH']}"})
     two = make_job(plan=TrainPlan(tp=1, pp=1, dp=2, mbs=1), workload=Workload(seq_length=16, global_batch_size=2))
     folder = prepare(tmp_path / "jobs", two)
     runner.submit(folder, LIMIT_S)
