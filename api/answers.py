@@ -24,7 +24,6 @@ from autoconfig.time_model.calibration import to_json as calibration_json
 from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
 from autoconfig.cli.options import request_of
-from autoconfig.cli.study import DEFAULT_BUDGET, job_limit_s, settings_of_options
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.export import export_texts
@@ -35,7 +34,8 @@ from autoconfig.runs.predict import COLUMNS, predict_rows
 from autoconfig.sizing.counts import check_counts, parse_counts
 from autoconfig.sizing.goodput import Reliability
 from autoconfig.sizing.sizing import ScalingRequest, scale
-from autoconfig.study.settings import parse_budget
+from autoconfig.study.settings import DEFAULT_BUDGET, parse_budget, parse_time
+from autoconfig.study.training.settings import on_this_device, settings_of_options
 from autoconfig.training.answer import explain, search
 from autoconfig.training.question import Request, understand
 
@@ -115,13 +115,8 @@ def check_search(body: dict[str, Any]) -> None:
         return
     settings = settings_of_options(profile_request(body), body)
     parse_budget(body.get("budget") or DEFAULT_BUDGET)
-    job_limit_s(body)
-    request = settings.request
-    if settings.device == "cpu":
-        from autoconfig.study.this_machine import on_this_device  # optuna, which answers need not load
-
-        request = on_this_device(settings, None).request
-    understand(request)
+    parse_time(body["job_timeout"])
+    understand(on_this_device(settings, None)[0].request)
 
 
 def timelined(body: dict[str, Any]) -> bytes:

@@ -24,9 +24,10 @@ from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.runner import Life, Runner
 from autoconfig.specs.job import Job
 
-from autoconfig.study.jobs import full_job
-from autoconfig.study.training.found import Found, study_found
-from autoconfig.study.training.session import Options, Session, lock_folder, make_runner, open_session
+from autoconfig.study.session import Options, Session, lock_folder
+from autoconfig.study.training.found import TrainingFound, study_found
+from autoconfig.study.training.session import TRAINING
+from autoconfig.study.training.work import TrainingWork, full_job
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "docs" / "examples" / "tiny_model.json"
@@ -90,16 +91,16 @@ def compare(once: Mapping[str, float], again: Mapping[str, Sequence[float]], win
 class Bench:
     """Measures jobs one after the other until the deadline."""
 
-    def __init__(self, session: Session, runner: Runner, deadline: float) -> None:
+    def __init__(self, session: Session[TrainingWork], runner: Runner, deadline: float) -> None:
         """`deadline` on time.monotonic."""
-        self.session, self._runner, self._deadline = session, runner, deadline
+        self.session, self.work, self._runner, self._deadline = session, session.work, runner, deadline
 
     def once(self) -> dict[str, float]:
         """Plan -> step seconds of every candidate that runs. Raises OutOfTimeError."""
         found = {}
-        for number, plan in enumerate(self.session.candidates.plans, 1):
-            seconds = self._measure(full_job(self.session.scenario, plan, self.session.settings))
-            say(f"{number} of {len(self.session.candidates)}: {plan}: {seconds}")
+        for number, plan in enumerate(self.work.candidates.plans, 1):
+            seconds = self._measure(full_job(self.work.scenario, plan, self.work.settings))
+            say(f"{number} of {len(self.work.candidates)}: {plan}: {seconds}")
             if seconds is not None:
                 found[str(plan)] = seconds
         return found
@@ -107,10 +108,10 @@ class Bench:
     def again(self, contenders: Sequence[str], rounds: int) -> dict[str, list[float]]:
         """Contender -> step seconds of its further jobs, in turn: what the machine does meanwhile meets all of them."""
         found: dict[str, list[float]] = {plan: [] for plan in contenders}
-        plans = {str(plan): plan for plan in self.session.candidates.plans}
+        plans = {str(plan): plan for plan in self.work.candidates.plans}
         for number in range(rounds):
             for text in contenders:
-                job = full_job(self.session.scenario, plans[text], self.session.settings)
+                job = full_job(self.work.scenario, plans[text], self.work.settings)
                 seconds = self._measure(job.replace(seed=job.seed + 1000 + number))  # the study's repeats use the seeds after
                 say(f"round {number + 1} of {rounds}: {text}: {seconds}")
                 if seconds is not None:
@@ -145,11 +146,11 @@ def search_command(model: Path, budget: str, folder: Path, question: Sequence[st
 
 def compared(
     folder: Path, deadline: float, contenders: int = CONTENDERS, rounds: int = ROUNDS
-) -> tuple[Session, Found, Comparison]:
+) -> tuple[Session[TrainingWork], TrainingFound, Comparison]:
     """The exhaustive measurement beside the finished study of the folder."""
     with lock_folder(folder):
-        session = open_session(STUDY, None, Options(folder=folder, python=sys.executable), resume=True)
-        bench = Bench(session, make_runner(session), deadline)
+        session = TRAINING.open(STUDY, None, Options(folder=folder, python=sys.executable), resume=True)
+        bench = Bench(session, session.runner(), deadline)
         found = study_found(session)
         if found.best is None:
             raise SystemExit(
@@ -161,7 +162,7 @@ def compared(
         return session, found, compare(once, bench.again(chosen, rounds), found.best.plan)
 
 
-def lines_of(session: Session, found: Found, result: Comparison) -> list[str]:
+def lines_of(session: Session[TrainingWork], found: TrainingFound, result: Comparison) -> list[str]:
     """The comparison as Markdown."""
     order = sorted(result.once, key=lambda plan: result.once[plan])
     trials = [line for line in found.lines if line.measured_s is not None]
@@ -169,7 +170,7 @@ def lines_of(session: Session, found: Found, result: Comparison) -> list[str]:
     verdict = "within the noise" if result.within_noise else "NOT within the noise"
     return [
         f"{len(trials)} jobs of the study (the fastest {min(SHOWN, len(trials))} below), "
-        f"all {len(session.candidates)} candidates once ({len(result.once)} ran), then "
+        f"all {len(session.work.candidates)} candidates once ({len(result.once)} ran), then "
         f"{len(result.again)} contenders {min(map(len, result.again.values()))} times each in turn; {os.cpu_count()} cores, "
         f"load {os.getloadavg()[2]:.0f} at the end:",
         "",

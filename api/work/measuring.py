@@ -10,7 +10,8 @@ from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.slurm import check_programs
 from autoconfig.specs.errors import FileError
 
-from autoconfig.study.training.session import Options, check_python
+from autoconfig.study.interpreter import check_python
+from autoconfig.study.session import Options
 
 SCONTROL_S = 30.0
 

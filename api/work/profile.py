@@ -25,15 +25,15 @@ from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 
-from autoconfig.cli.study import DEFAULT_BUDGET, job_limit_s, settings_of_options
-from autoconfig.render.study import Quiet, ended_line, started_line
+from autoconfig.render.study.training import TrainingWords
 from autoconfig.study import trials as names
-from autoconfig.study.jobs import Stage
-from autoconfig.study.settings import Budget, parse_budget
-from autoconfig.study.training.found import found_json, study_found
-from autoconfig.study.training.session import Options, Session, make_runner, open_session
-from autoconfig.study.verdicts import Verdict
-from autoconfig.study.worker import Control, Worker
+from autoconfig.study.session import Options, Session
+from autoconfig.study.settings import DEFAULT_BUDGET, Budget, parse_budget, parse_time
+from autoconfig.study.training.session import TRAINING
+from autoconfig.study.training.settings import settings_of_options
+from autoconfig.study.training.work import TrainingWork
+from autoconfig.study.work import Stage, Verdict
+from autoconfig.study.worker import Control, Listener, Worker
 
 LOG = logging.getLogger("autoconfig.worker")
 ATTEMPTS, AGAIN_SECONDS = 4, 20.0
@@ -79,16 +79,16 @@ def _study(task: Task, options: Options, spent: _Spent, last: bool) -> bytes:
     """`last`: a runner that fails is not tried again."""
     budget = parse_budget(task.body.get("budget") or DEFAULT_BUDGET)
     settings = settings_of_options(profile_request(task.body), task.body)
-    options = replace(options, job_limit_s=job_limit_s(task.body))
+    options = replace(options, job_limit_s=parse_time(task.body["job_timeout"]))
     options.folder.mkdir(parents=True, exist_ok=True)
     listener = _Told(task, spent)
     look_only = listener.control.cancel
     with (
         _only_here(task, options),
-        contextlib.closing(open_session(task.id, settings, options, resume=False, look_only=look_only)) as session,
+        contextlib.closing(TRAINING.open(task.id, settings, options, resume=False, look_only=look_only)) as session,
     ):
         worker = session.worker(
-            make_runner(session),
+            session.runner(),
             listener,
             _left(budget, session, spent.seconds),
             owner=f"search:{task.id}",
@@ -96,8 +96,8 @@ def _study(task: Task, options: Options, spent: _Spent, last: bool) -> bytes:
         )
         with _jobs_ended(worker, last):
             reason = worker.run()
-        found = study_found(session, task.body.get("price"))
-    body = {**found_json(found), "calibration": session.question.scenario.calibration.version, "stopped": reason}
+        found = TRAINING.found(session, task.body.get("price"))
+    body = {**found.to_json(), "calibration": session.work.scenario.calibration.version, "stopped": reason}
     return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -128,12 +128,12 @@ def _jobs_ended(worker: Worker, last: bool) -> Iterator[None]:
         raise
 
 
-def _left(budget: Budget, session: Session, seconds: float) -> Budget:
+def _left(budget: Budget, session: Session[TrainingWork], seconds: float) -> Budget:
     """The budget is the search's, not the worker's: without what was spent before. `seconds`: while a worker had it; the time
     between workers costs nothing, as no job is begun in it."""
-    trials = [t for t in session.study.get_trials(deepcopy=False) if t.user_attrs.get(names.OUTCOME) != names.DUPLICATE]
+    trials = names.told(session.study.get_trials(deepcopy=False))
     over = [t for t in trials if t.state != TrialState.RUNNING]
-    hours = session.scenario.cluster.num_gpus * sum(t.duration.total_seconds() for t in over if t.duration) / 3600
+    hours = session.work.scenario.cluster.num_gpus * sum(t.duration.total_seconds() for t in over if t.duration) / 3600
     return Budget(
         seconds=None if budget.seconds is None else max(0.0, budget.seconds - seconds),
         gpu_hours=None if budget.gpu_hours is None else max(0.0, budget.gpu_hours - hours),
@@ -160,7 +160,7 @@ class _Spent:
             self._task.spend(self.seconds)
 
 
-class _Told(Quiet):
+class _Told(Listener):
     """Tells the search's followers, and hears of its cancellation and of the process's end."""
 
     def __init__(self, task: Task, spent: _Spent) -> None:
@@ -170,12 +170,13 @@ class _Told(Quiet):
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:
         """What runs now and why."""
-        self.say(started_line(trial, stage, again))
+        self.say(TrainingWords().started(trial, stage, again))
 
     def ended(self, trial: FrozenTrial, verdict: Verdict) -> None:
         """What came of it."""
         attributes = trial.user_attrs
-        data: dict[str, Any] = {"text": ended_line(trial), "trial": trial.number, "outcome": attributes.get(names.OUTCOME)}
+        text, outcome = TrainingWords().ended(trial), attributes.get(names.OUTCOME)
+        data: dict[str, Any] = {"text": text, "trial": trial.number, "outcome": outcome}
         if (seconds := attributes.get(names.STEP_SECONDS)) is not None:
             data["step_seconds"] = seconds
         self._task.say(TRIAL, data)

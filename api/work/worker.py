@@ -15,7 +15,7 @@ from autoconfig.api.store import engine_of
 from autoconfig.api.work.tasks import Task
 from autoconfig.api.work.workflow import WorkerProcess
 
-from autoconfig.study.training.session import Options
+from autoconfig.study.session import Options
 
 EXIT_TAKEN_FOR_DEAD = 1
 

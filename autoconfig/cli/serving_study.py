@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from autoconfig.cli.study import Kind
+from autoconfig.cli.study import Profile
 from autoconfig.specs.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,23 +18,12 @@ CPU_LENGTHS = {"isl": 64, "osl": 16}
 """Tokens of a request on a CPU where none were given: jobs of seconds."""
 
 
-def serving(options: dict[str, Any]) -> Kind:
+def serving(options: dict[str, Any]) -> Profile:
     """Studies of deployments."""
-    from autoconfig.study.serving.found import ServingWords, serving_found, serving_json, show_serving
-    from autoconfig.study.serving.session import check_serving, make_serving_runner, open_serving, write_learned
+    from autoconfig.render.study.serving import ServingWords
+    from autoconfig.study.serving.session import SERVING
 
-    return Kind(
-        command="autoconfig search --inference",
-        settings=lambda: settings_of(options),
-        check=check_serving,
-        open=open_serving,
-        runner=make_serving_runner,
-        words=ServingWords(),
-        found=serving_found,
-        as_json=serving_json,
-        show=show_serving,
-        learned=write_learned,
-    )
+    return Profile(kind=SERVING, words=ServingWords(), settings=lambda: settings_of(options))
 
 
 def settings_of(options: dict[str, Any]) -> ServingSettings:

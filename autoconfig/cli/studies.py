@@ -57,8 +57,8 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 @click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json).")
 def show_command(name: str, folder: Path, storage: str | None, as_json: bool, save_calibration: str | None) -> None:
     """What a study found: measured beside predicted."""
+    from autoconfig.study.session import Options
     from autoconfig.study.storage import errors_of, kind_stored, opened
-    from autoconfig.study.training.session import Options
 
     url = existing_storage(folder, storage)
     with opened(url) as database:
@@ -66,17 +66,17 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
     if stored == "inference":
         from autoconfig.cli.serving_study import serving
 
-        kind = serving({})
+        asked = serving({})
     else:
-        kind = training({})
+        asked = training({})
     how = Options(folder=folder, storage_url=url, python=sys.executable)
-    session = kind.open(name, None, how, resume=True, look_only=True)
+    session = asked.kind.open(name, None, how, resume=True, look_only=True)
     with contextlib.closing(session), errors_of(url):
-        found = report(kind, session, save_calibration, "not asked to run", as_json)
+        found = report(asked.kind, session, save_calibration, "not asked to run", as_json)
     if not as_json:
         from autoconfig.cli.main import console
 
-        kind.show(console(), found, "as stored")
+        asked.words.show(console(), found, "as stored")
 
 
 @studies_group.command("delete")
@@ -87,8 +87,8 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 def delete_command(name: str, folder: Path, storage: str | None, force: bool) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
     from autoconfig.study.deletion import forget
+    from autoconfig.study.session import lock_folder
     from autoconfig.study.storage import opened
-    from autoconfig.study.training.session import lock_folder
 
     url = existing_storage(folder, storage)
     with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:

@@ -18,16 +18,16 @@ import click
 from click.core import ParameterSource
 
 from autoconfig.specs.errors import InputError
+from autoconfig.study.settings import DEFAULT_BUDGET, Budget, parse_budget, parse_time
 
 if TYPE_CHECKING:
-    from autoconfig.study.settings import StudySettings
-    from autoconfig.study.training.session import Options, Session
+    from autoconfig.render.study.screen import Words
+    from autoconfig.study.session import Options, Session, StudyKind
+    from autoconfig.study.settings import MeasuredQuestion
     from autoconfig.study.worker import Control
-    from autoconfig.training.question import Request
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_FOLDER = "autoconfig-profile"
-DEFAULT_BUDGET = "30m"
 EXIT_NOTHING_FITS = 3
 EXIT_INTERRUPTED = 130
 NAMES = (
@@ -134,67 +134,28 @@ def wants_profile(options: dict[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
-    """What sets studies apart: of training, of serving."""
+class Profile:
+    """What a profiling search is about."""
 
-    command: str
-    """That searches."""
-    settings: Callable[[], Any]
+    kind: StudyKind[Any, Any]
+    words: Words
+    settings: Callable[[], MeasuredQuestion]
     """What the options ask. Raises InputError."""
-    check: Callable[[str, Any, Options], None]
-    """Whether the question can be asked and its jobs can run here, with nothing measured or written. Raises what `open` and
-    `runner` raise."""
-    open: Callable[..., Any]
-    runner: Callable[[Any], Any]
-    words: Any
-    """`study.screen.Words`."""
-    found: Callable[[Any], Any]
-    """From a session, what it found."""
-    as_json: Callable[[Any], dict[str, Any]]
-    show: Callable[[Any, Any, str], None]
-    learned: Callable[[Any, Path], str | None]
-    """Writes what was learned; its name, None where nothing was."""
 
 
-def training(options: dict[str, Any]) -> Kind:
+def training(options: dict[str, Any]) -> Profile:
     """Studies of training plans."""
     from autoconfig.cli.options import request_of
-    from autoconfig.render.study import TrainingWords, show_found
-    from autoconfig.study.training.found import found_json, study_found
-    from autoconfig.study.training.session import check_question, make_runner, open_session
+    from autoconfig.render.study.training import TrainingWords
+    from autoconfig.study.training.session import TRAINING
+    from autoconfig.study.training.settings import settings_of_options
 
-    return Kind(
-        command="autoconfig search",
-        settings=lambda: settings_of_options(request_of(options), options),
-        check=check_question,
-        open=open_session,
-        runner=make_runner,
-        words=TrainingWords(),
-        found=lambda session: study_found(session, options.get("price")),
-        as_json=found_json,
-        show=show_found,
-        learned=_write_learned,
-    )
+    return Profile(kind=TRAINING, words=TrainingWords(), settings=lambda: settings_of_options(request_of(options), options))
 
 
-def _write_learned(session: Session, target: Path) -> str | None:
-    from autoconfig.planning.calibration_file import write_calibration
-    from autoconfig.study.training.found import learned_calibration
-
-    learned = learned_calibration(session)
-    if learned is None:
-        return None
-    write_calibration(learned, target)
-    return learned.version
-
-
-def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_json: bool, model_given: bool) -> None:
+def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, as_json: bool, model_given: bool) -> None:
     """The whole command."""
-    from autoconfig.render.study import screen
-    from autoconfig.study.settings import parse_budget
-    from autoconfig.study.storage import errors_of
-    from autoconfig.study.training.session import lock_folder
-    from autoconfig.study.worker import Control
+    from autoconfig.study.session import lock_folder
 
     name, resume = _name(options, model_given)
     if not model_given:
@@ -204,41 +165,51 @@ def run_profile(ctx: click.Context, options: dict[str, Any], kind: Kind, *, as_j
         from autoconfig.specs.files import check_output_path
 
         check_output_path(Path(options["save_calibration"]), (".json",))
-    given = kind.settings() if model_given else None
-    how = options_of_runner(options["folder"], options, storage_url=options["storage"], job_limit_s=job_limit_s(options))
+    given = asked.settings() if model_given else None
+    limit = parse_time(options["job_timeout"])
+    how = options_of_runner(options["folder"], options, storage_url=options["storage"], job_limit_s=limit)
     say = (lambda text: None) if options["quiet"] else functools.partial(click.echo, err=True)
     if resume:
         existing_storage(how.folder, how.storage_url)
     with _nothing_fits(ctx):
         if given is not None:
-            kind.check(name, given, how)
+            asked.kind.check(name, given, how)
     with lock_folder(how.folder):
         with _nothing_fits(ctx), _interrupted_early():
-            session = kind.open(name, given, how, resume=resume, say=say)
+            session = asked.kind.open(name, given, how, resume=resume, say=say)
         if not options["quiet"]:
-            click.echo(f"Assumed: {'; '.join(session.assumed)}", err=True)
-        control, resume_command = Control(), f"{kind.command} --resume {shlex.quote(name)}{_same_place(options)}"
-        with contextlib.closing(session), errors_of(how.url):
-            runner = kind.runner(session)
-            with (
-                screen(quiet=options["quiet"], words=kind.words) as listener,
-                _signals(control, resume_command, listener.say),
-            ):
-                worker = session.worker(runner, listener, budget, control=control)
-                try:
-                    reason = worker.run()
-                except Exception:
-                    if worker.abandon():
-                        listener.say(f"what ran is ended, and begins again with: {resume_command}")
-                    raise
-            found = report(kind, session, options["save_calibration"], reason, as_json)
+            click.echo(f"Assumed: {'; '.join(session.work.assumed)}", err=True)
+        again = f"{asked.kind.command} --resume {shlex.quote(name)}{_same_place(options)}"
+        control, reason, found = _worked_on(session, budget, asked, options, again, as_json=as_json)
         if not as_json:
             from autoconfig.cli.main import console
 
-            kind.show(console(), found, reason)
-            click.echo(f"resume: {resume_command}", err=True)
+            asked.words.show(console(), found, reason)
+            click.echo(f"resume: {again}", err=True)
         if control.finish or control.cancel:
             ctx.exit(EXIT_INTERRUPTED)
+
+
+def _worked_on(
+    session: Session[Any], budget: Budget, asked: Profile, options: dict[str, Any], again: str, *, as_json: bool
+) -> tuple[Control, str, Any]:
+    """(what signals said, why it stopped, what was found); the session is closed. `again`: the command that goes on."""
+    from autoconfig.render.study.screen import screen
+    from autoconfig.study.storage import errors_of
+    from autoconfig.study.worker import Control
+
+    control = Control()
+    with contextlib.closing(session), errors_of(session.options.url):
+        runner = session.runner()
+        with screen(asked.words, quiet=options["quiet"]) as listener, _signals(control, again, listener.say):
+            worker = session.worker(runner, listener, budget, control=control)
+            try:
+                reason = worker.run()
+            except Exception:
+                if worker.abandon():
+                    listener.say(f"what ran is ended, and begins again with: {again}")
+                raise
+        return control, reason, report(asked.kind, session, options["save_calibration"], reason, as_json, options.get("price"))
 
 
 @contextlib.contextmanager
@@ -254,7 +225,7 @@ def _interrupted_early() -> Iterator[None]:
 @contextlib.contextmanager
 def _nothing_fits(ctx: click.Context) -> Iterator[None]:
     """Exit code 3 where no plan fits."""
-    from autoconfig.study.training.session import NothingFitsError
+    from autoconfig.study.session import NothingFitsError
 
     try:
         yield
@@ -263,13 +234,16 @@ def _nothing_fits(ctx: click.Context) -> Iterator[None]:
         ctx.exit(EXIT_NOTHING_FITS)
 
 
-def report(kind: Kind, session: Any, save_calibration: str | None, reason: str, as_json: bool) -> Any:
+def report(
+    kind: StudyKind[Any, Any], session: Session[Any], save_calibration: str | None, reason: str, as_json: bool,
+    price: float | None = None,
+) -> Any:  # fmt: skip
     """What a session's study found, printed as JSON or not at all, and the file of what was learned."""
-    found = kind.found(session)
+    found = kind.found(session, price)
     if as_json:
-        click.echo(json.dumps({**kind.as_json(found), "stopped": reason}, indent=2, allow_nan=False))
+        click.echo(json.dumps({**found.to_json(), "stopped": reason}, indent=2, allow_nan=False))
     if save_calibration:
-        learned = kind.learned(session, Path(save_calibration))
+        learned = kind.write_learned(session, Path(save_calibration))
         if learned is None:
             click.echo("nothing was measured, so there is no calibration to write", err=True)
         else:
@@ -298,38 +272,10 @@ def _refuse_half_a_question(ctx: click.Context) -> None:
         raise InputError(f"--resume takes the stored question: leave out {named}, or repeat the whole question with --model")
 
 
-def settings_of_options(request: Request, options: dict[str, Any]) -> StudySettings:
-    """What is measured. `options` may leave out all but what was given. Raises InputError."""
-    from autoconfig.study.settings import StudySettings, parse_size
-
-    if options.get("gpus_at_most") is not None:
-        raise InputError("--profile measures on one number of GPUs: say --gpus N in place of --gpus-at-most")
-    if options.get("objective") == "cost" and not options.get("price"):
-        raise InputError("--objective cost: say --price too, money per GPU and hour")
-    memory = options.get("device_memory")
-    kept = {name: options[name] for name in ("seed", "steps", "warmup_steps", "objective") if name in options}
-    return StudySettings(
-        request=request,
-        device=options.get("device") or "cuda",
-        device_memory_bytes=None if memory is None else parse_size(memory),
-        **kept,
-    )
-
-
-def job_limit_s(options: dict[str, Any]) -> float:
-    """Seconds of --job-timeout. Raises InputError."""
-    from autoconfig.study.settings import parse_budget
-
-    limit = parse_budget(options["job_timeout"]).seconds
-    if limit is None:
-        raise InputError(f"--job-timeout {options['job_timeout']}: give a time like 10m")
-    return limit
-
-
 def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Options:
     """Where jobs run, from `runner_options`. Raises InputError."""
     from autoconfig.profiler.slurm import SlurmOptions
-    from autoconfig.study.training.session import Options
+    from autoconfig.study.session import Options
 
     if options["runner"] == "local" and options["jobs"] > 1:
         raise InputError(f"--jobs {options['jobs']}: jobs at once on one machine slow each other down; use --runner slurm")

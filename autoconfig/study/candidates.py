@@ -1,40 +1,17 @@
-"""Candidates: the plans that a study may measure, with everything predicted about them before the first measurement.
-
-One row per plan, parallel columns. `params` are what Optuna and its dashboard show; they name a candidate.
-"""
+"""Candidates: the rows that a study may measure, each named by its parameters, which Optuna and its dashboard show."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.calibration.fit import shares_of
-from autoconfig.memory_model.predict import estimate_memory
-from autoconfig.specs.calibration import NAMES
-from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan
-from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.predict import estimate_step_time
-from autoconfig.training.rank import Ranking
-
 Floats = npt.NDArray[np.float64]
 Value = str | int | float
 Params = Mapping[str, Value]
-
-MOST_LAYOUTS = 256
-"""Layouts whose best plan is a candidate."""
-MOST_PLANS = 256
-"""Fastest plans overall that are candidates too: other recomputations of the best layouts."""
-ALWAYS = ("tp", "pp", "dp", "mbs", "recompute")
-"""Keys shown for every trial; the others where some candidate differs from the default."""
-SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")
-"""Keys that are alike where their logarithms are near."""
-KINDS = ("sp", "recompute", "dist_opt", "fsdp", "offload", "first", "last")
-"""Keys that are the same or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +25,8 @@ class Choices:
         return len(self.params)
 
     @cached_property
-    def index(self) -> dict[tuple[tuple[str, Value], ...], int]:
-        """Sorted parameters -> row."""
-        return {key_of(params): row for row, params in enumerate(self.params)}
+    def _index(self) -> dict[tuple[tuple[str, Value], ...], int]:
+        return {_key(params): row for row, params in enumerate(self.params)}
 
     @cached_property
     def choices(self) -> dict[str, tuple[Value, ...]]:
@@ -60,91 +36,8 @@ class Choices:
 
     def row_of(self, params: Params) -> int | None:
         """The candidate with these parameters; None where there is none."""
-        return self.index.get(key_of(params))
+        return self._index.get(_key(params))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidates(Choices):
-    """Plans of one question. All columns have n rows."""
-
-    plans: tuple[TrainPlan, ...]
-    predicted_s: Floats
-    """Step seconds by the time model."""
-    shares: Floats
-    """[n, factors]: part of the predicted step that each calibration factor but `step` scales."""
-    sizes: Floats
-    """[n, SIZES]: log2 of the degrees."""
-    kinds: npt.NDArray[np.int64]
-    """[n, KINDS + variant]: codes; equal codes mean equal values."""
-    peak_bytes: Floats
-    limit_bytes: Floats
-    device_bytes: float
-
-
-def key_of(params: Params) -> tuple[tuple[str, Value], ...]:
-    """Parameters in a form that can be a key."""
+def _key(params: Params) -> tuple[tuple[str, Value], ...]:
     return tuple(sorted(params.items()))
-
-
-def candidates_of(ranking: Ranking) -> Candidates:
-    """What survived the memory model: the best plan of the fastest layouts, and the fastest plans overall, fastest first."""
-    positions = np.unique(np.concatenate([ranking.best[:MOST_LAYOUTS], np.arange(min(MOST_PLANS, len(ranking.row)))]))
-    plans = [ranking.plan(int(position)) for position in positions]
-    return build([(ranking.scenario, plan) for plan in plans])
-
-
-def build(cases: Sequence[tuple[Scenario, TrainPlan]], variants: Sequence[str] = ()) -> Candidates:
-    """Predict every (setting, plan). `variants` names what else tells them apart, where settings differ. Plans that share a
-    setting and a recomputation are priced together."""
-    variants = variants or [""] * len(cases)
-    n = len(cases)
-    predicted, peak, limit = np.empty(n), np.empty(n), np.empty(n)
-    shares = np.empty((n, len(NAMES) - 1))
-    groups: dict[tuple[Scenario, str], list[int]] = {}
-    for number, (scenario, plan) in enumerate(cases):
-        groups.setdefault((scenario, str(plan.recompute)), []).append(number)
-    for (scenario, _), members in groups.items():
-        plans = [cases[number][1] for number in members]
-        asked = scenario, scenario.layouts(plans), [plans[0].recompute]
-        time, memory = estimate_step_time(*asked, detail=True), estimate_memory(*asked)
-        for row, number in enumerate(members):
-            predicted[number] = time.step_seconds[row, 0]
-            parts = {name: float(value[row, 0]) for name, value in time.parts.items()}
-            shares[number] = shares_of(parts)[1:]
-            peak[number], limit[number] = memory.peak_bytes[row, 0], memory.limit_bytes[row]
-    found = [plan for _, plan in cases]
-    return Candidates(
-        plans=tuple(found),
-        params=_params(found, variants),
-        predicted_s=predicted,
-        shares=shares,
-        sizes=np.array([[math.log2(getattr(plan, key)) for key in SIZES] for plan in found]),
-        kinds=_codes(found, variants),
-        peak_bytes=peak,
-        limit_bytes=limit,
-        device_bytes=float(cases[0][0].cluster.memory_bytes),
-    )
-
-
-def _value(plan: TrainPlan, key: str) -> Value:
-    value = getattr(plan, key)
-    if key == "recompute":
-        return str(value)
-    return "even" if value is None else value if isinstance(value, float) else int(value)
-
-
-def _params(plans: Sequence[TrainPlan], variants: Sequence[str]) -> tuple[Params, ...]:
-    columns = {key: [_value(plan, key) for plan in plans] for key in SHORT_TO_LONG}
-    kept = [key for key, values in columns.items() if key in ALWAYS or len(set(values)) > 1]
-    rows: list[dict[str, Value]] = [{key: columns[key][row] for key in kept} for row in range(len(plans))]
-    if len(set(variants)) > 1:
-        for params, variant in zip(rows, variants, strict=True):
-            params["variant"] = variant
-    return tuple(rows)
-
-
-def _codes(plans: Sequence[TrainPlan], variants: Sequence[str]) -> npt.NDArray[np.int64]:
-    columns: list[npt.NDArray[np.int64]] = []
-    for values in [[str(_value(plan, key)) for plan in plans] for key in KINDS] + [list(variants)]:
-        columns.append(np.unique(np.array(values), return_inverse=True)[1].reshape(-1))
-    return np.stack(columns, axis=1)

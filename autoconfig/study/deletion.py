@@ -15,9 +15,9 @@ from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.job import Job
 from autoconfig.study import trials as names
+from autoconfig.study.session import JOBS, owner_of
 from autoconfig.study.storage import DATABASE, delete_study, list_studies, opened, sqlite_url, study_id
 from autoconfig.study.this_machine import forget_operators
-from autoconfig.study.training.session import JOBS, owner_of
 
 
 def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool, force: bool = False) -> None:

@@ -10,13 +10,10 @@ from typing import Any, ClassVar, TypeVar
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.json_record import canonical_json, from_json, to_json
 from autoconfig.specs.units import GIB
-from autoconfig.training.question import Request
 
 SCHEMA_VERSION = 1
-SHOWN_ONLY = ("include", "sort_by", "top", "tokens", "price")
-"""Fields of a Request that change what is printed, and not what is measured."""
 DEVICES = ("cuda", "cpu")
-OBJECTIVES = ("step", "headroom", "cost")
+DEFAULT_BUDGET = "30m"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +22,9 @@ class MeasuredQuestion:
 
     kind: ClassVar[str] = ""
     """Of another study than training's, as it is stored."""
-    request_type: ClassVar[type] = Request
+    request_type: ClassVar[type]
     shown_only: ClassVar[tuple[str, ...]] = ()
+    """Fields of the request that change what is printed, and not what is measured."""
 
     request: Any
     device: str = "cuda"
@@ -48,27 +46,6 @@ class MeasuredQuestion:
     def metrics(self) -> dict[str, str]:
         """Name of each of the study's values -> its direction."""
         raise NotImplementedError  # each kind of study has its own; this class is never asked
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudySettings(MeasuredQuestion):
-    """Everything that decides which jobs a study of training runs."""
-
-    shown_only: ClassVar[tuple[str, ...]] = SHOWN_ONLY
-
-    request: Request
-    objective: str = "step"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.objective not in OBJECTIVES:
-            raise InputError(f"objective {self.objective!r}: use {', '.join(OBJECTIVES)}")
-
-    @property
-    def metrics(self) -> dict[str, str]:
-        """Step time; against free memory where that is asked."""
-        step = {"step seconds": "minimize"}
-        return {**step, "memory headroom (GiB)": "maximize"} if self.objective == "headroom" else step
 
 
 Settings = TypeVar("Settings", bound=MeasuredQuestion)
@@ -101,7 +78,7 @@ OPTION_OF_KIND = {"": "", "inference": " --inference"}
 """What `autoconfig search` is told for studies of a kind."""
 
 
-def settings_of(body: Any, where: str, wanted: type[Settings] = StudySettings) -> Settings:  # type: ignore[assignment]
+def settings_of(body: Any, where: str, wanted: type[Settings]) -> Settings:
     """From JSON. Raises InputError where it was written by another version, or is another kind of study."""
     kind = kind_of(body)
     if kind != wanted.kind and kind in OPTION_OF_KIND:
@@ -177,6 +154,14 @@ def parse_budget(text: str) -> Budget:
         found[key] = value * _SECONDS.get(unit, 1.0)
     trials = found.pop("trials", None)
     return Budget(**found, trials=None if trials is None else int(trials))
+
+
+def parse_time(text: str) -> float:
+    """`10m` in seconds, for --job-timeout. Raises InputError."""
+    limit = parse_budget(text).seconds
+    if limit is None:
+        raise InputError(f"--job-timeout {text}: give a time like 10m")
+    return limit
 
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(b|mb|gb|mib|gib)", re.IGNORECASE)

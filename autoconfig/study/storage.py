@@ -21,18 +21,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from autoconfig.study.question_files import hold_files, with_absolute_paths
-from autoconfig.study.settings import (
-    MeasuredQuestion,
-    Settings,
-    StudySettings,
-    differences,
-    kind_of,
-    settings_json,
-    settings_of,
-)
+from autoconfig.study.settings import MeasuredQuestion, Settings, differences, kind_of, settings_json, settings_of
 
-SETTINGS, TABLE, NOTES = "settings", "operator_table", "notes"
-"""Attributes of a study."""
+SETTINGS = "settings"
+"""Attribute of a study: its question."""
 DATABASE = "studies.db"
 LOCKED_S = 120.0
 """How long a writer waits for SQLite's lock: many workers take turns."""
@@ -152,12 +144,7 @@ def check_name(name: str) -> None:
 
 
 def open_study(
-    storage: RDBStorage,
-    name: str,
-    given: Settings | None,
-    *,
-    resume: bool,
-    wanted: type[Settings] = StudySettings,  # type: ignore[assignment]
+    storage: RDBStorage, name: str, given: Settings | None, *, resume: bool, wanted: type[Settings]
 ) -> tuple[Study, Settings]:
     """The study and its question: a new one, or one that is there and asks the same. `given` may be None in a resume.
 
@@ -268,9 +255,3 @@ def delete_study(storage: RDBStorage, name: str) -> None:
 def _unknown(storage: RDBStorage, name: str) -> UnknownNameError:
     known = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
     return UnknownNameError("study", name, known, "autoconfig studies list shows them all")
-
-
-__all__ = [
-    "DATABASE", "StudySummary", "check_name", "check_url", "close", "delete_study", "errors_of", "list_studies", "open_storage",
-    "open_study", "opened", "shown", "sqlite_url", "study_id",
-]  # fmt: skip

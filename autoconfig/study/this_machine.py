@@ -1,4 +1,4 @@
-"""A study on this machine's CPU: its measured operators, a memory limit for every rank, a question that it can run."""
+"""A study on this machine's CPU: its measured operators, and a memory limit for every rank."""
 
 from __future__ import annotations
 
@@ -7,70 +7,25 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from optuna.study import Study
-
-from autoconfig.planning.resolve import read_model
 from autoconfig.profiler.folder import write_text
 from autoconfig.profiler.processes import MARK, die_with_parent, end_marked
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.hardware.local_cpu import memory_bytes
 from autoconfig.specs.import_path import with_import_path
-from autoconfig.specs.units import GIB
-from autoconfig.study.settings import StudySettings
-from autoconfig.study.storage import TABLE
-from autoconfig.training.question import Request
 
+if TYPE_CHECKING:
+    from optuna.study import Study  # slow to load, and not needed to ask a question
+
+TABLE = "operator_table"
+"""Attribute of a study: its measured operators."""
 TABLE_FILE = "cpu.json"
 CPU_SHARE = 0.5
 """Of the machine's memory, over the ranks: the default limit on a CPU."""
-SAMPLES_PER_RANK = 4
-"""Of the default global batch on a CPU: micro-batches of 1, 2 and 4, and jobs of seconds."""
-MOST_SEQUENCE = 512
-"""The default sequence length on a CPU is the model's, and this at most."""
 BENCHMARK_S = "60s"
 BENCHMARK_INTERRUPTED = 130
-
-
-@dataclass(frozen=True, kw_only=True)
-class Local:
-    """A question as it is asked of this machine."""
-
-    settings: StudySettings
-    request: Request
-    assumed: tuple[str, ...] = ()
-    """Defaults that only a CPU has, in words."""
-
-
-def on_this_device(settings: StudySettings, table: Path | None) -> Local:
-    """A CPU: its measured operators, the stack that runs there, a memory limit, a batch of seconds. A GPU: as asked."""
-    request = settings.request
-    if settings.device != "cpu":
-        return Local(settings=settings, request=request)
-    if request.gpu or request.gpu_table or request.cluster:
-        raise InputError("--device cpu measures this machine: leave --gpu, --gpu-table and --cluster out")
-    ranks, assumed = request.gpus or 1, []
-    limit = settings.device_memory_bytes
-    if limit is None:
-        limit = rank_memory_bytes(ranks)
-        assumed.append(f"{limit / GIB:.3g} GiB for each rank, half of this machine's memory over {ranks} (--device-memory)")
-    if request.seq_length is None:
-        model, _ = read_model(request.model, local_files=request.local_files)
-        most = model.default_seq_length or model.max_position_embeddings
-        request = replace(request, seq_length=min(most, MOST_SEQUENCE))
-        assumed.append(
-            f"sequence length {request.seq_length}, what the model allows, at most {MOST_SEQUENCE} on a CPU (--seq-length)"
-        )
-    if request.global_batch_size is None:
-        request = replace(request, global_batch_size=SAMPLES_PER_RANK * ranks)
-        assumed.append(
-            f"global batch {request.global_batch_size}, {SAMPLES_PER_RANK} for each rank of a CPU (--global-batch-size)"
-        )
-    software, measured = request.software or "megatron-local", None if table is None else str(table)
-    request = replace(request, gpu_table=measured, measured_here=True, gpus_per_node=ranks, software=software)
-    return Local(settings=replace(settings, device_memory_bytes=limit), request=request, assumed=tuple(assumed))
 
 
 def rank_memory_bytes(ranks: int) -> int:

@@ -1,4 +1,4 @@
-"""What a trial carries in Optuna's storage, and what it says: names of attributes in one place.
+"""What a trial carries in Optuna's storage: names of attributes in one place.
 
 Attributes are written for people too: optuna-dashboard shows them beside the parameters.
 """
@@ -6,12 +6,10 @@ Attributes are written for people too: optuna-dashboard shows them beside the pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from autoconfig.study.candidates import Candidates, Choices
-from autoconfig.study.training.proposal import Result
+from autoconfig.study.candidates import Choices
 
 PLAN = "plan"
 OUTCOME = "outcome"
@@ -29,64 +27,46 @@ PRUNED = "pruned"
 OUT_OF_MEMORY = "out_of_memory"
 DUPLICATE = "duplicate"
 """Another worker took the same plan at the same time."""
+LOST = "lost"
 OWNER, JOB, STAGE, CLAIMED, WHY, CHANCE, MESSAGE = "owner", "job", "stage", "claimed", "why", "chance_to_win", "message"
-PREDICTED, FIT = "predicted_step_seconds", "chance_to_fit"
+PREDICTED = "predicted_step_seconds"
 SPREAD, SAMPLES, HEADROOM_GIB, PEAK_GIB = "step_seconds_spread", "step_seconds_samples", "headroom_gib", "measured_peak_gib"
 REPEAT = "repeat"
 """How many jobs of the same plan were measured before this trial's."""
-AGAIN = frozenset({DUPLICATE, "cancelled", "lost"})
+AGAIN = frozenset({DUPLICATE, "cancelled", LOST})
 """Outcomes after which a plan may be proposed again."""
 
 
 def row_of(trial: FrozenTrial, candidates: Choices) -> int | None:
-    """The candidate that a trial is about; None before its parameters are all written, or where it is none of them."""
+    """The candidate that a trial is about; None where it is none of them."""
     return candidates.row_of(trial.params)
 
 
-def result_of(trial: FrozenTrial, candidates: Candidates, *, emulated: bool = False) -> Result | None:
-    """What a finished trial says; None where it says nothing (running, crashed, duplicate). `emulated`: composed steps count as
-    measured ones."""
-    row = row_of(trial, candidates)
-    if row is None or not trial.state.is_finished():
-        return None
-    attributes = trial.user_attrs
-    outcome = attributes.get(OUTCOME)
-    if outcome == OUT_OF_MEMORY:
-        return Result(row=row, out_of_memory=True)
-    if outcome not in (MEASURED, EMULATED, PRUNED):
-        return None
-    if outcome == EMULATED and not emulated:
-        return Result(row=row, log_ratio=attributes[LOG_RATIO], log_sd=attributes[LOG_SD])
-    return Result(
-        row=row,
-        step_seconds=attributes.get(STEP_SECONDS),
-        log_ratio=attributes.get(LOG_RATIO),
-        log_sd=attributes.get(LOG_SD),
-        peak_bytes=attributes.get(PEAK_BYTES),
-    )
+def rows_of(trials: Sequence[FrozenTrial], candidates: Choices) -> list[int]:
+    """The candidates that trials are about, in their order."""
+    return [row for trial in trials if (row := row_of(trial, candidates)) is not None]
 
 
-def results_of(trials: Sequence[FrozenTrial], candidates: Candidates, *, emulated: bool = False) -> list[Result]:
-    """Results in the order of trial numbers."""
-    return [found for trial in trials if (found := result_of(trial, candidates, emulated=emulated)) is not None]
+def running_rows(trials: Sequence[FrozenTrial], candidates: Choices) -> list[int]:
+    """Candidates that are measured now, sorted."""
+    return sorted(set(rows_of([t for t in trials if t.state == TrialState.RUNNING], candidates)))
+
+
+def ended_rows(trials: Sequence[FrozenTrial], candidates: Choices, *states: TrialState) -> list[int]:
+    """Candidates of trials that ended so and are not to be proposed again, in the order of trials."""
+    return rows_of([t for t in trials if t.state in states and t.user_attrs.get(OUTCOME) not in AGAIN], candidates)
 
 
 def tried_in_vain(trials: Sequence[FrozenTrial], candidates: Choices) -> list[int]:
-    """Rows whose trial ended without a full measurement: not to be proposed again."""
-    ended = [t for t in trials if t.state in (TrialState.FAIL, TrialState.PRUNED) and t.user_attrs.get(OUTCOME) not in AGAIN]
-    rows = [row_of(trial, candidates) for trial in ended]
-    return sorted({row for row in rows if row is not None})
+    """Candidates whose trial ended without a full measurement, sorted."""
+    return sorted(set(ended_rows(trials, candidates, TrialState.FAIL, TrialState.PRUNED)))
 
 
-def attributes_of_oracle(step_seconds: float | None) -> dict[str, Any]:
-    """Attributes of a trial that an oracle answered."""
-    if step_seconds is None:
-        return {OUTCOME: OUT_OF_MEMORY}
-    return {OUTCOME: MEASURED, STEP_SECONDS: step_seconds}
+def outcome_of(trial: FrozenTrial) -> str:
+    """How it ended, or `running`."""
+    return str(trial.user_attrs.get(OUTCOME) or ("running" if trial.state == TrialState.RUNNING else "unknown"))
 
 
-def failed_rows(trials: Sequence[FrozenTrial], candidates: Candidates) -> list[int]:
-    """Rows whose job failed, in the order of trials: not out of memory, cancelled or lost."""
-    ended = [t for t in trials if t.state == TrialState.FAIL and t.user_attrs.get(OUTCOME) not in AGAIN]
-    rows = [row_of(trial, candidates) for trial in ended]
-    return [row for row in rows if row is not None]
+def told(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Without those that only say that another worker had the same plan."""
+    return [trial for trial in trials if trial.user_attrs.get(OUTCOME) != DUPLICATE]

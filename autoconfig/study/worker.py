@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autoconfig.profiler.folder import JobFolder, prepare, read_json
 from autoconfig.profiler.outcome import FINAL, Kind, Outcome, outcome_of
@@ -22,17 +22,13 @@ from autoconfig.profiler.runner import Life, Runner
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.exit_code import ExitCode
 from autoconfig.study import trials as names
-from autoconfig.study.candidates import Choices
-from autoconfig.study.jobs import SHORT, Stage
-from autoconfig.study.sampler import NothingLeft, ProposingSampler
+from autoconfig.study.optuna_trials import as_stored, begin, is_stored, taken_up
 from autoconfig.study.settings import Budget
-from autoconfig.study.training.proposal import Proposal
-from autoconfig.study.verdicts import Verdict
-from autoconfig.study.work import Work
+from autoconfig.study.work import Proposal, Stage, Verdict, Work
 
-MOST_ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """How often a job that was lost is started again."""
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 """Jobs that may fail before anything was measured."""
 PRUNE_LEFT_S = 10.0
 """A job whose timed steps are done in less is let finish."""
@@ -44,8 +40,8 @@ class JobsFailError(InputError):
     """No job can be measured here; the message says how they end."""
 
 
-class Listener(Protocol):
-    """Is told what happens."""
+class Listener:
+    """Is told what happens; this one keeps it to itself."""
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:
         """A job was started, or found again."""
@@ -87,8 +83,6 @@ class Worker:
 
     study: Study
     work: Work
-    candidates: Choices
-    sampler: ProposingSampler
     runner: Runner
     jobs_folder: Path
     owner: str
@@ -134,15 +128,9 @@ class Worker:
             self._cancel_all("no job can be measured here")
             raise
         except KeyError as error:  # what Optuna raises where it finds no study or trial
-            if not self._is_stored():
+            if not is_stored(self.study):
                 raise InputError(f"study {self.study.study_name} is gone: it was deleted under this search") from error
             raise
-
-    def _is_stored(self) -> bool:
-        try:
-            return self.study._storage.get_study_id_from_name(self.study.study_name) == self.study._study_id
-        except KeyError:
-            return False
 
     def abandon(self) -> bool:
         """After an error that ended `run`: end its jobs, and tell nobody; the next search starts them again. Whether there were
@@ -179,50 +167,39 @@ class Worker:
             return "the budget left is shorter than a trial"
         return None
 
+    def _trials(self, without: Trial | None = None) -> list[FrozenTrial]:
+        return [t for t in self.study.get_trials(deepcopy=False) if without is None or t.number != without.number]
+
     def _start(self) -> str | None:
         """Begin a trial; a reason where none is to begin."""
-        trials = self.study.get_trials(deepcopy=False)
-        self.proposal = self.sampler.proposal(self.study, len(trials))
-        if self.proposal.row is None:
+        trials = self._trials()
+        self.proposal = proposal = self.work.propose(self.study.study_name, trials, len(trials))
+        if proposal.row is None:
             return "every candidate was tried"
-        if self.proposal.settled:
+        if proposal.settled:
             return _SETTLED
-        template = create_trial(state=TrialState.RUNNING, user_attrs={names.OWNER: self.owner})
-        storage = self.study._storage
-        trial_id = storage.create_new_trial(self.study._study_id, template_trial=template)
-        self._begin(Trial(self.study, trial_id))
+        attributes = self._attributes(proposal.row, trials)
+        attributes |= {names.OWNER: self.owner, names.WHY: proposal.why, names.CHANCE: proposal.chance}
+        self._begin(begin(self.study, self.work.candidates, proposal.row, attributes), proposal.row)
         return None
 
-    def _begin(self, trial: Trial) -> None:
-        """Choose the plan of a trial (again, the same, after a kill) and start its first job."""
-        try:
-            for name, choices in self.candidates.choices.items():
-                trial.suggest_categorical(name, choices)
-        except NothingLeft:
-            self._tell(trial, Verdict(state=TrialState.FAIL, attributes={names.OUTCOME: names.DUPLICATE}))
-            return
-        row = self.candidates.row_of(trial.params)
-        assert row is not None
-        if names.REPEAT not in trial.user_attrs:
-            earlier = [t for t in self.study.get_trials(deepcopy=False) if t.number < trial.number]
-            fidelity = self.work.fidelity
-            same = [
-                t for t in earlier if names.row_of(t, self.candidates) == row and t.user_attrs.get(names.FIDELITY) == fidelity
-            ]
-            if fidelity is not None:
-                trial.set_user_attr(names.FIDELITY, fidelity)
-            trial.set_user_attr(names.REPEAT, sum(names.STEP_SECONDS in t.user_attrs for t in same))
+    def _attributes(self, row: int, earlier: Sequence[FrozenTrial]) -> dict[str, Any]:
+        """What a trial of the candidate carries from its beginning."""
+        fidelity = self.work.fidelity
+        same = [
+            t for t in earlier if names.row_of(t, self.work.candidates) == row and t.user_attrs.get(names.FIDELITY) == fidelity
+        ]
+        return {
+            **({} if fidelity is None else {names.FIDELITY: fidelity}),
+            names.REPEAT: sum(names.STEP_SECONDS in t.user_attrs for t in same),
+            **self.work.notes(row),
+        }
+
+    def _begin(self, trial: Trial, row: int) -> None:
+        """Start a trial's first job, if the candidate is ours."""
         if not self._claim(trial, row):
             self._tell(trial, Verdict(state=TrialState.FAIL, attributes={names.OUTCOME: names.DUPLICATE}))
             return
-        made = self.sampler.last.get(trial.number)
-        self._note(
-            trial,
-            {
-                **self.work.notes(row),
-                **({names.WHY: made.why, names.CHANCE: made.chance} if made is not None else {}),
-            },
-        )
         planned = self._stages(trial, row)
         self._launch(trial, row, planned, planned[0])
 
@@ -237,8 +214,7 @@ class Worker:
         """
         deadline, mine = self.clock() + DECISION_S, trial.user_attrs
         while True:
-            others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
-            same = [t for t in others if names.row_of(t, self.candidates) == row and _counts(t, mine)]
+            same = [t for t in self._trials(without=trial) if names.row_of(t, self.work.candidates) == row and _counts(t, mine)]
             if any(t.number < trial.number or t.user_attrs.get(names.CLAIMED) or t.state.is_finished() for t in same):
                 return False
             if not same or self.clock() > deadline:
@@ -255,7 +231,7 @@ class Worker:
             # never shortened by the budget: a job that outlives a killed search would end as timed out, which is final
             self.waiting.append((folder, stage.limit_s(self.job_limit_s)))
         self.running.append(Running(trial=trial, row=row, stages=planned, stage=stage, folder=folder, since=self.clock()))
-        self.listener.started(self._frozen(trial), stage, again)
+        self.listener.started(as_stored(trial), stage, again)
 
     def _submit(self) -> None:
         """What was planned since, in one request."""
@@ -273,7 +249,7 @@ class Worker:
             return
         outcome = outcome_of(one.folder) or Outcome(kind=Kind.LOST, message="it vanished without a result")
         attempts = int(read_json(one.folder.launch_file).get("attempt", 1))
-        if outcome.kind not in FINAL and attempts < MOST_ATTEMPTS and not self.control.cancel:
+        if outcome.kind not in FINAL and attempts < MAX_ATTEMPTS and not self.control.cancel:
             self.listener.say(f"trial {one.trial.number}: {outcome.message}; started again")
             self.runner.submit(one.folder, one.stage.limit_s(self.job_limit_s))
             return
@@ -309,7 +285,7 @@ class Worker:
         left = (one.stage.job.steps - len(steps)) * min(steps)
         if left < PRUNE_LEFT_S:
             return
-        verdict = self.work.ruled_out(one.row, one.stage, steps, one.trial.number)
+        verdict = self._ruled_out(one, steps)
         if verdict is not None:
             self.runner.cancel(one.folder)
             self.running.remove(one)
@@ -319,11 +295,10 @@ class Worker:
     def _after_stage(self, one: Running, outcome: Outcome) -> None:
         """A short job may rule its plan out; else the trial's next job."""
         assert outcome.measurement is not None and outcome.measurement.step_seconds is not None
-        if one.stage.name == SHORT:
-            verdict = self.work.ruled_out(one.row, one.stage, [outcome.measurement.step_seconds], one.trial.number)
-            if verdict is not None:
-                self._tell(one.trial, verdict)
-                return
+        verdict = self._ruled_out(one, [outcome.measurement.step_seconds])
+        if verdict is not None:
+            self._tell(one.trial, verdict)
+            return
         following = one.stages[one.stages.index(one.stage) + 1]
         self._launch(one.trial, one.row, one.stages, following)
 
@@ -331,24 +306,30 @@ class Worker:
         """Raises JobsFailError where the first jobs all fail."""
         if outcome.kind in (Kind.MEASURED, Kind.OUT_OF_MEMORY, Kind.CANCELLED, Kind.LOST):
             return
-        trials = self.study.get_trials(deepcopy=False)
+        trials = self._trials()
         good = any(
             t.user_attrs.get(names.OUTCOME) in (names.MEASURED, names.EMULATED, names.PRUNED, names.OUT_OF_MEMORY)
             for t in trials
         )
         failed = sum(t.state == TrialState.FAIL and t.user_attrs.get(names.OUTCOME) not in names.AGAIN for t in trials)
-        if not good and failed >= MOST_FAILURES:
+        if not good and failed >= MAX_FAILURES:
             raise JobsFailError(f"the first {failed} jobs all failed, the last: {outcome.message}")
 
     def _adopt(self) -> None:
         """Take up the trials that a search in this folder left running."""
-        for frozen in self.study.get_trials(deepcopy=False):
+        trials = self._trials()
+        for frozen in trials:
             if frozen.state != TrialState.RUNNING or frozen.user_attrs.get(names.OWNER) != self.owner:
                 continue
-            trial = Trial(self.study, frozen._trial_id)
-            row = names.row_of(frozen, self.candidates)
-            if row is None or names.JOB not in frozen.user_attrs:
-                self._begin(trial)
+            trial, row = taken_up(self.study, frozen), names.row_of(frozen, self.work.candidates)
+            if row is None:  # killed by an earlier version while it wrote the parameters
+                trial.set_user_attr(names.OUTCOME, names.LOST)
+                self.study.tell(trial, state=TrialState.FAIL)
+                continue
+            if names.JOB not in frozen.user_attrs:
+                earlier = [t for t in trials if t.number < frozen.number]
+                self._note(trial, {**self._attributes(row, earlier), **frozen.user_attrs})
+                self._begin(trial, row)
                 continue
             planned = self._stages(trial, row)
             stage = next((s for s in planned if s.name == frozen.user_attrs.get(names.STAGE)), planned[0])
@@ -372,7 +353,10 @@ class Worker:
         self.study.tell(trial, values=verdict.values, state=verdict.state, skip_if_finished=True)
         if verdict.attributes.get(names.OUTCOME) != names.DUPLICATE:
             self.ended_here += 1
-            self.listener.ended(self._frozen(trial), verdict)
+            self.listener.ended(as_stored(trial), verdict)
+
+    def _ruled_out(self, one: Running, steps: Sequence[float]) -> Verdict | None:
+        return self.work.ruled_out(one.row, one.stage, steps, one.trial.number, self._trials(without=one.trial))
 
     def _verdict(self, outcome: Outcome, one: Running) -> Verdict:
         return self.work.verdict(outcome, one.row, one.stage, one.stages, self.jobs_folder)
@@ -380,9 +364,6 @@ class Worker:
     def _note(self, trial: Trial, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():
             trial.set_user_attr(name, value)
-
-    def _frozen(self, trial: Trial) -> FrozenTrial:
-        return self.study._storage.get_trial(trial._trial_id)
 
 
 def _counts(trial: FrozenTrial, mine: Mapping[str, Any]) -> bool:

@@ -29,8 +29,8 @@ from autoconfig.specs.errors import FileError
 from jsonschema import Draft202012Validator
 from optuna.trial import TrialState
 
+from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
-from autoconfig.study.training.session import Options
 from tests.api.cluster import begin_worker, copied, ended, wait_for
 
 from tests.api.conftest import ROOT, Running, start  # isort: skip - it puts the helpers below on the path

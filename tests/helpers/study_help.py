@@ -12,8 +12,8 @@ from autoconfig.profiler.processes import MARK
 from job_help import STAND_IN
 from optuna.trial import TrialState
 
-from autoconfig.study.candidates import candidates_of
 from autoconfig.study.storage import opened, sqlite_url
+from autoconfig.study.training.candidates import candidates_of
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 

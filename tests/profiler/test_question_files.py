@@ -6,8 +6,9 @@ import pytest
 from autoconfig.specs.errors import InputError
 from study_help import ROOT
 
-from autoconfig.study.settings import StudySettings
-from autoconfig.study.training.session import Options, open_session
+from autoconfig.study.session import Options
+from autoconfig.study.training.session import TRAINING
+from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
 
 
@@ -18,15 +19,15 @@ def test_a_question_with_a_relative_path(tmp_path, monkeypatch):
     given = StudySettings(request=Request(model="tiny.json", gpus=2, gpu="a100-80gb", software="megatron-local"))
     options = Options(folder=tmp_path, python="unused")
     monkeypatch.chdir(tmp_path)
-    open_session("s", given, options, resume=False).close()
+    TRAINING.open("s", given, options, resume=False).close()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    again = open_session("s", None, options, resume=True)
+    again = TRAINING.open("s", None, options, resume=True)
     again.close()
-    assert again.settings.request.model == str(tmp_path / "tiny.json")
+    assert again.work.settings.request.model == str(tmp_path / "tiny.json")
     file = tmp_path / "tiny.json"
     file.write_text(file.read_text().replace('"vocab_size": ', '"vocab_size": 1'))
     with pytest.raises(InputError, match=r"tiny.json \(--model\) has changed since the study was begun"):
-        open_session("s", None, options, resume=True)
+        TRAINING.open("s", None, options, resume=True)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="has changed since"):
-        open_session("s", given, options, resume=False)
+        TRAINING.open("s", given, options, resume=False)

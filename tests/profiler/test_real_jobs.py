@@ -104,8 +104,8 @@ def test_emulated_ranks_come_before_full_jobs(place):
 
 def test_the_winner_is_the_winner_of_measuring_everything_within_noise(place, tmp_path):
     session, found, result = compared(place / "work", time.monotonic() + 1200, contenders=2, rounds=2)
-    assert len(result.once) == len(session.candidates) == 6
-    assert {(plan.tp, plan.pp) for plan in session.candidates.plans} == {(1, 1), (2, 1), (1, 2)}
+    assert len(result.once) == len(session.work.candidates) == 6
+    assert {(plan.tp, plan.pp) for plan in session.work.candidates.plans} == {(1, 1), (2, 1), (1, 2)}
     assert result.within_noise, lines_of(session, found, result)
     page = tmp_path / "page.md"
     page.write_text(

@@ -29,9 +29,9 @@ from study_help import (
     write_oracle,
 )
 
-from autoconfig.study.settings import StudySettings
-from autoconfig.study.storage import TABLE, open_study, opened, sqlite_url
-from autoconfig.study.this_machine import forget_operators, operator_table, table_file
+from autoconfig.study.storage import open_study, opened, sqlite_url
+from autoconfig.study.this_machine import TABLE, forget_operators, operator_table, table_file
+from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
 
 PROFILE = ("--profile", "--study", "s")
@@ -292,7 +292,7 @@ def test_studies(place):
     assert list((place / "work" / "jobs").iterdir()) == jobs
     assert studies("delete", "r", *folder).returncode == 0
     with opened(sqlite_url(place / "work")) as storage:  # a CPU study that was stopped while its operators were measured
-        open_study(storage, "q", StudySettings(request=Request(**QUESTION), device="cpu"), resume=False)
+        open_study(storage, "q", StudySettings(request=Request(**QUESTION), device="cpu"), resume=False, wanted=StudySettings)
     unmeasured = studies("show", "q", *folder)
     assert unmeasured.returncode == 2 and "has measured nothing yet" in unmeasured.stderr
     assert studies("delete", "q", *folder).returncode == 0

@@ -18,8 +18,8 @@ from autoconfig.specs.plan import TrainPlan
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
 from study_help import ARGUMENTS, fake_python, runs, search, trials_of
 
-from autoconfig.study.training.session import Options
-from autoconfig.study.worker import MOST_ATTEMPTS
+from autoconfig.study.session import Options
+from autoconfig.study.worker import MAX_ATTEMPTS
 
 LIMIT_S = 600.0
 SHARED = ("--oversubscribe",)
@@ -277,7 +277,7 @@ def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
     wait_for(runner, never)
     assert outcome(never).kind is Kind.LOST and "NODE_FAIL" in outcome(never).message
     run_again(runner, slurm, again)
-    while outcome(again).kind is Kind.LOST and read_json(again.launch_file)["attempt"] < MOST_ATTEMPTS:
+    while outcome(again).kind is Kind.LOST and read_json(again.launch_file)["attempt"] < MAX_ATTEMPTS:
         runner.submit(again, LIMIT_S)
         run_again(runner, slurm, again)
     assert outcome(again).kind is Kind.MEASURED and runs_of(again) == 2, outcome(again).message

@@ -13,8 +13,9 @@ from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from postgres_help import postgres_server
 from study_help import ARGUMENTS, ROOT, fake_python, left_over, runs, start, trials_of, write_oracle
 
-from autoconfig.study.settings import StudySettings, differences, parse_budget, parse_size, settings_json, settings_of
+from autoconfig.study.settings import differences, parse_budget, parse_size, settings_json, settings_of
 from autoconfig.study.storage import open_storage, open_study, opened
+from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
 
 pytestmark = pytest.mark.xdist_group("storages")
@@ -47,8 +48,6 @@ def url(request, tmp_path):
 
 
 def settings(**changes) -> StudySettings:
-    from autoconfig.training.question import Request
-
     return StudySettings(request=Request(model="gpt3-126m", gpus=2, architecture={"num_layers": 2}), **changes)
 
 
@@ -72,21 +71,21 @@ def test_a_hundred_concurrent_updates_lose_nothing(url):
 def test_questions_that_carry_their_model_and_cluster_are_read_back():
     model, cluster = {"hidden_size": 256, "tie_word_embeddings": False}, {"gpu": "h100-sxm-80gb", "nodes": {"count": 2}}
     given = StudySettings(request=Request(model=model, cluster=cluster, local_files=False))
-    assert settings_of(json.loads(json.dumps(settings_json(given))), "x") == given
+    assert settings_of(json.loads(json.dumps(settings_json(given))), "x", StudySettings) == given
     with pytest.raises(InputError, match="is not a text or an object"):
-        settings_of({**settings_json(given), "request": {"model": 3}}, "x")
+        settings_of({**settings_json(given), "request": {"model": 3}}, "x", StudySettings)
 
 
 def test_a_study_keeps_its_question(url):
     with opened(url) as storage, opened(url) as other:
-        _, stored = open_study(storage, "kept", settings(seed=3), resume=False)
+        _, stored = open_study(storage, "kept", settings(seed=3), resume=False, wanted=StudySettings)
         assert stored == settings(seed=3)
-        _, again = open_study(other, "kept", None, resume=True)
-        assert again == stored and settings_of(settings_json(stored), "x") == stored
+        _, again = open_study(other, "kept", None, resume=True, wanted=StudySettings)
+        assert again == stored and settings_of(settings_json(stored), "x", StudySettings) == stored
         with pytest.raises(InputError, match="seed: 3 stored, 4 given"):
-            open_study(storage, "kept", settings(seed=4), resume=False)
+            open_study(storage, "kept", settings(seed=4), resume=False, wanted=StudySettings)
         with pytest.raises(UnknownNameError, match="did you mean kept"):
-            open_study(storage, "kep", None, resume=True)
+            open_study(storage, "kep", None, resume=True, wanted=StudySettings)
     assert differences(stored, settings(seed=3)) == []
 
 

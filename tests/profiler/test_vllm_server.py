@@ -20,7 +20,7 @@ from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan
 from job_help import make_job, wait_for, wait_until
 
-from autoconfig.study.serving.session import HAS_VLLM, serving_command
+from autoconfig.study.serving.work import HAS_VLLM, serving_command
 
 STAND_IN = Path(__file__).parents[1] / "helpers" / "openai_stand_in.py"
 VLLM_PYTHON = os.environ.get("AUTOCONFIG_VLLM_PYTHON", sys.executable)

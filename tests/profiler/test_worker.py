@@ -14,11 +14,14 @@ from job_help import stand_in_command, wait_until
 from optuna.trial import TrialState
 from study_help import QUESTION, left_over, runs, trials_of, write_oracle
 
-from autoconfig.render.study import Quiet
 from autoconfig.study.deletion import forget
-from autoconfig.study.jobs import FULL, SHORT, SHORT_STEPS
-from autoconfig.study.settings import Budget, StudySettings
-from autoconfig.study.training.session import Options, Session, open_session
+from autoconfig.study.session import Options, Session
+from autoconfig.study.settings import Budget
+from autoconfig.study.training.session import TRAINING
+from autoconfig.study.training.settings import StudySettings
+from autoconfig.study.training.work import SHORT, SHORT_STEPS
+from autoconfig.study.work import FULL
+from autoconfig.study.worker import Listener
 from autoconfig.training.question import Request
 
 
@@ -26,7 +29,7 @@ class Stop(Exception):
     """The search is killed here."""
 
 
-class Killed(Quiet):
+class Killed(Listener):
     """Ends the search at its first look at a running job, which goes on."""
 
     def tick(self, worker):
@@ -38,7 +41,7 @@ def session(place, **changes) -> Iterator[Session]:
     settings = StudySettings(request=Request(**QUESTION), **changes)
     options = Options(folder=place / "work", python="unused")
     options.folder.mkdir(exist_ok=True)
-    with contextlib.closing(open_session("s", settings, options, resume=False)) as found:
+    with contextlib.closing(TRAINING.open("s", settings, options, resume=False)) as found:
         yield found
 
 
@@ -48,8 +51,8 @@ class Machine(InProcessRunner):
 
     def __init__(self, study: Session, slow: float = 1.0, hanging: bool = False) -> None:
         super().__init__(self.measured)
-        work = study.worker(self, Quiet(), Budget()).work
-        stages = [stage for row in range(len(study.candidates)) for stage in work.stages(row, 0, None)]
+        work = study.work
+        stages = [stage for row in range(len(work.candidates)) for stage in work.stages(row, 0, None)]
         self.predicted = {stage.job.content_hash: stage.predicted_s for stage in stages}
         self.slow, self.hanging = slow, hanging
         self.now, self.first = 1000.0, ""
@@ -101,10 +104,10 @@ def test_a_job_outlives_a_killed_search_and_its_time_budget(tmp_path):
         with pytest.raises(Stop):
             first.worker(runner, Killed(), budget).run()
     with session(tmp_path) as second:
-        assert second.worker(runner, Quiet(), Budget(trials=1)).run()
+        assert second.worker(runner, Listener(), Budget(trials=1)).run()
     assert outcomes(tmp_path) == ["measured"] and set(runs(tmp_path).values()) == {1}
     with session(tmp_path) as third:
-        assert third.worker(runner, Quiet(), budget).run() == "the budget is spent"
+        assert third.worker(runner, Listener(), budget).run() == "the budget is spent"
     assert outcomes(tmp_path) == ["measured", "cancelled"]
     wait_until(lambda: left_over(tmp_path) == [], "processes are left")
 
@@ -114,7 +117,7 @@ def test_a_study_that_is_deleted_under_its_search(tmp_path):
     write_oracle(tmp_path)
     with session(tmp_path) as first:
 
-        class Deletes(Quiet):
+        class Deletes(Listener):
             def tick(self, worker):
                 if trials_of(tmp_path, "s") == []:
                     return
@@ -141,7 +144,7 @@ def test_budgets(tmp_path, budget, trials, reason):
     """Jobs of ten seconds on eight GPUs."""
     with session(tmp_path) as study:
         machine = Machine(study)
-        assert study.worker(machine, Quiet(), budget, clock=machine.clock).run() == reason
+        assert study.worker(machine, Listener(), budget, clock=machine.clock).run() == reason
     assert outcomes(tmp_path) == ["measured"] * trials
 
 
@@ -149,7 +152,7 @@ def test_a_short_job_goes_before_a_long_one(tmp_path):
     """Of the first plan both jobs run; a plan whose short job leaves it no chance gets no long one."""
     with session(tmp_path, steps=9000) as study:
         machine = Machine(study, slow=3.0)
-        study.worker(machine, Quiet(), Budget(trials=3)).run()
+        study.worker(machine, Listener(), Budget(trials=3)).run()
     first, *others = trials_of(tmp_path, "s")
     assert first.user_attrs["outcome"] == "measured" and first.user_attrs["stage"] == FULL
     assert [(t.state, t.user_attrs["stage"]) for t in others] == [(TrialState.PRUNED, SHORT)] * 2
@@ -163,7 +166,7 @@ def test_first_steps_rule_a_plan_out(tmp_path):
     """A job that shows no chance is ended before the others; its steps are in the storage."""
     with session(tmp_path, steps=900) as study:
         machine = Machine(study, slow=3.0, hanging=True)
-        study.worker(machine, Quiet(), Budget(trials=2)).run()
+        study.worker(machine, Listener(), Budget(trials=2)).run()
     first, second = trials_of(tmp_path, "s")
     assert first.user_attrs["outcome"] == "measured" and second.state == TrialState.PRUNED
     assert second.user_attrs["message"].startswith("its first 3 steps ran 3.00 times the prediction")

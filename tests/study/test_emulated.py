@@ -11,12 +11,10 @@ from optuna.trial import TrialState, create_trial
 
 from autoconfig.core.emulate import COMPUTE_PARTS
 from autoconfig.study import trials as names
-from autoconfig.study.candidates import candidates_of
-from autoconfig.study.jobs import emulated_ranks, emulated_stages, stages
-from autoconfig.study.settings import StudySettings
-from autoconfig.study.training.emulated import step_seconds, verdict_of_ranks
-from autoconfig.study.training.proposal import believe, propose
-from autoconfig.study.trials import results_of
+from autoconfig.study.training.candidates import candidates_of
+from autoconfig.study.training.proposal import believe, propose, results_of
+from autoconfig.study.training.settings import StudySettings
+from autoconfig.study.training.work import composed_seconds, emulated_ranks, emulated_stages, stages, verdict_of_ranks
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
@@ -65,9 +63,9 @@ def test_the_step_is_the_predicted_one_with_the_measured_compute(scenario):
     """Exactly as predicted gives the prediction; twice the compute adds compute and bubble, and no communication."""
     plan = parse_plan("tp=8,pp=8,mbs=1,sp=1", 1024)
     report = report_plan(scenario, plan)
-    assert step_seconds(scenario, plan, measured(plan, scenario, 1.0)) == pytest.approx(report.step_seconds, rel=1e-9)
+    assert composed_seconds(scenario, plan, measured(plan, scenario, 1.0)) == pytest.approx(report.step_seconds, rel=1e-9)
     compute = sum(report.time_parts.get(name, 0.0) for name in COMPUTE_PARTS)
-    twice = step_seconds(scenario, plan, measured(plan, scenario, 2.0))
+    twice = composed_seconds(scenario, plan, measured(plan, scenario, 2.0))
     assert report.step_seconds + compute < twice < 2 * report.step_seconds
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autoconfig.study.candidates import candidates_of
+from autoconfig.study.training.candidates import candidates_of
 from autoconfig.study.training.front import gains
 from autoconfig.study.training.proposal import Result, propose
 from autoconfig.training.question import Request, understand

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoconfig.study.candidates import candidates_of
-from autoconfig.study.failures import chance_to_run, features
+from autoconfig.study.training.candidates import candidates_of
+from autoconfig.study.training.failures import chance_to_run, features
 from autoconfig.study.training.memory_belief import MemoryFact, memory_belief
 from autoconfig.study.training.proposal import Result, believe, chances_to_win, propose, scatter_between_jobs
 from autoconfig.study.training.surrogate import DEGREES, Observation, Scatter, posterior, prior_covariance, shipped_scatter

@@ -3,15 +3,19 @@
 import numpy as np
 import optuna
 import pytest
+from optuna.trial import TrialState
 
 from autoconfig.accuracy.replay.docs import LEAST_TIMED
 from autoconfig.accuracy.replay.recorded import Sweep, paper, sweeps
 from autoconfig.accuracy.replay.replay import by_prior, by_sampler, quiet_optuna, replay, replay_study
 from autoconfig.accuracy.replay.scatter_fit import LEAST_ROWS, fit_scatter
-from autoconfig.study.sampler import PlanSampler
+from autoconfig.study.optuna_trials import begin
 from autoconfig.study.training.proposal import TOLERANCE
+from autoconfig.study.training.settings import StudySettings
 from autoconfig.study.training.surrogate import shipped_scatter
-from autoconfig.study.trials import OUT_OF_MEMORY, OUTCOME, STEP_SECONDS, attributes_of_oracle
+from autoconfig.study.training.work import TrainingWork
+from autoconfig.study.trials import OUT_OF_MEMORY, OUTCOME, STEP_SECONDS
+from autoconfig.training.question import Request
 
 
 @pytest.fixture(scope="module")
@@ -50,30 +54,23 @@ def test_the_best_plan_is_found_in_few_trials(recorded):
         assert sum(run.regret_at_stop <= TOLERANCE for run in ours) >= 0.9 * len(ours), source
 
 
-def test_the_sampler_proposes_what_the_replay_proposed(recorded):
-    """Through Optuna's ask and tell the study is the same: out-of-memory trials too."""
+def test_a_stored_study_proposes_what_the_replay_proposed(recorded):
+    """What Optuna gives back of the trials is the same study: out-of-memory trials too."""
     quiet_optuna()
     sweep = next(s for s in barred(recorded) if None in s.step_seconds)
-    sampler = PlanSampler(sweep.candidates, seed=0)
-    study = optuna.create_study(sampler=sampler, study_name=sweep.name)
+    settings = StudySettings(request=Request(model="unused", gpus=1))
+    work = TrainingWork(settings=settings, question=None, candidates=sweep.candidates, assumed=())
+    study = optuna.create_study(study_name=sweep.name)
     rows = []
-    for _ in range(12):
-        trial = study.ask()
-        params = trial.relative_params
-        row = sweep.candidates.row_of(params)
-        for name, choices in sweep.candidates.choices.items():
-            trial.suggest_categorical(name, choices)
-        for name, value in attributes_of_oracle(sweep.step_seconds[row]).items():
-            trial.set_user_attr(name, value)
-        if sweep.step_seconds[row] is None:
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        else:
-            study.tell(trial, sweep.step_seconds[row])
+    for number in range(12):
+        row = work.propose(sweep.name, study.get_trials(), number).row
+        step = sweep.step_seconds[row]
+        said = {OUTCOME: OUT_OF_MEMORY} if step is None else {OUTCOME: "measured", STEP_SECONDS: step}
+        trial = begin(study, sweep.candidates, row, said)
+        study.tell(trial, step, state=TrialState.PRUNED if step is None else None)
         rows.append(row)
     assert any(trial.user_attrs[OUTCOME] == OUT_OF_MEMORY for trial in study.trials)
-    assert all(STEP_SECONDS in trial.user_attrs for trial in study.trials if trial.value is not None)
-    again = replay_rows(sweep, 12)
-    assert rows == again
+    assert [sweep.candidates.row_of(trial.params) for trial in study.trials] == rows == replay_rows(sweep, 12)
 
 
 def replay_rows(sweep: Sweep, count: int) -> list[int]:

@@ -5,8 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from autoconfig.render.study import show_found
-from autoconfig.study.training.found import Found, Line
+from autoconfig.render.study.training import TrainingWords
+from autoconfig.study.training.found import Line, TrainingFound
 
 
 def line(trial: int, plan: str, measured_s: float | None, outcome: str = "measured") -> Line:
@@ -17,12 +17,12 @@ def line(trial: int, plan: str, measured_s: float | None, outcome: str = "measur
 
 
 def shown(best: Line, *lines: Line) -> str:
-    found = Found(
+    found = TrainingFound(
         name="s", best=best, lines=lines, prior_best="a", unmeasured=(), candidates=3, correction=None, scatter=None,
         memory_correction=1.0, shapes=(), front=(), noise=None, noise_between_jobs=None, tokens_per_money=None,
     )  # fmt: skip
     out = StringIO()
-    show_found(Console(file=out, width=200), found, "settled")
+    TrainingWords().show(Console(file=out, width=200), found, "settled")
     return out.getvalue()
 
 

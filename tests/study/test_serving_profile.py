@@ -28,6 +28,7 @@ from autoconfig.study.serving.rounds import Round, RoundFigures, predicted, refi
 from autoconfig.study.serving.settings import ServingSettings
 from autoconfig.study.settings import settings_json, settings_of
 from autoconfig.study.storage import opened, sqlite_url
+from autoconfig.study.training.settings import StudySettings
 
 ROOT = Path(__file__).parents[2]
 STUDY, DEADLINE_S = "tiny", 900.0
@@ -226,7 +227,7 @@ def test_stored_questions_of_serving_come_back():
     settings = ServingSettings(request=asked, seed=4)
     assert settings_of(settings_json(settings), "x", ServingSettings) == settings
     with pytest.raises(InputError, match="measures serving"):
-        settings_of(settings_json(settings), "study x")
+        settings_of(settings_json(settings), "study x", StudySettings)
 
 
 def test_a_round_of_a_server_takes_as_many_iterations_as_its_budget_makes():

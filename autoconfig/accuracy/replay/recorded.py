@@ -16,7 +16,7 @@ from autoconfig.accuracy.runs import Constants, paper_of
 from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError
-from autoconfig.study.candidates import Candidates, build
+from autoconfig.study.training.candidates import Candidates, build
 
 LEAST_CHANCE_TO_FIT = 0.05
 """Plans below it are pruned by the memory model and never proposed."""

@@ -17,7 +17,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from autoconfig.accuracy.replay.recorded import Sweep
-from autoconfig.study.sampler import distributions
+from autoconfig.study.optuna_trials import distributions
 from autoconfig.study.training.proposal import TOLERANCE, Result, propose
 from autoconfig.study.training.surrogate import Scatter, prior_covariance
 

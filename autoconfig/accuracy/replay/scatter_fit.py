@@ -12,7 +12,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from autoconfig.accuracy.replay.recorded import Sweep, paper
-from autoconfig.study.candidates import Candidates, Floats
+from autoconfig.study.candidates import Floats
+from autoconfig.study.training.candidates import Candidates
 from autoconfig.study.training.surrogate import Scatter, log_likelihood, scatter_json
 
 LEAST_ROWS = 6

@@ -15,14 +15,13 @@ from autoconfig.serving.space import layouts, loads
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE, GpuSpec
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.units import divisors
 from autoconfig.study.candidates import Choices, Floats
 from autoconfig.study.serving.rounds import Round, RoundFigures, link_tables, predicted, refined
-from autoconfig.study.training.session import NothingFitsError
+from autoconfig.study.session import NothingFitsError
 from autoconfig.time_model.serving.calibration import EngineConstants
 from autoconfig.time_model.serving.costs import ServingJob
 
-MOST_BATCH_ON_CPU = 64
+MAX_BATCH_ON_CPU = 64
 """Jobs of seconds."""
 FORM = "bf16"
 """Of weights and cache: what both engines run from random weights. On a CPU both run in fp32."""
@@ -122,10 +121,5 @@ def _form(question: ServeQuestion) -> dict[str, frozenset[object]]:
 def _batches(question: ServeQuestion, *, on_cpu: bool) -> list[int]:
     if "batch" in question.constraints:
         return sorted(int(str(batch)) for batch in question.constraints["batch"])
-    most = min(question.engine.max_batch_size, MOST_BATCH_ON_CPU) if on_cpu else question.engine.max_batch_size
+    most = min(question.engine.max_batch_size, MAX_BATCH_ON_CPU) if on_cpu else question.engine.max_batch_size
     return [2**power for power in range(most.bit_length()) if 2**power <= most]
-
-
-def instances(question: ServeQuestion, tp: int) -> int:
-    """Replicas that fill the GPUs."""
-    return question.num_gpus // tp if tp in divisors(question.num_gpus) else 1

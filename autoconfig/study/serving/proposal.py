@@ -1,5 +1,5 @@
 """Which deployment to measure next: the predicted frontier first, each the least like those that are known; then the others,
-nearest to the frontier first. One pure function of what is finished, and Optuna's sampler over it.
+nearest to the frontier first. One pure function of what is finished.
 
 Every measured deployment moves the prediction of all (`rounds.refined`) and so the frontier that is still believed in. A batch
 that ran out of memory rules out larger ones of its layout.
@@ -12,18 +12,16 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from autoconfig.planning.answer import on_front
 from autoconfig.study import trials as names
 from autoconfig.study.candidates import Floats
-from autoconfig.study.sampler import ProposingSampler
 from autoconfig.study.serving.candidates import DeploymentChoices
 from autoconfig.study.serving.rounds import RoundFigures
-from autoconfig.study.training.proposal import Proposal
+from autoconfig.study.work import Proposal
 
-LEAST_TO_LEARN = 2
+MIN_TO_LEARN = 2
 """Measured deployments from which the prediction is corrected."""
 TTFT, TPOT, TOKENS = "measured_ttft_seconds", "measured_tpot_seconds", "measured_tokens_per_second"
 """Attributes of a measured trial; tokens of the instance."""
@@ -42,7 +40,7 @@ def behind(values: Floats, row: int) -> float:
 
 def believed(choices: DeploymentChoices, measured: Mapping[int, RoundFigures]) -> tuple[RoundFigures, ...]:
     """Measured where measured, else predicted with what the measured ones correct."""
-    figures = choices.forecast if len(measured) < LEAST_TO_LEARN else choices.again(choices.learned(dict(measured)))
+    figures = choices.forecast if len(measured) < MIN_TO_LEARN else choices.again(choices.learned(dict(measured)))
     return tuple(measured.get(row, figure) for row, figure in enumerate(figures))
 
 
@@ -62,7 +60,7 @@ def propose(
     gone = {*known, *given_up, *(row for row in range(len(choices)) if _larger(choices, row, out_of_memory))}
     left = [row for row in range(len(choices)) if row not in gone]
     if not left:
-        return Proposal(row=None, chance=0.0, chance_to_change=0.0, settled=False, why="every deployment was tried")
+        return Proposal(row=None, why="every deployment was tried")
     values = choices.values(believed(choices, measured))
     alive = np.array([row for row in range(len(choices)) if row in known or row in left])
     front = {int(row) for row, kept in zip(alive, on_frontier(values[alive]), strict=True) if kept}
@@ -78,7 +76,7 @@ def propose(
         best = min(left, key=lambda row: (round(behind(values, row), 3), _draw(name, seed, number, row)))
         why = f"the frontier is measured; {math.expm1(behind(values, best)):.0%} behind it as expected"
     share = len(ahead) / len(left)
-    return Proposal(row=best, chance=1.0 / len(left), chance_to_change=share, settled=False, why=why)
+    return Proposal(row=best, chance=1.0 / len(left), chance_to_change=share, why=why)
 
 
 def _unlike(values: Floats, row: int, known: Collection[int]) -> float:
@@ -107,29 +105,3 @@ def measured_rows(trials: Sequence[FrozenTrial], choices: DeploymentChoices) -> 
         if row is not None and trial.state.is_finished() and a.get(names.OUTCOME) == names.MEASURED:
             found[row] = RoundFigures(ttft_s=a[TTFT], tpot_s=a[TPOT], tokens_per_s=a[TOKENS])
     return found
-
-
-class FrontierSampler(ProposingSampler):
-    """`propose` as Optuna's sampler; the parameters are tp and batch."""
-
-    def __init__(self, choices: DeploymentChoices, seed: int) -> None:
-        """`choices` of the study's question."""
-        self.candidates = self.choices = choices
-        self.last = {}
-        self._seed = seed
-
-    def proposal(self, study: Study, number: int) -> Proposal:
-        """The proposal for a trial number from what is finished now."""
-        trials = [t for t in study.get_trials(deepcopy=False) if t.number != number]
-        running = {row for t in trials if t.state == TrialState.RUNNING if (row := names.row_of(t, self.choices)) is not None}
-        full = [t for t in trials if t.user_attrs.get(names.OUTCOME) == names.OUT_OF_MEMORY]
-        return propose(
-            self.choices,
-            measured_rows(trials, self.choices),
-            name=study.study_name,
-            seed=self._seed,
-            number=number,
-            pending=running,
-            given_up=names.tried_in_vain(trials, self.choices),
-            out_of_memory={row for t in full if (row := names.row_of(t, self.choices)) is not None},
-        )

@@ -8,22 +8,23 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from autoconfig.calibration.fit import Observation, refine
 from autoconfig.planning.answer import on_front
 from autoconfig.specs.calibration import Calibration
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.study import trials as names
-from autoconfig.study.candidates import build
-from autoconfig.study.training.proposal import CONFIDENCE, believe, scatter_between_jobs
-from autoconfig.study.training.session import Session
-from autoconfig.study.training.surrogate import shipped_scatter
+from autoconfig.study.session import Session
+from autoconfig.study.training.candidates import Candidates, build
+from autoconfig.study.training.proposal import CONFIDENCE, believe, results_of, scatter_between_jobs
+from autoconfig.study.training.work import TrainingWork
 from autoconfig.training.question import understand
 
-MOST_SHAPES = 12
+MAX_SHAPES = 12
 SECONDS_PER_HOUR = 3600
-MOST_UNMEASURED = 3
+MAX_UNMEASURED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class TrainingFound:
     """The state of a study."""
 
     name: str
@@ -91,51 +92,57 @@ class Found:
         like = [line for line in self.lines if line.outcome == self.best.outcome and line.measured_s is not None]
         return like[0] if like and like[0].plan != self.best.plan else None
 
+    def to_json(self) -> dict[str, Any]:
+        """For programs. Seconds and GiB; ratios are measured over predicted."""
+        body = {"schema_version": 1, **asdict(self), "confidence": CONFIDENCE}
+        body["lines"] = [{**asdict(line), "ratio": line.ratio} for line in self.lines]
+        body["unmeasured"] = [{"plan": p, "step_seconds": s, "spread": d} for p, s, d in self.unmeasured]
+        return body
 
-def study_found(session: Session, price_per_gpu_hour: float | None = None) -> Found:
+
+def study_found(session: Session[TrainingWork], price_per_gpu_hour: float | None = None) -> TrainingFound:
     """Everything that the finished trials say."""
-    trials = session.study.get_trials(deepcopy=False)
-    lines = [_line(trial, session) for trial in trials if trial.user_attrs.get(names.OUTCOME) != names.DUPLICATE]
+    trials, work = session.study.get_trials(deepcopy=False), session.work
+    candidates = work.candidates
+    lines = [_line(trial, candidates) for trial in names.told(trials)]
     measured = sorted((line for line in lines if line.measured_s is not None), key=lambda line: (line.measured_s, line.trial))
-    others = [line for line in lines if line.measured_s is None]
     full = any(trial.user_attrs.get(names.OUTCOME) == names.MEASURED for trial in trials)
-    results = names.results_of(trials, session.candidates, emulated=not full)
-    belief = believe(session.candidates, results, scatter=shipped_scatter())
-    best_plan = None if belief.best is None else str(session.candidates.plans[belief.best])
-    order = np.argsort(belief.step_seconds, kind="stable")
-    gone = {result.row for result in results} | set(names.tried_in_vain(trials, session.candidates))
-    left = [int(row) for row in order if int(row) not in gone and belief.memory.chance[row] > 0.5][:MOST_UNMEASURED]
+    results = results_of(trials, candidates, emulated=not full)
+    belief = believe(candidates, results)
+    best_plan = None if belief.best is None else str(candidates.plans[belief.best])
+    gone = {result.row for result in results} | set(names.tried_in_vain(trials, candidates))
+    order = [int(row) for row in np.argsort(belief.step_seconds, kind="stable")]
+    left = [row for row in order if row not in gone and belief.memory.chance[row] > 0.5][:MAX_UNMEASURED]
     ratios = [line.ratio for line in measured if line.ratio is not None]
     middle = statistics.median(ratios) if ratios else None
     noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
     best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
-    return Found(
+    return TrainingFound(
         name=session.name,
         best=best,
-        lines=(*measured, *others),
-        prior_best=str(session.candidates.plans[0]),
+        lines=(*measured, *(line for line in lines if line.measured_s is None)),
+        prior_best=str(candidates.plans[0]),
         unmeasured=tuple(
-            (str(session.candidates.plans[row]), float(belief.step_seconds[row]), float(belief.posterior.log_sd[row]))
-            for row in left
+            (str(candidates.plans[row]), float(belief.step_seconds[row]), float(belief.posterior.log_sd[row])) for row in left
         ),
-        candidates=len(session.candidates),
+        candidates=len(candidates),
         correction=middle,
         scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
         memory_correction=belief.memory.correction,
-        shapes=_shapes(session, trials),
-        front=_front(measured) if session.settings.objective == "headroom" else (),
+        shapes=_shapes(candidates, trials),
+        front=_front(measured) if work.settings.objective == "headroom" else (),
         noise=statistics.median(noise) if noise else None,
         noise_between_jobs=scatter_between_jobs(results) or None,
-        tokens_per_money=_tokens_per_money(session, best, price_per_gpu_hour),
+        tokens_per_money=_tokens_per_money(work.scenario, best, price_per_gpu_hour),
     )
 
 
-def _tokens_per_money(session: Session, best: Line | None, price_per_gpu_hour: float | None) -> float | None:
+def _tokens_per_money(scenario: Scenario, best: Line | None, price_per_gpu_hour: float | None) -> float | None:
     """Tokens of a step over what its GPUs cost meanwhile."""
     if best is None or best.measured_s is None or not price_per_gpu_hour:
         return None
-    money = best.measured_s / SECONDS_PER_HOUR * session.scenario.cluster.num_gpus * price_per_gpu_hour
-    return session.scenario.workload.tokens_per_step / money
+    money = best.measured_s / SECONDS_PER_HOUR * scenario.cluster.num_gpus * price_per_gpu_hour
+    return scenario.workload.tokens_per_step / money
 
 
 def _front(measured: list[Line]) -> tuple[int, ...]:
@@ -144,47 +151,47 @@ def _front(measured: list[Line]) -> tuple[int, ...]:
     return tuple(line.trial for line, kept in zip(measured, on_front(steps, free), strict=True) if kept)
 
 
-def _line(trial: FrozenTrial, session: Session) -> Line:
-    attributes, row = trial.user_attrs, names.row_of(trial, session.candidates)
-    outcome = attributes.get(names.OUTCOME) or ("running" if trial.state == TrialState.RUNNING else "unknown")
+def _line(trial: FrozenTrial, candidates: Candidates) -> Line:
+    attributes, row = trial.user_attrs, names.row_of(trial, candidates)
     return Line(
         trial=trial.number,
         plan=str(attributes.get(names.PLAN, "-")),
-        outcome=str(outcome),
+        outcome=names.outcome_of(trial),
         predicted_s=attributes.get(names.PREDICTED),
         measured_s=attributes.get(names.STEP_SECONDS),
         spread_s=attributes.get(names.SPREAD),
-        predicted_peak_gib=None if row is None else float(session.candidates.peak_bytes[row]) / GIB,
+        predicted_peak_gib=None if row is None else float(candidates.peak_bytes[row]) / GIB,
         measured_peak_gib=attributes.get(names.PEAK_GIB),
         message=str(attributes.get(names.MESSAGE, "")),
     )
 
 
-def _shapes(session: Session, trials: list[FrozenTrial]) -> tuple[Shape, ...]:
+def _shapes(candidates: Candidates, trials: list[FrozenTrial]) -> tuple[Shape, ...]:
     """Median ratio by layer shape (tp, cp, ep, micro-batch, sp, recompute): what plans that share it share."""
     ratios: dict[str, list[float]] = {}
     for trial in trials:
-        row, ratio = names.row_of(trial, session.candidates), trial.user_attrs.get(names.LOG_RATIO)
+        row, ratio = names.row_of(trial, candidates), trial.user_attrs.get(names.LOG_RATIO)
         if row is None or ratio is None:
             continue
-        plan = session.candidates.plans[row]
+        plan = candidates.plans[row]
         keys = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "mbs": plan.mbs, "sp": int(plan.sp)}
         shown = [f"{key}={value}" for key, value in keys.items() if key in ("tp", "mbs", "sp") or value != 1]
         ratios.setdefault(",".join([*shown, f"recompute={plan.recompute}"]), []).append(math.exp(ratio))
     found = [Shape(shape=k, ratio=statistics.median(v), trials=len(v)) for k, v in ratios.items()]
-    return tuple(sorted(found, key=lambda shape: (-shape.trials, shape.shape))[:MOST_SHAPES])
+    return tuple(sorted(found, key=lambda shape: (-shape.trials, shape.shape))[:MAX_SHAPES])
 
 
-def learned_calibration(session: Session) -> Calibration | None:
+def learned_calibration(session: Session[TrainingWork]) -> Calibration | None:
     """The calibration of the question, refined with what was measured; None where nothing was."""
-    plain = understand(replace(session.question.request, calibration="none")).scenario
-    plain = replace(plain, cluster=session.scenario.cluster)
+    work = session.work
+    plain = understand(replace(work.question.request, calibration="none")).scenario
+    plain = replace(plain, cluster=work.scenario.cluster)
     observations = []
     for trial in session.study.get_trials(deepcopy=False):
-        row, seconds = names.row_of(trial, session.candidates), trial.user_attrs.get(names.STEP_SECONDS)
+        row, seconds = names.row_of(trial, work.candidates), trial.user_attrs.get(names.STEP_SECONDS)
         if row is None or seconds is None or trial.user_attrs.get(names.OUTCOME) == names.EMULATED:
             continue
-        alone = build([(plain, session.candidates.plans[row])])
+        alone = build([(plain, work.candidates.plans[row])])
         observations.append(
             Observation(
                 id=f"{session.name}/{trial.number}",
@@ -199,12 +206,4 @@ def learned_calibration(session: Session) -> Calibration | None:
         )
     if not observations:
         return None
-    return refine(session.question.scenario.calibration, observations, f"study-{session.name}-{len(observations)}")
-
-
-def found_json(found: Found) -> dict[str, Any]:
-    """For programs. Seconds and GiB; ratios are measured over predicted."""
-    body = {"schema_version": 1, **asdict(found), "confidence": CONFIDENCE}
-    body["lines"] = [{**asdict(line), "ratio": line.ratio} for line in found.lines]
-    body["unmeasured"] = [{"plan": p, "step_seconds": s, "spread": d} for p, s, d in found.unmeasured]
-    return body
+    return refine(work.scenario.calibration, observations, f"study-{session.name}-{len(observations)}")

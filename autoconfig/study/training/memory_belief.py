@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoconfig.memory_model.predict import fit_probability
-from autoconfig.study.candidates import Candidates, Floats
+from autoconfig.study.candidates import Floats
+from autoconfig.study.training.candidates import Candidates
 
 PRIOR_LOG_SD = 0.05
 """Width of the correction before the first measurement (docs/accuracy.md: peaks of software that was never seen)."""

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from optuna.trial import FrozenTrial
 
-from autoconfig.study.candidates import Candidates, Floats
-from autoconfig.study.failures import chance_to_run
+from autoconfig.study import trials as names
+from autoconfig.study.candidates import Floats
+from autoconfig.study.training.candidates import Candidates
+from autoconfig.study.training.failures import chance_to_run
 from autoconfig.study.training.front import chances_on_front
 from autoconfig.study.training.memory_belief import MemoryBelief, MemoryFact, memory_belief
 from autoconfig.study.training.surrogate import (
@@ -30,16 +33,17 @@ from autoconfig.study.training.surrogate import (
     prior_covariance,
     shipped_scatter,
 )
+from autoconfig.study.work import Proposal
 
 DRAWS = 2_000
 TOLERANCE = 0.01
 """Plans within this share of the best are as good."""
 CONFIDENCE = 0.95
-MOST_MEASUREMENTS = 5
+MAX_MEASUREMENTS = 5
 """Jobs that one plan gets at most, where noise hides which of the measured plans is the fastest."""
 NOISY_LOG_SD = 0.03
 """Spread of a measured plan from which it is worth measuring again."""
-LEAST_MEASURED = 3
+MIN_MEASURED = 3
 """Plans that a settled study has measured at least, where it has so many."""
 
 
@@ -57,18 +61,30 @@ class Result:
     peak_bytes: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Proposal:
-    """What to do next."""
+def results_of(trials: Sequence[FrozenTrial], candidates: Candidates, *, emulated: bool = False) -> list[Result]:
+    """What finished trials say, in the order of their numbers. `emulated`: composed steps count as measured ones."""
+    return [found for trial in trials if (found := _result_of(trial, candidates, emulated=emulated)) is not None]
 
-    row: int | None
-    """The candidate to measure; None where none is left."""
-    chance: float
-    """Share of the draws in which it is the best of all."""
-    chance_to_change: float
-    """Share of the draws in which an unmeasured plan beats the best measured one by more than TOLERANCE."""
-    settled: bool
-    why: str
+
+def _result_of(trial: FrozenTrial, candidates: Candidates, *, emulated: bool) -> Result | None:
+    """None where it says nothing (running, crashed, duplicate)."""
+    row, said = names.row_of(trial, candidates), trial.user_attrs
+    if row is None or not trial.state.is_finished():
+        return None
+    outcome = said.get(names.OUTCOME)
+    if outcome == names.OUT_OF_MEMORY:
+        return Result(row=row, out_of_memory=True)
+    if outcome not in (names.MEASURED, names.EMULATED, names.PRUNED):
+        return None
+    if outcome == names.EMULATED and not emulated:
+        return Result(row=row, log_ratio=said[names.LOG_RATIO], log_sd=said[names.LOG_SD])
+    return Result(
+        row=row,
+        step_seconds=said.get(names.STEP_SECONDS),
+        log_ratio=said.get(names.LOG_RATIO),
+        log_sd=said.get(names.LOG_SD),
+        peak_bytes=said.get(names.PEAK_BYTES),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +185,8 @@ def propose(
     """The next plan. `number` is the trial's; `given_up` rows were tried and are not proposed again (pruned,
     failed); `failed` are those whose job failed: plans that fail for the same reason are put off (`failures`).
 
-    With `repeats` plans are measured again where noise hides the
-    winner. With `headroom` the front of step time against free memory decides
-    (`front`). Pure: the same arguments give the same proposal, whatever ran before in this process.
+    With `repeats` plans are measured again where noise hides the winner. With `headroom` the front of step time against free
+    memory decides (`front`). Pure: the same arguments give the same proposal, whatever ran before in this process.
     """
     belief = believe(candidates, results, pending, scatter, covariance, failed)
     gone = {r.row for r in results if r.out_of_memory or r.step_seconds is not None} | set(pending) | set(given_up)
@@ -181,7 +196,7 @@ def propose(
         again = _again(belief, results, pending, _generator(name, seed, number)) if repeats and not headroom else None
         if again is not None:
             return again
-        return Proposal(row=None, chance=0.0, chance_to_change=0.0, settled=True, why="every candidate was measured")
+        return Proposal(row=None, settled=True, why="every candidate was measured")
     generator = _generator(name, seed, number)
     points = measured_points(candidates, results, belief) if headroom else []
     chances, change = chances_to_win(belief, left, generator)
@@ -190,7 +205,7 @@ def propose(
         fits = generator.random(draws.shape) < belief.memory.chance[left, None]
         free = np.maximum(candidates.limit_bytes[left] - belief.memory.correction * candidates.peak_bytes[left], 0.0)
         chances, change = chances_on_front(points, draws, free, fits, TOLERANCE)
-    enough = min(LEAST_MEASURED, len(candidates))
+    enough = min(MIN_MEASURED, len(candidates))
     order = np.lexsort((left, belief.posterior.mean[left] - np.log(np.maximum(belief.memory.chance[left], 1e-9)), -chances))
     row, chance = int(left[order[0]]), float(chances[order[0]])
     settled = best is not None and len(gone) >= enough and change <= 1 - CONFIDENCE
@@ -240,12 +255,12 @@ def _again(
     chances = np.bincount(draws.argmin(axis=0), minlength=len(rows)) / DRAWS
     chances[best] = max(chances[best], 0.5)
     spread = belief.posterior.log_sd[rows]
-    worth = chances * spread * (spread > NOISY_LOG_SD) * (counts < MOST_MEASUREMENTS) * ~np.isin(rows, pending)
+    worth = chances * spread * (spread > NOISY_LOG_SD) * (counts < MAX_MEASUREMENTS) * ~np.isin(rows, pending)
     if wrong <= 1 - CONFIDENCE or worth.max() <= 0:
         return None
     chosen = int(worth.argmax())
     why = f"measured again: noise hides which measured plan is the fastest ({wrong:.0%} that it is not the best so far)"
-    return Proposal(row=int(rows[chosen]), chance=float(chances[chosen]), chance_to_change=wrong, settled=False, why=why)
+    return Proposal(row=int(rows[chosen]), chance=float(chances[chosen]), chance_to_change=wrong, why=why)
 
 
 def _generator(name: str, seed: int, number: int) -> np.random.Generator:

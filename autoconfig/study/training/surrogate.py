@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.study.candidates import Candidates, Floats
+from autoconfig.study.candidates import Floats
+from autoconfig.study.training.candidates import Candidates
 
 DEGREES = 4.0
 """Degrees of freedom of the common scale: how many measurements the prior scale is worth."""

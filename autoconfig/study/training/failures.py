@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.study.candidates import Candidates, Floats
+from autoconfig.study.candidates import Floats
+from autoconfig.study.training.candidates import Candidates
 
 CHANCE_OF_A_SUSPECT = 0.1
 """Chance to run that one failure for a like reason leaves."""

@@ -1,0 +1,1 @@
+"""A study while it runs, and what it found."""

@@ -1,0 +1,213 @@
+"""From a question to a worker on its study, for every kind of study."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from optuna.storages import RDBStorage
+from optuna.study import Study
+
+from autoconfig.profiler.launch import environment
+from autoconfig.profiler.local import LocalRunner
+from autoconfig.profiler.lock import FileLock, holder, take
+from autoconfig.profiler.runner import Runner
+from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner, check_programs
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.study.settings import Budget, Settings
+from autoconfig.study.storage import check_name, close, errors_of, open_storage, open_study, sqlite_url
+from autoconfig.study.this_machine import check_measured, operator_table
+from autoconfig.study.work import Work
+from autoconfig.study.worker import Listener, Worker
+
+OTHER_FOLDER = "; give another --folder"
+JOBS, LOCK = "jobs", "search.lock"
+CANDIDATES = "candidates"
+"""Attribute of a study: a digest of its candidates."""
+WorkT = TypeVar("WorkT", bound=Work)
+
+
+class NothingFitsError(InputError):
+    """The memory model lets no candidate through: exit code 3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to measure; nothing here changes what is measured."""
+
+    folder: Path
+    storage_url: str | None = None
+    runner: str = "local"
+    python: str
+    slots: int = 1
+    job_limit_s: float = 3600.0
+    gpus_here: int | None = None
+    """GPUs that a job can have; None: all that the question is about."""
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+
+    @property
+    def url(self) -> str:
+        """The storage."""
+        return self.storage_url or sqlite_url(self.folder)
+
+    def emulates(self, gpus: int) -> bool:
+        """Whether full jobs of so many GPUs do not fit here: ranks are emulated, one at a time, on one device."""
+        return self.gpus_here is not None and self.gpus_here < gpus
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session(Generic[WorkT]):
+    """A study that is ready to be worked on."""
+
+    name: str
+    study: Study
+    storage: RDBStorage
+    options: Options
+    work: WorkT
+
+    def close(self) -> None:
+        """Give back the storage's connections."""
+        close(self.storage)
+
+    def runner(self) -> Runner:
+        """The runner that the options name. Raises RunnerError where it cannot be used."""
+        options, work = self.options, self.work
+        check_machine(options, work)
+        on_gpu = work.settings.device == "cuda"
+        variables = environment(None if on_gpu else 1)
+        if options.runner == "slurm":
+            nodes = max(1, work.gpus // work.gpus_per_node)
+            per_node = min(work.gpus, work.gpus_per_node) if on_gpu else 0
+            slurm = replace(options.slurm, nodes=nodes, gpus_per_node=per_node)
+            return SlurmRunner(work.command(options.python, nodes), slurm, variables)
+        return LocalRunner(work.command(options.python, 1), variables, nvml=on_gpu)
+
+    def worker(self, runner: Runner, listener: Listener, budget: Budget, *, owner: str | None = None, **more: Any) -> Worker:
+        """A worker of this process. Its trials belong to `owner`, else to this machine's folder."""
+        return Worker(
+            study=self.study,
+            work=self.work,
+            runner=runner,
+            jobs_folder=self.options.folder / JOBS,
+            owner=owner or owner_of(self.options.folder),
+            listener=listener,
+            budget=budget,
+            slots=self.options.slots,
+            job_limit_s=self.options.job_limit_s,
+            **more,
+        )
+
+
+class Found(Protocol):
+    """What a study found."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+
+
+class StudyKind(abc.ABC, Generic[Settings, WorkT]):
+    """A kind of study: what sets one of training apart from one of serving."""
+
+    command: str
+    """That searches."""
+    settings: type[Settings]
+
+    @abc.abstractmethod
+    def ask(self, settings: Settings, options: Options, table: Path | None = None) -> WorkT:
+        """The question, answered as far as that needs no measurement. `table`: measured operators of this CPU; without one the
+        answer is only good enough to refuse the question. Raises InputError and its kinds."""
+
+    @abc.abstractmethod
+    def benchmark_python(self, python: str) -> str:
+        """Who measures this CPU's operators, where jobs run under `python`. Raises RunnerError."""
+
+    @abc.abstractmethod
+    def found(self, session: Session[WorkT], price_per_gpu_hour: float | None = None) -> Found:
+        """Everything that the finished trials say."""
+
+    @abc.abstractmethod
+    def write_learned(self, session: Session[WorkT], target: Path) -> str | None:
+        """A calibration file of what was measured; its name, None where nothing was. Raises FileError."""
+
+    def check(self, name: str, given: Settings, options: Options) -> None:
+        """Whether `open` and its session's `runner` would take this, with nothing measured or written. Raises what they
+        raise."""
+        check_name(name)
+        check_machine(options, self.ask(given, options))
+
+    def open(
+        self, name: str, given: Settings | None, options: Options, *, resume: bool, look_only: bool = False,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> Session[WorkT]:  # fmt: skip
+        """Load or make the study, answer its question, and list its candidates. `say` hears what takes long; `look_only`
+        measures nothing. Raises InputError and its kinds."""
+        storage = open_storage(options.url)
+        with errors_of(options.url):
+            study, settings = open_study(storage, name, given, resume=resume, wanted=self.settings)
+            table = None
+            if settings.device == "cpu":
+                if look_only:
+                    check_measured(study, self.command)
+                table = operator_table(study, options.folder, self.benchmark_python(options.python), say)
+        work = self.ask(settings, options, table)
+        with errors_of(options.url):
+            _hold_candidates(study, work)
+        return Session(name=name, study=study, storage=storage, options=options, work=work)
+
+
+def _hold_candidates(study: Study, work: Work) -> None:
+    """The candidates are those that the study began with. Raises InputError."""
+    text = json.dumps([sorted(params.items()) for params in work.candidates.params])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if CANDIDATES not in study.user_attrs:
+        study.set_user_attr(CANDIDATES, digest)
+    if study.user_attrs[CANDIDATES] != digest:
+        raise InputError(
+            f"study {study.study_name} was begun with other candidates (another version, calibration or memory limit): start a "
+            "new one with --study"
+        )
+
+
+def check_machine(options: Options, work: Work) -> None:
+    """What the jobs need here is here. Raises RunnerError."""
+    if options.runner == "slurm":
+        check_programs()
+    else:
+        work.check_python(options.python)
+
+
+def owner_of(folder: Path) -> str:
+    """Who a trial belongs to: the folder whose lock its search holds."""
+    return f"{socket.gethostname()}:{folder.resolve()}"
+
+
+def lock_folder(folder: Path) -> FileLock:
+    """The folder is ours until the process ends. Raises FileError where it cannot be used or another search has it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"folder {str(folder)[:200]!r} cannot be made: {error.strerror or error}{OTHER_FOLDER}") from error
+    try:
+        lock = _take(folder / LOCK)
+        if lock is None:
+            who = holder(folder / LOCK) or "another process"
+            raise FileError(f"folder {folder} is in use by a search ({who}): wait for it, or give this one its own --folder")
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+    except OSError as error:
+        reason = f"{error.strerror or error}{OTHER_FOLDER}"
+        raise FileError(f"folder {str(folder)[:200]!r} cannot be written to: {reason}") from error
+    return lock
+
+
+def _take(path: Path) -> FileLock | None:
+    try:
+        return take(path)
+    except FileError as error:
+        raise FileError(f"{error}{OTHER_FOLDER}") from error
