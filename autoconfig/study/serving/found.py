@@ -174,4 +174,3 @@ def _ranks(front: list[ServingLine]) -> tuple[float, float] | None:
     speed = spearmanr([line.measured_tokens for line in front], [line.corrected_tokens for line in front]).statistic
     step = spearmanr([line.measured_tpot_s for line in front], [line.corrected_tpot_s for line in front]).statistic
     return float(speed), float(step)
-
