@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 from autoconfig.api.answers import answer
 from autoconfig.api.wire.bodies import PlansBody, read_body
+from autoconfig.specs.import_path import import_path
 
 from tests.api.conftest import ROOT, Running, environment, start
 
@@ -141,13 +142,12 @@ def run_with_kills(database: str, kills: int, per_kill: int, seed: int) -> None:
 
 def copied(folder: Path, **replaced: tuple[str, str]) -> Path:
     """The packages as another version has them: `api` is a copy, in whose modules a text is replaced by another."""
-    folder.mkdir()
-    for name in ("autoconfig", "specs", "memory_model", "time_model", "profiler"):
-        (folder / name).symlink_to(ROOT / name)
-    shutil.copytree(ROOT / "api", folder / "api", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "autoconfig").mkdir(parents=True)
+    for part in (import_path() / "autoconfig").iterdir():
+        if part.name != "api":
+            (folder / "autoconfig" / part.name).symlink_to(part.resolve())
+    copy = shutil.copytree(ROOT / "api", folder / "autoconfig" / "api", ignore=shutil.ignore_patterns("__pycache__"))
     for module, (before, after) in replaced.items():
-        file = folder / "api" / f"{module}.py"
-        text = file.read_text()
-        assert before in text, before
-        file.write_text(text.replace(before, after))
+        [file] = [path for path in copy.rglob(f"{module}.py") if before in path.read_text()]
+        file.write_text(file.read_text().replace(before, after))
     return folder
