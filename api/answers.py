@@ -16,6 +16,7 @@ from autoconfig.api.deployments import deployments
 from autoconfig.api.problems import of_error
 from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.units import parse_count
 from autoconfig.time_model.calibration import parse, shipped
@@ -81,14 +82,14 @@ def _needs_gpu(body: dict[str, Any]) -> None:
         raise InputError("say --gpu: a GPU type of GET /v1/gpus, for example h100-sxm-80gb (or describe a --cluster)")
 
 
-def _dumps(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+def _dumps(body: object) -> bytes:
+    return json_text(body, indent=None).encode()
 
 
 def plans(body: dict[str, Any]) -> bytes:
     """`POST /v1/plans`: as `autoconfig search --json`, without the seconds it took."""
     _needs_gpu(body)
-    found = search_json(search(request_from(body)))
+    found = to_json(search_json(search(request_from(body))))
     for key in ("seconds", "seconds_by_phase"):
         del found["funnel"][key]
     return _dumps(found)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import json_text, to_json
 
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment_json import serve_json
@@ -14,9 +14,9 @@ from autoconfig.serving.request import ServeRequest, seconds
 
 def deployments(body: dict[str, Any]) -> bytes:
     """`POST /v1/deployments`: as the command line's answer, without the seconds it took. Raises InputError."""
-    found = serve_json(answer(request_from(body)))
+    found = to_json(serve_json(answer(request_from(body))))
     del found["funnel"]["seconds"]
-    return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
+    return json_text(found, indent=None).encode()
 
 
 def request_from(body: dict[str, Any]) -> ServeRequest:

@@ -10,10 +10,10 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from autoconfig.specs.errors import FileError, InputError, PlanError
-from autoconfig.specs.json_record import canonical_json, from_json, to_json
+from autoconfig.specs.json_record import Keywords, Positive, canonical_json, from_json, to_json
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.numerics import Numerics, Workload
@@ -36,10 +36,10 @@ MOST_TOKENS = 1_000_000
 class Generation:
     """Requests of a job of mode `generate`: `mbs` of them at once, each of `prompt` tokens and answered with `new`."""
 
-    prompt: int
-    new: int
-    engine: str = "megatron"
-    tokens: int | None = None
+    prompt: Positive
+    new: Annotated[int, Keywords(minimum=2)]
+    engine: Annotated[str, Keywords(enum=ENGINES)] = "megatron"
+    tokens: Positive | None = None
     """Tokens of one iteration of a server (max_num_batched_tokens); the static engine takes all prompts at once."""
 
     def __post_init__(self) -> None:
@@ -60,14 +60,14 @@ class Job:
     plan: TrainPlan
     workload: Workload
     numerics: Numerics = field(default_factory=Numerics)
-    mode: str = "run"
+    mode: Annotated[str, Keywords(enum=MODES)] = "run"
     """`run`: plan.world_size processes train. `emulate`: one process does what `rank` of them would do. `generate`: an engine
     answers requests (`generation`); a step is a round, every request from its prompt to its last token."""
-    device: str = "cuda"
+    device: Annotated[str, Keywords(enum=DEVICES)] = "cuda"
     """cpu (gloo, memory counted by live storages) or cuda (NCCL, torch's allocator)."""
-    software: str = "megatron-local"
+    software: Annotated[str, Keywords(enum=SOFTWARE)] = "megatron-local"
     """transformer-engine, or megatron-local: megatron-core's own layers with the operators of `kernels/`."""
-    attention_kernel: str = "flash"
+    attention_kernel: Annotated[str, Keywords(enum=ATTENTION_KERNELS)] = "flash"
     """`flash`: Transformer Engine's, or torch's scaled_dot_product_attention with megatron-local. `unfused`: megatron-core's
     own, which keeps the scores."""
     steps: int = 5

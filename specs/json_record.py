@@ -1,4 +1,8 @@
-"""Dataclasses from and to JSON, with every wrong key and type as an InputError that names it."""
+"""Dataclasses from and to JSON, with every wrong key and type as an InputError that names it.
+
+The published JSON Schemas are generated from the same dataclasses (`python -m tools.schemas`): a field's docstring is its
+description, and `Annotated[int, Keywords(minimum=1)]` adds what a Python type cannot say.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,31 @@ import json
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from autoconfig.specs.errors import InputError, nearest
 
 T = TypeVar("T")
+
+
+class Keywords:
+    """Keywords of JSON Schema for an annotated type."""
+
+    def __init__(self, **keywords: object) -> None:
+        self.keywords = keywords
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        """What pydantic, which tools/schemas.py runs, calls on the metadata of a type."""
+        return {**handler(core_schema), **self.keywords}
+
+
+Natural = Annotated[int, Keywords(minimum=0)]
+Positive = Annotated[int, Keywords(minimum=1)]
+NotNegative = Annotated[float, Keywords(minimum=0)]
+AboveZero = Annotated[float, Keywords(exclusiveMinimum=0)]
+Share = Annotated[float, Keywords(minimum=0, maximum=1)]
+Parts = Annotated[dict[str, float], Keywords(propertyNames={"pattern": "^[a-z][a-z0-9_]*$"})]
+"""Part (the name of its formula) -> amount."""
 
 
 def canonical_json(value: object) -> str:
@@ -20,14 +44,28 @@ def canonical_json(value: object) -> str:
 
 
 def to_json(record: object) -> Any:
-    """A dataclass as JSON values: fields by name, tuples as lists. Fields that compare nothing (sources) are left out."""
+    """A dataclass as JSON values: fields by name, tuples as lists. Fields that compare nothing (sources) are left out.
+
+    A field that Python does not let have its name (`try_`) is written without the underscore.
+    """
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record) if f.compare}
+        return {f.name.rstrip("_"): to_json(getattr(record, f.name)) for f in dataclasses.fields(record) if f.compare}
     if isinstance(record, Mapping):
         return {str(key): to_json(value) for key, value in record.items()}
     if isinstance(record, list | tuple):
         return [to_json(value) for value in record]
     return record
+
+
+def json_text(value: object, *, indent: int | None = 2) -> str:
+    """A record, or values with records among them, as JSON text; without `indent` on one line, for machines."""
+    return json.dumps(to_json(value), indent=indent, allow_nan=False, separators=None if indent else (",", ":"))
+
+
+def record_of(kind: type[T], source: object, **given: object) -> T:
+    """A record whose fields are those of `source` with the same names, but for those that are given."""
+    names = [f.name for f in dataclasses.fields(kind) if f.init and f.name not in given]  # type: ignore[arg-type]
+    return kind(**{name: getattr(source, name) for name in names}, **given)
 
 
 def from_json(kind: type[T], values: object, where: str) -> T:

@@ -6,11 +6,11 @@ import json
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.exit_code import ExitCode
-from autoconfig.specs.json_record import from_json, to_json
+from autoconfig.specs.json_record import AboveZero, Keywords, from_json, to_json
 
 SCHEMA_VERSION = 1
 RESULT_FILE = "result.json"
@@ -46,11 +46,11 @@ class Served:
     The figures are the fastest round's: other work on the machine only adds.
     """
 
-    ttft_seconds: float
+    ttft_seconds: AboveZero
     """From the request to its first token, mean over the requests."""
-    tpot_seconds: float
+    tpot_seconds: AboveZero
     """(first to last token) / (new - 1), mean over the requests."""
-    output_tokens_per_second: float
+    output_tokens_per_second: AboveZero
     """Of the whole instance, prompts' time included."""
     requests: int
     """Answered in the timed rounds."""
@@ -75,9 +75,9 @@ class Measurement:
     plan: str
     """Short form."""
     mode: str = "run"
-    status: str
+    status: Annotated[str, Keywords(enum=STATUSES)]
     """ran, oom (a rank met its memory limit) or failed."""
-    exit_code: int
+    exit_code: Annotated[int, Keywords(enum=tuple(int(code) for code in ExitCode))]
     """An ExitCode; that of every rank."""
     message: str = ""
     ranks: tuple[RankFigures, ...] = ()

@@ -3,43 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import AboveZero, Keywords, Positive
 
 TYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
 FP8_RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
 PEFT = ("none", "lora")
+MOMENT_DTYPES = ("fp32", "bf16", "fp16", "fp8")
+Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
     """Types of the run, in Megatron's words. Raises InputError for values that do not exist."""
 
-    precision: str = "bf16"
+    precision: Annotated[str, Keywords(enum=PRECISIONS)] = "bf16"
     """bf16, fp16, fp8 (GEMMs in fp8, the rest in bf16) or fp32."""
-    fp8_recipe: str = "delayed"
+    fp8_recipe: Annotated[str, Keywords(enum=FP8_RECIPES)] = "delayed"
     fp8_param_gather: bool = False
     """Weights kept and gathered in fp8."""
-    grad_reduce_dtype: str = "fp32"
+    grad_reduce_dtype: Annotated[str, Keywords(enum=("fp32", "bf16"))] = "fp32"
     """Type of the gradient buffer and its reduction: fp32 (accumulate_allreduce_grads_in_fp32) or bf16."""
-    main_params_dtype: str = "fp32"
-    exp_avg_dtype: str = "fp32"
-    exp_avg_sq_dtype: str = "fp32"
+    main_params_dtype: Annotated[str, Keywords(enum=("fp32", "fp16"))] = "fp32"
+    exp_avg_dtype: Annotated[str, Keywords(enum=MOMENT_DTYPES)] = "fp32"
+    exp_avg_sq_dtype: Annotated[str, Keywords(enum=MOMENT_DTYPES)] = "fp32"
     """Types of the optimizer's master weights and moments; other than fp32 means the precision-aware optimizer."""
     store_param_remainders: bool = False
     """Master weights kept as the 16 bits that the bf16 weight lacks."""
-    attention_dropout: float = 0.1
-    hidden_dropout: float = 0.1
+    attention_dropout: Dropout = 0.1
+    hidden_dropout: Dropout = 0.1
     """Megatron's defaults are 0.1 and 0.1."""
-    moe_capacity_factor: float | None = None
+    moe_capacity_factor: AboveZero | None = None
     """Experts drop and pad to this multiple of a balanced load; None: dropless."""
-    moe_imbalance: float = 1.0
+    moe_imbalance: Annotated[float, Keywords(minimum=1)] = 1.0
     """Dropless: rows of the busiest rank over a balanced load."""
     deterministic: bool = False
     """Megatron's --deterministic-mode: limits which attention kernels may run."""
-    peft: str = "none"
-    lora_rank: int = 8
+    peft: Annotated[str, Keywords(enum=PEFT)] = "none"
+    lora_rank: Positive = 8
     lora_target_modules: tuple[str, ...] = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
     def __post_init__(self) -> None:
@@ -49,8 +53,8 @@ class Numerics:
             ("peft", PEFT),
             ("grad_reduce_dtype", ("fp32", "bf16")),
             ("main_params_dtype", ("fp32", "fp16")),
-            ("exp_avg_dtype", ("fp32", "bf16", "fp16", "fp8")),
-            ("exp_avg_sq_dtype", ("fp32", "bf16", "fp16", "fp8")),
+            ("exp_avg_dtype", MOMENT_DTYPES),
+            ("exp_avg_sq_dtype", MOMENT_DTYPES),
         ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}")
@@ -81,9 +85,9 @@ class Numerics:
 class Workload:
     """What one step trains on."""
 
-    seq_length: int
+    seq_length: Positive
     """Tokens of one sample."""
-    global_batch_size: int
+    global_batch_size: Positive
     """Samples of one optimizer step over the whole cluster."""
 
     def __post_init__(self) -> None:

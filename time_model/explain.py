@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from autoconfig.specs.json_record import Keywords, NotNegative
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.layer_table import KINDS, LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator
+
+LAYERS = ("all", "dense", "moe", "head", "embedding", "mtp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,20 +21,20 @@ class OperatorRow:
     """One operator of one layer and one micro-batch on one rank, 0 where it does not apply."""
 
     operator: str
-    layer: str
+    layer: Annotated[str, Keywords(enum=LAYERS)]
     """all, dense or moe layers; or head, embedding, mtp."""
     formula: str
     """Public function of time_model that priced it."""
-    forward_seconds: float
-    dgrad_seconds: float
+    forward_seconds: NotNegative
+    dgrad_seconds: NotNegative
     """Gradient of the input; for operators without weights the whole backward."""
-    wgrad_seconds: float
-    recompute_seconds: float
+    wgrad_seconds: NotNegative
+    recompute_seconds: NotNegative
     """Its forward run again in backward under this plan's recomputation (of a layer that is recomputed, under full:block)."""
-    forward_flops: float
-    forward_bytes: float
+    forward_flops: NotNegative
+    forward_bytes: NotNegative
     """Through HBM, or sent where the operator communicates."""
-    share_of_peak: float | None
+    share_of_peak: NotNegative | None
     """Forward FLOPs over time and dense 16-bit (fp8 for fp8 GEMMs: the reached fp8 ceiling) rate; None without FLOPs."""
 
 
@@ -42,9 +46,8 @@ def explain_operators(scenario: Scenario, plan: TrainPlan) -> list[OperatorRow]:
     table = layer_table(job, shapes, [plan.recompute])
     rows = [_row(op, plan.recompute) for op in table.operators] + _host_rows(table, plan.recompute)
     used = [row for row in rows if row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds > 0.0]
-    order = ("all", "dense", "moe", "head", "embedding", "mtp")
     return sorted(
-        used, key=lambda row: (order.index(row.layer), -(row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds))
+        used, key=lambda row: (LAYERS.index(row.layer), -(row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds))
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import json
 from typing import Any
 
 from autoconfig.api.wire import bodies
@@ -59,7 +59,7 @@ def components() -> dict[str, Any]:
     found: dict[str, Any] = {"Problem": PROBLEM, "Predictions": PREDICTIONS}
     for name in ("search", "explain", "timeline", "scaling", "check"):
         found |= answer_schemas(name)
-    funnel = found["SearchFunnel"]
+    funnel = found["Funnel"]
     for key in ("seconds", "seconds_by_phase"):  # left out, so that the same question gives the same bytes
         del funnel["properties"][key]
         funnel["required"].remove(key)
@@ -83,20 +83,7 @@ def component_name(name: str) -> str:
 
 
 def answer_schemas(name: str) -> dict[str, Any]:
-    """A published schema and its definitions as components `Search`, `SearchPlan`, ..."""
-    text = copy.deepcopy(schema(name))
-    definitions = text.pop("$defs", {})
-    for key in ("$schema", "$id"):
-        text.pop(key, None)
-    prefix = component_name(name)
-    named = {prefix: text, **{prefix + key.capitalize(): value for key, value in definitions.items()}}
-    return {key: _with_refs(value, prefix) for key, value in named.items()}
-
-
-def _with_refs(value: Any, prefix: str) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: REF + prefix + item.rsplit("/", 1)[1].capitalize() if key == "$ref" else _with_refs(item, prefix)
-            for key, item in value.items()
-        }
-    return [_with_refs(item, prefix) for item in value] if isinstance(value, list) else value
+    """A published schema as a component (`Search`), and its definitions by their own names."""
+    whole = json.loads(json.dumps(schema(name)).replace("#/$defs/", REF))
+    definitions = whole.pop("$defs", {})
+    return {component_name(name): {key: value for key, value in whole.items() if not key.startswith("$")}, **definitions}

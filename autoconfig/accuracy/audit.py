@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from autoconfig.megatron.check_input import read_text
 from autoconfig.runs.cells import Row, cell, whole
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import Keywords
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
@@ -27,7 +28,8 @@ from autoconfig.training.rules import RULE_TEXT
 COLUMNS = ("recipe", "gpus", "tp", "pp", "seq", "gbs", "mbs")
 """Columns that a table must have."""
 MOST_ROWS = 20_000
-NOT_COVERED, ILLEGAL, DOES_NOT_FIT, BORDERLINE, FITS = "not covered", "illegal", "does not fit", "borderline", "fits"
+VERDICTS = ("fits", "borderline", "does not fit", "illegal", "not covered")
+FITS, BORDERLINE, DOES_NOT_FIT, ILLEGAL, NOT_COVERED = VERDICTS
 UNSURE = (0.25, 0.75)
 """Chances to fit between these are borderline: the error of the memory model decides, not the plan."""
 Progress = Callable[[int, int], None]
@@ -213,30 +215,70 @@ def _best(scenario: Scenario, cache: dict[object, Best | None]) -> Best | None:
     return cache[key]
 
 
-def audit_record(audited: AuditedRecipe) -> dict[str, Any]:
-    """One recipe as a flat record, for JSON and CSV."""
+@dataclass(frozen=True, kw_only=True)
+class AuditRecord:
+    """One recipe as a flat record, for JSON and CSV; texts are empty where there is nothing to say."""
+
+    recipe: str
+    kind: str
+    """Where it comes from."""
+    task: str
+    """pretrain, sft, peft, ..."""
+    gpus: str
+    """As in the table."""
+    gpu: str
+    """GPU type, as in the table."""
+    precision: str
+    """As in the table."""
+    family: str
+    """Family of a text decoder."""
+    model: str
+    """Catalogue model."""
+    plan: str
+    """Short form."""
+    verdict: Annotated[str, Keywords(enum=VERDICTS)]
+    rules: str
+    """Ids of the broken rules."""
+    named_rules: str
+    """Ids of the rules that the table itself names."""
+    reason: str
+    """Why it is not covered, or the broken rules in words."""
+    peak_gib: float | None
+    """Predicted peak of the worst stage."""
+    limit_gib: float | None
+    """What a stage may hold."""
+    fit_probability: float | None
+    step_seconds: float | None
+    best_plan: str
+    """The fastest plan of our search."""
+    best_step_seconds: float | None
+    faster: float | None
+    """How much more the best plan does in the same time: 0.2 is 20 %."""
+    assumed: str
+    """What the table leaves out."""
+    source: str
+    """As in the table."""
+
+
+def audit_record(audited: AuditedRecipe) -> AuditRecord:
+    """One recipe as a record."""
     report, best, recipe = audited.report, audited.best, audited.recipe
-    return {
-        "recipe": cell(audited.row, "recipe"),
-        "kind": cell(audited.row, "kind"),
-        "task": cell(audited.row, "task"),
-        "gpus": cell(audited.row, "gpus"),
-        "gpu": cell(audited.row, "hw"),
-        "precision": cell(audited.row, "precision"),
-        "family": audited.family,
-        "model": recipe.scenario.model.name if recipe else "",
-        "plan": str(recipe.plan) if recipe else "",
-        "verdict": audited.verdict,
-        "rules": " ".join(v.rule for v in audited.violations),
-        "named_rules": " ".join(audited.named),
-        "reason": audited.reason or "; ".join(f"{v.rule}: {v.text}" for v in audited.violations),
-        "peak_gib": report.peak_bytes / GIB if report else None,
-        "limit_gib": report.limit_bytes / GIB if report else None,
-        "fit_probability": report.confidence.fit_probability if report else None,
-        "step_seconds": report.step_seconds if report else None,
-        "best_plan": str(best.plan) if best else "",
-        "best_step_seconds": best.step_seconds if best else None,
-        "faster": audited.faster,
-        "assumed": "; ".join(recipe.assumed) if recipe else "",
-        "source": cell(audited.row, "source"),
-    }
+    return AuditRecord(
+        **{name: cell(audited.row, name) for name in ("recipe", "kind", "task", "gpus", "precision", "source")},
+        gpu=cell(audited.row, "hw"),
+        family=audited.family,
+        model=recipe.scenario.model.name if recipe else "",
+        plan=str(recipe.plan) if recipe else "",
+        verdict=audited.verdict,
+        rules=" ".join(v.rule for v in audited.violations),
+        named_rules=" ".join(audited.named),
+        reason=audited.reason or "; ".join(f"{v.rule}: {v.text}" for v in audited.violations),
+        peak_gib=report.peak_bytes / GIB if report else None,
+        limit_gib=report.limit_bytes / GIB if report else None,
+        fit_probability=report.confidence.fit_probability if report else None,
+        step_seconds=report.step_seconds if report else None,
+        best_plan=str(best.plan) if best else "",
+        best_step_seconds=best.step_seconds if best else None,
+        faster=audited.faster,
+        assumed="; ".join(recipe.assumed) if recipe else "",
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from autoconfig.cli.options import question_options, request_of
+from autoconfig.specs.json_record import json_text
 
 python_option = click.option(
     "--python",
@@ -38,7 +38,7 @@ def trace_command(plan: str, ranks: tuple[int, ...], python: str, as_json: bool,
     if as_json:
         from autoconfig.render.trace import trace_json
 
-        click.echo(json.dumps(trace_json(answer), indent=2, allow_nan=False))
+        click.echo(json_text(trace_json(answer)))
     else:
         from autoconfig.cli.main import console
         from autoconfig.render.trace import show_trace
@@ -65,7 +65,7 @@ def emulate_command(plan: str, rank: int, device: str, steps: int, python: str, 
     if as_json:
         from autoconfig.render.emulate import emulate_json
 
-        click.echo(json.dumps(emulate_json(answer), indent=2, allow_nan=False))
+        click.echo(json_text(emulate_json(answer)))
     else:
         from autoconfig.cli.main import console
         from autoconfig.render.emulate import show_emulate

@@ -6,7 +6,6 @@ Exit codes: 0 answered, 2 bad input, 3 nothing fits, 130 interrupted, 1 a bug of
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import shlex
 import sys
@@ -24,6 +23,7 @@ from autoconfig.cli import study as cli_study
 from autoconfig.cli.options import question_options, request_of, search_options
 from autoconfig.cli.scaling import scaling_command
 from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.json_record import json_text
 
 if TYPE_CHECKING:
     from autoconfig.megatron.export import Export
@@ -329,8 +329,8 @@ def console() -> Any:
     return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WHEN_PIPED)
 
 
-def _print_json(body: dict[str, Any]) -> None:
-    click.echo(json.dumps(body, indent=2, allow_nan=False))
+def _print_json(body: object) -> None:
+    click.echo(json_text(body))
 
 
 def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+
+from autoconfig.specs.json_record import json_text
 
 EXIT_ILLEGAL = 2
 EXIT_DOES_NOT_FIT = 3
@@ -64,7 +65,7 @@ def check_command(
     if apply_to is not None:
         write_improved(answer, request, Path(apply_to), force=force)
     if as_json:
-        click.echo(json.dumps(check_json(answer), indent=2, allow_nan=False))
+        click.echo(json_text(check_json(answer)))
     else:
         from autoconfig.cli.main import console
 
@@ -98,7 +99,7 @@ def audit_command(file: Path, quick: bool, output: str | None, as_json: bool) ->
     if output is not None:
         write_csv(audit, Path(output))
     if as_json:
-        click.echo(json.dumps(audit_json(audit), indent=2, allow_nan=False))
+        click.echo(json_text(audit_json(audit)))
     else:
         from autoconfig.cli.main import console
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import click
 
 from autoconfig.cli.options import request_of, scaling_options
 from autoconfig.sizing import goodput
+from autoconfig.specs.json_record import json_text
 
 EXIT_NOTHING_FITS = 3
 PLOT_SUFFIXES = (".png", ".svg")
@@ -69,7 +69,7 @@ def scaling_command(ctx: click.Context, /, gpus: str, gpu: str | None, plot: str
     if as_json:
         from autoconfig.render.scaling import scaling_json
 
-        click.echo(json.dumps(scaling_json(answer), indent=2, allow_nan=False))
+        click.echo(json_text(scaling_json(answer)))
     else:
         from autoconfig.cli.main import console
         from autoconfig.render.scaling import show_scaling

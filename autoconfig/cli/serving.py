@@ -13,6 +13,7 @@ import click
 from autoconfig.cli import study as cli_study
 from autoconfig.cli.messages import clear_progress, progress, say_predicted
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import json_text
 
 EXIT_NOTHING_FITS = 3
 GOALS = ("throughput", "ttft", "tpot", "gpus", "cost")
@@ -136,7 +137,7 @@ def _answer(ctx: click.Context, options: dict[str, Any], *, as_json: bool) -> No
     if as_json:
         from autoconfig.serving.deployment_json import serve_json
 
-        click.echo(json.dumps(serve_json(found), indent=2, allow_nan=False))
+        click.echo(json_text(serve_json(found)))
     else:
         from autoconfig.cli.main import console
         from autoconfig.render.serving import show_answer

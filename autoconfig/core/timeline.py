@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, Share
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -36,21 +38,48 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChunkTimes:
+    """One micro-batch through one chunk of layers of a stage; seconds."""
+
+    forward_seconds: NotNegative
+    backward_seconds: NotNegative
+    """Recomputation included."""
+    forward_communication_seconds: NotNegative
+    """Communication inside the layers, part of forward_seconds."""
+    backward_communication_seconds: NotNegative
+    """Communication inside the layers, part of backward_seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTimeline:
+    """One pipeline stage."""
+
+    stage: Natural
+    """From 0."""
+    chunks: Annotated[tuple[ChunkTimes, ...], Keywords(minItems=1)]
+    """One without interleaving."""
+    work: tuple[Annotated[tuple[NotNegative, ...], Keywords(minItems=4, maxItems=4)], ...]
+    """[1 forward or 0 backward, chunk, micro-batch, start in seconds], in the order of work."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """What is drawn."""
+    """The pipeline timeline of one plan."""
 
-    work: tuple[Work, ...]
-    seconds: tuple[tuple[tuple[float, float], ...], ...]
-    """[stage][chunk]: (forward, backward) seconds of one micro-batch."""
-    communication: tuple[tuple[tuple[float, float], ...], ...]
-    """As `seconds`: what of it is communication inside the layers."""
-    num_microbatches: int
-    shown_microbatches: int
-    bubble_share: float
-    """Idle share of the ranks in what is drawn."""
+    calibration: str
+    """Version of the calibration that scales the times."""
+    short: str
+    """The plan in its short form."""
+    num_microbatches: Positive
+    """Of a step, on each data-parallel rank."""
+    shown_microbatches: Positive
+    """Those in `work`; the rest of the step repeats its middle."""
+    bubble_share: Share
+    """Idle share of the stages in what is shown."""
+    stages: Annotated[tuple[StageTimeline, ...], Keywords(minItems=1)]
 
 
-def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow]) -> Timeline:
+def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow], calibration: str) -> Timeline:
     """The timeline of a legal plan from its operators (`time_model.explain.explain_operators`)."""
     total = scenario.workload.global_batch_size // (plan.mbs * plan.dp)
     shown = min(total, max(2 * plan.pp, MOST_MICROBATCHES // plan.pp * plan.pp))
@@ -60,12 +89,28 @@ def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRo
     last = max(piece.end for piece in work)
     busy = sum(piece.end - piece.start for piece in work)
     return Timeline(
-        work=tuple(work),
-        seconds=tuple(tuple(chunks) for chunks in seconds),
-        communication=tuple(tuple(chunks) for chunks in waiting),
+        calibration=calibration,
+        short=str(plan),
         num_microbatches=total,
         shown_microbatches=shown,
         bubble_share=1.0 - busy / (plan.pp * last),
+        stages=tuple(
+            StageTimeline(
+                stage=stage,
+                chunks=tuple(map(_chunk_times, seconds[stage], waiting[stage])),
+                work=tuple((int(w.forward), w.chunk, w.microbatch, round(w.start, 7)) for w in work if w.stage == stage),
+            )
+            for stage in range(plan.pp)
+        ),
+    )
+
+
+def _chunk_times(seconds: tuple[float, float], waiting: tuple[float, float]) -> ChunkTimes:
+    return ChunkTimes(
+        forward_seconds=seconds[0],
+        backward_seconds=seconds[1],
+        forward_communication_seconds=waiting[0],
+        backward_communication_seconds=waiting[1],
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from autoconfig.engines.cluster import kubernetes_objects, slurm_script
@@ -14,6 +13,7 @@ from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.engine_limits import require_runs
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.json_record import json_text
 from autoconfig.specs.serve_plan import EnginePlan
 
 
@@ -38,7 +38,7 @@ def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, st
         texts["router.sh"] = router_script(question, one.plan.prefill, one.plan.decode)
     texts["benchmark.sh"] = _script(question, one.plan.decode.weights, _benchmark(question, one), one)
     texts["deployment.json"] = (
-        json.dumps({"made_by": MADE_BY, "engine": question.engine.name, **deployment_json(one)}, indent=2) + "\n"
+        json_text({"made_by": MADE_BY, "engine": question.engine.name, **vars(deployment_json(one))}) + "\n"
     )
     return texts
 

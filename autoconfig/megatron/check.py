@@ -63,7 +63,9 @@ class FlagChange:
 
     flag: str
     old: tuple[str, ...] | None
+    """Values in the file; empty: a switch that is given."""
     new: tuple[str, ...] | None
+    """Values to write; None: remove it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from autoconfig.planning.export_files import MADE_BY
 from autoconfig.planning.schemas import schema
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.hardware.local_gpu import find_gpu
-from autoconfig.specs.models.model import ModelSpec, RopeScaling, RouterNumbers, rope_scaling_of, router_of
+from autoconfig.specs.json_record import (
+    AboveZero,
+    Keywords,
+    Natural,
+    NotNegative,
+    Positive,
+    Share,
+    json_text,
+    record_of,
+    to_json,
+)  # fmt: skip
+from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.specs.plan_names import plan_json
+from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import load_stack
 from autoconfig.specs.units import GIB
@@ -24,61 +35,99 @@ from autoconfig.training.price import PlanReport
 PLAN_SCHEMA_VERSION = 1
 
 
-def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> dict[str, Any]:
-    """The content of plan.json. Names are Megatron's; sizes GiB, times seconds."""
-    cluster = scenario.cluster
-    model = {f.name: getattr(scenario.model, f.name) for f in dataclasses.fields(ModelSpec) if f.name != "sources"}
-    return {
-        "schema_version": PLAN_SCHEMA_VERSION,
-        "kind": MADE_BY,
-        "short": str(plan),
-        "plan": plan_json(plan, scenario.workload.global_batch_size),
-        "model": {name: _plain(value) for name, value in model.items()},
-        "cluster": {
-            "gpu": cluster.gpu.id,
-            "num_gpus": cluster.num_gpus,
-            "gpus_per_node": cluster.gpus_per_node,
-            "link_domain_size": cluster.link_domain_size,
-            "link_bytes_per_s": cluster.link_bytes_per_s,
-            "nic_bytes_per_s": cluster.nic_bytes_per_s,
-            "memory_bytes": cluster.memory_bytes,
-            "name": cluster.name,
-        },
-        "numerics": {
-            **dataclasses.asdict(scenario.numerics),
-            "lora_target_modules": list(scenario.numerics.lora_target_modules),
-        },
-        "workload": dataclasses.asdict(scenario.workload),
-        "software": scenario.software.name,
-        "predicted": None if report is None else _predicted(report),
-    }
+@dataclass(frozen=True, kw_only=True)
+class PlanClusterJson:
+    """The hardware; links and network of one GPU, one direction."""
+
+    gpu: str
+    """GPU type of the catalogue."""
+    num_gpus: Positive
+    gpus_per_node: Positive
+    link_domain_size: Positive
+    link_bytes_per_s: AboveZero
+    nic_bytes_per_s: AboveZero
+    memory_bytes: AboveZero
+    name: str
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, RopeScaling | RouterNumbers):
-        return dataclasses.asdict(value)
-    return list(value) if isinstance(value, tuple) else value
+@dataclass(frozen=True, kw_only=True)
+class PredictedJson:
+    """What was predicted when the file was written."""
+
+    step_seconds: NotNegative
+    step_seconds_p5: NotNegative
+    """Lower end of the 90 % band."""
+    step_seconds_p95: NotNegative
+    tokens_per_second_per_gpu: NotNegative
+    peak_gib: NotNegative
+    """Of the worst stage."""
+    limit_gib: NotNegative
+    worst_stage: Natural
+    fits: bool
+    fit_probability: Share
+    level: str
+    """Class of runs that gave the band."""
+    calibrated_on: str
 
 
-def _predicted(report: PlanReport) -> dict[str, Any]:
-    return {
-        "step_seconds": report.step_seconds,
-        "step_seconds_p5": report.confidence.step_seconds_p5,
-        "step_seconds_p95": report.confidence.step_seconds_p95,
-        "tokens_per_second_per_gpu": report.tokens_per_second_per_gpu,
-        "peak_gib": report.peak_bytes / GIB,
-        "limit_gib": report.limit_bytes / GIB,
-        "worst_stage": report.worst_stage.stage,
-        "fits": report.fits,
-        "fit_probability": report.confidence.fit_probability,
-        "level": report.confidence.level,
-        "calibrated_on": report.confidence.calibrated_on,
-    }
+@dataclass(frozen=True, kw_only=True)
+class PlanFileJson:
+    """One plan with its whole question and what was predicted, as `autoconfig export` writes it.
+
+    Sizes are GiB unless the name says bytes, times seconds, names Megatron's.
+    """
+
+    schema_version: Literal[1] = 1
+    """Changes when a reader must change."""
+    kind: Annotated[str, Keywords(const=MADE_BY)] = MADE_BY
+    """Marks the file as ours."""
+    short: str
+    """The plan in its short form; the form that is read back."""
+    plan: NamedPlan
+    model: ModelSpec
+    cluster: PlanClusterJson
+    numerics: Numerics
+    workload: Workload
+    software: str
+    """Software stack that the prediction is for."""
+    predicted: PredictedJson | None
+    """Null where nothing was asked."""
+
+
+ADDED_LATER = frozenset({"norm_epsilon", "rotary_base", "rotary_percent", "rope_scaling", "router"})
+"""Fields of the model that older files do not have."""
+
+
+def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> PlanFileJson:
+    """The content of plan.json."""
+    return PlanFileJson(
+        short=str(plan),
+        plan=named_plan(plan, scenario.workload.global_batch_size),
+        model=scenario.model,
+        cluster=record_of(PlanClusterJson, scenario.cluster, gpu=scenario.cluster.gpu.id),
+        numerics=scenario.numerics,
+        workload=scenario.workload,
+        software=scenario.software.name,
+        predicted=None if report is None else _predicted(report),
+    )
+
+
+def _predicted(report: PlanReport) -> PredictedJson:
+    return record_of(
+        PredictedJson,
+        report.confidence,
+        step_seconds=report.step_seconds,
+        tokens_per_second_per_gpu=report.tokens_per_second_per_gpu,
+        peak_gib=report.peak_bytes / GIB,
+        limit_gib=report.limit_bytes / GIB,
+        worst_stage=report.worst_stage.stage,
+        fits=report.fits,
+    )
 
 
 def plan_text(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
     """plan.json as text."""
-    return json.dumps(plan_file(scenario, plan, report), indent=2, allow_nan=False) + "\n"
+    return json_text(plan_file(scenario, plan, report)) + "\n"
 
 
 def read_plan_text(text: str) -> tuple[Scenario, TrainPlan]:
@@ -100,7 +149,7 @@ def read_plan_text(text: str) -> tuple[Scenario, TrainPlan]:
         plan = parse_plan(body["short"], scenario.cluster.num_gpus)
     except InputError as error:
         raise InputError(f"plan file: {error}") from None
-    _check_agreement(body["plan"], plan_json(plan, scenario.workload.global_batch_size))
+    _check_agreement(body["plan"], to_json(named_plan(plan, scenario.workload.global_batch_size)))
     return scenario, plan
 
 

@@ -1,10 +1,12 @@
-"""The answer of `audit` on the screen, as JSON (schema: `autoconfig/schemas/audit.schema.json`) and as a CSV file."""
+"""The answer of `audit` on the screen, as JSON and as a CSV file."""
 
 from __future__ import annotations
 
 import csv
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,45 +19,99 @@ from autoconfig.accuracy.audit import (
     ILLEGAL,
     NOT_COVERED,
     UNSURE,
+    VERDICTS,
     Audit,
     AuditedRecipe,
+    AuditRecord,
     audit_record,
 )
-from autoconfig.render.training_json import SCHEMA_VERSION
+from autoconfig.render.training_json import AnswerJson
 from autoconfig.runs.cells import cell
 from autoconfig.specs.errors import FileError
 from autoconfig.specs.files import write_atomically
+from autoconfig.specs.json_record import Natural, Share
 from autoconfig.specs.units import GIB
 from autoconfig.training.reasons import RESOLUTION
 
 SHOWN = 15
 
 
-def audit_json(audit: Audit) -> dict[str, Any]:
-    """The whole answer."""
-    return {"schema_version": SCHEMA_VERSION, "summary": summary(audit), "recipes": [audit_record(r) for r in audit.recipes]}
+@dataclass(frozen=True, kw_only=True)
+class AuditCounts:
+    """Recipes by verdict."""
+
+    fits: Natural
+    """Legal and fitting."""
+    borderline: Natural
+    """Legal, with a chance to fit from 0.25 to 0.75."""
+    does_not_fit: Natural
+    """Legal, and a stage needs more memory than there is."""
+    illegal: Natural
+    """Breaks a rule."""
+    not_covered: Natural
+    """No catalogue model, or a cell that cannot be read."""
 
 
-def summary(audit: Audit) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class AuditRows:
+    """A table of recipes."""
+
+    recipes: Natural
+    """Rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSummary(AuditCounts, AuditRows):
     """Counts by verdict, overall and by family, and the covered share of the named families."""
+
+    could_be_faster: Natural
+    """Fitting recipes that the best plan beats by more than the model's resolution."""
+    families: dict[str, AuditCounts]
+    in_families: Natural
+    """Text decoders of the named families."""
+    covered_share: Share
+    """Of them."""
+    named_violations: Natural
+    """Recipes whose violations the table names."""
+    named_violations_missed: tuple[str, ...]
+    """Those that our rules do not reject."""
+    accused: tuple[str, ...]
+    """Recipes that our rules reject and the table does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditJson(AnswerJson):
+    """Every recipe of a table: can it run, does it fit, could it be faster. Sizes are GiB, times seconds."""
+
+    summary: AuditSummary
+    recipes: tuple[AuditRecord, ...]
+    """In the order of the table."""
+
+
+def audit_json(audit: Audit) -> AuditJson:
+    """The whole answer."""
+    return AuditJson(summary=summary(audit), recipes=tuple(audit_record(recipe) for recipe in audit.recipes))
+
+
+def summary(audit: Audit) -> AuditSummary:
+    """Counts over the table."""
     families = sorted({r.family for r in audit.recipes if r.family})
-    verdicts = (FITS, BORDERLINE, DOES_NOT_FIT, ILLEGAL, NOT_COVERED)
 
-    def counts(recipes: list[AuditedRecipe]) -> dict[str, int]:
-        return {verdict.replace(" ", "_"): sum(r.verdict == verdict for r in recipes) for verdict in verdicts}
+    def counts(recipes: Iterable[AuditedRecipe]) -> dict[str, int]:
+        found = Counter(recipe.verdict for recipe in recipes)
+        return {verdict.replace(" ", "_"): found[verdict] for verdict in VERDICTS}
 
-    faster = could_be_faster(audit)
-    return {
-        "recipes": len(audit.recipes),
-        **counts(list(audit.recipes)),
-        "could_be_faster": len(faster),
-        "families": {family: counts([r for r in audit.recipes if r.family == family]) for family in families},
-        "in_families": len(audit.in_families()),
-        "covered_share": audit.covered_share(),
-        "named_violations": sum(bool(r.named) for r in audit.recipes),
-        "named_violations_missed": [cell(r.row, "recipe") for r in audit.recipes if r.missed],
-        "accused": [cell(r.row, "recipe") for r in audit.accused()],
-    }
+    return AuditSummary(
+        recipes=len(audit.recipes),
+        **counts(audit.recipes),
+        could_be_faster=len(could_be_faster(audit)),
+        families={family: AuditCounts(**counts(r for r in audit.recipes if r.family == family)) for family in families},
+        in_families=len(audit.in_families()),
+        covered_share=audit.covered_share(),
+        named_violations=sum(bool(r.named) for r in audit.recipes),
+        named_violations_missed=tuple(cell(r.row, "recipe") for r in audit.recipes if r.missed),
+        accused=tuple(cell(r.row, "recipe") for r in audit.accused()),
+    )
 
 
 def could_be_faster(audit: Audit) -> list[AuditedRecipe]:
@@ -72,7 +128,7 @@ def check_csv_path(path: Path) -> None:
 def write_csv(audit: Audit, path: Path) -> None:
     """One row a recipe. Raises FileError."""
     check_csv_path(path)
-    records = [audit_record(recipe) for recipe in audit.recipes]
+    records = [vars(audit_record(recipe)) for recipe in audit.recipes]
 
     def write(file: Path) -> None:
         with file.open("w", newline="", encoding="utf-8") as stream:
@@ -87,14 +143,13 @@ def show_audit(console: Console, audit: Audit) -> None:
     """Summary, accusations, what does not fit, what could be faster."""
     counts = summary(audit)
     console.print(
-        f"{counts['recipes']} recipes: {counts['fits']} legal and fitting, {counts['borderline']} borderline (chance to fit "
-        f"{UNSURE[0]:.0%} to {UNSURE[1]:.0%}), {counts['does_not_fit']} that do not fit, "
-        f"{counts['illegal']} that cannot run, {counts['not_covered']} not covered"
+        f"{counts.recipes} recipes: {counts.fits} legal and fitting, {counts.borderline} borderline (chance to fit "
+        f"{UNSURE[0]:.0%} to {UNSURE[1]:.0%}), {counts.does_not_fit} that do not fit, "
+        f"{counts.illegal} that cannot run, {counts.not_covered} not covered"
     )
-    if counts["in_families"]:
+    if counts.in_families:
         console.print(
-            f"Text decoders of {', '.join(counts['families'])}: {counts['covered_share']:.1%} of "
-            f"{counts['in_families']} covered"
+            f"Text decoders of {', '.join(counts.families)}: {counts.covered_share:.1%} of {counts.in_families} covered"
         )
     for recipe in audit.in_families():
         if recipe.verdict == NOT_COVERED:

@@ -1,65 +1,111 @@
-"""The answer of `check` on the screen and as JSON. Schema: `autoconfig/schemas/check.schema.json`."""
+"""The answer of `check` on the screen and as JSON."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange
+from autoconfig.megatron.missing_overlap import MissingOverlap
 from autoconfig.render.training import seconds_text, show_question, show_remedies
-from autoconfig.render.training_json import SCHEMA_VERSION, report_json, setting_json
-from autoconfig.specs.plan_names import plan_json
+from autoconfig.render.training_json import AnswerJson, PlanJson, PlanReportJson, QuestionJson, question_json, report_json
+from autoconfig.specs.json_record import Keywords, Natural
+from autoconfig.specs.plan_names import named_plan
 from autoconfig.specs.units import GIB
-from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
+from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, Violation
 from autoconfig.training.reasons import RESOLUTION
 
 STAGES_SHOWN = 16
 
 
-def check_json(answer: CheckAnswer) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class NearestLegalJson(PlanJson):
+    """The legal plan with the fewest changed keys."""
+
+    changes: tuple[FlagChange, ...]
+    """What to change in the arguments, line by line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetterPlanJson(PlanReportJson):
+    """The plan to change to."""
+
+    changes: tuple[FlagChange, ...]
+    """What to change in the arguments, line by line."""
+    speedup: float | None
+    """Step time of the file's plan over this one's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileKindJson(AnswerJson):
+    """What was read."""
+
+    kind: Annotated[str, Keywords(enum=("script", "arguments", "plan"))]
+    """What the file is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckJson(PlanJson, QuestionJson, FileKindJson):
+    """Whether the run of a file is legal, fits, how fast it is, and the better plan. Sizes are GiB, times seconds."""
+
+    layers_per_stage: tuple[Natural, ...] | None
+    """Where the file places the layers itself: decoder layers of each pipeline stage; else null."""
+    unknown_arguments: tuple[str, ...]
+    """Arguments that no Megatron-LM version knows: not taken into account."""
+    ignored_arguments: tuple[str, ...]
+    """Known arguments without effect on the answer: data, paths, logging, ..."""
+    notes: tuple[str, ...]
+    """What the reading of a script left out, with its line."""
+    legal: bool
+    rejected_by: tuple[Violation, ...]
+    nearest_legal: NearestLegalJson | None
+    """Null where the plan is legal or nothing is."""
+    fits: bool | None
+    """Whether every stage fits; null where the plan is not legal."""
+    report: PlanReportJson | None
+    """Everything predicted for the file's plan; null where it is not legal."""
+    better: BetterPlanJson | None
+    """Null where the file's plan is as good as any, or nothing fits."""
+    missing_overlap: tuple[MissingOverlap, ...]
+    """Overlaps that are legal for the file's plan and not given: `--apply-to` writes them."""
+    environment: tuple[str, ...]
+    """Lines of shell that the script needs for the better (else the nearest legal) plan and does not have."""
+    plans_ranked: Natural
+    """Plans that fit and were compared."""
+
+
+def check_json(answer: CheckAnswer) -> CheckJson:
     """The whole answer."""
-    source = answer.source
+    source, report, better, nearest = answer.source, answer.report, answer.better, answer.nearest
     question = source.question
     batch = question.scenario.workload.global_batch_size
-    report, better = answer.report, answer.better
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": source.kind,
-        **setting_json(question),
-        "plan": plan_json(source.plan, batch),
-        "short": str(source.plan),
-        "layers_per_stage": list(source.split.layers) if source.split else None,
-        "unknown_arguments": list(source.unknown),
-        "ignored_arguments": list(source.ignored),
-        "notes": list(source.notes),
-        "legal": not answer.violations,
-        "rejected_by": [{"rule": v.rule, "text": v.text} for v in answer.violations],
-        "nearest_legal": None
-        if answer.nearest is None
-        else {"plan": plan_json(answer.nearest, batch), "short": str(answer.nearest), "changes": _changes(answer.fixes)},
-        "fits": None if report is None else report.fits,
-        "report": None if report is None else report_json(report, question),
-        "better": None
-        if better is None
-        else {**report_json(better, question), "changes": _changes(answer.changes), "speedup": answer.speedup},
-        "missing_overlap": [{"flag": one.flag, "saved_seconds": one.saved_seconds} for one in answer.missing],
-        "environment": list(answer.environment),
-        "plans_ranked": answer.plans_ranked,
-    }
-
-
-def _changes(changes: tuple[FlagChange, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "flag": change.flag,
-            "old": None if change.old is None else list(change.old),
-            "new": None if change.new is None else list(change.new),
-        }
-        for change in changes
-    ]
+    if nearest is not None:
+        legal = NearestLegalJson(plan=named_plan(nearest, batch), short=str(nearest), changes=answer.fixes)
+    if better is not None:
+        found = BetterPlanJson(**vars(report_json(better, question)), changes=answer.changes, speedup=answer.speedup)
+    return CheckJson(
+        kind=source.kind,
+        **vars(question_json(question)),
+        plan=named_plan(source.plan, batch),
+        short=str(source.plan),
+        layers_per_stage=source.split.layers if source.split else None,
+        unknown_arguments=source.unknown,
+        ignored_arguments=source.ignored,
+        notes=source.notes,
+        legal=not answer.violations,
+        rejected_by=answer.violations,
+        nearest_legal=legal if nearest else None,
+        fits=None if report is None else report.fits,
+        report=None if report is None else report_json(report, question),
+        better=found if better else None,
+        missing_overlap=answer.missing,
+        environment=answer.environment,
+        plans_ranked=answer.plans_ranked,
+    )
 
 
 def show_check(console: Console, answer: CheckAnswer) -> None:

@@ -2,46 +2,87 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.core.emulate import PASSES, EmulateAnswer
+from autoconfig.render.trace import Stack
 from autoconfig.render.training import seconds_text
-from autoconfig.render.training_json import SCHEMA_VERSION
-from autoconfig.specs.plan_names import plan_json
+from autoconfig.render.training_json import AnswerJson, in_gib
+from autoconfig.specs.json_record import Natural, NotNegative, Positive
+from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.units import GIB
 
 
-def emulate_json(answer: EmulateAnswer) -> dict[str, Any]:
-    """The answer under the names of `autoconfig/schemas/emulate.schema.json`."""
+@dataclass(frozen=True, kw_only=True)
+class EmulateJson(AnswerJson):
+    """One rank of a plan with real kernels on one device, its peers left out. Sizes are GiB, times seconds."""
+
+    stack: Stack
+    """What ran."""
+    software: str
+    """Software stack (`autoconfig software`) that the formulas used."""
+    device: str
+    """That the rank ran on."""
+    versions: dict[str, str]
+    model: str
+    gpus: Positive
+    """Of the whole job."""
+    plan: NamedPlan
+    short: str
+    """The plan in its short form."""
+    rank: Natural
+    pipeline_stage: Natural
+    peak_gib: NotNegative
+    """Of allocated memory."""
+    reserved_gib: float | None
+    """What torch's CUDA allocator took; null on a CPU."""
+    by_category_gib: dict[str, float]
+    """GiB at the peak by why it is held, where it is counted (CPU)."""
+    formula_gib: NotNegative
+    """What the formula predicts for the stage."""
+    layer_seconds: dict[str, float]
+    """Kind of layer and pass (`dense.forward`) to median seconds of one micro-batch."""
+    optimizer_seconds: NotNegative
+    microbatch_compute_seconds: NotNegative
+    """Measured compute of one micro-batch on the stage: forward, backward, recomputation."""
+    predicted_microbatch_compute_seconds: NotNegative
+    """The same by the time model, for the question's GPU."""
+    step_seconds: float
+    """Predicted step with the compute exchanged for the measured one."""
+    predicted_step_seconds: NotNegative
+    """Step by the time model alone."""
+
+
+def emulate_json(answer: EmulateAnswer) -> EmulateJson:
+    """The whole answer."""
     scenario, figures, measurement = answer.question.scenario, answer.figures, answer.measurement
     reserved = figures.peak_reserved_bytes
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "stack": measurement.software,
-        "software": scenario.software.name,
-        "device": measurement.device,
-        "versions": dict(measurement.versions),
-        "model": scenario.model.name,
-        "gpus": scenario.cluster.num_gpus,
-        "plan": plan_json(answer.plan, scenario.workload.global_batch_size),
-        "short": str(answer.plan),
-        "rank": answer.rank,
-        "pipeline_stage": figures.pipeline_stage,
-        "peak_gib": figures.peak_allocated_bytes / GIB,
-        "reserved_gib": None if reserved is None else reserved / GIB,
-        "by_category_gib": {name: size / GIB for name, size in figures.bytes_by_category.items()},
-        "formula_gib": answer.stage.peak_bytes / GIB,
-        "layer_seconds": dict(figures.layer_seconds),
-        "optimizer_seconds": figures.phase_seconds.get("optimizer", 0.0),
-        "microbatch_compute_seconds": answer.measured_compute_seconds,
-        "predicted_microbatch_compute_seconds": answer.predicted_compute_seconds,
-        "step_seconds": answer.step_seconds,
-        "predicted_step_seconds": answer.report.step_seconds,
-    }
+    return EmulateJson(
+        stack=measurement.software,
+        software=scenario.software.name,
+        device=measurement.device,
+        versions=measurement.versions,
+        model=scenario.model.name,
+        gpus=scenario.cluster.num_gpus,
+        plan=named_plan(answer.plan, scenario.workload.global_batch_size),
+        short=str(answer.plan),
+        rank=answer.rank,
+        pipeline_stage=figures.pipeline_stage,
+        peak_gib=figures.peak_allocated_bytes / GIB,
+        reserved_gib=None if reserved is None else reserved / GIB,
+        by_category_gib=in_gib(figures.bytes_by_category),
+        formula_gib=answer.stage.peak_bytes / GIB,
+        layer_seconds=figures.layer_seconds,
+        optimizer_seconds=figures.phase_seconds.get("optimizer", 0.0),
+        microbatch_compute_seconds=answer.measured_compute_seconds,
+        predicted_microbatch_compute_seconds=answer.predicted_compute_seconds,
+        step_seconds=answer.step_seconds,
+        predicted_step_seconds=answer.report.step_seconds,
+    )
 
 
 def show_emulate(console: Console, answer: EmulateAnswer) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 from autoconfig.megatron.export import export_texts
 from autoconfig.render.page_files import one_file
-from autoconfig.render.scaling import scaling_json
+from autoconfig.render.scaling import ScalingJson, scaling_json
 from autoconfig.render.training_json import explain_json, search_json, timeline_json
 from autoconfig.sizing.sizing import ScalingRequest, scale
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.files import check_output_path, write_atomically
+from autoconfig.specs.json_record import to_json
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.training.answer import SearchAnswer, explain_plan
 
@@ -63,7 +64,7 @@ def _title(answer: SearchAnswer) -> str:
 def _details(answer: SearchAnswer, plan: TrainPlan) -> dict[str, Any]:
     """As the page asks for them of the service: `explain` without its operators, the timeline, the exported files."""
     explanation = explain_plan(answer.question, plan)
-    detail = explain_json(explanation)
+    detail = to_json(explain_json(explanation))
     del detail["operators"]
     found: dict[str, Any] = {"detail": detail, "timeline": timeline_json(explanation)}
     try:
@@ -73,7 +74,7 @@ def _details(answer: SearchAnswer, plan: TrainPlan) -> dict[str, Any]:
     return found
 
 
-def _scaling(answer: SearchAnswer, progress: Progress) -> dict[str, Any] | None:
+def _scaling(answer: SearchAnswer, progress: Progress) -> ScalingJson | None:
     """The same question on fewer and more GPUs; None where it cannot be asked so."""
     scenario = answer.question.scenario
     gpus, node = scenario.cluster.num_gpus, scenario.cluster.gpus_per_node

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from functools import cache
 from html import escape
 from importlib import resources
 from typing import Any
+
+from autoconfig.specs.json_record import json_text
 
 INDEX = "index.html"
 REPORT = "report.html"
@@ -48,7 +49,7 @@ def one_file(title: str, data: dict[str, Any]) -> str:
 
 def in_script(data: dict[str, Any]) -> str:
     """JSON that no text in it can end or open a script with."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return json_text(data, indent=None).replace("<", "\\u003c")
 
 
 @cache

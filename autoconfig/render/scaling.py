@@ -1,8 +1,8 @@
-"""A ScalingAnswer as a table with a plot in the terminal, and as JSON (autoconfig/schemas/scaling.schema.json)."""
+"""A ScalingAnswer as a table with a plot in the terminal, and as JSON."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -10,8 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from autoconfig.render.training_json import SCHEMA_VERSION, report_json, setting_json
+from autoconfig.render.training_json import AnswerJson, PlanReportJson, QuestionJson, question_json, report_json
+from autoconfig.sizing.goodput import Reliability
 from autoconfig.sizing.sizing import ScalingAnswer, ScalingPoint, tokens_per_second
+from autoconfig.specs.json_record import Natural, NotNegative, Positive, record_of
 from autoconfig.specs.units import GIB
 
 PLOT_HEIGHT = 16
@@ -19,42 +21,84 @@ LEAST_POINTS = 2
 NARROW = 120
 
 
-def scaling_json(answer: ScalingAnswer) -> dict[str, Any]:
-    """The whole answer. `num_gpus` and `gpu` of the cluster are those of the first point."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        **setting_json(answer.question),
-        "kept": {gpu: {key: _plain(value) for key, value in kept.items()} for gpu, kept in answer.kept.items()},
-        "reliability": asdict(answer.request.reliability),
-        "points": [_point_json(point) for point in answer.points],
-        "deadline_days": answer.request.days,
-        "fewest": None if answer.fewest is None else _point_json(answer.fewest),
-    }
+@dataclass(frozen=True, kw_only=True)
+class ScalingPointJson:
+    """One GPU type and count; null figures where there is no plan."""
+
+    gpu: str
+    num_gpus: Positive
+    """GPUs paid for, spares included."""
+    training_gpus: Natural
+    """GPUs of the plan: whole nodes of what the spares leave."""
+    why_not: str | None
+    """Where there is no plan: the reason."""
+    best: PlanReportJson | None
+    """The fastest plan that fits."""
+    tokens_per_second: NotNegative | None
+    """Of the whole job, undisturbed."""
+    speedup: NotNegative | None
+    """Tokens per second over those of the type's first point that fits."""
+    efficiency: NotNegative | None
+    """Speedup over the ratio of training GPUs; 1 is perfect scaling."""
+    days: NotNegative | None
+    """Wall time to train `tokens`, failures included."""
+    cost: NotNegative | None
+    """Money for all GPUs over these days."""
+    checkpoint_gib: NotNegative | None
+    """Weights and optimizer state."""
+    checkpoint_seconds: NotNegative | None
+    """Time to write one checkpoint."""
+    checkpoint_interval_seconds: NotNegative | None
+    """Young's interval, sqrt(2 x checkpoint_seconds x job_mtbf_seconds)."""
+    job_mtbf_seconds: NotNegative | None
+    """Mean time between failures of the whole job."""
+    goodput: NotNegative | None
+    """Time that trains over all time, 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingJson(QuestionJson, AnswerJson):
+    """The best plan over GPU counts and types; `cluster` is that of the first point. Sizes are GiB, times seconds."""
+
+    kept: dict[str, dict[str, Any]]
+    """GPU type -> plan keys that were held, with their values."""
+    reliability: Reliability
+    points: tuple[ScalingPointJson, ...]
+    deadline_days: NotNegative | None
+    """The deadline asked for."""
+    fewest: ScalingPointJson | None
+    """The fewest GPUs that meet the deadline."""
+
+
+def scaling_json(answer: ScalingAnswer) -> ScalingJson:
+    """The whole answer."""
+    return ScalingJson(
+        **vars(question_json(answer.question)),
+        kept={gpu: {key: _plain(value) for key, value in kept.items()} for gpu, kept in answer.kept.items()},
+        reliability=answer.request.reliability,
+        points=tuple(_point_json(point) for point in answer.points),
+        deadline_days=answer.request.days,
+        fewest=None if answer.fewest is None else _point_json(answer.fewest),
+    )
 
 
 def _plain(value: object) -> object:
     return value if isinstance(value, bool | int | float) else str(value)
 
 
-def _point_json(point: ScalingPoint) -> dict[str, Any]:
+def _point_json(point: ScalingPoint) -> ScalingPointJson:
     goodput = point.goodput
-    return {
-        "gpu": point.gpu,
-        "num_gpus": point.num_gpus,
-        "training_gpus": point.training_gpus,
-        "why_not": point.why_not,
-        "best": None if point.report is None or point.question is None else report_json(point.report, point.question),
-        "tokens_per_second": tokens_per_second(point),
-        "speedup": point.speedup,
-        "efficiency": point.efficiency,
-        "days": point.days,
-        "cost": point.cost,
-        "checkpoint_gib": None if goodput is None else goodput.checkpoint_bytes / GIB,
-        "checkpoint_seconds": None if goodput is None else goodput.checkpoint_seconds,
-        "checkpoint_interval_seconds": None if goodput is None else goodput.checkpoint_interval_seconds,
-        "job_mtbf_seconds": None if goodput is None else goodput.job_mtbf_seconds,
-        "goodput": None if goodput is None else goodput.share,
-    }
+    return record_of(
+        ScalingPointJson,
+        point,
+        best=None if point.report is None or point.question is None else report_json(point.report, point.question),
+        tokens_per_second=tokens_per_second(point),
+        checkpoint_gib=None if goodput is None else goodput.checkpoint_bytes / GIB,
+        checkpoint_seconds=None if goodput is None else goodput.checkpoint_seconds,
+        checkpoint_interval_seconds=None if goodput is None else goodput.checkpoint_interval_seconds,
+        job_mtbf_seconds=None if goodput is None else goodput.job_mtbf_seconds,
+        goodput=None if goodput is None else goodput.share,
+    )
 
 
 def show_scaling(console: Console, answer: ScalingAnswer) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.core.trace import RankComparison, TraceAnswer
-from autoconfig.render.training_json import SCHEMA_VERSION
-from autoconfig.specs.plan_names import plan_json
+from autoconfig.render.training_json import AnswerJson, in_gib
+from autoconfig.specs.job import SOFTWARE
+from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, record_of
+from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.trace import CATEGORIES
 from autoconfig.specs.units import GIB
 
@@ -22,52 +25,130 @@ STACK_TEXT = {
 }
 
 
-def trace_json(answer: TraceAnswer) -> dict[str, Any]:
-    """The answer under the names of `autoconfig/schemas/trace.schema.json`."""
+Stack = Annotated[str, Keywords(enum=SOFTWARE)]
+_BY_CATEGORY: dict[str, Any] = {"propertyNames": {"enum": CATEGORIES}}
+SomeCategories = Annotated[dict[str, NotNegative], Keywords(**_BY_CATEGORY)]
+"""GiB by why a byte is held (docs/memory_model.md); none where left out."""
+Categories = Annotated[dict[str, NotNegative], Keywords(**_BY_CATEGORY, required=CATEGORIES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedTensorJson:
+    """Storages of one size and origin that one layer keeps."""
+
+    module: str
+    """Inside the layer."""
+    operator: str
+    """That made the tensor."""
+    mib: NotNegative
+    """Of each."""
+    count: Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceJson:
+    """One category."""
+
+    term: Annotated[str, Keywords(enum=CATEGORIES)]
+    traced_gib: float
+    formula_gib: float
+    difference_gib: float
+    """Formula less trace."""
+    formula_parts_gib: dict[str, float]
+    """Parts of the formula (docs/memory_model.md) in this category."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedRankJson:
+    """One traced rank."""
+
+    rank: Natural
+    """Global rank, in Megatron's order tp-cp-ep-dp-pp."""
+    pipeline_stage: Natural
+    seconds: NotNegative
+    """What tracing it took."""
+    num_microbatches: Positive
+    """Micro-batches that the trace ran: enough for the real number in flight."""
+    peak_gib: NotNegative
+    """Most bytes alive at any moment of the step."""
+    peak_phase: Annotated[str, Keywords(enum=("forward", "backward", "between"))]
+    """What ran at that moment; between: sends and receives."""
+    by_category_gib: Categories
+    by_module_gib: dict[str, SomeCategories]
+    """Module (layer numbers left out) to GiB by category at the peak, largest first."""
+    saved_tensors: tuple[SavedTensorJson, ...]
+    """What one layer keeps from forward to backward, per micro-batch."""
+    formula_gib: NotNegative
+    """What the formula predicts for the stage."""
+    formula_moment: str
+    """Moment of the step in which the formula has its peak."""
+    difference: tuple[DifferenceJson, ...]
+    """Formula and trace by category."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceJson(AnswerJson):
+    """Bytes that the real megatron-core code holds on chosen ranks, on tensors without data, beside the formula.
+
+    Sizes are GiB unless the name says MiB, times seconds, names Megatron's.
+    """
+
+    stack: Stack
+    """What ran: megatron-core's local layers, or stand-ins that save what Transformer Engine saves."""
+    software: str
+    """Software stack (`autoconfig software`) whose facts the formula and the stand-ins used."""
+    versions: dict[str, str]
+    """Versions of python, torch and megatron-core that ran."""
+    model: str
+    gpus: Positive
+    """Of the whole job."""
+    plan: NamedPlan
+    short: str
+    """The plan in its short form."""
+    assumed: tuple[str, ...]
+    """Defaults that were taken, each with its option."""
+    ranks: tuple[TracedRankJson, ...]
+    """In the order asked for."""
+
+
+def trace_json(answer: TraceAnswer) -> TraceJson:
+    """The whole answer."""
     scenario = answer.question.scenario
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "stack": answer.stack,
-        "software": scenario.software.name,
-        "versions": answer.versions,
-        "model": scenario.model.name,
-        "gpus": scenario.cluster.num_gpus,
-        "plan": plan_json(answer.plan, scenario.workload.global_batch_size),
-        "short": str(answer.plan),
-        "assumed": list(answer.question.assumed),
-        "ranks": [_rank_json(rank) for rank in answer.ranks],
-    }
+    return TraceJson(
+        stack=answer.stack,
+        software=scenario.software.name,
+        versions=answer.versions,
+        model=scenario.model.name,
+        gpus=scenario.cluster.num_gpus,
+        plan=named_plan(answer.plan, scenario.workload.global_batch_size),
+        short=str(answer.plan),
+        assumed=tuple(answer.question.assumed),
+        ranks=tuple(_rank_json(rank) for rank in answer.ranks),
+    )
 
 
-def _rank_json(rank: RankComparison) -> dict[str, Any]:
+def _rank_json(rank: RankComparison) -> TracedRankJson:
     trace = rank.trace
-    return {
-        "rank": trace.rank,
-        "pipeline_stage": trace.pipeline_stage,
-        "seconds": trace.seconds,
-        "num_microbatches": trace.num_microbatches,
-        "peak_gib": trace.peak_bytes / GIB,
-        "peak_phase": trace.peak_phase,
-        "by_category_gib": {name: size / GIB for name, size in trace.by_category.items()},
-        "by_module_gib": {
-            module: {name: size / GIB for name, size in sizes.items()} for module, sizes in trace.by_module.items()
-        },
-        "saved_tensors": [
-            {"module": s.module, "operator": s.operator, "mib": s.bytes / MIB, "count": s.count} for s in trace.saved_tensors
-        ],
-        "formula_gib": rank.stage.peak_bytes / GIB,
-        "formula_moment": rank.stage.moment,
-        "difference": [
-            {
-                "term": d.term,
-                "traced_gib": d.traced / GIB,
-                "formula_gib": d.formula / GIB,
-                "difference_gib": (d.formula - d.traced) / GIB,
-                "formula_parts_gib": {name: size / GIB for name, size in d.parts.items()},
-            }
+    return record_of(
+        TracedRankJson,
+        trace,
+        peak_gib=trace.peak_bytes / GIB,
+        by_category_gib=in_gib(trace.by_category),
+        by_module_gib={module: in_gib(sizes) for module, sizes in trace.by_module.items()},
+        saved_tensors=tuple(record_of(SavedTensorJson, s, mib=s.bytes / MIB) for s in trace.saved_tensors),
+        formula_gib=rank.stage.peak_bytes / GIB,
+        formula_moment=rank.stage.moment,
+        difference=tuple(
+            DifferenceJson(
+                term=d.term,
+                traced_gib=d.traced / GIB,
+                formula_gib=d.formula / GIB,
+                difference_gib=(d.formula - d.traced) / GIB,
+                formula_parts_gib=in_gib(d.parts),
+            )
             for d in rank.differences
-        ],
-    }
+        ),
+    )
 
 
 def show_trace(console: Console, answer: TraceAnswer) -> None:

@@ -251,8 +251,8 @@ def show_explain(console: Console, explanation: Explanation) -> None:
         console.print(explanation.gains_note, markup=False, soft_wrap=True)
     for gain in explanation.gains:
         console.print(
-            f"  {gain.change:24}  this plan {_gain(gain.same_plan)}, the best plan {_gain(gain.best_plan)} tokens/s"
-            f"{'' if gain.best is None else f' ({gain.best})'}",
+            f"  {gain.change:24}  this plan {_gain(gain.same_plan_ratio)}, the best plan {_gain(gain.best_plan_ratio)} tokens/s"
+            f"{'' if gain.best_plan is None else f' ({gain.best_plan})'}",
             markup=False,
             soft_wrap=True,
         )

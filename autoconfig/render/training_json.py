@@ -1,198 +1,407 @@
-"""Answers as JSON. Names are Megatron's long ones; sizes GiB, times seconds. Schemas: `autoconfig/schemas/`."""
+"""Answers about training as JSON records. Sizes are GiB, times seconds, names Megatron's."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from autoconfig.core.timeline import timeline
-from autoconfig.memory_model.predict import allocator_bytes, cuda_context_bytes
+from autoconfig.core.timeline import Timeline, timeline
+from autoconfig.memory_model.predict import MOMENTS, allocator_bytes, cuda_context_bytes
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import (
+    AboveZero,
+    Keywords,
+    Natural,
+    NotNegative,
+    Parts,
+    Positive,
+    record_of,
+)  # fmt: skip
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.plan_names import plan_json
+from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.units import GIB
+from autoconfig.time_model.explain import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
-from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
+from autoconfig.training.binding import Gain
+from autoconfig.training.confidence import Confidence
+from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, StageMemory, Violation
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
 
-SCHEMA_VERSION = 1
+Moment = Annotated[str, Keywords(enum=MOMENTS)]
 
 
-def report_json(report: PlanReport, question: Question) -> dict[str, Any]:
-    """Everything predicted for a plan."""
-    worst = report.worst_stage
-    device = question.scenario.cluster.memory_bytes
-    return {
-        "plan": plan_json(report.plan, question.scenario.workload.global_batch_size),
-        "short": str(report.plan),
-        "step_seconds": report.step_seconds,
-        "tokens_per_second_per_gpu": report.tokens_per_second_per_gpu,
-        "model_tflops_per_gpu": report.model_flops_per_second_per_gpu / 1e12,
-        "mfu": report.mfu,
-        "flops_convention": FLOPS_CONVENTION,
-        "memory": {
-            "peak_gib": report.peak_bytes / GIB,
-            "limit_gib": report.limit_bytes / GIB,
-            "worst_stage": worst.stage,
-            "moment": worst.moment,
-            "per_stage_gib": [stage.peak_bytes / GIB for stage in report.stages],
-            "breakdown_gib": {name: value / GIB for name, value in worst.parts.items()},
-            "outside_tensors_gib": {
-                "cuda_context_bytes": cuda_context_bytes() / GIB,
-                "nccl_bytes": report.nccl_bytes / GIB,
-                "allocator_bytes": allocator_bytes(report.peak_bytes) / GIB,
-            },
-            "device_gib": device / GIB,
-        },
-        "time": {"breakdown_seconds": report.time_parts},
-        "days_to_train": report.days_to_train,
-        "cost": report.cost,
-        "origin": report.origin,
-        "confidence": asdict(report.confidence),
-    }
+@dataclass(frozen=True, kw_only=True)
+class AnswerJson:
+    """An answer."""
+
+    schema_version: Literal[1] = 1
+    """Raised when a name or meaning changes."""
 
 
-def included_json(included: IncludedPlan, question: Question) -> dict[str, Any]:
-    """A plan that the caller named: as a ranked plan, plus what became of it."""
-    base = (
-        report_json(included.report, question)
-        if included.report
-        else {"plan": plan_json(included.plan, question.scenario.workload.global_batch_size), "short": str(included.plan)}
-    )
-    return {
-        **base,
-        "legal": included.legal,
-        "fits": bool(included.report and included.report.fits),
-        "rejected_by": [{"rule": v.rule, "text": v.text} for v in included.violations],
-        "shortfall_gib": included.shortfall_gib,
-        "layout_rank": included.layout_rank,
-        "layout_percentile": included.layout_percentile,
-        "step_ratio_to_first": included.step_ratio_to_first,
-    }
+@dataclass(frozen=True, kw_only=True)
+class ModelJson:
+    """The model as understood, after every override."""
+
+    name: str
+    """Catalogue name, file stem or size; ends in * where numbers were changed."""
+    num_layers: Positive
+    hidden_size: Positive
+    ffn_hidden_size: Positive
+    """Width of the dense MLP, channels."""
+    num_attention_heads: Positive
+    num_query_groups: Positive
+    """Key/value heads."""
+    vocab_size: Positive
+    """Vocabulary before padding, tokens."""
+    num_moe_experts: Positive | None
+    """Routed experts of a mixture-of-experts layer; null for dense models."""
+    parameters: Positive
 
 
-def setting_json(question: Question) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ClusterJson:
+    """The hardware of the answer; link and network are of one GPU, one direction."""
+
+    gpu: str
+    """GPU id of `autoconfig gpus`, or of the cluster file."""
+    num_gpus: Positive
+    gpus_per_node: Positive
+    link_domain_size: Positive
+    """GPUs that reach each other at link_bytes_per_s."""
+    link_bytes_per_s: AboveZero
+    nic_bytes_per_s: AboveZero
+    memory_gib: AboveZero
+    """Memory of one GPU as the driver reports it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionJson:
+    """The question as understood."""
+
+    model: ModelJson
+    cluster: ClusterJson
+    workload: Workload
+    numerics: Numerics
+    software: str
+    """Software stack (`autoconfig software`)."""
+    calibration: str
+    """Version of the calibration that scales the step times (`--calibration`)."""
+    assumed: tuple[str, ...]
+    """Sentences: everything that was assumed because it was not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutsideTensorsJson:
+    """Device memory that tensors do not get, GiB."""
+
+    cuda_context_bytes: NotNegative
+    """Driver context and libraries, GiB."""
+    nccl_bytes: NotNegative
+    """Buffers of the communicators, GiB."""
+    allocator_bytes: NotNegative
+    """Reserved by the allocator, not in use, GiB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanMemoryJson:
+    """Memory of one GPU at the plan's worst moment."""
+
+    peak_gib: NotNegative
+    """Peak that torch allocates on the worst stage."""
+    limit_gib: float
+    """The most that torch may allocate; below 0 where the margin leaves nothing."""
+    worst_stage: Natural
+    """Pipeline stage with the largest peak, from 0."""
+    moment: Moment
+    """Moment of a step at which the worst stage peaks."""
+    per_stage_gib: Annotated[tuple[NotNegative, ...], Keywords(minItems=1)]
+    breakdown_gib: Parts
+    """Part of the worst stage's peak -> GiB; they sum to peak_gib."""
+    outside_tensors_gib: OutsideTensorsJson
+    device_gib: AboveZero
+    """Memory of the GPU as the driver reports it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimeJson:
+    """Time of one optimizer step."""
+
+    breakdown_seconds: Parts
+    """Part of the step -> seconds; they sum to step_seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanJson:
+    """A plan."""
+
+    plan: NamedPlan
+    short: str
+    """The plan in its short form; every command reads it back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReportJson(PlanJson):
+    """Everything predicted for one plan."""
+
+    step_seconds: AboveZero
+    tokens_per_second_per_gpu: AboveZero
+    model_tflops_per_gpu: AboveZero
+    """Model FLOPs (convention: flops_convention), 10^12 per second and GPU."""
+    mfu: AboveZero
+    """model_tflops_per_gpu over the GPU's dense peak at this precision, a share."""
+    flops_convention: Annotated[str, Keywords(enum=(FLOPS_CONVENTION,))]
+    """What model FLOPs count: causal attention, no recomputation."""
+    memory: PlanMemoryJson
+    time: StepTimeJson
+    days_to_train: NotNegative | None
+    """Days for --tokens; null without."""
+    cost: NotNegative | None
+    """Money for --tokens at --price; null without."""
+    origin: Annotated[str, Keywords(enum=("formula", "traced", "emulated", "measured"))]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceJson:
+    """A place in the ranking."""
+
+    rank: Positive
+    """Rank of the layout by step time, from 1."""
+    tie_group: Positive
+    """Plans of one group are within the model's resolution of each other; from 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedPlanJson(PlanReportJson, PlaceJson):
+    """The best plan of one layout."""
+
+    why: str
+    """Why the plan is at this place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LegalPlanJson(PlanReportJson):
+    """A legal plan that the caller named: as a ranked plan, and what became of it."""
+
+    legal: Literal[True] = True
+    fits: bool
+    """Its peak is within the limit."""
+    rejected_by: Annotated[tuple[Violation, ...], Keywords(maxItems=0)] = ()
+    shortfall_gib: NotNegative
+    """Memory that the worst stage lacks; 0 when it fits."""
+    layout_rank: Positive | None
+    """Rank of the plan's layout among the layouts that fit, from 1; null when it does not fit or nothing was searched."""
+    layout_percentile: Annotated[float, Keywords(exclusiveMinimum=0, maximum=100)] | None
+    """100 x layout_rank over the layouts that fit."""
+    step_ratio_to_first: AboveZero | None
+    """Step time over that of the first plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IllegalPlanJson(PlanJson):
+    """A plan that the caller named and that Megatron does not run on this cluster with this batch: no numbers."""
+
+    legal: Literal[False] = False
+    fits: Literal[False] = False
+    rejected_by: Annotated[tuple[Violation, ...], Keywords(minItems=1)]
+    """Every rule that the plan breaks."""
+    shortfall_gib: Annotated[float, Keywords(const=0)] = 0.0
+    layout_rank: None = None
+    layout_percentile: None = None
+    step_ratio_to_first: None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestMissJson(PlanReportJson):
+    """The plan that comes closest to fitting when nothing fits."""
+
+    shortfall_gib: AboveZero
+    """Memory that its worst stage lacks."""
+    try_: Annotated[tuple[str, ...], Keywords(minItems=1)]
+    """What would make it fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuCountJson:
+    """One GPU count of --gpus-at-most."""
+
+    num_gpus: Positive
+    step_seconds: AboveZero | None
+    """Best step time; null when nothing fits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchJson(QuestionJson, AnswerJson):
+    """The ranked plans for a model on a cluster. Sizes are GiB, times seconds, names Megatron's."""
+
+    funnel: Funnel
+    plans: tuple[RankedPlanJson, ...]
+    """The top plans, one per layout, in the order asked for."""
+    pareto: tuple[PlanReportJson, ...]
+    """Plans that no other beats in both step time and peak memory, fastest first."""
+    included: tuple[LegalPlanJson | IllegalPlanJson, ...]
+    """The plans of --include, in their order."""
+    nearest_miss: NearestMissJson | None
+    """Null when something fits."""
+    gpus_tried: tuple[GpuCountJson, ...]
+    """With --gpus-at-most: the GPU counts tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageJson:
+    """Memory of one pipeline stage."""
+
+    stage: Natural
+    """From 0."""
+    peak_gib: NotNegative
+    """Peak that torch allocates."""
+    moment: Moment
+    """Moment of a step at which the stage peaks."""
+    breakdown_gib: Parts
+    """Part -> GiB; they sum to peak_gib."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetailsJson:
+    """What `explain` says beyond a search; lists are empty where the plan is not legal."""
+
+    stages: tuple[StageJson, ...]
+    nearest_legal: str | None
+    """Where the plan is not legal: the legal plan with the fewest changes, in its short form; else null."""
+    operators: tuple[OperatorRow, ...]
+    """Every operator of a layer, the head and the embedding."""
+    what_binds_note: str
+    """Where the plan does not fit: what it lacks, and what the gains mean then; else empty."""
+    what_binds: tuple[Gain, ...]
+    """What a little more of everything would buy; empty with --no-binds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LegalExplanationJson(DetailsJson, LegalPlanJson, QuestionJson, AnswerJson):
+    """Everything predicted for one plan, stage by stage. Sizes are GiB, times seconds, names Megatron's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IllegalExplanationJson(DetailsJson, IllegalPlanJson, QuestionJson, AnswerJson):
+    """Why a plan is not legal."""
+
+
+ExplanationJson = LegalExplanationJson | IllegalExplanationJson
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineJson(Timeline, AnswerJson):
+    """When every stage of a plan works on which micro-batch. Times are seconds."""
+
+
+def question_json(question: Question) -> QuestionJson:
     """The question as understood."""
     scenario = question.scenario
     model, cluster = scenario.model, scenario.cluster
-    return {
-        "model": {
-            "name": model.name,
-            "num_layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-            "ffn_hidden_size": model.ffn_hidden_size,
-            "num_attention_heads": model.num_attention_heads,
-            "num_query_groups": model.num_query_groups,
-            "vocab_size": model.vocab_size,
-            "num_moe_experts": model.num_moe_experts,
-            "parameters": total_parameters(model),
-        },
-        "cluster": {
-            "gpu": cluster.gpu.id,
-            "num_gpus": cluster.num_gpus,
-            "gpus_per_node": cluster.gpus_per_node,
-            "link_domain_size": cluster.link_domain_size,
-            "link_bytes_per_s": cluster.link_bytes_per_s,
-            "nic_bytes_per_s": cluster.nic_bytes_per_s,
-            "memory_gib": cluster.memory_bytes / GIB,
-        },
-        "workload": asdict(scenario.workload),
-        "numerics": {**asdict(scenario.numerics), "lora_target_modules": list(scenario.numerics.lora_target_modules)},
-        "software": scenario.software.name,
-        "calibration": question.scenario.calibration.version,
-        "assumed": list(question.assumed),
-    }
-
-
-def funnel_json(funnel: Funnel) -> dict[str, Any]:
-    """The funnel; `seconds` is wall time, the phases are added up over threads."""
-    return asdict(funnel)
-
-
-def search_json(answer: SearchAnswer) -> dict[str, Any]:
-    """The whole answer of `search`."""
-    question = answer.question
-    body: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        **setting_json(question),
-        "funnel": funnel_json(answer.ranking.funnel),
-    }
-    body["plans"] = [
-        {"rank": p.rank, "tie_group": p.tie_group, **report_json(p.report, question), "why": p.why} for p in answer.plans
-    ]
-    body["pareto"] = [report_json(report, question) for report in answer.pareto]
-    body["included"] = [included_json(included, question) for included in answer.included]
-    miss = answer.nearest_miss
-    body["nearest_miss"] = (
-        None
-        if miss is None
-        else {
-            **report_json(miss, question),
-            "shortfall_gib": (miss.peak_bytes - miss.limit_bytes) / GIB,
-            "try": [str(remedy) for remedy in answer.remedies],
-        }
+    return QuestionJson(
+        model=record_of(ModelJson, model, parameters=total_parameters(model)),
+        cluster=record_of(ClusterJson, cluster, gpu=cluster.gpu.id, memory_gib=cluster.memory_bytes / GIB),
+        workload=scenario.workload,
+        numerics=scenario.numerics,
+        software=scenario.software.name,
+        calibration=question.scenario.calibration.version,
+        assumed=tuple(question.assumed),
     )
-    body["gpus_tried"] = [{"num_gpus": gpus, "step_seconds": step} for gpus, step in answer.gpus_tried]
-    return body
 
 
-def explain_json(explanation: Explanation) -> dict[str, Any]:
+def report_json(report: PlanReport, question: Question) -> PlanReportJson:
+    """Everything predicted for a plan."""
+    worst = report.worst_stage
+    return record_of(
+        PlanReportJson,
+        report,
+        plan=named_plan(report.plan, question.scenario.workload.global_batch_size),
+        short=str(report.plan),
+        model_tflops_per_gpu=report.model_flops_per_second_per_gpu / 1e12,
+        flops_convention=FLOPS_CONVENTION,
+        memory=PlanMemoryJson(
+            peak_gib=report.peak_bytes / GIB,
+            limit_gib=report.limit_bytes / GIB,
+            worst_stage=worst.stage,
+            moment=worst.moment,
+            per_stage_gib=tuple(stage.peak_bytes / GIB for stage in report.stages),
+            breakdown_gib=in_gib(worst.parts),
+            outside_tensors_gib=OutsideTensorsJson(
+                cuda_context_bytes=cuda_context_bytes() / GIB,
+                nccl_bytes=report.nccl_bytes / GIB,
+                allocator_bytes=allocator_bytes(report.peak_bytes) / GIB,
+            ),
+            device_gib=question.scenario.cluster.memory_bytes / GIB,
+        ),
+        time=StepTimeJson(breakdown_seconds=report.time_parts),
+    )
+
+
+def in_gib(parts: dict[str, Any]) -> dict[str, float]:
+    """Amounts in bytes as GiB."""
+    return {name: size / GIB for name, size in parts.items()}
+
+
+def included_json(included: IncludedPlan, question: Question) -> LegalPlanJson | IllegalPlanJson:
+    """A plan that the caller named: as a ranked plan, plus what became of it."""
+    report = included.report
+    if report is None:
+        plan = named_plan(included.plan, question.scenario.workload.global_batch_size)
+        return IllegalPlanJson(plan=plan, short=str(included.plan), rejected_by=included.violations)
+    return record_of(LegalPlanJson, included, **vars(report_json(report, question)), fits=report.fits, rejected_by=())
+
+
+def search_json(answer: SearchAnswer) -> SearchJson:
+    """The whole answer of `search`."""
+    question, miss = answer.question, answer.nearest_miss
+    return SearchJson(
+        **vars(question_json(question)),
+        funnel=answer.ranking.funnel,
+        plans=tuple(
+            RankedPlanJson(rank=p.rank, tie_group=p.tie_group, **vars(report_json(p.report, question)), why=p.why)
+            for p in answer.plans
+        ),
+        pareto=tuple(report_json(report, question) for report in answer.pareto),
+        included=tuple(included_json(included, question) for included in answer.included),
+        nearest_miss=None
+        if miss is None
+        else NearestMissJson(
+            **vars(report_json(miss, question)),
+            shortfall_gib=(miss.peak_bytes - miss.limit_bytes) / GIB,
+            try_=tuple(str(remedy) for remedy in answer.remedies),
+        ),
+        gpus_tried=tuple(GpuCountJson(num_gpus=gpus, step_seconds=step) for gpus, step in answer.gpus_tried),
+    )
+
+
+def explain_json(explanation: Explanation) -> ExplanationJson:
     """The whole answer of `explain`: every stage with its parts, every operator, what binds."""
     question, included = explanation.question, explanation.included
-    body = {"schema_version": SCHEMA_VERSION, **setting_json(question), **included_json(included, question)}
-    body["stages"] = [
-        {
-            "stage": s.stage,
-            "peak_gib": s.peak_bytes / GIB,
-            "moment": s.moment,
-            "breakdown_gib": {name: value / GIB for name, value in s.parts.items()},
-        }
-        for s in (included.report.stages if included.report else ())
-    ]
-    body["nearest_legal"] = None if explanation.nearest_legal is None else str(explanation.nearest_legal)
-    body["operators"] = [asdict(row) for row in explanation.operators]
-    body["what_binds_note"] = explanation.gains_note
-    body["what_binds"] = [
-        {
-            "change": gain.change,
-            "same_plan_ratio": gain.same_plan,
-            "best_plan_ratio": gain.best_plan,
-            "best_plan": None if gain.best is None else str(gain.best),
-        }
-        for gain in explanation.gains
-    ]
-    return body
+    kind = LegalExplanationJson if included.report else IllegalExplanationJson
+    return kind(
+        **vars(question_json(question)),
+        **vars(included_json(included, question)),
+        stages=tuple(_stage_json(stage) for stage in (included.report.stages if included.report else ())),
+        nearest_legal=None if explanation.nearest_legal is None else str(explanation.nearest_legal),
+        operators=explanation.operators,
+        what_binds_note=explanation.gains_note,
+        what_binds=explanation.gains,
+    )
 
 
-def timeline_json(explanation: Explanation) -> dict[str, Any]:
+def _stage_json(stage: StageMemory) -> StageJson:
+    return record_of(StageJson, stage, peak_gib=stage.peak_bytes / GIB, breakdown_gib=in_gib(stage.parts))
+
+
+def timeline_json(explanation: Explanation) -> TimelineJson:
     """The pipeline timeline of an explained plan. Raises InputError where the plan is not legal."""
-    included, scenario = explanation.included, explanation.question.scenario
+    included, question = explanation.included, explanation.question
     if included.report is None:
         raise not_legal(explanation)
-    drawn = timeline(scenario, included.plan, explanation.operators)
-    stages = []
-    for stage, (seconds, waiting) in enumerate(zip(drawn.seconds, drawn.communication, strict=True)):
-        chunks = [
-            {
-                "forward_seconds": forward,
-                "backward_seconds": backward,
-                "forward_communication_seconds": forward_waiting,
-                "backward_communication_seconds": backward_waiting,
-            }
-            for (forward, backward), (forward_waiting, backward_waiting) in zip(seconds, waiting, strict=True)
-        ]
-        work = [[int(w.forward), w.chunk, w.microbatch, round(w.start, 7)] for w in drawn.work if w.stage == stage]
-        stages.append({"stage": stage, "chunks": chunks, "work": work})
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "calibration": explanation.question.scenario.calibration.version,
-        "short": str(included.plan),
-        "num_microbatches": drawn.num_microbatches,
-        "shown_microbatches": drawn.shown_microbatches,
-        "bubble_share": drawn.bubble_share,
-        "stages": stages,
-    }
+    drawn = timeline(question.scenario, included.plan, explanation.operators, question.scenario.calibration.version)
+    return TimelineJson(**vars(drawn))
 
 
 def not_legal(explanation: Explanation) -> InputError:

@@ -1,133 +1,324 @@
-"""Serving answers as JSON. Sizes are GiB, times seconds; the schema is autoconfig/schemas/serve.schema.json."""
+"""Serving answers as JSON records. Sizes are GiB, times seconds."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport, Latency
+from autoconfig.serving.request import GOALS
 from autoconfig.serving.simulate import summary
-from autoconfig.specs.serve_plan import EnginePlan, ServePlan
+from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, Share, record_of
+from autoconfig.specs.serve_plan import SHORT_TO_LONG, EnginePlan
 from autoconfig.specs.units import GIB
 from autoconfig.time_model.serving.workload import Trace
 
 
-def serve_json(answer: ServeAnswer) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class SummaryJson:
+    """Mean and percentiles: seconds, or tokens of a trace's requests."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceSummaryJson:
+    """Recorded requests."""
+
+    requests: Annotated[int, Keywords(minimum=2)]
+    seconds: float
+    """From the first arrival to the last; --rate stretches it."""
+    input_tokens: SummaryJson
+    output_tokens: SummaryJson
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeQuestionJson:
+    """What was asked, with every default."""
+
+    model: str
+    gpu: str
+    num_gpus: Positive
+    gpus_per_node: Positive
+    """GPUs that reach each other over the link."""
+    engine: str
+    """Engine generation (`autoconfig engines`)."""
+    isl: float
+    """Input tokens of a request, mean."""
+    osl: float
+    """Output tokens of a request, mean."""
+    isl_stddev: NotNegative
+    """Standard deviation of the input tokens; 0: all alike."""
+    osl_stddev: NotNegative
+    longest_tokens: float
+    """Input and output tokens of the longest request, which memory must hold."""
+    trace: TraceSummaryJson | None
+    """The trace that was asked about; null: lengths are drawn."""
+    ttft_limit_seconds: float | None
+    """Limit of the mean time to first token."""
+    tpot_limit_seconds: float | None
+    """Limit of the mean time per output token."""
+    requests_per_second: float | None
+    """Load of the whole deployment (of a trace, its mean); null: a queue that is never empty."""
+    goal: Annotated[str, Keywords(enum=GOALS)]
+    chunked_prefill: bool
+    """Prompts are split over iterations."""
+    assumed: tuple[str, ...]
+    """Defaults that entered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeFunnelJson:
+    """How many deployments were looked at."""
+
+    layouts: int
+    """Legal engine layouts."""
+    enumerated: int
+    """Layouts times batch sizes times token budgets."""
+    fit: int
+    """Deployments that memory holds and, with a rate, that carry it; disaggregated ones included."""
+    meet_limits: int
+    """Of those, within the limits."""
+    seconds: float
+    """Time of the search."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineJson:
+    """One kind of engine instance."""
+
+    tensor_parallel_size: Positive
+    pipeline_parallel_size: Positive
+    expert_parallel_size: Positive
+    attention_data_parallel_size: Positive
+    weight_format: str
+    kv_cache_format: str
+    max_batch_size: Positive
+    """Sequences of an instance."""
+    max_num_tokens: Positive
+    """Of one iteration of an attention rank."""
+    num_replicas: Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillMemoryJson:
+    """A prompt on every rank and stage; device is the sum of weights, activations, runtime, kv_pool and kept_free."""
+
+    device: float
+    """What the driver reports."""
+    weights: float
+    """With scales."""
+    activations: float
+    """Of one iteration; of a prefill instance, of the longest prompt."""
+    runtime: float
+    """Context, libraries, workspaces."""
+    kv_pool: float
+    kept_free: float
+    """What the engine leaves free."""
+    kv_per_sequence: float
+    """Of one whole sequence (where lengths differ, of what a running one holds on average); of a prefill instance, of one mean
+    prompt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeMemoryJson(PrefillMemoryJson):
+    """Of one GPU of a decode instance."""
+
+    kv_longest_sequence: float
+    """Of the longest request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedJson:
+    """Event-level simulation."""
+
+    requests: Positive
+    """Whose latency was counted."""
+    ttft_seconds: SummaryJson
+    tpot_seconds: SummaryJson
+    itl_seconds: SummaryJson
+    e2e_seconds: SummaryJson
+    tokens_per_second_per_gpu: float
+    """Output tokens."""
+    goodput_ratio: Share
+    """Share of requests within both limits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentJson:
+    """One deployment."""
+
+    plan: str
+    """Short form."""
+    decode: EngineJson
+    prefill: EngineJson | None
+    """Separate prefill instances; null where decode instances do both."""
+    gpus: Positive
+    """In use."""
+    users: Positive
+    """Sequences that run at once; under a load max_batch_size leaves room for more."""
+    requests_per_second: float
+    tokens_per_second_per_gpu: float
+    """Output tokens."""
+    tokens_per_second_per_user: float | None
+    """1 / TPOT; null where answers are one token."""
+    ttft_seconds: float
+    """Mean, closed form."""
+    tpot_seconds: float | None
+    """Mean, closed form; null where answers are one token."""
+    max_concurrency: Natural
+    """Sequences of average length that memory holds."""
+    max_concurrency_longest: Natural
+    """Sequences as long as the longest that memory holds."""
+    cost_per_million_tokens: float | None
+    """With --price."""
+    memory_gib: DecodeMemoryJson
+    prefill_memory_gib: PrefillMemoryJson | None
+    """Of one GPU of a separate prefill instance; null where decode instances do both."""
+    weights_gib: dict[str, float]
+    """Weights by part."""
+    decode_step_seconds: dict[str, NotNegative]
+    """By part."""
+    prompt_step_seconds: dict[str, NotNegative]
+    """An iteration with as many prompts as it takes, by part; of a prefill instance, one prompt."""
+    simulated: SimulatedJson | None
+    """Finalists only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncludedDeploymentJson:
+    """A plan of --include."""
+
+    plan: str
+    """As asked."""
+    deployment: DeploymentJson | None
+    """Null where it cannot run."""
+    why_not: str
+    """Why it cannot run; empty where it can."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeJson:
+    """The ranked deployments of a model that is served. Sizes are GiB, times seconds; definitions in docs/inference.md."""
+
+    schema_version: Literal[1] = 1
+    """Raised when a name or meaning changes."""
+    question: ServeQuestionJson
+    funnel: ServeFunnelJson
+    deployments: tuple[DeploymentJson, ...]
+    """Best of each layout, best first."""
+    pareto: tuple[DeploymentJson, ...]
+    """Frontier of speed per user against throughput per GPU."""
+    included: tuple[IncludedDeploymentJson, ...]
+    """Plans of --include."""
+    why: tuple[str, ...]
+    """Why the first deployment is recommended; empty where there is none."""
+    sensitivity: tuple[str, ...]
+    """What limits a quarter wider change of the figure that the goal counts."""
+    nearest: DeploymentJson | None
+    """Where nothing meets the limits: what misses by least."""
+    miss: str
+    """By how much, or what does not fit; empty where deployments were found."""
+
+
+def serve_json(answer: ServeAnswer) -> ServeJson:
     """The whole answer."""
     q, d = answer.question, answer.deployments
-    return {
-        "schema_version": 1,
-        "question": {
-            "model": q.model.name,
-            "gpu": q.gpu.id,
-            "num_gpus": q.num_gpus,
-            "gpus_per_node": q.gpus_per_node,
-            "engine": q.engine.name,
-            "isl": q.lengths.isl,
-            "osl": q.lengths.osl,
-            "isl_stddev": q.workload.isl_stddev,
-            "osl_stddev": q.workload.osl_stddev,
-            "longest_tokens": q.workload.longest_tokens,
-            "trace": _trace(q.workload) if isinstance(q.workload, Trace) else None,
-            "ttft_limit_seconds": q.ttft_s,
-            "tpot_limit_seconds": q.tpot_s,
-            "requests_per_second": q.rate or None,
-            "goal": q.goal,
-            "chunked_prefill": q.chunked,
-            "assumed": list(q.assumed),
-        },
-        "funnel": {
-            "layouts": len(d.layouts),
-            "enumerated": d.enumerated,
-            "fit": d.fit,
-            "meet_limits": len(d.order),
-            "seconds": round(d.seconds, 4),
-        },
-        "deployments": [deployment_json(one) for one in answer.reports],
-        "pareto": [deployment_json(one) for one in answer.pareto],
-        "included": [
-            {"plan": text, "deployment": deployment_json(one) if one else None, "why_not": why}
+    return ServeJson(
+        question=ServeQuestionJson(
+            model=q.model.name,
+            gpu=q.gpu.id,
+            num_gpus=q.num_gpus,
+            gpus_per_node=q.gpus_per_node,
+            engine=q.engine.name,
+            isl=q.lengths.isl,
+            osl=q.lengths.osl,
+            isl_stddev=q.workload.isl_stddev,
+            osl_stddev=q.workload.osl_stddev,
+            longest_tokens=q.workload.longest_tokens,
+            trace=_trace(q.workload) if isinstance(q.workload, Trace) else None,
+            ttft_limit_seconds=q.ttft_s,
+            tpot_limit_seconds=q.tpot_s,
+            requests_per_second=q.rate or None,
+            goal=q.goal,
+            chunked_prefill=q.chunked,
+            assumed=tuple(q.assumed),
+        ),
+        funnel=record_of(ServeFunnelJson, d, layouts=len(d.layouts), meet_limits=len(d.order), seconds=round(d.seconds, 4)),
+        deployments=tuple(deployment_json(one) for one in answer.reports),
+        pareto=tuple(deployment_json(one) for one in answer.pareto),
+        included=tuple(
+            IncludedDeploymentJson(plan=text, deployment=deployment_json(one) if one else None, why_not=why)
             for text, one, why in answer.included
-        ],
-        "why": list(answer.why),
-        "sensitivity": list(answer.sensitivity),
-        "nearest": deployment_json(answer.nearest) if answer.nearest else None,
-        "miss": answer.infeasible,
-    }
+        ),
+        why=answer.why,
+        sensitivity=answer.sensitivity,
+        nearest=deployment_json(answer.nearest) if answer.nearest else None,
+        miss=answer.infeasible,
+    )
 
 
-def _trace(trace: Trace) -> dict[str, Any]:
-    return {
-        "requests": len(trace.arrival_s),
-        "seconds": float(trace.arrival_s[-1]),
-        "input_tokens": summary(trace.input_tokens),
-        "output_tokens": summary(trace.output_tokens),
-    }
+def _trace(trace: Trace) -> TraceSummaryJson:
+    return TraceSummaryJson(
+        requests=len(trace.arrival_s),
+        seconds=float(trace.arrival_s[-1]),
+        input_tokens=SummaryJson(**summary(trace.input_tokens)),
+        output_tokens=SummaryJson(**summary(trace.output_tokens)),
+    )
 
 
-def deployment_json(one: DeploymentReport) -> dict[str, Any]:
+def deployment_json(one: DeploymentReport) -> DeploymentJson:
     """One deployment."""
-    m = one.memory
-    return {
-        "plan": str(one.plan),
-        **_plan(one.plan),
-        "gpus": one.gpus,
-        "users": one.concurrency,
-        "requests_per_second": one.requests_per_s,
-        "tokens_per_second_per_gpu": one.tokens_per_s_per_gpu,
-        "tokens_per_second_per_user": one.tokens_per_s_per_user or None,
-        "ttft_seconds": one.ttft_s,
-        "tpot_seconds": one.tpot_s or None,
-        "max_concurrency": one.max_concurrency,
-        "max_concurrency_longest": one.max_concurrency_longest,
-        "cost_per_million_tokens": one.cost_per_million_tokens,
-        "memory_gib": {**_memory(m), "kv_longest_sequence": one.longest_bytes / GIB},
-        "prefill_memory_gib": _memory(one.prefill_memory) if one.prefill_memory else None,
-        "weights_gib": {name: size / GIB for name, size in one.weight_parts.items()},
-        "decode_step_seconds": one.step_parts,
-        "prompt_step_seconds": one.mixed_parts,
-        "simulated": _latency(one.latency) if one.latency else None,
-    }
+    return record_of(
+        DeploymentJson,
+        one,
+        plan=str(one.plan),
+        decode=_engine(one.plan.decode),
+        prefill=_engine(one.plan.prefill) if one.plan.prefill else None,
+        users=one.concurrency,
+        requests_per_second=one.requests_per_s,
+        tokens_per_second_per_gpu=one.tokens_per_s_per_gpu,
+        tokens_per_second_per_user=one.tokens_per_s_per_user or None,
+        ttft_seconds=one.ttft_s,
+        tpot_seconds=one.tpot_s or None,
+        memory_gib=DecodeMemoryJson(**_memory(one.memory), kv_longest_sequence=one.longest_bytes / GIB),
+        prefill_memory_gib=PrefillMemoryJson(**_memory(one.prefill_memory)) if one.prefill_memory else None,
+        weights_gib={name: size / GIB for name, size in one.weight_parts.items()},
+        decode_step_seconds=one.step_parts,
+        prompt_step_seconds=one.mixed_parts,
+        simulated=_latency(one.latency) if one.latency else None,
+    )
 
 
 def _memory(m: ServingMemory) -> dict[str, float]:
-    return {
-        "device": float(m.device_bytes) / GIB,
-        "weights": float(m.weights_bytes) / GIB,
-        "activations": float(m.activation_bytes) / GIB,
-        "runtime": float(m.runtime_bytes) / GIB,
-        "kv_pool": float(m.kv_pool_bytes) / GIB,
-        "kept_free": float(m.kept_free_bytes) / GIB,
-        "kv_per_sequence": float(m.kv_bytes_per_sequence) / GIB,
+    sizes = {
+        "device": m.device_bytes,
+        "weights": m.weights_bytes,
+        "activations": m.activation_bytes,
+        "runtime": m.runtime_bytes,
+        "kv_pool": m.kv_pool_bytes,
+        "kept_free": m.kept_free_bytes,
+        "kv_per_sequence": m.kv_bytes_per_sequence,
     }
+    return {name: float(size) / GIB for name, size in sizes.items()}
 
 
-def _plan(plan: ServePlan) -> dict[str, Any]:
-    return {"decode": _engine(plan.decode), "prefill": _engine(plan.prefill) if plan.prefill else None}
+def _engine(plan: EnginePlan) -> EngineJson:
+    return EngineJson(**{long: getattr(plan, short) for short, long in SHORT_TO_LONG.items()})
 
 
-def _engine(plan: EnginePlan) -> dict[str, Any]:
-    return {
-        "tensor_parallel_size": plan.tp,
-        "pipeline_parallel_size": plan.pp,
-        "expert_parallel_size": plan.ep,
-        "attention_data_parallel_size": plan.adp,
-        "weight_format": plan.weights,
-        "kv_cache_format": plan.kv,
-        "max_batch_size": plan.batch,
-        "max_num_tokens": plan.tokens,
-        "num_replicas": plan.replicas,
-    }
-
-
-def _latency(found: Latency) -> dict[str, Any]:
-    return {
-        "requests": found.requests,
-        "ttft_seconds": found.ttft_s,
-        "tpot_seconds": found.tpot_s,
-        "itl_seconds": found.itl_s,
-        "e2e_seconds": found.e2e_s,
-        "tokens_per_second_per_gpu": found.tokens_per_s_per_gpu,
-        "goodput_ratio": found.goodput_ratio,
-    }
+def _latency(found: Latency) -> SimulatedJson:
+    return SimulatedJson(
+        requests=found.requests,
+        ttft_seconds=SummaryJson(**found.ttft_s),
+        tpot_seconds=SummaryJson(**found.tpot_s),
+        itl_seconds=SummaryJson(**found.itl_s),
+        e2e_seconds=SummaryJson(**found.e2e_s),
+        tokens_per_second_per_gpu=found.tokens_per_s_per_gpu,
+        goodput_ratio=found.goodput_ratio,
+    )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import NotNegative
 from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -28,11 +29,12 @@ class Gain:
     """What one change buys in tokens per second: ratios over today's, 1 = nothing."""
 
     change: str
-    same_plan: float | None
+    same_plan_ratio: NotNegative | None
     """This plan under the change over this plan today; None where the plan is not possible then."""
-    best_plan: float | None
+    best_plan_ratio: NotNegative | None
     """The best plan under the change over the best plan today; None where nothing fits."""
-    best: TrainPlan | None
+    best_plan: str | None
+    """That best plan, in its short form."""
 
 
 def _more_memory(s: Scenario) -> Scenario:
@@ -87,9 +89,9 @@ def what_binds(scenario: Scenario, plan: TrainPlan, margin: float = 0.0) -> list
         gains.append(
             Gain(
                 change=name,
-                same_plan=same,
-                best_plan=_ratio(ranking, today),
-                best=ranking.plan(int(ranking.best[0])) if len(ranking.best) else None,
+                same_plan_ratio=same,
+                best_plan_ratio=_ratio(ranking, today),
+                best_plan=str(ranking.plan(int(ranking.best[0]))) if len(ranking.best) else None,
             )
         )
     return gains

@@ -15,6 +15,7 @@ from functools import cache
 from importlib import resources
 
 from autoconfig.specs.calibration import POOL, OwnRuns
+from autoconfig.specs.json_record import NotNegative, Share
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import entry_for
@@ -67,11 +68,15 @@ class Band:
 class Confidence:
     """The band, the chance to fit, and what they rest on."""
 
-    step_seconds_p5: float
-    step_seconds_p95: float
-    fit_probability: float
+    step_seconds_p5: NotNegative
+    """Lower end of the 90 % band of the step time, seconds."""
+    step_seconds_p95: NotNegative
+    fit_probability: Share
+    """Chance that the plan fits, 0 to 1."""
     calibrated_on: str
+    """What the constants rest on."""
     level: str
+    """Class of runs that gave the band."""
 
 
 def confidence_class(scenario: Scenario, cp: int = 1) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory, nccl_bytes
+from autoconfig.specs.json_record import Keywords
 from autoconfig.specs.models.parameters import model_flops_per_token
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -64,8 +66,10 @@ class PlanReport:
 class Violation:
     """A rule that a plan breaks."""
 
-    rule: str
+    rule: Annotated[str, Keywords(pattern="^(NV|AC)[0-9]{3}$")]
+    """Its id in docs/legality.md (AC: ours)."""
     text: str
+    """What must hold."""
 
 
 @dataclass(frozen=True, kw_only=True)

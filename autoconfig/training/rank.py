@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory, fit_probability
 from autoconfig.planning.answer import first_positions
+from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
 from autoconfig.specs.layouts import Layouts, middle_layers
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -40,19 +41,25 @@ SAFE_FIT = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Funnel:
-    """What became of the space. Counts are layouts, `priced` plans."""
+    """What became of the space. Counts are layouts (tp, sp, pp, vpp, first, last, cp, ep, etp, dp, mbs), of `priced` plans."""
 
-    enumerated: int
-    legal: int
-    legal_even: int
-    fit: int
-    fit_even: int
-    priced: int
-    rejected_by_rule: dict[str, int]
-    seconds: float
-    """Wall time."""
-    seconds_by_phase: dict[str, float]
-    """Added up over threads."""
+    enumerated: Natural
+    """Combinations of the grid."""
+    legal: Natural
+    """Layouts that no rule, wish or search bound forbids."""
+    legal_even: Natural
+    """Of these, with even stages."""
+    fit: Natural
+    """Layouts with at least one plan within the memory limit."""
+    fit_even: Natural
+    priced: Natural
+    """Plans that got a time: every plan that fits."""
+    rejected_by_rule: dict[str, Positive]
+    """Rule id, `wish` (--fix, --max, --exclude) or search bound -> layouts; with legal they sum to enumerated."""
+    seconds: NotNegative
+    """Wall time of the search."""
+    seconds_by_phase: Annotated[dict[str, NotNegative], Keywords(propertyNames={"pattern": "^[a-z][a-z0-9_]*$"})]
+    """Phase -> seconds, added up over threads."""
 
 
 @dataclass(frozen=True, kw_only=True)

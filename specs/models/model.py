@@ -15,8 +15,10 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
 
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import Keywords, NotNegative, Positive
 
 ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
 POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "none")
@@ -43,14 +45,14 @@ class ModelSpec:
     gated_linear_unit: bool = False
     activation: str = "gelu"
     normalization: str = "LayerNorm"
-    norm_epsilon: float | None = None
+    norm_epsilon: Annotated[float, Keywords(exclusiveMinimum=0, exclusiveMaximum=1)] | None = None
     """None where it is not known; it changes results, not time or memory."""
     layernorm_bias: bool = True
     """False for LayerNorm with a weight only (MPT); RMSNorm never has a bias."""
     position_embedding_type: str = "learned_absolute"
-    rotary_base: int | None = None
+    rotary_base: Positive | None = None
     """rope_theta; None where it is not known, or positions are not rotary."""
-    rotary_percent: float = 1.0
+    rotary_percent: Annotated[float, Keywords(exclusiveMinimum=0, maximum=1)] = 1.0
     """Share of a head's channels that rotate."""
     rope_scaling: RopeScaling | None = None
     add_bias_linear: bool = True
@@ -84,7 +86,7 @@ class ModelSpec:
     """None where they are not known."""
     moe_expert_bias: bool = False
     """The experts' linear layers have biases (GPT-OSS)."""
-    moe_layer_freq: int | tuple[int, ...] = 1
+    moe_layer_freq: int | tuple[Annotated[int, Keywords(enum=(0, 1))], ...] = 1
     """Megatron's --moe-layer-freq: every n-th layer is MoE, or 0/1 per layer."""
 
     multi_latent_attention: bool = False
@@ -257,13 +259,13 @@ YARN_ORIGINAL = 4096
 class RopeScaling:
     """One way of scaling. Raises InputError for numbers that no model can have."""
 
-    type: str
-    factor: float = 1.0
+    type: Annotated[str, Keywords(enum=ROPE_SCALINGS)]
+    factor: NotNegative = 1.0
     """How much longer sequences become."""
-    original_max_position_embeddings: int = YARN_ORIGINAL
+    original_max_position_embeddings: Positive = YARN_ORIGINAL
     """yarn: positions before scaling."""
-    mscale: float = 1.0
-    mscale_all_dim: float = 0.0
+    mscale: NotNegative = 1.0
+    mscale_all_dim: NotNegative = 0.0
     """yarn: attention's temperature is mscale(factor, mscale) / mscale(factor, mscale_all_dim)."""
     truncate: bool = True
     """yarn: ends of the correction range are rounded to whole dimensions (GPT-OSS: not)."""
@@ -300,18 +302,18 @@ LOAD_BALANCING = ("aux_loss", "seq_aux_loss")
 class RouterNumbers:
     """Megatron's --moe-router-... and --moe-aux-loss-coeff. None: the model's source does not say. Raises InputError."""
 
-    score_function: str
+    score_function: Annotated[str, Keywords(enum=SCORE_FUNCTIONS)]
     pre_softmax: bool = False
     """Softmax over all experts before the choice (Hugging Face: norm_topk_prob false), not over the chosen ones."""
-    topk_scaling_factor: float | None = None
+    topk_scaling_factor: NotNegative | None = None
     """routed_scaling_factor."""
-    num_groups: int | None = None
+    num_groups: Positive | None = None
     """n_group: experts are chosen from group_topk (topk_group) of so many groups (DeepSeek)."""
-    group_topk: int | None = None
-    load_balancing_type: str = "aux_loss"
-    aux_loss_coeff: float | None = None
+    group_topk: Positive | None = None
+    load_balancing_type: Annotated[str, Keywords(enum=LOAD_BALANCING)] = "aux_loss"
+    aux_loss_coeff: NotNegative | None = None
     """router_aux_loss_coef, aux_loss_alpha."""
-    bias_update_rate: float | None = None
+    bias_update_rate: NotNegative | None = None
     """Of the correction bias (DeepSeek-V3)."""
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import json_text, to_json
 from jsonschema import Draft202012Validator
 
 from autoconfig.accuracy.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, audit_file, audit_rows, read_rows
@@ -69,7 +70,7 @@ VERDICTS = ("fits", "borderline", "does_not_fit", "illegal", "not_covered")
 
 
 def test_verdicts_add_up(quick):
-    body = json.loads(json.dumps(audit_json(quick), allow_nan=False))
+    body = json.loads(json_text(audit_json(quick)))
     Draft202012Validator.check_schema(schema("audit"))
     Draft202012Validator(schema("audit")).validate(body)
     counts = body["summary"]
@@ -86,7 +87,7 @@ def test_recipes_on_the_edge_are_borderline(quick):
         chance = recipe.report.confidence.fit_probability
         assert (recipe.verdict == BORDERLINE) == (0.25 <= chance <= 0.75), recipe.row
         assert recipe.verdict == BORDERLINE or (recipe.verdict == FITS) == recipe.report.fits
-    body = audit_json(quick)
+    body = to_json(audit_json(quick))
     assert body["summary"]["borderline"] == sum(recipe.verdict == BORDERLINE for recipe in priced) > 0
 
 

@@ -63,7 +63,7 @@ def test_stages_take_what_the_step_says(model, plan):
     """m times the longest stage and the bubble of the drawn step come from the same operators as the step's own time."""
     explanation = explain(Request(model=model, gpus=1024, gpu="h100"), plan, binds=False)
     scenario, report = explanation.question.scenario, explanation.included.report
-    drawn = timeline(scenario, report.plan, explanation.operators)
+    drawn = timeline(scenario, report.plan, explanation.operators, "none")
     seconds = chunk_seconds(scenario, report.plan, explanation.operators)
     longest = max(sum(fore + back for fore, back in chunks) for chunks in seconds)
     parts = report.time_parts
@@ -72,4 +72,4 @@ def test_stages_take_what_the_step_says(model, plan):
                "embedding_gradient_seconds", "optimizer_seconds", "straggler_seconds", "fsdp_seconds")  # fmt: skip
     inside = sum(value for name, value in parts.items() if name not in outside)
     assert compute == pytest.approx(inside, rel=0.02)
-    assert drawn.work and 0.0 <= drawn.bubble_share < 1.0
+    assert drawn.stages[0].work and 0.0 <= drawn.bubble_share < 1.0

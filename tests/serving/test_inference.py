@@ -12,6 +12,7 @@ import pytest
 import yaml
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.calibration import shipped_calibration
 from autoconfig.time_model.serving.costs import constant_vector
@@ -100,10 +101,10 @@ def test_prefix_hits_and_accepted_drafts_help(small):
 
 
 def test_json_is_as_published(small):
-    body = json.loads(json.dumps(serve_json(small), allow_nan=False))
+    body = json.loads(json_text(serve_json(small)))
     Draft202012Validator(schema("serve")).validate(body)
     missed = answer(replace(SMALL, tpot_s=1e-6))
-    Draft202012Validator(schema("serve")).validate(json.loads(json.dumps(serve_json(missed), allow_nan=False)))
+    Draft202012Validator(schema("serve")).validate(json.loads(json_text(serve_json(missed))))
     assert missed.nearest is not None and "misses by" in missed.infeasible and not missed.reports
 
 
@@ -115,7 +116,7 @@ def test_prefill_instances_hold_their_longest_prompt():
     apart = [one for one in (*found.reports, *found.pareto) if one.plan.prefill is not None]
     assert apart and all(one.plan.prefill.tp > 1 for one in apart)
     for one in apart:
-        body = deployment_json(one)
+        body = to_json(deployment_json(one))
         for memory in (body["memory_gib"], body["prefill_memory_gib"]):
             parts = [memory[name] for name in ("weights", "activations", "runtime", "kv_pool", "kept_free")]
             assert min(parts) > 0 and sum(parts) == pytest.approx(memory["device"])
@@ -177,7 +178,7 @@ def test_answers_of_one_token_have_no_time_per_token():
         assert one.plan.prefill is None and one.tpot_s == one.tokens_per_s_per_user == 0.0
     best = cut.reports[0]
     assert best.latency is not None and best.latency.ttft_s["mean"] == pytest.approx(best.ttft_s, rel=0.15)
-    body = json.loads(json.dumps(serve_json(cut), allow_nan=False))
+    body = json.loads(json_text(serve_json(cut)))
     Draft202012Validator(schema("serve")).validate(body)
     assert body["deployments"][0]["tpot_seconds"] is None and body["deployments"][0]["ttft_seconds"] > 0
     with pytest.raises(InputError, match="--osl 1"):
@@ -424,7 +425,7 @@ def test_numbers_beyond_all_bounds_are_refused(odd):
     from autoconfig.specs.errors import InputError
 
     from autoconfig.serving.answer import answer
-    from autoconfig.serving.request import ServeRequest
+    from autoconfig.serving.question import ServeRequest
 
     (name,) = odd
     with pytest.raises(InputError, match=f"--{name.replace('_', '-')} .{{1,20}}: use "):

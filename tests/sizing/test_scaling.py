@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import to_json
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -96,7 +97,7 @@ def test_a_point_is_the_first_plan_of_a_search():
         assert point.cost == pytest.approx(point.days * 24 * 2.0 * point.num_gpus)
         assert point.speedup == pytest.approx(tokens_per_second(point) / tokens_per_second(answer.points[0]))
         assert point.efficiency == pytest.approx(point.speedup / (point.num_gpus / 8))
-    body = scaling_json(answer)
+    body = to_json(scaling_json(answer))
     Draft202012Validator(schema("scaling")).validate(json.loads(json.dumps(body, allow_nan=False)))
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import Recompute, parse_plan
 from autoconfig.specs.units import GIB
@@ -278,7 +279,7 @@ def test_nothing_fits_gives_the_nearest_miss_and_what_to_try(request_of):
             if not violations(scenario, plan):
                 report = report_plan(scenario, plan, margin=0.985)
                 assert report.peak_bytes - report.limit_bytes >= short * (1 - 1e-9), str(plan)
-    body = search_json(answer)
+    body = to_json(search_json(answer))
     assert body["nearest_miss"]["shortfall_gib"] == pytest.approx(short / GIB)
     assert body["nearest_miss"]["try"]
     Draft202012Validator(schema("search")).validate(body)
@@ -391,7 +392,7 @@ def test_explain_is_what_search_says_of_the_plan(request_of):
     explained = explanation.included
     assert explained.report.step_seconds == pytest.approx(plan.step_seconds)
     assert explained.report.time_parts == plan.time_parts and explained.report.stages == plan.stages
-    body = explain_json(explanation)
+    body = to_json(explain_json(explanation))
     assert body["operators"] and {gain["change"] for gain in body["what_binds"]} >= {"+1 GiB of memory"}
     Draft202012Validator(schema("explain")).validate(body)
     assert [stage["stage"] for stage in body["stages"]] == list(range(plan.plan.pp))
@@ -413,7 +414,7 @@ def a100():
 
 
 def test_175b_on_1024_a100_is_valid_json(a100):
-    body = json.loads(json.dumps(search_json(a100), allow_nan=False))
+    body = json.loads(json_text(search_json(a100)))
     Draft202012Validator(schema("search")).validate(body)
     assert body["included"][0]["short"] == str(parse_plan(KORTHIKANTI, 1024))
     assert body["plans"][0]["plan"]["global_batch_size"] == 1536

@@ -1,0 +1,154 @@
+"""`python -m tools.schemas`: writes the published JSON Schemas from the records that are written as JSON.
+
+One line a definition. Answers are as they are written, every field there; files are as they may be read, fields with defaults
+left out. pydantic makes the schemas; what it says beside the contract (titles, defaults) is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from autoconfig.specs.job import Job
+from autoconfig.specs.measurement import Measurement
+from autoconfig.specs.plan import TrainPlan
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import core_schema
+
+from autoconfig.megatron.plan_json import ADDED_LATER, PlanFileJson
+from autoconfig.render.audit import AuditJson
+from autoconfig.render.check import CheckJson
+from autoconfig.render.emulate import EmulateJson
+from autoconfig.render.scaling import ScalingJson
+from autoconfig.render.trace import TraceJson
+from autoconfig.render.training_json import ExplanationJson, SearchJson, TimelineJson
+from autoconfig.serving.deployment_json import ServeJson
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = ROOT / "autoconfig" / "schemas"
+ANSWERS: dict[str, tuple[str, Any]] = {
+    "audit": ("autoconfig audit --json", AuditJson),
+    "check": ("autoconfig check --json", CheckJson),
+    "emulate": ("autoconfig emulate --json", EmulateJson),
+    "explain": ("autoconfig explain --json", ExplanationJson),
+    "scaling": ("autoconfig scaling --json", ScalingJson),
+    "search": ("autoconfig search --json", SearchJson),
+    "serve": ("autoconfig search --inference --json", ServeJson),
+    "timeline": ("autoconfig: the pipeline timeline of one plan", TimelineJson),
+    "trace": ("autoconfig trace --json", TraceJson),
+}
+FILES: dict[Path, tuple[str, Any]] = {
+    PUBLISHED / "plan.schema.json": ("plan.json", PlanFileJson),
+    ROOT / "specs/schemas/job.schema.json": ("job.json of python -m autoconfig.trainer", Job),
+    ROOT / "specs/schemas/measurement.schema.json": ("result.json of python -m autoconfig.trainer", Measurement),
+}
+CONFIG = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
+TYPES_ONLY = ("enum", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+"""Left out where a file is read: there Numerics refuses its values itself, in its own words."""
+
+
+class Generator(GenerateJsonSchema):
+    """pydantic's schemas in this project's form."""
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> dict[str, Any]:
+        """The fields of a record as `to_json` writes them."""
+        kind: Any = schema["cls"]
+        if kind is TrainPlan:
+            return {"type": "string", "description": "A plan in its short form."}
+        made = super().dataclass_schema(schema)
+        hidden = {field.name for field in dataclasses.fields(kind) if not field.compare}
+        said = _docstrings(kind)
+        made["properties"] = {
+            name.rstrip("_"): {key: value for key, value in one.items() if key not in ("title", "default")} | said.get(name, {})
+            for name, one in made["properties"].items()
+            if name not in hidden
+        }
+        made["required"] = [name.rstrip("_") for name in made.get("required", ()) if name not in hidden]
+        return {
+            key: made[key] for key in ("type", "description", "properties", "required", "additionalProperties") if key in made
+        }
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
+        """`null` beside a plain type."""
+        inner = self.generate_inner(schema["schema"])
+        if not isinstance(inner.get("type"), str) or inner["type"] in ("array", "object"):
+            return {"anyOf": [{"type": "null"}, inner]}
+        enum = {"enum": [*inner["enum"], None]} if "enum" in inner else {}
+        return {**inner, "type": [inner["type"], "null"], **enum}
+
+
+def _docstrings(kind: type) -> dict[str, dict[str, str]]:
+    """Field -> its docstring as a description, those of its bases too."""
+    found = {}
+    for base in reversed([one for one in kind.__mro__ if dataclasses.is_dataclass(one)]):
+        body = ast.parse(inspect.cleandoc(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in pairwise(body.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                    found[name] = {"description": " ".join(said.split())}
+    return found
+
+
+def published(kind: Any, mode: JsonSchemaMode) -> dict[str, Any]:
+    """The schema of a record, its definitions by class name, `Json` left out."""
+    # a list of it, because a dataclass takes its configuration from what it stands in
+    whole = TypeAdapter(list[kind], config=CONFIG).json_schema(schema_generator=Generator, mode=mode)
+    named = json.loads(json.dumps(whole).replace('Json"', '"'))
+    definitions = named.pop("$defs", {})
+    top = named["items"]
+    if "$ref" in top:
+        top = definitions.pop(top["$ref"].rsplit("/", 1)[1])
+    return {**top, "$defs": definitions} if definitions else top
+
+
+def schemas() -> dict[Path, str]:
+    """File -> text of every published schema."""
+    found = {}
+    for name, (title, kind) in ANSWERS.items():
+        found[PUBLISHED / f"{name}.schema.json"] = _text(title, published(kind, "serialization"), name)
+    for path, (title, kind) in FILES.items():
+        made = published(kind, "validation")
+        _as_read(made["$defs"], every_field=kind is PlanFileJson)
+        if kind is PlanFileJson:
+            made["required"] = list(made["properties"])
+        else:
+            made["properties"] = {"schema_version": {"const": 1}, **made["properties"]}
+            made["required"] = ["schema_version", *made["required"]]
+        found[path] = _text(title, made, path.name.split(".")[0])
+    return found
+
+
+def _as_read(definitions: dict[str, Any], *, every_field: bool) -> None:
+    """A plan.json holds every field of its model and numerics, but for those that older files lack."""
+    if every_field:
+        for name in ("ModelSpec", "Numerics"):
+            definitions[name]["required"] = [field for field in definitions[name]["properties"] if field not in ADDED_LATER]
+        definitions["RopeScaling"]["required"] = ["type", "factor"]
+    for field in definitions.get("Numerics", {"properties": {}})["properties"].values():
+        for keyword in TYPES_ONLY:
+            field.pop(keyword, None)
+
+
+def _text(title: str, made: dict[str, Any], name: str) -> str:
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"https://megatron-autoconfig.invalid/schemas/{name}.schema.json",
+        "title": title,
+    }
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**head, **made}.items() if key != "$defs"]
+    inner = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in made.get("$defs", {}).items()]
+    if inner:
+        lines.append('"$defs": {\n' + ",\n".join(inner) + "\n}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    for path, text in schemas().items():
+        path.write_text(text, encoding="utf-8")
