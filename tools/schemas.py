@@ -56,6 +56,10 @@ TYPES_ONLY = ("enum", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximu
 class Generator(GenerateJsonSchema):
     """pydantic's schemas in this project's form."""
 
+    def sort(self, value: dict[str, Any], parent_key: str | None = None) -> dict[str, Any]:
+        """As made, not by the alphabet: validators name the first keyword that is broken, and that is to be the type."""
+        return value
+
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> dict[str, Any]:
         """The fields of a record as `to_json` writes them."""
         kind: Any = schema["cls"]
@@ -64,11 +68,8 @@ class Generator(GenerateJsonSchema):
         made = super().dataclass_schema(schema)
         hidden = {field.name for field in dataclasses.fields(kind) if not field.compare}
         said = _docstrings(kind)
-        made["properties"] = {
-            name.rstrip("_"): {key: value for key, value in one.items() if key not in ("title", "default")} | said.get(name, {})
-            for name, one in made["properties"].items()
-            if name not in hidden
-        }
+        fields = {name: one for name, one in made["properties"].items() if name not in hidden}
+        made["properties"] = {name.rstrip("_"): _plain(one) | said.get(name, {}) for name, one in fields.items()}
         made["required"] = [name.rstrip("_") for name in made.get("required", ()) if name not in hidden]
         return {
             key: made[key] for key in ("type", "description", "properties", "required", "additionalProperties") if key in made
@@ -81,6 +82,18 @@ class Generator(GenerateJsonSchema):
             return {"anyOf": [{"type": "null"}, inner]}
         enum = {"enum": [*inner["enum"], None]} if "enum" in inner else {}
         return {**inner, "type": [inner["type"], "null"], **enum}
+
+
+def _plain(schema: dict[str, Any], *, item: bool = False) -> dict[str, Any]:
+    """Without what a field's name and its allowed values say."""
+    kept = {key: value for key, value in schema.items() if key not in ("title", "default")}
+    if "const" in kept or ("enum" in kept and (item or kept.get("type") == "string")):
+        kept.pop("type", None)
+    if isinstance(kept.get("items"), dict):
+        kept["items"] = _plain(kept["items"], item=True)
+    if "anyOf" in kept:
+        kept["anyOf"] = [_plain(one) for one in kept["anyOf"]]
+    return kept
 
 
 def _docstrings(kind: type) -> dict[str, dict[str, str]]:
@@ -132,6 +145,8 @@ def _as_read(definitions: dict[str, Any], *, every_field: bool) -> None:
             definitions[name]["required"] = [field for field in definitions[name]["properties"] if field not in ADDED_LATER]
         definitions["RopeScaling"]["required"] = ["type", "factor"]
     for field in definitions.get("Numerics", {"properties": {}})["properties"].values():
+        if "enum" in field:
+            field["type"] = "string"
         for keyword in TYPES_ONLY:
             field.pop(keyword, None)
 
