@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
 from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.folder import STARTED, JobFolder, read_json, write_json
 from autoconfig.profiler.lock import FileLock, is_held, take
 from autoconfig.profiler.outcome import LOSS, outcome_of
-from autoconfig.profiler.processes import POLL_S, end_marked, start_ticks
+from autoconfig.profiler.processes import POLL_S, end_marked, signalled, started_at
 from autoconfig.profiler.runner import Command, Life
 from autoconfig.profiler.supervise import GRACE_S
 from autoconfig.specs.import_path import with_import_path
@@ -69,19 +70,12 @@ class LocalRunner:
 
     def cancel(self, folder: JobFolder) -> None:
         """Ask the watcher to end its job; where it does not answer, kill it and what is left of the job."""
-        life = read_json(folder.life_file)
-        process = life.get("pid")
         deadline = time.monotonic() + 2 * GRACE_S
         while is_held(folder.lock_file) and time.monotonic() < deadline:
-            life = read_json(folder.life_file)
-            process = life.get("pid")
-            if process is not None and start_ticks(process) == life.get("start_ticks"):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGTERM)
+            signalled(_watcher(folder), signal.SIGTERM)
             time.sleep(POLL_S)
-        if is_held(folder.lock_file) and process is not None and start_ticks(process) == life.get("start_ticks"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        if is_held(folder.lock_file):
+            signalled(_watcher(folder), signal.SIGKILL)
         end_marked(folder.path, 0.0)
         if outcome_of(folder) is None:
             write_json(folder.end_file, {"reason": LOSS, "detail": "its watcher did not answer and was killed"})
@@ -94,6 +88,13 @@ class LocalRunner:
                 if os.waitpid(process, os.WNOHANG) == (0, 0):
                     continue
             del self._watchers[path]
+
+
+def _watcher(folder: JobFolder) -> list[psutil.Process]:
+    """The process that watches the job's folder, if it lives."""
+    life = read_json(folder.life_file)
+    found = started_at(life.get("pid"), life.get("start_ticks"))
+    return [] if found is None else [found]
 
 
 def _start_watcher(folder: JobFolder, lock: FileLock) -> int:

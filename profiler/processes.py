@@ -12,33 +12,29 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 MARK = "AUTOCONFIG_JOB_FOLDER"
 """Environment variable of every process of a job: the folder's path."""
 POLL_S = 0.05
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent dies."""
+DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def marked(folder: Path) -> list[int]:
-    """Live processes of the job in this folder, this one left out. Reads /proc."""
-    wanted = f"{MARK}={folder}".encode()
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        try:
-            with open(f"/proc/{entry}/environ", "rb") as file:
-                environment = file.read()
-        except OSError:
-            continue
-        if wanted in environment.split(b"\0"):
-            found.append(int(entry))
-    return found
+def marked(folder: Path) -> list[psutil.Process]:
+    """Live processes of the job in this folder, this one left out."""
+    return [
+        process
+        for process in psutil.process_iter(["environ"])
+        if (process.info["environ"] or {}).get(MARK) == str(folder) and process.pid != os.getpid()
+    ]
 
 
 def end_marked(folder: Path, grace_s: float) -> None:
     """Ask every process of the job to end, and kill what is left after the grace."""
-    _signal(marked(folder), signal.SIGTERM)
+    signalled(marked(folder), signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     while marked(folder) and time.monotonic() < deadline:
         time.sleep(POLL_S)
@@ -46,39 +42,40 @@ def end_marked(folder: Path, grace_s: float) -> None:
         left = marked(folder)
         if not left:
             return
-        _signal(left, signal.SIGKILL)
+        signalled(left, signal.SIGKILL)
         time.sleep(POLL_S)
 
 
-def _signal(processes: list[int], number: signal.Signals) -> None:
+def signalled(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to each that still lives and is ours."""
     for process in processes:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process, number)
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.send_signal(number)
 
 
-def start_ticks(process: int) -> int | None:
-    """When a process started, in clock ticks since boot; None where it is gone. With the id it names one process for good."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return int(text.rpartition(")")[2].split()[19])
+def start_ticks(process: psutil.Process) -> int:
+    """When a process started, in clock ticks since boot: with its id it names one process for good, whatever the clock says."""
+    return round((process.create_time() - psutil.boot_time()) * CLOCK_TICKS)
+
+
+def started_at(process_id: int | None, ticks: int | None) -> psutil.Process | None:
+    """The process of this id that started then; None where it is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process_id is not None and start_ticks(found := psutil.Process(process_id)) == ticks:
+            return found
+    return None
 
 
 def group_members(group: int) -> list[int]:
-    """Live processes of a process group; those that ended and were not reaped yet are left out. Reads /proc."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            text = Path(f"/proc/{entry}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        state, _, theirs = text.rpartition(")")[2].split()[:3]
-        if int(theirs) == group and state not in ("Z", "X"):
-            found.append(int(entry))
-    return found
+    """Live processes of a process group; those that ended and were not reaped yet are left out."""
+    return [one.pid for one in psutil.process_iter(["status"]) if one.info["status"] not in DEAD and _group(one.pid) == group]
+
+
+def _group(process: int) -> int | None:
+    try:
+        return os.getpgid(process)
+    except ProcessLookupError:
+        return None
 
 
 def die_with_parent() -> Callable[[], object]:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 from autoconfig.profiler.folder import STARTED, JobFolder, read_json, write_json
 from autoconfig.profiler.lock import FileLock, take
 from autoconfig.profiler.nvml import Sampler
@@ -38,7 +39,7 @@ def supervise(folder: JobFolder) -> None:
     """Run the command of launch.json to its end, its time limit or a cancellation, once no other job of this place runs."""
     launch = read_json(folder.launch_file)
     limit_s = float(launch["limit_s"])
-    life = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+    life = {"pid": os.getpid(), "start_ticks": start_ticks(psutil.Process())}
     write_json(folder.life_file, life)
     started, reason, code = time.monotonic(), EXITED, None
     turn: FileLock | None = None

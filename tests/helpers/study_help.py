@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import optuna
+import psutil
 from autoconfig.profiler.processes import MARK
 from job_help import STAND_IN
 from optuna.trial import TrialState
@@ -102,16 +103,8 @@ def runs(place: Path, folder: str = "work") -> dict[str, int]:
 
 def left_over(place: Path) -> list[int]:
     """Processes of jobs under this place that still live."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                text = Path(f"/proc/{entry}/environ").read_bytes()
-            except OSError:
-                continue
-            if f"{MARK}={place}".encode() in text:
-                found.append(int(entry))
-    return found
+    found = psutil.process_iter(["environ"])
+    return [process.pid for process in found if (process.info["environ"] or {}).get(MARK, "").startswith(str(place))]
 
 
 def kill(process: subprocess.Popen[str]) -> None:

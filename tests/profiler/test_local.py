@@ -11,7 +11,7 @@ from autoconfig.profiler.in_process import InProcessRunner
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.lock import holder, is_held, take
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
-from autoconfig.profiler.processes import marked, start_ticks
+from autoconfig.profiler.processes import marked, started_at
 from autoconfig.profiler.runner import Life
 from autoconfig.specs.errors import FileError
 from autoconfig.specs.measurement import Measurement
@@ -86,7 +86,8 @@ def test_a_dead_watcher_takes_its_job_along(runner, new_folder):
     runner.submit(folder, LIMIT_S)
     wait_until(lambda: runs_of(folder) == 1, "the job has not started")
     watcher = read_json(folder.life_file)["pid"]
-    assert read_json(folder.life_file)["start_ticks"] == start_ticks(watcher)
+    ticks = read_json(folder.life_file)["start_ticks"]
+    assert started_at(watcher, ticks).pid == watcher and started_at(watcher, ticks + 1) is None
     os.kill(watcher, signal.SIGKILL)
     wait_until(lambda: marked(folder.path) == [], "the job outlives its watcher")
     assert wait_for(runner, folder) is Life.LOST
