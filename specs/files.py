@@ -28,7 +28,7 @@ def check_output_path(path: Path, suffixes: tuple[str, ...]) -> None:
         raise FileError(f"output {name!r} cannot be used as a file name: {error.strerror or error}") from error
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a file beside `path` and rename it; nothing is left behind on an error or Ctrl-C. Raises FileError."""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)

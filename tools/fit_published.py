@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from autoconfig.accuracy.bands import bands_of, of_training
-from autoconfig.accuracy.runs import predictions
+from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration.calibrate import published_calibration, write_calibration
 from autoconfig.training.confidence import Band
 
@@ -33,15 +32,10 @@ def bands_json(bands: dict[str, Band]) -> dict[str, object]:
     }
 
 
-def fresh_bands() -> dict[str, Band]:
-    """Bands of all runs, leaving one source out."""
-    return bands_of([p for p in predictions("source") if of_training(p.source)])
-
-
 def main() -> None:
     """Write both files."""
     write_calibration(published_calibration(), CALIBRATION)
-    BANDS.write_text(json.dumps(bands_json(fresh_bands()), indent=1) + "\n", encoding="utf-8")
+    BANDS.write_text(json.dumps(bands_json(bands_of(banded())), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

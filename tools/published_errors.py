@@ -17,10 +17,10 @@ from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
 
 from autoconfig.accuracy.runs import Constants, gpu_name, predict_runs, published_runs
 from autoconfig.calibration.observe import predicted_seconds
+from autoconfig.runs.sources import source_of
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "time_model.md"
 START, END = "<!-- published errors: written by tools/published_errors.py -->\n", "<!-- end of published errors -->"
-LEFT_OUT = ("Megatron-LM-golden-values", "Korthikanti2022-Table4-layer")
 LEAST_ROWS = 2
 Column = dict[str, list[float]]
 """Group -> rows, mean error, median bias, mean error after one scalar, mean error after calibration, in %."""
@@ -28,11 +28,11 @@ Column = dict[str, list[float]]
 
 def column() -> Column:
     """Every group of this process's model, NVIDIA's with the model left out of the calibration, others with the source."""
-    runs = [run for run in published_runs().runs if run.case.source not in LEFT_OUT]
+    runs = [run for run in published_runs().runs if source_of(run.case.source).whole_step]
     calibrated = {True: Constants("model"), False: Constants("source")}
     groups: dict[str, list[tuple[float, float]]] = {}
     for nvidia in (True, False):
-        mine = [run for run in runs if run.case.source.startswith("NVIDIA ") == nvidia]
+        mine = [run for run in runs if bool(source_of(run.case.source).publisher) == nvidia]
         for run, after in zip(mine, predict_runs(mine, calibrated[nvidia]), strict=True):
             name = run.case.source if nvidia else f"{run.case.source}, {gpu_name(run.row)}"
             plain = predicted_seconds(run.case.scenario, run.case.plan) / run.measured_s

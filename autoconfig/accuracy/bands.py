@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from autoconfig.accuracy.runs import Predicted, paper_of
+from autoconfig.accuracy.runs import LeaveOut, Predicted, paper_of, predictions
+from autoconfig.runs.sources import source_of
 from autoconfig.training.confidence import (
     CALIBRATED,
     CLASSES,
@@ -23,16 +24,10 @@ from autoconfig.training.confidence import (
 )
 
 POOLED = "pooled"
-NOT_FOR_BANDS = {
-    "Korthikanti2022-Table4-layer": "one layer, no step",
-    "Megatron-LM-golden-values": "launch-bound CI runs of tiny models",
-    "stas00-upgrade-gpus": "optimizer on the CPU",
-}
-"""Sources of something else than a training step that a plan is made for. Their coverage is printed beside."""
-FINE_TUNING = (" SFT", " LoRA")
-"""NVIDIA's fine-tuning rows: packed sequences of unknown lengths, so that the question itself is not known."""
 UPPER = 0.95
 """Share of runs below the upper end of a band; as many lie above its lower end."""
+ROWS_OF_A_CLASS = 100
+"""Classes with fewer rows are printed and held to nothing."""
 LARGE_RUNS = (CALIBRATED, RELATED)
 EVERY_DENSE = (*LARGE_RUNS, ONE_NODE, SMALL)
 EVIDENCE = {CALIBRATED: LARGE_RUNS, RELATED: LARGE_RUNS, ONE_NODE: EVERY_DENSE, SMALL: EVERY_DENSE}
@@ -65,9 +60,9 @@ def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: floa
     return float(np.interp(share, middle, data))
 
 
-def of_training(source: str) -> bool:
-    """Whether a source's runs are training steps that a band can speak about."""
-    return source not in NOT_FOR_BANDS and not any(task in source for task in FINE_TUNING)
+def banded(leave_out: LeaveOut = "source") -> list[Predicted]:
+    """The published runs whose errors make bands, with constants that have not seen them."""
+    return [p for p in predictions(leave_out) if "bands" in source_of(p.source).use]
 
 
 def band_from(predicted: Sequence[Predicted]) -> Band:

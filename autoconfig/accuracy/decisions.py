@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from autoconfig.accuracy.runs import Constants, Predicted, predict_steps, with_factor
+from autoconfig.accuracy.runs import LeaveOut, Predicted
 from autoconfig.calibration.observe import Run
 
 LEAST_ROWS = 6
 """Measured plans that make a group."""
 FIRST_CHOICES = 3
-SEEN, NOT_SEEN = "seen", "not seen"
-"""Whether the constants know the rows; a scalar measured on them stands in its own words."""
-HOST_FACTORS = tuple(float(factor) for factor in np.geomspace(0.25, 4.0, 17))
-SCALAR_ROWS = 160
-"""Rows on which the host scalar is chosen, spread over the source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +21,7 @@ class Decisions:
 
     source: str
     constants: str
+    """Whether they have seen the rows."""
     groups: int
     rows: int
     spearman_median: float
@@ -38,40 +34,13 @@ class Decisions:
     """Mean absolute error of all rows of these groups."""
 
 
-def decisions(predicted: Sequence[Predicted], constants: Constants) -> list[Decisions]:
-    """Every source with groups; vTrain's single-node runs also with one measured host scalar, SimuMax with one step scalar."""
-    found = []
-    for source in sorted({p.source for p in predicted}):
-        mine = [p for p in predicted if p.source == source]
-        runs = [p.run for p in mine]
-        found.append(_decide(source, NOT_SEEN if constants.leave_out else SEEN, runs, [p.step_seconds for p in mine]))
-        if source == "vTrain-groundtruth-single":
-            factor = host_scalar(runs, constants)
-            steps = predict_steps([with_factor(run, host=factor, constants=constants) for run in runs])
-            said = "" if constants.leave_out else f"{SEEN}, "
-            found.append(_decide(source, f"{said}host floor x {factor:.2f}, measured on these rows", runs, steps))
-        if source.startswith("SimuMax"):
-            step = float(np.median([p.run.measured_s / p.step_seconds for p in mine]))
-            text = f"step x {step:.2f}, measured on these rows"
-            found.append(_decide(source, text, runs, [p.step_seconds * step for p in mine]))
-    return [d for d in found if d is not None]
-
-
-def host_scalar(runs: Sequence[Run], constants: Constants) -> float:
-    """The factor on the host floor that leaves the least mean absolute error, from a spread of the source's own rows."""
-    some = runs[:: max(1, len(runs) // SCALAR_ROWS)]
-    measured = np.array([run.measured_s for run in some])
-
-    def error(factor: float) -> float:
-        steps = predict_steps([with_factor(run, host=factor, constants=constants) for run in some])
-        return float(np.abs(np.array(steps) / measured - 1).mean())
-
-    return _least(error, HOST_FACTORS)
-
-
-def _least(error: Callable[[float], float], factors: Sequence[float]) -> float:
-    """The factor with the least error."""
-    return float(min(factors, key=error))
+def decisions(predicted: Sequence[Predicted], leave_out: LeaveOut) -> list[Decisions]:
+    """Every source with groups."""
+    constants = "seen" if leave_out is None else "not seen"
+    found = (
+        _decide([p for p in predicted if p.source == source], constants) for source in sorted({p.source for p in predicted})
+    )
+    return [one for one in found if one is not None]
 
 
 def _question(run: Run) -> tuple[object, ...]:
@@ -81,37 +50,32 @@ def _question(run: Run) -> tuple[object, ...]:
     return (*shape, scenario.cluster.num_gpus, work.seq_length, work.global_batch_size)
 
 
-def _decide(source: str, constants: str, runs: Sequence[Run], steps: Sequence[float]) -> Decisions | None:
+def _decide(rows: Sequence[Predicted], constants: str) -> Decisions | None:
     groups: dict[tuple[object, ...], list[int]] = {}
-    for number, run in enumerate(runs):
-        groups.setdefault(_question(run), []).append(number)
+    for number, one in enumerate(rows):
+        groups.setdefault(_question(one.run), []).append(number)
     large = [members for members in groups.values() if len(members) >= LEAST_ROWS]
-    scalar = constants not in (SEEN, NOT_SEEN)
-    if not large and not source.startswith("SimuMax"):
+    if not large:
         return None
-    measured = np.array([run.measured_s for run in runs])
-    predicted = np.array(steps)
-    kept = np.concatenate(large) if large and not scalar else np.arange(len(runs))
+    measured = np.array([one.run.measured_s for one in rows])
+    predicted = np.array([one.step_seconds for one in rows])
+    kept = np.concatenate(large)
     ranks = [_spearman(measured[m], predicted[m]) for m in large]
     first = [_regret(measured[m], predicted[m], 1) for m in large]
     three = [_regret(measured[m], predicted[m], FIRST_CHOICES) for m in large]
     return Decisions(
-        source=source,
+        source=rows[0].source,
         constants=constants,
         groups=len(large),
         rows=len(kept),
-        spearman_median=_over(np.median, ranks),
-        spearman_min=_over(np.min, ranks),
-        regret_mean=_over(np.mean, first),
-        regret_max=_over(np.max, first),
-        regret_first_three_mean=_over(np.mean, three),
-        regret_first_three_max=_over(np.max, three),
+        spearman_median=float(np.median(ranks)),
+        spearman_min=float(np.min(ranks)),
+        regret_mean=float(np.mean(first)),
+        regret_max=float(np.max(first)),
+        regret_first_three_mean=float(np.mean(three)),
+        regret_first_three_max=float(np.max(three)),
         mean_error=float(np.abs(predicted[kept] / measured[kept] - 1).mean()),
     )
-
-
-def _over(function: Callable[[Sequence[float]], float], values: Sequence[float]) -> float:
-    return float(function(values)) if values else float("nan")
 
 
 def _spearman(measured: np.ndarray, predicted: np.ndarray) -> float:

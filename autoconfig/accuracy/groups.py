@@ -1,19 +1,15 @@
-"""Errors of step times by source and GPU, and the lines that the project holds itself to."""
+"""Errors of step times by source and GPU, and those that the project holds itself to."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from typing import Any
 
 import numpy as np
 
 from autoconfig.accuracy.runs import Dropped, Predicted, gpu_name
+from autoconfig.runs.sources import source_of, sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +25,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class ErrorGroup:
     """One source on one GPU."""
 
     source: str
@@ -62,21 +58,26 @@ class Bar:
         return None if self.in_sample else self.reached is not None and self.reached.mean <= self.most
 
 
-def figures(predicted: Sequence[Predicted]) -> Figures | None:
-    """None without runs."""
-    if not predicted:
-        return None
-    ratios = np.array([p.ratio for p in predicted])
-    errors = np.abs(ratios)
-    worst = int(errors.argmax())
+def figures_of(errors: Sequence[tuple[str, float]]) -> Figures:
+    """Of (id, predicted / measured - 1) of some runs; nan without any."""
+    if not errors:
+        return Figures(rows=0, mean=np.nan, median=np.nan, bias=np.nan, worst=np.nan, worst_id="")
+    ratios = np.array([ratio for _, ratio in errors])
+    absolute = np.abs(ratios)
+    worst_id, worst = errors[int(absolute.argmax())]
     return Figures(
-        rows=len(ratios),
-        mean=float(errors.mean()),
-        median=float(np.median(errors)),
+        rows=len(errors),
+        mean=float(absolute.mean()),
+        median=float(np.median(absolute)),
         bias=float(np.median(ratios)),
-        worst=float(ratios[worst]),
-        worst_id=predicted[worst].run.case.id,
+        worst=worst,
+        worst_id=worst_id,
     )
+
+
+def figures(predicted: Sequence[Predicted]) -> Figures | None:
+    """Of step times; None without runs."""
+    return figures_of([(p.run.case.id, p.ratio) for p in predicted]) if predicted else None
 
 
 def is_large_dense(predicted: Predicted) -> bool:
@@ -84,7 +85,7 @@ def is_large_dense(predicted: Predicted) -> bool:
     return predicted.run.large and not predicted.run.case.scenario.model.is_moe
 
 
-def error_groups(predicted: Sequence[Predicted], dropped: Sequence[Dropped]) -> list[Group]:
+def error_groups(predicted: Sequence[Predicted], dropped: Sequence[Dropped]) -> list[ErrorGroup]:
     """By source and GPU, in the order of the tables."""
     members: dict[tuple[str, str], list[Predicted]] = {}
     for p in predicted:
@@ -95,8 +96,8 @@ def error_groups(predicted: Sequence[Predicted], dropped: Sequence[Dropped]) -> 
     return [_group(*key, members.get(key, []), lost.get(key, [])) for key in sorted({*members, *lost})]
 
 
-def _group(source: str, gpu: str, members: Sequence[Predicted], lost: Sequence[Dropped]) -> Group:
-    return Group(
+def _group(source: str, gpu: str, members: Sequence[Predicted], lost: Sequence[Dropped]) -> ErrorGroup:
+    return ErrorGroup(
         source=source,
         gpu=gpu,
         rows=len(members) + len(lost),
@@ -107,34 +108,19 @@ def _group(source: str, gpu: str, members: Sequence[Predicted], lost: Sequence[D
     )
 
 
-@cache
-def _bars() -> list[dict[str, Any]]:
-    text = (resources.files("autoconfig") / "data" / "accuracy_bars.json").read_text(encoding="utf-8")
-    bars: list[dict[str, Any]] = json.loads(text)["bars"]
-    return bars
-
-
-def bars(predicted: Iterable[Predicted], leave_out: str | None) -> list[Bar]:
-    """The lines of data/accuracy_bars.json that this way of leaving out answers; in-sample shows all of them, unjudged."""
-    every = list(predicted)
-    found = []
-    for bar in _bars():
-        if leave_out not in (None, bar["leave_out"]):
-            continue
-        mine = [
-            p
-            for p in every
-            if re.search(bar["source"], p.source) and p.run.large and p.run.case.scenario.model.is_moe == bar.get("moe", False)
-        ]
-        line = Bar(
-            name=bar["name"],
-            leave_out=bar["leave_out"],
-            most=bar["most"],
-            reached=figures(mine),
+def bars(predicted: Sequence[Predicted], leave_out: str | None) -> list[Bar]:
+    """The bars of data/sources.toml that this way of leaving out answers; in-sample shows all of them, unjudged."""
+    return [
+        Bar(
+            name=source.bar.name,
+            leave_out=source.bar.leave_out,
+            most=source.bar.most,
+            reached=figures([p for p in predicted if p.run.large and source_of(p.source) is source]),
             in_sample=leave_out is None,
         )
-        found.append(line)
-    return found
+        for source in sources()
+        if source.bar is not None and leave_out in (None, source.bar.leave_out)
+    ]
 
 
 def resisting(predicted: Iterable[Predicted], least: float = 0.15) -> list[Predicted]:

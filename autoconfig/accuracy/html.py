@@ -6,7 +6,7 @@ import math
 from html import escape
 from pathlib import Path
 
-from autoconfig.accuracy.groups import Group
+from autoconfig.accuracy.groups import ErrorGroup
 from autoconfig.accuracy.sheets import TITLE, Sheet, share, sheets
 from autoconfig.accuracy.validate import Validation
 from autoconfig.specs.files import write_atomically
@@ -24,12 +24,7 @@ figure{display:inline-block;margin:0 1em 1em 0}figcaption{max-width:260px}svg{ba
 
 def write_html(found: Validation, target: Path) -> None:
     """Written beside and renamed. Raises FileError."""
-    text = page(found)
-
-    def write(file: Path) -> None:
-        file.write_text(text, encoding="utf-8")
-
-    write_atomically(target, write)
+    write_atomically(target, lambda file: file.write_text(page(found), encoding="utf-8"))
 
 
 def page(found: Validation) -> str:
@@ -52,7 +47,7 @@ def _table(sheet: Sheet) -> str:
     return f"<h2>{escape(sheet.title)}</h2><table><tr>{head}</tr>{body}</table><p>{escape(sheet.note)}</p>"
 
 
-def plot(group: Group) -> str:
+def plot(group: ErrorGroup) -> str:
     """One source as inline SVG."""
     logs = [math.log10(value) for point in group.points for value in point]
     low, high = min(logs) - 0.05, max(logs) + 0.05

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.accuracy.groups import figures_of
 from autoconfig.memory_model.predict import estimate_memory, fit_probability
 from autoconfig.runs.cells import Row, cell, number
 from autoconfig.runs.predict import peak_bytes
+from autoconfig.runs.sources import source_of, sources
 from autoconfig.runs.training_row import published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.units import GIB
 
-OOM_SOURCE = "AlephAlpha-layouts-2311.05610"
-"""The only published source with out-of-memory labels."""
 FOLDS = 5
 """Only four (GPUs, sequence) groups exist, so there are four."""
 VERDICTS_RIGHT = 0.95
@@ -70,7 +70,7 @@ def memory_groups() -> list[MemoryGroup]:
     errors: dict[tuple[str, str, str], list[tuple[str, float | None]]] = {}
     for row in published_rows():
         measured = number(row, "peak_mem_gib")
-        if measured is None:
+        if measured is None or "memory" not in source_of(cell(row, "source")).use:
             continue
         rank = f"{cell(row, 'peak_rank')} rank, {cell(row, 'peak_kind')}"
         key = (cell(row, "source"), cell(row, "software"), rank)
@@ -89,21 +89,9 @@ def _error(row: Row, measured: float) -> float | None:
 
 
 def _memory_group(source: str, stack: str, rank: str, found: Sequence[tuple[str, float | None]]) -> MemoryGroup:
-    known = [(row_id, error) for row_id, error in found if error is not None]
-    signed = np.array([error for _, error in known])
-    worst = int(np.abs(signed).argmax()) if known else -1
-    return MemoryGroup(
-        source=source,
-        stack=stack,
-        rank=rank,
-        rows=len(found),
-        covered=len(known),
-        mean=float(np.abs(signed).mean()) if known else float("nan"),
-        median=float(np.median(np.abs(signed))) if known else float("nan"),
-        bias=float(np.median(signed)) if known else float("nan"),
-        worst=float(signed[worst]) if known else float("nan"),
-        worst_id=known[worst][0] if known else "",
-    )
+    figures = figures_of([(row_id, error) for row_id, error in found if error is not None])
+    errors = {name: value for name, value in asdict(figures).items() if name != "rows"}
+    return MemoryGroup(source=source, stack=stack, rank=rank, rows=len(found), covered=figures.rows, **errors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +127,11 @@ def verdicts() -> list[Verdicts]:
     ]
 
 
+def labelled_source() -> str:
+    """Name of the one source with out-of-memory labels."""
+    return next(source.bar.name for source in sources() if "fits" in source.use and source.bar is not None)
+
+
 def _ends() -> _Ends:
     found = list(_end_rows())
     peak, limit, device, ran, divided = (np.array([f[i] for f in found]) for i in range(5))
@@ -150,7 +143,7 @@ def _ends() -> _Ends:
 def _end_rows() -> Iterator[tuple[float, float, float, bool, bool, tuple[str, str]]]:
     """(peak, limit, device, ran, divided, group) with the stack's documented properties only: its fitted reserve left out."""
     for row in published_rows():
-        if cell(row, "source") != OOM_SOURCE or cell(row, "full_plan") != "1":
+        if "fits" not in source_of(cell(row, "source")).use or cell(row, "full_plan") != "1":
             continue
         case = read_case(row)
         scenario = case.scenario

@@ -13,6 +13,7 @@ import numpy as np
 
 from autoconfig.accuracy.runs import Constants, Progress, published_runs
 from autoconfig.runs.cells import Row, cell
+from autoconfig.runs.sources import source_of
 from autoconfig.specs.errors import PlanError
 from autoconfig.specs.plan import TrainPlan, parse_keys
 from autoconfig.specs.scenario import Scenario
@@ -64,7 +65,7 @@ def placed_plans(leave_out: str | None, progress: Progress | None = None) -> lis
     constants = Constants("model" if leave_out else None)
     questions: dict[tuple[Scenario, str], dict[TrainPlan, list[Row]]] = {}
     for run in published_runs().runs:
-        if not run.case.source.startswith("NVIDIA ") or cell(run.row, "full_plan") != "1":
+        if not source_of(run.case.source).publisher or cell(run.row, "full_plan") != "1":
             continue
         key = (constants.applied(run.case), cell(run.row, "precision"))
         questions.setdefault(key, {}).setdefault(run.case.plan, []).append(run.row)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
-from autoconfig.accuracy.bands import POOLED, Coverage, coverage, of_training
-from autoconfig.accuracy.groups import figures
-from autoconfig.accuracy.lines import ROWS_OF_A_CLASS
+from autoconfig.accuracy.bands import POOLED, ROWS_OF_A_CLASS, Coverage, banded, coverage
+from autoconfig.accuracy.groups import Figures, figures_of
 from autoconfig.accuracy.runs import (
     Constants,
     Predicted,
@@ -20,16 +20,10 @@ from autoconfig.accuracy.runs import (
     publisher_of,
 )
 from autoconfig.calibration.observe import Run, observe, useful_for_calibration
+from autoconfig.runs.sources import Source, harder_readings, source_of, sources
 from autoconfig.training.confidence import MOE
 
-ONE_PUBLISHER = "NVIDIA's tables of all GPUs left out together, constants and bands"
-TABLES = (
-    ("NVIDIA dense FP8, H100", r"^NVIDIA H100 dense FP8$", False),
-    ("NVIDIA dense FP8, B200 and GB200", r"^NVIDIA G?B200 dense FP8$", False),
-    ("NVIDIA mixture of experts", r"^NVIDIA \S+ MoE (FP8|BF16)$", True),
-)
-"""(name, pattern of the source, mixture of experts) of the lines that rest on NVIDIA's tables (data/accuracy_bars.json)."""
-FINE_TUNING = r"^NVIDIA H100 dense FP8( SFT| LoRA)?$"
+ONE_PUBLISHER = "{}'s tables of all GPUs left out together, constants and bands"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,52 +49,55 @@ def _readings() -> tuple[Reading, ...]:
     return (*_step_times(), *_bands())
 
 
-def _mean(predicted: Sequence[Predicted], pattern: str, moe: bool = False) -> tuple[int, float]:
-    """(rows, mean absolute error) of large runs of these sources."""
-    mine = [p for p in predicted if re.search(pattern, p.source) and p.run.large and p.run.case.scenario.model.is_moe == moe]
-    found = figures(mine)
-    return (0, float("nan")) if found is None else (found.rows, found.mean)
+def _bar_sources() -> dict[str, Source]:
+    """Bar -> the sources that it is about."""
+    return {source.bar.name: source for source in sources() if source.bar is not None}
+
+
+def _large(predicted: Sequence[Predicted], source: Source, also: str = "") -> Figures:
+    """Errors of large runs of these sources and of those that `also` names."""
+    mine = [p for p in predicted if p.run.large and (source_of(p.source) is source or re.fullmatch(also, p.source))]
+    return figures_of([(p.run.case.id, p.ratio) for p in mine])
 
 
 def _step_times() -> Iterator[Reading]:
     by_model, by_publisher = predictions("model"), predictions("publisher")
-    for name, pattern, moe in TABLES:
-        rows, usual = _mean(by_model, pattern, moe)
-        harder = _mean(by_publisher, pattern, moe)[1]
-        yield Reading(name=f"Step time, {name}", rows=rows, usual=usual, harder=harder, why=ONE_PUBLISHER)
-    rows, harder = _mean(by_model, FINE_TUNING)
-    why = "with NVIDIA's SFT and LoRA rows on H100, whose packed sequences have lengths that are not published"
-    yield Reading(name=f"Step time, {TABLES[0][0]}", rows=rows, usual=_mean(by_model, TABLES[0][1])[1], harder=harder, why=why)
-    rows, usual = _mean(by_model, *TABLES[2][1:])
-    why = (
-        "host time of experts and their overlap at zero, calibration fitted again: both were read off these tables (host: "
-        "Qwen3-30B on B200 FP8 and Qwen3-235B on H100 BF16 at tp 4; overlap: Megatron-LM's moe-modelzoo, Qwen3)"
-    )
-    yield Reading(name=f"Step time, {TABLES[2][0]}", rows=rows, usual=usual, harder=_without_moe_constants(), why=why)
+    for name, source in _bar_sources().items():
+        if source.publisher:
+            usual, harder = _large(by_model, source), _large(by_publisher, source)
+            why = ONE_PUBLISHER.format(source.publisher)
+            yield Reading(name=f"Step time, {name}", rows=usual.rows, usual=usual.mean, harder=harder.mean, why=why)
+    for reading in harder_readings():
+        source = _bar_sources()[reading.bar]
+        harder = _large(_without(reading.zero, source) if reading.zero else by_model, source, reading.also)
+        usual = _large(by_model, source)
+        name = f"Step time, {reading.bar}"
+        yield Reading(name=name, rows=harder.rows, usual=usual.mean, harder=harder.mean, why=reading.why)
 
 
-def _without_moe_constants() -> float:
-    """Mean error of NVIDIA's mixtures of experts, the model left out, where what these rows set is zero."""
+def _without(names: Sequence[str], source: Source) -> list[Predicted]:
+    """Large runs of the source, its model left out, where these times of the software are zero and the calibration is fitted
+    again."""
+
+    def plain(run: Run) -> Run:
+        scenario = run.case.scenario
+        zero: dict[str, Any] = dict.fromkeys(names, 0.0)
+        stack = replace(scenario.software, time=replace(scenario.software.time, **zero))
+        return replace(run, case=replace(run.case, scenario=replace(scenario, software=stack)))
+
     runs = published_runs().runs
-    observed = tuple(observe(_plain(run)) for run in runs if useful_for_calibration(run))
-    mine = [_plain(run) for run in runs if re.search(TABLES[2][1], run.case.source) and run.large]
-    return _mean(predict_runs(mine, Constants("model", observed=observed)), *TABLES[2][1:])[1]
-
-
-def _plain(run: Run) -> Run:
-    scenario = run.case.scenario
-    time = replace(scenario.software.time, moe_host_seconds=0.0, expert_host_seconds=0.0, moe_overlap_interleaved_share=0.0)
-    stack = replace(scenario.software, time=time)
-    return replace(run, case=replace(run.case, scenario=replace(scenario, software=stack)))
+    observed = tuple(observe(plain(run)) for run in runs if useful_for_calibration(run))
+    mine = [plain(run) for run in runs if source_of(run.case.source) is source and run.large]
+    return predict_runs(mine, Constants("model", observed=observed))
 
 
 def _bands() -> Iterator[Reading]:
-    by_table = coverage([p for p in predictions("source") if of_training(p.source)])
-    without = coverage([p for p in predictions("publisher") if of_training(p.source)], publisher_of)
-    by_publisher = {line.level: line for line in without}
+    by_table = coverage(banded())
+    by_publisher = {line.level: line for line in coverage(banded("publisher"), publisher_of)}
+    publishers = " and ".join(sorted({source.publisher for source in sources()} - {""}))
     for line in by_table:
         if line.level in (POOLED, MOE):
-            yield _inside(line, by_publisher[line.level].inside, ONE_PUBLISHER)
+            yield _inside(line, by_publisher[line.level].inside, ONE_PUBLISHER.format(publishers))
     for line in by_table:
         if line.level == POOLED or line.rows >= ROWS_OF_A_CLASS:
             yield _inside(line, line.inside_by_row, "every row counts the same, not every source")

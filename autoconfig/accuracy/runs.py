@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -13,12 +13,13 @@ from autoconfig.calibration.fit import Observation, fit
 from autoconfig.calibration.observe import Run, observe, useful_for_calibration
 from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.nvidia_row import as_training_row
+from autoconfig.runs.sources import source_of
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
-from autoconfig.specs.calibration import Calibration, Entry
+from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.calibration import factors_for, shipped
+from autoconfig.time_model.calibration import shipped
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.confidence import confidence_class
 
@@ -27,8 +28,6 @@ LeaveOut = Literal["source", "model", "publisher"] | None
 NVIDIA's tables of all GPUs as one."""
 Progress = Callable[[str], None]
 NO_CATALOGUE_MODEL = "NVIDIA, model not in the catalogue"
-PUBLISHER = re.compile(r"^NVIDIA (GB|B|H|A|L)\d+ ")
-"""Groups of NVIDIA's one table: leaving a model out leaves it out of all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +187,7 @@ def publisher_of(source: str) -> str:
 
 
 def _table_of(source: str) -> str:
-    return "NVIDIA" if PUBLISHER.match(source) else source
+    return source_of(source).publisher or source
 
 
 @cache
@@ -210,18 +209,3 @@ def predict_runs(runs: Sequence[Run], constants: Constants) -> list[Predicted]:
 def predictions(leave_out: LeaveOut) -> tuple[Predicted, ...]:
     """Every published run that can be predicted."""
     return tuple(predict_runs(published_runs().runs, Constants(leave_out)))
-
-
-def with_factor(run: Run, *, step: float = 1.0, host: float = 1.0, constants: Constants) -> tuple[Scenario, TrainPlan]:
-    """A run's question with measured scalars on top of its constants: the seconds of the whole step, those of the host."""
-    scenario = constants.applied(run.case)
-    factors, time = factors_for(scenario), scenario.software.time
-    entry = Entry(
-        architecture=scenario.cluster.gpu.architecture,
-        generation=scenario.software.generation,
-        kind="moe" if scenario.model.is_moe else "dense",
-        factors=replace(factors, step=factors.step * step, host=factors.host * step),
-    )
-    software = replace(scenario.software, time=replace(time, host_floor_seconds=time.host_floor_seconds * host))
-    calibration = Calibration(version=scenario.calibration.version, entries=(entry,))
-    return replace(scenario, software=software, calibration=calibration), run.case.plan

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autoconfig.calibration.serving_fit import FirstToken, Sample, fit, samples_of
 from autoconfig.runs.cells import Row, cell, number
 from autoconfig.runs.predict_serving import Prediction, predict_rows, read_table
+from autoconfig.runs.sources import ServingFigure, serving_figures
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.time_model.serving.calibration import shipped_calibration
@@ -20,11 +23,8 @@ from autoconfig.time_model.serving.calibration import shipped_calibration
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress
 
-NOT_JUDGED = ("encoder-decoder", "NeMo Megatron Launcher")
 LEAST_DIFFERENCE = 1.03
 """Two layouts count as a pair where their measured throughputs are further apart."""
-SATURATED = 0.9
-"""Served over offered requests below which an open loop is saturated."""
 
 
 def published_rows() -> list[dict[str, str]]:
@@ -72,7 +72,7 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Validation:
+class ServingValidation:
     """Everything that `validate --inference` prints."""
 
     figures: tuple[Figure, ...]
@@ -83,7 +83,7 @@ class Validation:
     judged: tuple[Judged, ...]
 
 
-def validate_inference(*, held_out: bool = True, progress: Progress | None = None) -> Validation:
+def validate_inference(*, held_out: bool = True, progress: Progress | None = None) -> ServingValidation:
     """Predict all rows; `held_out`: each source with constants fitted on the others, else with the shipped ones."""
     rows = published_rows()
     if held_out:
@@ -97,7 +97,7 @@ def validate_inference(*, held_out: bool = True, progress: Progress | None = Non
         if one.predicted.note.startswith("not predicted"):
             reasons[one.predicted.note] = reasons.get(one.predicted.note, 0) + 1
     figures = tuple(_figures(judged))
-    return Validation(
+    return ServingValidation(
         figures=figures,
         sources=tuple(_by_source(judged)),
         unpredicted=tuple(sorted(reasons.items())),
@@ -127,100 +127,34 @@ def _moe(one: Judged) -> bool:
         return False
 
 
-def _offline(one: Judged, weights: tuple[str, ...], gpus: tuple[str, ...], moe: bool) -> bool:
-    row = one.row
-    return (
-        cell(row, "kind") == "max_throughput"
-        and _moe(one) == moe
-        and cell(row, "weights") in weights
-        and any(cell(row, "gpu").startswith(g) for g in gpus)
-    )
-
-
-GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], bool, float], ...] = (
-    ("max throughput, dense FP8, H100 / H200 / GH200", ("fp8",), ("H100", "H200", "GH200"), False, 8.0),
-    ("max throughput, dense FP16, A100 / H100", ("fp16",), ("A100", "H100"), False, 10.0),
-    ("max throughput, dense FP4, B200 / GB200", ("fp4",), ("B200", "GB200"), False, 12.0),
-    ("max throughput, dense, L40S / RTX PRO 6000", ("fp8", "fp4"), ("L40S", "RTX"), False, 15.0),
-    ("max throughput, mixtures of experts", ("fp16", "fp8", "fp4"), ("",), True, 18.0),
-)
-
-
 def _figures(judged: Sequence[Judged]) -> Iterator[Figure]:
-    for name, weights, gpus, moe, bar in GROUPS:
-        errors = [e for one in judged if _offline(one, weights, gpus, moe) and (e := _speed_error(one)) is not None]
-        if errors:
-            yield _mean(name, errors, bar)
-    right, pairs = tensor_parallel_order(judged)
-    yield Figure(
-        name="order of TP, pairs more than 3 % apart", rows=pairs, value=100.0 * right / max(pairs, 1), bar=97.0, at_least=True
-    )
-    online = [one for one in judged if cell(one.row, "kind") == "online_qps"]
-    between = [e for one in online if (e := one.error("tpot_mean_ms", one.predicted.tpot_ms)) is not None]
-    yield _mean("open loop, TPOT", between, 15.0)
-    token = [e for one in online if (e := one.error("ttft_mean_ms", one.predicted.ttft_ms)) is not None]
-    yield _median("open loop, TTFT (median)", token, 30.0)
-    saturated = [e for one in online if cell(one.row, "offered_qps").lower() == "inf" and (e := _speed_error(one)) is not None]
-    yield Figure(
-        name="open loop, saturation rate (worst)",
-        rows=len(saturated),
-        value=100.0 * float(np.max(np.abs(saturated))),
-        bar=15.0,
-        median=100.0 * float(np.median(saturated)),
-    )
-    yield _mean("open loop, saturation rate (mean)", saturated, None)
-    served: tuple[tuple[str, bool, float | None], ...] = (("dense", False, 12.0), ("mixture of experts", True, None))
-    for name, moe, limit in served:
-        server = [
-            one
-            for one in judged
-            if cell(one.row, "kind") == "mlperf" and cell(one.row, "scenario") == "Server" and _moe(one) == moe
-        ]
-        errors = [e for one in server if (e := one.error("tpot_mean_ms", one.predicted.tpot_ms)) is not None]
-        yield _median(f"MLPerf server, {name}, TPOT (median)", errors, limit)
-        priced = [e for one in server if (e := one.error("tpot_mean_ms", one.predicted.offered_tpot_ms)) is not None]
-        yield _median(f"MLPerf server, {name}, TPOT, limits unread (median)", priced, None)
-        offline = [
-            e
-            for one in judged
-            if cell(one.row, "kind") == "mlperf"
-            and cell(one.row, "scenario") == "Offline"
-            and _moe(one) == moe
-            and (e := _speed_error(one)) is not None
-        ]
-        yield _mean(f"MLPerf offline, {name}, throughput", offline, None)
-    ran = [one for one in judged if one.predicted.fits is not None]
-    yield Figure(
-        name="runs that fit",
-        rows=len(ran),
-        value=100.0 * sum(bool(o.predicted.fits) for o in ran) / len(ran),
-        bar=100.0,
-        at_least=True,
-    )
+    """The figures of data/sources.toml; those without runs are left out."""
+    for asked in serving_figures():
+        mine = [one for one in judged if _asked(one, asked)]
+        if asked.statistic in SHARES:
+            right, count = SHARES[asked.statistic](mine)
+            share = 100.0 * right / max(count, 1)
+            yield Figure(name=asked.name, rows=count, value=share, bar=asked.bar, at_least=True)
+            continue
+        found = (one.error(asked.measured, getattr(one.predicted, asked.predicted)) for one in mine)
+        if errors := [error for error in found if error is not None]:
+            yield _figure(asked.name, errors, asked.statistic, asked.bar)
 
 
-def _speed_error(one: Judged) -> float | None:
-    return one.error("out_tok_s_gpu", one.predicted.out_tok_s_gpu)
+def _asked(one: Judged, figure: ServingFigure) -> bool:
+    cells = all(re.fullmatch(pattern, cell(one.row, name), re.IGNORECASE) for name, pattern in figure.rows.items())
+    return cells and figure.moe in (None, _moe(one))
 
 
-def _mean(name: str, errors: Sequence[float], bar: float | None) -> Figure:
-    return Figure(
-        name=name,
-        rows=len(errors),
-        value=100.0 * float(np.mean(np.abs(errors))),
-        bar=bar,
-        median=100.0 * float(np.median(errors)),
-    )
+def _figure(name: str, errors: Sequence[float], statistic: str, bar: float | None) -> Figure:
+    value = 100.0 * float(OF_ERRORS[statistic](np.abs(errors)))
+    return Figure(name=name, rows=len(errors), value=value, bar=bar, median=100.0 * float(np.median(errors)))
 
 
-def _median(name: str, errors: Sequence[float], bar: float | None) -> Figure:
-    return Figure(
-        name=name,
-        rows=len(errors),
-        value=100.0 * float(np.median(np.abs(errors))),
-        bar=bar,
-        median=100.0 * float(np.median(errors)),
-    )
+def _fitting(judged: Sequence[Judged]) -> tuple[int, int]:
+    """(runs that fit by prediction, runs predicted); all of them ran."""
+    fits = [one.predicted.fits for one in judged if one.predicted.fits is not None]
+    return sum(fits), len(fits)
 
 
 def tensor_parallel_order(judged: Sequence[Judged]) -> tuple[int, int]:
@@ -242,18 +176,24 @@ def tensor_parallel_order(judged: Sequence[Judged]) -> tuple[int, int]:
     return right, pairs
 
 
+OF_ERRORS: dict[str, Callable[[npt.NDArray[np.float64]], np.float64]] = {"mean": np.mean, "median": np.median, "worst": np.max}
+"""Statistic of sources.toml -> of absolute errors."""
+SHARES = {"tp_order": tensor_parallel_order, "fit": _fitting}
+"""Statistic -> (right, of how many)."""
+
+
 def _by_source(judged: Sequence[Judged]) -> Iterator[Figure]:
     groups: dict[str, list[float]] = {}
     for one in judged:
-        error = _speed_error(one)
+        error = one.error("out_tok_s_gpu", one.predicted.out_tok_s_gpu)
         if error is not None and cell(one.row, "kind") != "online_qps":
             name = f"{cell(one.row, 'source')} | {cell(one.row, 'gpu')} | {'experts' if _moe(one) else 'dense'}"
             groups.setdefault(name, []).append(error)
     for name, errors in sorted(groups.items()):
-        yield _mean(name, errors, None)
+        yield _figure(name, errors, "mean", None)
 
 
-def validation_json(found: Validation) -> dict[str, Any]:
+def validation_json(found: ServingValidation) -> dict[str, Any]:
     """The answer as JSON."""
 
     def line(figure: Figure) -> dict[str, Any]:

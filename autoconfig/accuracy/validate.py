@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autoconfig.accuracy.bands import Coverage, bands_of, coverage, of_training
+from autoconfig.accuracy.bands import POOLED, ROWS_OF_A_CLASS, Coverage, banded, bands_of, coverage
 from autoconfig.accuracy.decisions import Decisions, decisions
 from autoconfig.accuracy.gpu_runs import GpuRun, gpu_runs
-from autoconfig.accuracy.groups import Bar, Group, bars, error_groups, resisting
+from autoconfig.accuracy.groups import Bar, ErrorGroup, bars, error_groups, resisting
 from autoconfig.accuracy.headlines import Headline, headlines
-from autoconfig.accuracy.lines import Line, lines_of
-from autoconfig.accuracy.memory import MemoryGroup, Verdicts, memory_groups, verdicts
+from autoconfig.accuracy.memory import MemoryGroup, Verdicts, labelled_source, memory_groups, verdicts
 from autoconfig.accuracy.plans import PlacedPlan, placed_plans, plans_summary
 from autoconfig.accuracy.readings import Reading, readings
-from autoconfig.accuracy.runs import Constants, LeaveOut, Predicted, Progress, predictions, published_runs
+from autoconfig.accuracy.runs import LeaveOut, Predicted, Progress, predictions, published_runs
 from autoconfig.accuracy.unseen import Unseen, unseen_runs
+from autoconfig.runs.sources import source_of, sources
 from autoconfig.time_model.calibration import shipped
 from autoconfig.training.confidence import Band
 
 SCHEMA_VERSION = 1
+POOLED_INSIDE, CLASS_INSIDE = (0.85, 0.95), (0.80, 0.97)
+HALF_WIDTH = 0.14
+FIRST_THREE_REGRET = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,7 @@ class Validation:
 
     leave_out: LeaveOut
     constants: str
-    groups: tuple[Group, ...]
+    groups: tuple[ErrorGroup, ...]
     bars: tuple[Bar, ...]
     bands: dict[str, Band]
     coverage: tuple[Coverage, ...]
@@ -81,11 +85,10 @@ def validate(
     say("published runs")
     predicted = predictions(leave_out)
     say("bands")
-    unseen = [p for p in predictions("source") if of_training(p.source)]
-    constants = Constants(leave_out)
+    unseen = banded()
     if sections.decisions:
         say("decisions")
-    chosen = decisions(predicted, constants) if sections.decisions else []
+    chosen = decisions(predicted, leave_out) if sections.decisions else []
     placed = placed_plans(leave_out, progress) if sections.decisions else []
     if sections.memory:
         say("memory")
@@ -108,11 +111,65 @@ def validate(
     )
 
 
-def judged_lines(found: Validation) -> list[Line]:
-    """The lines beside step times. In-sample rankings are printed and not judged: their constants have seen the rows."""
-    unseen = found.leave_out is not None
-    decided, placed = (found.decisions, found.placed) if unseen else ((), ())
-    return lines_of(found.coverage, decided, found.memory, found.verdicts, placed)
+@dataclass(frozen=True, kw_only=True)
+class JudgedLine:
+    """One line beside step times: what was asked, what was reached, both as shares."""
+
+    name: str
+    least: float | None = None
+    most: float | None = None
+    reached: float
+
+    @property
+    def holds(self) -> bool:
+        """Within both ends."""
+        return (self.least is None or self.reached >= self.least) and (self.most is None or self.reached <= self.most)
+
+
+def judged_lines(found: Validation) -> list[JudgedLine]:
+    """The lines that the sections of a validation can judge. In-sample rankings are not judged: their constants have seen the
+    rows."""
+    lines = [*_band_lines(found.coverage)]
+    if found.leave_out is not None:
+        lines += _decision_lines(found.decisions)
+    lines += _verdict_lines(found.verdicts)
+    if found.leave_out is not None and found.placed:
+        near = sum(plan.holds for plan in found.placed) / len(found.placed)
+        lines.append(JudgedLine(name="NVIDIA's published plans near our first", least=1.0, reached=near))
+    return lines
+
+
+def _band_lines(found: Sequence[Coverage]) -> Iterator[JudgedLine]:
+    """Pooled coverage and width, coverage of every class with enough rows; sources weigh the same."""
+    for line in found:
+        if line.level == POOLED:
+            low, high = POOLED_INSIDE
+            yield JudgedLine(name="90 % bands: pooled, inside", least=low, most=high, reached=line.inside)
+            widths = (("rows", line.half_width), ("sources", line.half_width_by_source))
+            for equal, width in widths:
+                yield JudgedLine(name=f"90 % bands: median half-width, {equal} equal", most=HALF_WIDTH, reached=width)
+        elif line.rows >= ROWS_OF_A_CLASS:
+            low, high = CLASS_INSIDE
+            yield JudgedLine(name=f"90 % bands: {line.level}, inside", least=low, most=high, reached=line.inside)
+
+
+def _decision_lines(found: Sequence[Decisions]) -> Iterator[JudgedLine]:
+    """Mean regret of the first choice and of the best of three, of the sources that are held to one."""
+    for source in sources():
+        for line in found:
+            if source.regret is not None and source_of(line.source) is source:
+                first, three = (f"Mean regret of the {which}, {line.source}" for which in ("first choice", "best of three"))
+                yield JudgedLine(name=first, most=source.regret, reached=line.regret_mean)
+                yield JudgedLine(name=three, most=FIRST_THREE_REGRET, reached=line.regret_first_three_mean)
+
+
+def _verdict_lines(found: Sequence[Verdicts]) -> Iterator[JudgedLine]:
+    """Verdicts with the stack's own constant, cross-validated."""
+    for line in found:
+        if line.offsets_gib:
+            for what, right in (("out of memory", line.oom_right), ("ran", line.ran_right)):
+                name = f"{labelled_source()}, cross-validated: {what}, right"
+                yield JudgedLine(name=name, least=line.least_right, reached=right)
 
 
 def validation_json(found: Validation) -> dict[str, Any]:

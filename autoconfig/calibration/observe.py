@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from autoconfig.calibration.fit import Observation, shares_of
 from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.nvidia_row import as_training_row
+from autoconfig.runs.sources import source_of
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.models.parameters import total_parameters
@@ -16,17 +17,6 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import estimate_step_time
 
-NOT_FOR_CALIBRATION = {
-    "SimuMax-B200-v1.2": "a machine of its own: its GEMMs are 29 % slower than the operator tables",
-    "vTrain-groundtruth-single": "small, host-bound layers of one node; 1,440 rows of 32 shapes",
-    "Megatron-LM-golden-values": "tiny models: launch-bound CI runs, used for memory",
-    "Korthikanti2022-Table4-layer": "one layer, no step",
-    "Google-gpu-recipes": "NeMo or MaxText: the rows do not say which of two programs ran",
-    "stas00-upgrade-gpus": "optimizer on the CPU; offload dominates",
-}
-"""Sources that calibration leaves out, and why. They are validated all the same."""
-FINE_TUNING = (" SFT", " LoRA")
-"""Groups of NVIDIA's table on packed sequences of unknown lengths."""
 LEAST_PARAMETERS = 1e9
 
 
@@ -94,16 +84,10 @@ def observe(run: Run) -> Observation:
 
 
 def useful_for_calibration(run: Run) -> bool:
-    """Above 1B parameters, from a source that is not left out, with a time that needs no guess of a FLOPs convention."""
-    source, row = run.case.source, run.row
+    """Above 1B parameters, from a published source for it, with a time that needs no guess of a FLOPs convention."""
+    row = run.row
     direct = cell(row, "metric_step_s") or cell(row, "metric_tokens_per_s_per_gpu") or cell(row, "flops_convention")
-    return bool(
-        run.large
-        and direct
-        and source not in NOT_FOR_CALIBRATION
-        and "long context" not in source
-        and not any(task in source for task in FINE_TUNING)
-    )
+    return bool(run.large and direct and "calibrate" in source_of(run.case.source).use)
 
 
 def observations(runs: Sequence[Run]) -> list[Observation]:

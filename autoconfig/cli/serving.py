@@ -194,10 +194,10 @@ def validate_inference_command(inference: bool, seen: bool, as_json: bool) -> No
     if as_json:
         click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
     else:
-        from autoconfig.accuracy.serving_sheets import show_validation
+        from autoconfig.accuracy.sheets import show_serving_validation
         from autoconfig.cli.main import console
 
-        show_validation(console(), found)
+        show_serving_validation(console(), found)
 
 
 COMMANDS = {"search": search_inference, "predict": predict_inference, "validate": validate_inference_command}

@@ -12,11 +12,10 @@ import pytest
 from autoconfig.specs.calibration import NAMES
 from autoconfig.time_model.calibration import entry_of
 
-from autoconfig.accuracy.bands import band_from, bands_of, coverage, of_training, weighted_quantile
+from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile
 from autoconfig.accuracy.decisions import decisions
 from autoconfig.accuracy.headlines import FAR, headlines
 from autoconfig.accuracy.html import page
-from autoconfig.accuracy.lines import lines_of
 from autoconfig.accuracy.memory import best_offset
 from autoconfig.accuracy.plans import not_printed
 from autoconfig.accuracy.runs import Constants, Predicted, paper_of, predictions, published_runs
@@ -80,13 +79,12 @@ def test_bands_hold_about_nine_of_ten_left_out_runs(by_source: Validation) -> No
 
 
 def test_lines_beside_step_times_say_yes_or_no(by_source: Validation) -> None:
-    found = lines_of(by_source.coverage, (), by_source.memory, by_source.verdicts, ())
+    found = judged_lines(by_source)
     lines = {line.name: line for line in found}
     for line in found:
         if line.name.startswith("90 % bands"):
             assert line.holds == (line.name not in NOT_REACHED), line
     assert lines["Aleph Alpha 13B, cross-validated: out of memory, right"].holds
-    assert lines["SimuMax peak memory, worst run"].holds
     assert not replace(lines["90 % bands: pooled, inside"], reached=0.96).holds
     assert not replace(lines["90 % bands: median half-width, rows equal"], reached=0.15).holds
     sheet = line_sheet(by_source)
@@ -106,7 +104,7 @@ def test_in_sample_figures_are_not_judged() -> None:
         if sheet.title.startswith("Held to"):
             assert {line[-1] for line in sheet.lines} == {"not judged"}
             assert all(line[1].startswith("in-sample") for line in sheet.lines)
-    ranked = decisions([p for p in predictions(None) if p.source == "vTrain-groundtruth-multi"], Constants(None))
+    ranked = decisions([p for p in predictions(None) if p.source == "vTrain-groundtruth-multi"], None)
     assert [line.constants for line in ranked] == ["seen"]
     assert not judged_lines(replace(found, decisions=tuple(ranked), coverage=()))
 
@@ -203,7 +201,7 @@ def after_three_own_runs(rows: list[Predicted], bands: dict[str, Band], seed: in
 
 def test_own_runs_narrow_bands_that_still_hold() -> None:
     """Every source with ten rows or more plays a user's cluster, small models left out."""
-    every = [p for p in predictions("source") if of_training(p.source) and p.level != "small model"]
+    every = [p for p in banded() if p.level != "small model"]
     inside, change = [], []
     for source in sorted({p.source for p in every}):
         rows = [p for p in every if p.source == source][:200]
@@ -225,7 +223,7 @@ def test_weighted_quantile_of_equal_weights_is_the_median() -> None:
 
 def test_decisions() -> None:
     chosen = ("AlephAlpha-layouts-2311.05610", "vTrain-groundtruth-multi")
-    found = decisions([p for p in predictions("source") if p.source in chosen], Constants("source"))
+    found = decisions([p for p in predictions("source") if p.source in chosen], "source")
     lines = {line.source: line for line in found}
     for source in chosen:
         print(lines[source])

@@ -1,8 +1,6 @@
 """`autoconfig calibrate` and `--calibration`: a user's runs, undetermined factors, versions, bad files, the shipped files."""
 
 import csv
-import importlib.util
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from autoconfig.specs.calibration import DOCUMENTED_DEFAULTS, NAMES, Calibration
 from autoconfig.specs.errors import InputError
 from autoconfig.time_model.calibration import entry_of, parse, shipped, to_json
 
+from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration.calibrate import calibrate_file, published_calibration, write_calibration
 from autoconfig.calibration.observe import predicted_seconds
 from autoconfig.planning.calibration_file import named_calibration, read_calibration
@@ -241,16 +240,10 @@ def test_the_shipped_calibration_is_a_fresh_fit() -> None:
 
 
 def test_the_shipped_bands_are_fresh() -> None:
-    path = Path(__file__).parents[2] / "tools" / "fit_published.py"
-    spec = importlib.util.spec_from_file_location("fit_published", path)
-    assert spec is not None and spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    for name, band in tool.fresh_bands().items():
+    for name, band in bands_of(banded()).items():
         committed = shipped_bands()[name]
         assert (band.p5, band.p95) == pytest.approx((committed.p5, committed.p95), abs=1e-3), "run `make calibration`"
         assert (band.rows, band.sources) == (committed.rows, committed.sources)
-    assert json.loads(tool.BANDS.read_text())["about"]
 
 
 @pytest.mark.parametrize(("model", "gpu", "gpus", "cp", "software", "level"), [

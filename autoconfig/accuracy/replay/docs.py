@@ -26,6 +26,7 @@ from autoconfig.accuracy.replay.replay import (
     replay_study,
 )
 from autoconfig.accuracy.replay.scatter_fit import LEAST_ROWS, fit_scatter
+from autoconfig.runs.sources import source_of
 from autoconfig.study.training.proposal import CONFIDENCE, TOLERANCE
 from autoconfig.study.training.surrogate import Scatter
 
@@ -98,7 +99,7 @@ def lines(progress: Progress) -> list[Line]:
 def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Replay]]) -> list[Line]:
     names = sorted({sweep.source for sweep in large})
     groups = {name: [n for n, sweep in enumerate(large) if sweep.source == name] for name in names}
-    barred = [n for name in names if name.startswith(("AlephAlpha", "vTrain")) for n in groups[name]]
+    barred = [n for name in names if source_of(name).regret is not None for n in groups[name]]
     groups["Aleph Alpha and vTrain together"] = barred
     return [_line(strategy, source, [runs[n] for n in members]) for source, members in groups.items()]
 
