@@ -50,3 +50,10 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def replace_section(page: Path, begin: str, end: str, text: str) -> None:
+    """Put `text` between two marks of a page; the marks stay."""
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    after = rest.split(end)[1]
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import scipy.stats
-from autoconfig.profiler.folder import prepare, write_text
+from autoconfig.profiler.folder import prepare
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.runner import Life, Runner
+from autoconfig.specs.files import replace_section
 from autoconfig.specs.job import Job
 
 from autoconfig.study.session import Options, Session, lock_folder
@@ -198,13 +199,6 @@ def _role(plan: str, result: Comparison) -> str:
     return "best of all, the study's winner" if plan == result.best == result.winner else roles.get(plan, "")
 
 
-def rewrite(page: Path, lines: Sequence[str]) -> None:
-    """Put the lines between the marks."""
-    text = page.read_text(encoding="utf-8")
-    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-    write_text(page, f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{after}")
-
-
 def main() -> int:
     """The study, the exhaustive measurement, the page. Exit code 1: --minutes are over, run the same command again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -229,7 +223,7 @@ def main() -> int:
         return 1
     lines = lines_of(session, found, result)
     print("\n".join(lines))
-    rewrite(given.page, lines)
+    replace_section(given.page, BEGIN, END, "\n".join(lines))
     return 0
 
 

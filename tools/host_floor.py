@@ -15,8 +15,7 @@ from itertools import combinations
 import numpy as np
 from autoconfig.time_model.operators.kernels import BACKWARD_OVER_FORWARD, WITH_TENSOR_PARALLELISM
 
-from autoconfig.accuracy.runs import published_runs
-from autoconfig.calibration.observe import Run
+from autoconfig.calibration.observe import Run, published_runs
 
 SOURCE, HIDDEN_SIZE, ARCHITECTURES = "Megatron-LM-golden-values", 512, ("ampere", "hopper")
 LEAST_DIFFERENCE = 8.0

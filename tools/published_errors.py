@@ -1,6 +1,6 @@
 """Errors on published runs with no fitted constant, by closed forms alone and with operator tables, and after calibration.
 
-`PYTHONPATH=. python -m tools.published_errors` writes the table between the markers of docs/time_model.md; `--json` prints one
+`python -m tools.published_errors` writes the table between the markers of docs/time_model.md; `--json` prints one
 column (`--closed-forms`: without operator tables), which is what the table is made of.
 """
 
@@ -13,14 +13,15 @@ from pathlib import Path
 
 import autoconfig.time_model.job
 import numpy as np
+from autoconfig.specs.files import replace_section
 from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
 
-from autoconfig.accuracy.runs import Constants, gpu_name, predict_runs, published_runs
-from autoconfig.calibration.observe import predicted_seconds
+from autoconfig.accuracy.runs import Constants, predict_runs
+from autoconfig.calibration.observe import gpu_name, predicted_seconds, published_runs
 from autoconfig.runs.sources import source_of
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "time_model.md"
-START, END = "<!-- published errors: written by tools/published_errors.py -->\n", "<!-- end of published errors -->"
+BEGIN, END = "<!-- published errors: written by tools/published_errors.py -->", "<!-- end of published errors -->"
 LEAST_ROWS = 2
 Column = dict[str, list[float]]
 """Group -> rows, mean error, median bias, mean error after one scalar, mean error after calibration, in %."""
@@ -54,7 +55,7 @@ def table(closed: Column, tables: Column) -> str:
         before = closed[name][1:]
         cells = [f"{mean:.1f}, {bias:+.1f} ({scalar:.1f})" for mean, bias, scalar, _ in (before, after)]
         lines.append(f"| {name} ({rows:.0f}) | {cells[0]} | {cells[1]} | {before[3]:.1f}, {after[3]:.1f} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -69,10 +70,7 @@ def main() -> None:
         json.loads(subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout)
         for more in (["--closed-forms"], [])
     ]
-    text = DOCUMENT.read_text(encoding="utf-8")
-    head, rest = text.split(START)
-    _, tail = rest.split(END)
-    DOCUMENT.write_text(head + START + table(*columns) + END + tail, encoding="utf-8")
+    replace_section(DOCUMENT, BEGIN, END, table(*columns))
 
 
 if __name__ == "__main__":

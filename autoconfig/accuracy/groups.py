@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoconfig.accuracy.runs import Dropped, Predicted, gpu_name
+from autoconfig.accuracy.runs import Predicted
+from autoconfig.calibration.observe import Dropped, gpu_name
 from autoconfig.runs.sources import source_of, sources
 
 

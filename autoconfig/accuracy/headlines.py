@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.accuracy.runs import Progress, predict_steps
-from autoconfig.runs.training_row import Case, published_rows, read_case
+from autoconfig.accuracy.runs import predict_steps
+from autoconfig.calibration.observe import published_runs
+from autoconfig.planning.progress import Progress
+from autoconfig.runs.training_row import Case
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.units import SECONDS_PER_DAY
 from autoconfig.time_model.calibration import shipped
@@ -80,9 +82,8 @@ def headlines(progress: Progress | None = None) -> list[Headline]:
 
 def _line(entry: dict[str, Any], label: str, published: float | None, ours: float | None) -> Headline:
     texts = {key: entry[key] for key in ("title", "unit", "source")}
-    line = Headline(label=label, published=published, ours=ours, cause="", **texts)
-    near = line.deviation is not None and abs(line.deviation) <= FAR
-    return line if near else Headline(label=label, published=published, ours=ours, cause=entry.get("cause", ""), **texts)
+    line = Headline(label=label, published=published, ours=ours, cause=entry.get("cause", ""), **texts)
+    return replace(line, cause="") if line.deviation is not None and abs(line.deviation) <= FAR else line
 
 
 @cache
@@ -90,6 +91,21 @@ def _entries() -> list[dict[str, Any]]:
     text = (resources.files("autoconfig") / "data" / "headlines.json").read_text(encoding="utf-8")
     entries: list[dict[str, Any]] = json.loads(text)["headlines"]
     return entries
+
+
+def _request(
+    model: str, gpus: int, gpu: str, software: str, batch: int, *, precision: str, seq: int = 2048, fix: tuple[str, ...] = ()
+) -> Request:
+    return Request(
+        model=model,
+        gpus=gpus,
+        gpu=gpu,
+        software=software,
+        seq_length=seq,
+        global_batch_size=batch,
+        numerics={"precision": precision},
+        fix=fix,
+    )
 
 
 def _report(request: Request, plan: str) -> PlanReport:
@@ -107,15 +123,7 @@ def _best(request: Request) -> PlanReport | None:
 def _korthikanti(size: str, recompute: str, sp: int) -> tuple[Request, str]:
     """The question and the plan of Table 3."""
     gpus, pp, micro, batch = KORTHIKANTI[size]
-    request = Request(
-        model=size,
-        gpus=gpus,
-        gpu="a100-80gb",
-        software="megatron-lm-2022",
-        seq_length=2048,
-        global_batch_size=batch,
-        numerics={"precision": "fp16"},
-    )
+    request = _request(size, gpus, "a100-80gb", "megatron-lm-2022", batch, precision="fp16")
     vpp = 3 if size in ("175B", "530B") else 1
     return request, f"tp=8,pp={pp},vpp={vpp},mbs={micro},sp={sp},recompute={recompute},dist_opt=0"
 
@@ -181,16 +189,7 @@ def days_of_175b() -> dict[str, float]:
 
 
 def _gpt3_on_a100(gpus: int, batch: int, software: str, fix: tuple[str, ...] = ()) -> Request:
-    return Request(
-        model="175b",
-        gpus=gpus,
-        gpu="a100-80gb",
-        software=software,
-        seq_length=2048,
-        global_batch_size=batch,
-        numerics={"precision": "fp16"},
-        fix=fix,
-    )
+    return _request("175b", gpus, "a100-80gb", software, batch, precision="fp16", fix=fix)
 
 
 def mfu_of_1t() -> dict[str, float]:
@@ -225,15 +224,7 @@ def llama2() -> dict[str, float]:
     runs = [("h200", "nemo-24.03", "fp8", size, gpus) for size, gpus in (("7b", 8), ("13b", 8), ("70b", 8), ("70b", 16))]
     runs += [("a100-80gb", "nemo-23.08", "bf16", size, gpus) for size, gpus in (("7b", 8), ("13b", 8), ("70b", 32))]
     for gpu, software, precision, size, gpus in runs:
-        request = Request(
-            model=f"llama2-{size}",
-            gpus=gpus,
-            gpu=gpu,
-            software=software,
-            seq_length=4096,
-            global_batch_size=128,
-            numerics={"precision": precision},
-        )
+        request = _request(f"llama2-{size}", gpus, gpu, software, 128, precision=precision, seq=4096)
         best = _best(request)
         if best is not None:
             found[f"{size.upper()} on {gpus} {gpu.split('-')[0].upper()}"] = best.tokens_per_second_per_gpu
@@ -247,16 +238,7 @@ def fsdp_against_3d() -> dict[str, float]:
     for gpus in (8, 16, 32, 64, 128):
         steps = []
         for fix in (("fsdp=3", "tp=1"), ("fsdp=0",)):
-            request = Request(
-                model="gpt3-20b",
-                gpus=gpus,
-                gpu="h100",
-                software="nemo-24.03",
-                seq_length=2048,
-                global_batch_size=256,
-                numerics={"precision": "bf16"},
-                fix=fix,
-            )
+            request = _request("gpt3-20b", gpus, "h100", "nemo-24.03", 256, precision="bf16", fix=fix)
             question = understand(request)
             model = question.scenario.model.replace(untie_embeddings_and_output_weights=True, published_parameters=None)
             ranking = rank_plans(replace(question.scenario, model=model), question.constraints)
@@ -270,15 +252,7 @@ def fp8_175b() -> dict[str, float]:
     """TFLOPS and tokens/s per H100 of NVIDIA's plan for 175B on 512 GPUs, by release."""
     found = {}
     for release, software in RELEASES.items():
-        request = Request(
-            model="175b",
-            gpus=512,
-            gpu="h100",
-            software=software,
-            seq_length=2048,
-            global_batch_size=2048,
-            numerics={"precision": "fp8"},
-        )
+        request = _request("175b", 512, "h100", software, 2048, precision="fp8")
         report = _report(request, "tp=4,pp=8,vpp=6,mbs=2,sp=1")
         flops = flops_per_step(understand(request).scenario, "full")
         found[f"{release}, tokens/s"] = report.tokens_per_second_per_gpu
@@ -289,13 +263,7 @@ def fp8_175b() -> dict[str, float]:
 
 @cache
 def _cases() -> dict[str, Case]:
-    return {case.id: case for case in _read()}
-
-
-def _read() -> Iterator[Case]:
-    for row in published_rows():
-        if row["source"].startswith(("Narayanan2021-Table1", "Korthikanti2022-Table5")):
-            yield read_case(row)
+    return {run.case.id: run.case for run in published_runs().runs}
 
 
 def _flops_per_gpu(case: Case, convention: str) -> float:

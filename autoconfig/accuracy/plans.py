@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.accuracy.runs import Constants, Progress, published_runs
+from autoconfig.accuracy.runs import Constants
+from autoconfig.calibration.observe import published_runs
+from autoconfig.planning.progress import Progress
 from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.sources import source_of
 from autoconfig.specs.errors import PlanError

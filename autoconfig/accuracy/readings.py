@@ -10,17 +10,10 @@ from typing import Any
 
 from autoconfig.accuracy.bands import POOLED, ROWS_OF_A_CLASS, Coverage, banded, coverage
 from autoconfig.accuracy.groups import Figures, figures_of
-from autoconfig.accuracy.runs import (
-    Constants,
-    Predicted,
-    Progress,
-    predict_runs,
-    predictions,
-    published_runs,
-    publisher_of,
-)
-from autoconfig.calibration.observe import Run, observe, useful_for_calibration
-from autoconfig.runs.sources import Source, harder_readings, source_of, sources
+from autoconfig.accuracy.runs import Constants, Predicted, predict_runs, predictions, publisher_of
+from autoconfig.calibration.observe import Run, observe, published_runs, useful_for_calibration
+from autoconfig.planning.progress import Progress
+from autoconfig.runs.sources import PublishedSource, harder_readings, source_of, sources
 from autoconfig.training.confidence import MOE
 
 ONE_PUBLISHER = "{}'s tables of all GPUs left out together, constants and bands"
@@ -49,12 +42,12 @@ def _readings() -> tuple[Reading, ...]:
     return (*_step_times(), *_bands())
 
 
-def _bar_sources() -> dict[str, Source]:
+def _bar_sources() -> dict[str, PublishedSource]:
     """Bar -> the sources that it is about."""
     return {source.bar.name: source for source in sources() if source.bar is not None}
 
 
-def _large(predicted: Sequence[Predicted], source: Source, also: str = "") -> Figures:
+def _large(predicted: Sequence[Predicted], source: PublishedSource, also: str = "") -> Figures:
     """Errors of large runs of these sources and of those that `also` names."""
     mine = [p for p in predicted if p.run.large and (source_of(p.source) is source or re.fullmatch(also, p.source))]
     return figures_of([(p.run.case.id, p.ratio) for p in mine])
@@ -75,7 +68,7 @@ def _step_times() -> Iterator[Reading]:
         yield Reading(name=name, rows=harder.rows, usual=usual.mean, harder=harder.mean, why=reading.why)
 
 
-def _without(names: Sequence[str], source: Source) -> list[Predicted]:
+def _without(names: Sequence[str], source: PublishedSource) -> list[Predicted]:
     """Large runs of the source, its model left out, where these times of the software are zero and the calibration is fitted
     again."""
 

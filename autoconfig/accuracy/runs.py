@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
 from autoconfig.calibration.fit import Observation, fit
-from autoconfig.calibration.observe import Run, observe, useful_for_calibration
-from autoconfig.runs.cells import Row, cell
-from autoconfig.runs.nvidia_row import as_training_row
+from autoconfig.calibration.observe import Run, observe, published_runs, useful_for_calibration
 from autoconfig.runs.sources import source_of
-from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
+from autoconfig.runs.training_row import Case
 from autoconfig.specs.calibration import Calibration
-from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.calibration import shipped
@@ -26,26 +22,6 @@ from autoconfig.training.confidence import confidence_class
 LeaveOut = Literal["source", "model", "publisher"] | None
 """What the constants may not have seen: nothing, the run's source, the run's model in that source, or the run's source with
 NVIDIA's tables of all GPUs as one."""
-Progress = Callable[[str], None]
-NO_CATALOGUE_MODEL = "NVIDIA, model not in the catalogue"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dropped:
-    """A row that has no prediction to compare, and why."""
-
-    id: str
-    source: str
-    gpu: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedRuns:
-    """Every row of the tables that ship: runs with a whole plan and a time, and the others with the reason."""
-
-    runs: tuple[Run, ...]
-    dropped: tuple[Dropped, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,56 +46,6 @@ class Predicted:
     @property
     def source(self) -> str:
         return self.run.case.source
-
-
-@cache
-def published_runs() -> PublishedRuns:
-    """Both published tables, NVIDIA's rows in the columns of the first."""
-    runs: list[Run] = []
-    dropped: list[Dropped] = []
-    for row, reason in _rows():
-        found = reason or _run_of(row)
-        if isinstance(found, Run):
-            runs.append(found)
-        else:
-            gpu = gpu_name(row)
-            dropped.append(Dropped(id=cell(row, "id"), source=cell(row, "source"), gpu=gpu, reason=found))
-    return PublishedRuns(runs=tuple(runs), dropped=tuple(dropped))
-
-
-def gpu_name(row: Row) -> str:
-    """The GPU as the row names it."""
-    return cell(row, "gpu").removeprefix("DGX-") or "not said"
-
-
-def _rows() -> Iterator[tuple[Row, str]]:
-    """(row, reason why it cannot be read or an empty text)."""
-    yield from ((row, "") for row in published_rows())
-    for row in published_rows("nvidia_training_measurements"):
-        if cell(row, "task") == "inference":
-            continue
-        try:
-            yield as_training_row(row), ""
-        except InputError as error:
-            yield {**row, "id": cell(row, "model"), "source": NO_CATALOGUE_MODEL, "gpu": cell(row, "system")}, _short(error)
-
-
-def _run_of(row: Row) -> Run | str:
-    if cell(row, "status") == "oom":
-        return "ran out of memory"
-    if cell(row, "full_plan") == "0":
-        return "the plan is not whole"
-    try:
-        case = read_case(row)
-        measured = measured_step_seconds(row, case.scenario)
-    except AutoconfigError as error:
-        return _short(error)
-    return Run(row=row, case=case, measured_s=measured) if measured else "no measured time"
-
-
-def _short(error: Exception) -> str:
-    """The message without its particulars, so that like reasons are counted together."""
-    return re.split(r"[:;(]|, (?:use|known)", re.sub(r"'[^']*'", "...", str(error)))[0].strip()[:90]
 
 
 def predict_steps(cases: Sequence[tuple[Scenario, TrainPlan]]) -> list[float]:

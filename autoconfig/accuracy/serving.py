@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from autoconfig.calibration.serving_fit import FirstToken, Sample, fit, samples_of
 from autoconfig.runs.cells import Row, cell, number
-from autoconfig.runs.predict_serving import Prediction, predict_rows, read_table
+from autoconfig.runs.predict_serving import ServingPrediction, predict_rows, read_table
 from autoconfig.runs.sources import ServingFigure, serving_figures
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.model_catalogue import resolve_model
@@ -38,7 +38,7 @@ class Judged:
     """One published run and its prediction."""
 
     row: Row
-    predicted: Prediction
+    predicted: ServingPrediction
 
     @property
     def measured_throughput(self) -> float | None:
@@ -108,8 +108,8 @@ def validate_inference(*, held_out: bool = True, progress: Progress | None = Non
 
 def _held_out(
     rows: Sequence[Row], samples: Sequence[Sample], first: Sequence[FirstToken], progress: Progress | None
-) -> list[Prediction]:
-    result: list[Prediction | None] = [None] * len(rows)
+) -> list[ServingPrediction]:
+    result: list[ServingPrediction | None] = [None] * len(rows)
     for source in sorted({cell(row, "source") for row in rows}):
         if progress is not None:
             progress(source)

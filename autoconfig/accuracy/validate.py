@@ -16,9 +16,11 @@ from autoconfig.accuracy.headlines import Headline, headlines
 from autoconfig.accuracy.memory import MemoryGroup, Verdicts, labelled_source, memory_groups, verdicts
 from autoconfig.accuracy.plans import PlacedPlan, placed_plans, plans_summary
 from autoconfig.accuracy.readings import Reading, readings
-from autoconfig.accuracy.runs import LeaveOut, Predicted, Progress, predictions, published_runs
+from autoconfig.accuracy.runs import LeaveOut, Predicted, predictions
 from autoconfig.accuracy.unseen import Unseen, unseen_runs
-from autoconfig.runs.sources import source_of, sources
+from autoconfig.calibration.observe import published_runs
+from autoconfig.planning.progress import Progress
+from autoconfig.runs.sources import source_of
 from autoconfig.time_model.calibration import shipped
 from autoconfig.training.confidence import Band
 
@@ -155,12 +157,12 @@ def _band_lines(found: Sequence[Coverage]) -> Iterator[JudgedLine]:
 
 def _decision_lines(found: Sequence[Decisions]) -> Iterator[JudgedLine]:
     """Mean regret of the first choice and of the best of three, of the sources that are held to one."""
-    for source in sources():
-        for line in found:
-            if source.regret is not None and source_of(line.source) is source:
-                first, three = (f"Mean regret of the {which}, {line.source}" for which in ("first choice", "best of three"))
-                yield JudgedLine(name=first, most=source.regret, reached=line.regret_mean)
-                yield JudgedLine(name=three, most=FIRST_THREE_REGRET, reached=line.regret_first_three_mean)
+    for line in found:
+        most = source_of(line.source).regret
+        if most is not None:
+            first, three = (f"Mean regret of the {which}, {line.source}" for which in ("first choice", "best of three"))
+            yield JudgedLine(name=first, most=most, reached=line.regret_mean)
+            yield JudgedLine(name=three, most=FIRST_THREE_REGRET, reached=line.regret_first_three_mean)
 
 
 def _verdict_lines(found: Sequence[Verdicts]) -> Iterator[JudgedLine]:

@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.calibration.fit import fit, refine
-from autoconfig.calibration.observe import Run, all_published_rows, observe, timed_runs, useful_for_calibration
+from autoconfig.calibration.observe import Run, observe, published_runs, run_of, useful_for_calibration
 from autoconfig.planning.calibration_file import read_calibration, write_calibration
-from autoconfig.runs.cells import NO, Row, cell
+from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.predict import read_table
-from autoconfig.runs.training_row import contradiction, measured_step_seconds, read_case
+from autoconfig.runs.training_row import contradiction
 from autoconfig.specs.calibration import MOST, NAMES, Calibration
-from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.errors import InputError
 from autoconfig.time_model.calibration import shipped
 
 
 def published_calibration() -> Calibration:
     """Fitted on the published runs that `observe.useful_for_calibration` lets in."""
-    runs = [run for run in timed_runs(all_published_rows()) if useful_for_calibration(run)]
+    runs = [run for run in published_runs().runs if useful_for_calibration(run)]
     return _named(fit([observe(run) for run in runs], ""), "published", runs)
 
 
@@ -61,25 +61,16 @@ def usable_runs(source: Path) -> tuple[list[Run], list[str]]:
 
 def usable(row: Row) -> Run | str:
     """The run, or why it is not used."""
-    if cell(row, "full_plan").lower() in NO:
-        return "the plan is not whole"
-    if cell(row, "status") == "oom":
-        return "it ran out of memory"
-    try:
-        case = read_case(row)
-        measured = measured_step_seconds(row, case.scenario)
-    except AutoconfigError as error:
-        return str(error)
-    if not measured:
-        return "no measured time"
-    if said := contradiction(row, case):
+    run = run_of(row)
+    if isinstance(run, str):
+        return run
+    if said := contradiction(row, run.case):
         return f"it contradicts itself: {said}"
-    run = Run(row=row, case=case, measured_s=measured)
     ratio = math.exp(observe(run).log_ratio)
     if not 1 / MOST <= ratio <= MOST:
         return (
-            f"a step of {measured:.4g} s is {ratio:.3g} times what is predicted, beyond {MOST:g} times nothing is believed: "
-            "check the units (metric_mfu is a fraction, metric_step_s in seconds)"
+            f"a step of {run.measured_s:.4g} s is {ratio:.3g} times what is predicted, beyond {MOST:g} times nothing is "
+            "believed: check the units (metric_mfu is a fraction, metric_step_s in seconds)"
         )
     return run
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from autoconfig.calibration.fit import Observation, shares_of
-from autoconfig.runs.cells import Row, cell
+from autoconfig.runs.cells import NO, Row, cell
 from autoconfig.runs.nvidia_row import as_training_row
 from autoconfig.runs.sources import source_of
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
@@ -18,6 +20,7 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import estimate_step_time
 
 LEAST_PARAMETERS = 1e9
+NO_CATALOGUE_MODEL = "NVIDIA, model not in the catalogue"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,30 +37,73 @@ class Run:
         return total_parameters(self.case.scenario.model) > LEAST_PARAMETERS
 
 
-def all_published_rows() -> Iterator[Row]:
-    """Rows of both published tables, in the columns of the first."""
-    yield from published_rows()
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """A row that has no prediction to compare, and why."""
+
+    id: str
+    source: str
+    gpu: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRuns:
+    """Every row of the tables that ship: runs with a whole plan and a time, and the others with the reason."""
+
+    runs: tuple[Run, ...]
+    dropped: tuple[Dropped, ...]
+
+
+@cache
+def published_runs() -> PublishedRuns:
+    """Both published tables, NVIDIA's rows in the columns of the first."""
+    runs: list[Run] = []
+    dropped: list[Dropped] = []
+    for row, reason in _published_rows():
+        found = reason or run_of(row)
+        if isinstance(found, Run):
+            runs.append(found)
+        else:
+            reason = _without_particulars(found)
+            dropped.append(Dropped(id=cell(row, "id"), source=cell(row, "source"), gpu=gpu_name(row), reason=reason))
+    return PublishedRuns(runs=tuple(runs), dropped=tuple(dropped))
+
+
+def _published_rows() -> Iterator[tuple[Row, str]]:
+    """(row, reason why it cannot be read or an empty text)."""
+    yield from ((row, "") for row in published_rows())
     for row in published_rows("nvidia_training_measurements"):
-        try:
-            yield as_training_row(row)
-        except InputError:
-            continue
-
-
-def timed_runs(rows: Iterable[Row]) -> list[Run]:
-    """Rows with a whole plan that ran and have a time; others are left out."""
-    runs = []
-    for row in rows:
-        if cell(row, "full_plan") == "0" or cell(row, "status") == "oom":
+        if cell(row, "task") == "inference":
             continue
         try:
-            case = read_case(row)
-            measured = measured_step_seconds(row, case.scenario)
-        except AutoconfigError:
-            continue
-        if measured:
-            runs.append(Run(row=row, case=case, measured_s=measured))
-    return runs
+            yield as_training_row(row), ""
+        except InputError as error:
+            yield {**row, "id": cell(row, "model"), "source": NO_CATALOGUE_MODEL, "gpu": cell(row, "system")}, str(error)
+
+
+def gpu_name(row: Row) -> str:
+    """The GPU as the row names it."""
+    return cell(row, "gpu").removeprefix("DGX-") or "not said"
+
+
+def _without_particulars(reason: str) -> str:
+    """So that like reasons are counted together."""
+    return re.split(r"[:;(]|, (?:use|known)", re.sub(r"'[^']*'", "...", reason))[0].strip()[:90]
+
+
+def run_of(row: Row) -> Run | str:
+    """The run of a row with a whole plan that ran and has a time, or why there is none."""
+    if cell(row, "status") == "oom":
+        return "ran out of memory"
+    if cell(row, "full_plan").lower() in NO:
+        return "the plan is not whole"
+    try:
+        case = read_case(row)
+        measured = measured_step_seconds(row, case.scenario)
+    except AutoconfigError as error:
+        return str(error)
+    return Run(row=row, case=case, measured_s=measured) if measured else "no measured time"
 
 
 def predicted_seconds(scenario: Scenario, plan: TrainPlan) -> float:
@@ -88,8 +134,3 @@ def useful_for_calibration(run: Run) -> bool:
     row = run.row
     direct = cell(row, "metric_step_s") or cell(row, "metric_tokens_per_s_per_gpu") or cell(row, "flops_convention")
     return bool(run.large and direct and "calibrate" in source_of(run.case.source).use)
-
-
-def observations(runs: Sequence[Run]) -> list[Observation]:
-    """Observations of all runs, in order."""
-    return [observe(run) for run in runs]

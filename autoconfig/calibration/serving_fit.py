@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 
 from autoconfig.runs.cells import Row, cell, number
 from autoconfig.runs.serving_case import offline_generations, set_up
-from autoconfig.runs.serving_row import Case, read_case
+from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.software.engine import engine_names, load_engine
@@ -114,7 +114,7 @@ def samples_of(rows: Iterable[Row]) -> tuple[list[Sample], list[FirstToken]]:
 
 
 def _sample(
-    case: Case,
+    case: ServingCase,
     counts: Sequence[float],
     features: Sequence[Vector],
     floors: Sequence[tuple[float, float]],
@@ -136,7 +136,7 @@ def _floor(job: ServingJob, sequences: Number, prompts: float = 1.0) -> tuple[fl
     return float(layers), float(own)
 
 
-def _light(case: Case, job: ServingJob, between: float) -> tuple[list[float], list[Vector], list[tuple[float, float]]]:
+def _light(case: ServingCase, job: ServingJob, between: float) -> tuple[list[float], list[Vector], list[tuple[float, float]]]:
     """A token's time under light load: a share rate x t of the iterations carries a prompt."""
     running = max(case.rate * case.lengths.osl * between, 1.0)
     length = case.lengths.isl + case.lengths.osl / 2.0

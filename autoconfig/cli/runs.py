@@ -165,7 +165,7 @@ def validate_command(
     found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), progress(), gpu_runs)
     clear_progress()
     if html is not None:
-        from autoconfig.accuracy.html import write_html
+        from autoconfig.accuracy.docs import write_html
 
         write_html(found, html)
         click.echo(f"plots and tables written to {html}", err=True)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from autoconfig.runs.cells import Row, cell, number
-from autoconfig.runs.training_row import Case, published_rows, read_case
-from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model_catalogue import load_model
 
 RECIPES = {
@@ -70,20 +66,3 @@ def as_training_row(row: Row) -> dict[str, str]:
         "full_plan": cell(row, "full_plan"),
         "status": "ran",
     }
-
-
-def nvidia_cases() -> Iterator[tuple[Case, float]]:
-    """(case, measured step seconds) of every row with a whole plan, a catalogue model and a time."""
-    from autoconfig.runs.training_row import measured_step_seconds
-
-    for row in published_rows("nvidia_training_measurements"):
-        if cell(row, "full_plan") != "1":
-            continue
-        try:
-            training = as_training_row(row)
-            case = read_case(training)
-        except InputError:
-            continue
-        step = measured_step_seconds(training, case.scenario)
-        if step:
-            yield case, step

@@ -1,7 +1,7 @@
 """`autoconfig predict IN.csv --output OUT.csv`: a prediction for every row of a table of runs.
 
-Rows are read by `measured.read_case`, grouped by everything but the plan, and priced together. A row whose plan is not whole
-(full_plan = 0, or a missing cell) gets the best legal completion and the range of all completions. A row that cannot be
+Rows are read by `training_row.read_case`, grouped by everything but the plan, and priced together. A row whose plan is not
+whole (full_plan = 0, or a missing cell) gets the best legal completion and the range of all completions. A row that cannot be
 predicted keeps its line, empty, with the reason.
 """
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from autoconfig.runs.cells import Row
 from autoconfig.runs.serving_case import Setup, offline_throughput, open_loop, rated_loop, set_up, single_request, together
-from autoconfig.runs.serving_row import MEASURED, NEEDED, Case, read_case
+from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
 from autoconfig.runs.table import check_columns, check_rows, read_csv, unread_columns, write_csv
 from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.units import GIB
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.calibration import ServingCalibration, shipped_calibration
 
@@ -29,7 +30,7 @@ OUR_ERROR = "an error of autoconfig's own"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class ServingPrediction:
     """What one row gets; None where it does not apply or could not be predicted. `note` says why, or what was assumed."""
 
     row: int
@@ -64,10 +65,10 @@ class Prediction:
         return {**cells, "pred_note": self.note}
 
 
-COLUMNS = tuple(Prediction(row=0).cells())
+COLUMNS = tuple(ServingPrediction(row=0).cells())
 
 
-def predict_file(source: Path, target: Path, progress: Progress | None = None) -> tuple[list[Prediction], str, str]:
+def predict_file(source: Path, target: Path, progress: Progress | None = None) -> tuple[list[ServingPrediction], str, str]:
     """Predict every row of `source` into `target` (written beside, then renamed). Returns the predictions, the version of the
     constants, and a remark about columns that nothing reads. Raises FileError or InputError."""
     columns, rows = _read(source)
@@ -104,9 +105,9 @@ def known_columns() -> frozenset[str]:
 
 def predict_rows(
     rows: Sequence[Row], calibration: ServingCalibration | None = None, progress: Progress | None = None
-) -> list[Prediction]:
+) -> list[ServingPrediction]:
     """A prediction per row, in order. Rows that ask the same are answered once."""
-    found: dict[tuple[tuple[str, str], ...], Prediction] = {}
+    found: dict[tuple[tuple[str, str], ...], ServingPrediction] = {}
     result = []
     constants = calibration or shipped_calibration()
     for index, row in enumerate(rows):
@@ -116,11 +117,11 @@ def predict_rows(
             found[key] = predict_row(asked, constants)
             if progress is not None and len(found) % 20 == 0:
                 progress(f"{len(found):,} different rows, at {index + 1:,} of {len(rows):,}")
-        result.append(Prediction(**{**vars(found[key]), "row": index}))
+        result.append(ServingPrediction(**{**vars(found[key]), "row": index}))
     return result
 
 
-def predict_row(row: Row, calibration: ServingCalibration) -> Prediction:
+def predict_row(row: Row, calibration: ServingCalibration) -> ServingPrediction:
     """One row; a row that cannot be predicted keeps the reason."""
     try:
         case = read_case(row)
@@ -128,59 +129,55 @@ def predict_row(row: Row, calibration: ServingCalibration) -> Prediction:
         setup = max(setups, key=lambda s: (s.fits, offline_throughput(case, s) if s.fits else float(s.memory.kv_pool_bytes)))
         return _answer(case, setup)
     except AutoconfigError as error:
-        return Prediction(row=0, note=f"{FAILED}{error}")
+        return ServingPrediction(row=0, note=f"{FAILED}{error}")
     except Exception as error:  # a mistake of ours in one row must not cost the thousand others their predictions
         what = f"{type(error).__name__}: {str(error)[:200]}"
-        return Prediction(row=0, note=f"{FAILED}{OUR_ERROR} ({what}); please report the row")
+        return ServingPrediction(row=0, note=f"{FAILED}{OUR_ERROR} ({what}); please report the row")
 
 
-def _answer(case: Case, setup: Setup) -> Prediction:
+def _answer(case: ServingCase, setup: Setup) -> ServingPrediction:
     notes = [f"assumed: {'; '.join(case.assumed)}"] if case.assumed else []
-    if len(case.plans) > 1:
-        notes.append(f"plan {setup.job.plan}")
-    notes.append(setup.job.constants.origin)
     job = setup.job
+    if len(case.plans) > 1:
+        notes.append(f"plan {job.plan}")
+    notes.append(job.constants.origin)
     notes.extend(borrowed_shares(job.tables, job.model, job.gpu, [job.plan.weights], [job.plan.kv]))
-    held = {"fits": setup.fits, "max_concurrency": setup.max_concurrency}
+    figures: dict[str, float] = {}
     if not setup.fits:
-        free, each = (float(x) / 2**30 for x in (setup.memory.kv_pool_bytes, setup.memory.kv_bytes_per_sequence))
-        notes.insert(
-            0,
-            f"does not fit: {free:.1f} GiB for the cache, a sequence takes {each:.2f}",
-        )
-        return Prediction(row=0, note="; ".join(notes), **held)  # type: ignore[arg-type]
-    if case.load == "single":
+        free, each = (float(x) / GIB for x in (setup.memory.kv_pool_bytes, setup.memory.kv_bytes_per_sequence))
+        notes.insert(0, f"does not fit: {free:.1f} GiB for the cache, a sequence takes {each:.2f}")
+    elif case.load == "single":
         first, each = single_request(case, setup)
         total = first + (case.lengths.osl - 1.0) * each
-        rate = case.lengths.osl / total / setup.job.plan.gpus
-        return Prediction(
-            row=0,
-            out_tok_s_gpu=rate,
-            ttft_ms=first * 1e3,
-            tpot_ms=each * 1e3,
-            latency_ms=total * 1e3,
-            note="; ".join(notes),
-            **held,  # type: ignore[arg-type]
-        )
-    if case.load == "open":
-        offered = open_loop(case, setup)
-        found = rated_loop(case, setup, case.limits) if case.limits else offered
-        if case.limits:
-            notes.append(f"rate read as the largest within the limits: iterations {found.slowdown:.2f} times as long as priced")
-        between = found.tpot_s if not case.requests else found.itl_s
-        return Prediction(
-            row=0,
-            out_tok_s_gpu=found.requests_per_s * case.lengths.osl / case.num_gpus,
-            ttft_ms=found.ttft_s * 1e3,
-            tpot_ms=between * 1e3,
-            latency_ms=found.e2e_s * 1e3,
-            requests_per_s=found.requests_per_s,
-            offered_tpot_ms=offered.tpot_s * 1e3,
-            note="; ".join(notes),
-            **held,  # type: ignore[arg-type]
-        )
-    rate, latency = offline_throughput(case, setup), {}
-    if case.max_batch or case.concurrency:  # a batch of a given size: the latency of its requests, all there from the start
-        batch = together(case, setup)
-        latency = {"ttft_ms": batch.ttft_s * 1e3, "tpot_ms": batch.tpot_s * 1e3, "latency_ms": batch.e2e_s * 1e3}
-    return Prediction(row=0, out_tok_s_gpu=rate, note="; ".join(notes), **latency, **held)  # type: ignore[arg-type]
+        figures = {"out_tok_s_gpu": case.lengths.osl / total / job.plan.gpus, **_latency(first, each, total)}
+    elif case.load == "open":
+        figures = _open(case, setup, notes)
+    else:
+        figures = {"out_tok_s_gpu": offline_throughput(case, setup)}
+        if case.max_batch or case.concurrency:  # a batch of a given size: the latency of its requests, all there from the start
+            batch = together(case, setup)
+            figures |= _latency(batch.ttft_s, batch.tpot_s, batch.e2e_s)
+    return ServingPrediction(
+        row=0,
+        fits=setup.fits,
+        max_concurrency=setup.max_concurrency,
+        note="; ".join(notes),
+        **figures,
+    )
+
+
+def _latency(first_s: float, between_s: float, total_s: float) -> dict[str, float]:
+    return {"ttft_ms": first_s * 1e3, "tpot_ms": between_s * 1e3, "latency_ms": total_s * 1e3}
+
+
+def _open(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, float]:
+    offered = open_loop(case, setup)
+    found = rated_loop(case, setup, case.limits) if case.limits else offered
+    if case.limits:
+        notes.append(f"rate read as the largest within the limits: iterations {found.slowdown:.2f} times as long as priced")
+    return {
+        "out_tok_s_gpu": found.requests_per_s * case.lengths.osl / case.num_gpus,
+        **_latency(found.ttft_s, found.itl_s if case.requests else found.tpot_s, found.e2e_s),
+        "requests_per_s": found.requests_per_s,
+        "offered_tpot_ms": offered.tpot_s * 1e3,
+    }

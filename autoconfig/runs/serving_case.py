@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from autoconfig.memory_model.serving import ServingMemory, serving_memory
-from autoconfig.runs.serving_row import Case
+from autoconfig.runs.serving_row import ServingCase
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.benchmark import trtllm_bench_limits, trtllm_bench_table, tuned_batch
 from autoconfig.time_model.serving.calibration import ServingCalibration
@@ -57,7 +57,7 @@ class Setup:
         return int(self.memory.max_concurrency) * self.job.plan.adp * self.job.plan.replicas
 
 
-def set_up(case: Case, plan: EnginePlan, calibration: ServingCalibration) -> Setup:
+def set_up(case: ServingCase, plan: EnginePlan, calibration: ServingCalibration) -> Setup:
     """Limits as the engine chooses them, or as the row gives them; memory with them."""
     job = ServingJob(
         model=case.model, gpu=case.gpu, plan=plan, engine=case.engine, constants=calibration.constants(case.engine, case.gpu)
@@ -82,14 +82,14 @@ def set_up(case: Case, plan: EnginePlan, calibration: ServingCalibration) -> Set
     return Setup(job=job, memory=memory, batch=batch, tokens=tokens, chunked=chunked, running=max(running, 1.0))
 
 
-def _given_batch(case: Case, plan: EnginePlan) -> int | None:
+def _given_batch(case: ServingCase, plan: EnginePlan) -> int | None:
     """Sequences of an attention rank and micro-batch as the row says, which counts an instance (or the deployment's users)."""
     given = [case.max_batch] if case.max_batch else []
     given += [ceil(case.concurrency / plan.replicas)] if case.concurrency else []
     return ceil(min(given) / (plan.adp * plan.pp)) if given else None
 
 
-def _limits(case: Case, job: ServingJob) -> tuple[int, int]:
+def _limits(case: ServingCase, job: ServingJob) -> tuple[int, int]:
     """(max_batch_size, max_num_tokens) of a published offline run of the engine."""
     lengths, way, found = case.lengths, case.engine.offline_limits, None
     if way == "trtllm-bench":
@@ -99,7 +99,7 @@ def _limits(case: Case, job: ServingJob) -> tuple[int, int]:
     return found or (case.engine.max_batch_size, case.engine.max_num_tokens)
 
 
-def offline_generations(case: Case, setup: Setup) -> tuple[list[tuple[float, Generation]], float]:
+def offline_generations(case: ServingCase, setup: Setup) -> tuple[list[tuple[float, Generation]], float]:
     """([(how many, generation)], output tokens per GPU). Whole generations, and the last, partial one of a finite run."""
     lengths = Lengths(isl=case.lengths.isl, osl=case.lengths.osl)
     bursts = case.lengths.output_cv == 0.0
@@ -118,14 +118,14 @@ def offline_generations(case: Case, setup: Setup) -> tuple[list[tuple[float, Gen
     return found, case.requests * lengths.osl / plan.gpus
 
 
-def offline_throughput(case: Case, setup: Setup) -> float:
+def offline_throughput(case: ServingCase, setup: Setup) -> float:
     """Output tokens per second and GPU of a queue that never empties (or of all requests at once)."""
     generations, tokens = offline_generations(case, setup)
     constants = constant_vector(setup.job.constants)
     return tokens / sum(count * float(one.seconds(constants)) for count, one in generations)
 
 
-def single_request(case: Case, setup: Setup) -> tuple[float, float]:
+def single_request(case: ServingCase, setup: Setup) -> tuple[float, float]:
     """(time to first token, time per output token) of one request alone."""
     lengths = case.lengths
     first = float(iteration_seconds(setup.job, 0.0, 1.0, 1.0, lengths.isl)) + setup.job.constants.request_s
@@ -149,7 +149,7 @@ class OpenLoop:
     """How much slower than priced the deployment is, where a published rate says so."""
 
 
-def open_loop(case: Case, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
+def open_loop(case: ServingCase, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
     """Poisson arrivals on one attention rank and micro-batch of one replica, which gets its share of the requests; every
     iteration `slowdown` times as long as priced."""
     ranks = _ranks(setup.job.plan)
@@ -158,7 +158,7 @@ def open_loop(case: Case, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
     return _simulated(case, setup, poisson_arrivals(case.rate / ranks, max(round(asked), 1), rng), rng, slowdown)
 
 
-def together(case: Case, setup: Setup) -> OpenLoop:
+def together(case: ServingCase, setup: Setup) -> OpenLoop:
     """As many requests as run at once, all there from the start: the latency of a batch of a given size."""
     return _simulated(case, setup, np.zeros(max(round(setup.running), 1)), np.random.default_rng(SEED))
 
@@ -169,7 +169,7 @@ def _ranks(plan: EnginePlan) -> int:
 
 
 def _simulated(
-    case: Case, setup: Setup, arrivals: npt.NDArray[np.float64], rng: np.random.Generator, slowdown: float = 1.0
+    case: ServingCase, setup: Setup, arrivals: npt.NDArray[np.float64], rng: np.random.Generator, slowdown: float = 1.0
 ) -> OpenLoop:
     plan, data, count = setup.job.plan, case.lengths, len(arrivals)
     requests = Requests(
@@ -200,7 +200,7 @@ def _simulated(
     )
 
 
-def rated_loop(case: Case, setup: Setup, limits: tuple[float, float]) -> OpenLoop:
+def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float]) -> OpenLoop:
     """The open loop of a deployment that keeps the limits at this rate and at no higher one.
 
     How fast the system is beside the priced one is what the rate tells (power caps, cooling, tuning): every iteration is

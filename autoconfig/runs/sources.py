@@ -25,7 +25,7 @@ class HeldTo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class PublishedSource:
     """Tables of one publisher or paper that are used alike."""
 
     match: str
@@ -74,16 +74,16 @@ def _data() -> dict[str, Any]:
 
 
 @cache
-def sources() -> tuple[Source, ...]:
+def sources() -> tuple[PublishedSource, ...]:
     """Every entry, in the order in which they are tried."""
     return tuple(
-        Source(**{**entry, "use": tuple(entry["use"]), "bar": HeldTo(**entry["bar"]) if "bar" in entry else None})
+        PublishedSource(**{**entry, "use": tuple(entry["use"]), "bar": HeldTo(**entry["bar"]) if "bar" in entry else None})
         for entry in _data()["source"]
     )
 
 
 @cache
-def source_of(name: str) -> Source:
+def source_of(name: str) -> PublishedSource:
     """The entry of a source. Raises UnknownNameError where no entry has it."""
     for source in sources():
         if re.fullmatch(source.match, name):

@@ -1,7 +1,7 @@
 """How sure a prediction is: a 90 % band around the step time by class, the chance to fit, and what both rest on.
 
 The bands are prediction intervals of measured / predicted, from published runs whose source the constants had not seen, for a
-run of one more source (formula: validation_bands.band_from); `data/bands.json` holds them by class and is written by
+run of one more source (formula: accuracy.bands.band_from); `data/bands.json` holds them by class and is written by
 `make calibration`. Measured runs are more often slower than faster: bands are asymmetric.
 """
 

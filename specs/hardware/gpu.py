@@ -177,18 +177,6 @@ def brief(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def detect_local_gpu() -> GpuSpec:
-    """The catalogue's entry for the GPU of this machine. Raises InputError with what was tried."""
-    tried: list[str] = []
-    found = reported_gpu(tried)
-    if found is None:
-        raise InputError(
-            f"no GPU was found on this machine ({'; '.join(tried)}); name one with --gpu, for example "
-            f"--gpu {DEFAULT_GPU} ({_HINT})"
-        )
-    return match_reported_gpu(*found)
-
-
 def reported_gpu(tried: list[str]) -> tuple[str, float] | None:
     """(name, memory in bytes) of this machine's GPUs as the driver says it; None, and why in `tried`, where there is none.
 

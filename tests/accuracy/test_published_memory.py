@@ -11,7 +11,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.units import GIB
 
-from autoconfig.runs.nvidia_row import nvidia_cases
+from autoconfig.calibration.observe import published_runs
 from autoconfig.runs.sources import source_of
 from autoconfig.runs.training_row import Case, published_rows, read_case
 
@@ -132,7 +132,7 @@ def test_no_plan_that_ran_is_called_impossible() -> None:
 
 def test_nvidia_runs_called_impossible_are_few() -> None:
     """The rows leave recomputation and offload blank where a recipe sets them, so some look larger than they were."""
-    cases = [case for case, _ in nvidia_cases()]
+    cases = [run.case for run in published_runs().runs if source_of(run.case.source).publisher]
     refused = [case for case in cases if not bool(estimate(case).fits[0, 0])]
     for case in refused:
         print(f"{case.scenario.model.name} on {case.scenario.cluster.num_gpus} x {case.scenario.cluster.gpu.name}: {case.plan}")

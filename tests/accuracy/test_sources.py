@@ -3,7 +3,7 @@
 import pytest
 from autoconfig.specs.errors import UnknownNameError
 
-from autoconfig.accuracy.runs import published_runs
+from autoconfig.calibration.observe import published_runs
 from autoconfig.runs.sources import USES, harder_readings, serving_figures, source_of, sources
 from autoconfig.runs.training_row import published_rows
 

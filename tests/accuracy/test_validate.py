@@ -14,15 +14,15 @@ from autoconfig.time_model.calibration import entry_of
 
 from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile
 from autoconfig.accuracy.decisions import decisions
+from autoconfig.accuracy.docs import page
 from autoconfig.accuracy.headlines import FAR, headlines
-from autoconfig.accuracy.html import page
 from autoconfig.accuracy.memory import best_offset
 from autoconfig.accuracy.plans import not_printed
-from autoconfig.accuracy.runs import Constants, Predicted, paper_of, predictions, published_runs
+from autoconfig.accuracy.runs import Constants, Predicted, paper_of, predictions
 from autoconfig.accuracy.sheets import line_sheet, reading_sheet, sheets
 from autoconfig.accuracy.validate import Sections, Validation, judged_lines, validate
 from autoconfig.calibration.fit import refine
-from autoconfig.calibration.observe import observe, useful_for_calibration
+from autoconfig.calibration.observe import observe, published_runs, useful_for_calibration
 from autoconfig.runs.training_row import published_rows
 from autoconfig.training.confidence import Band, band_of, narrowed
 
@@ -318,9 +318,8 @@ def test_bad_options(options: list[str], autoconfig: SimpleNamespace) -> None:
 
 def test_runs_added_after_the_formulas_are_in_no_fit_and_printed():
     from autoconfig.accuracy.unseen import unseen_runs
-    from autoconfig.calibration.observe import all_published_rows
 
     runs = unseen_runs()
-    assert len(runs) == 15 and not {run.id for run in runs} & {row["id"] for row in all_published_rows()}
+    assert len(runs) == 15 and not {run.id for run in runs} & {run.case.id for run in published_runs().runs}
     nvlink_700w = [run for run in runs if run.remark == "700 W"]
     assert len(nvlink_700w) == 2 and all(abs(run.error) < 0.1 and run.inside for run in nvlink_700w)

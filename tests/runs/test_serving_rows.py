@@ -6,7 +6,7 @@ from autoconfig.specs.software.engine import engine_names, load_engine, nearest_
 
 from autoconfig.runs import predict_serving as predict
 from autoconfig.runs.predict_serving import OUR_ERROR, predict_rows
-from autoconfig.runs.serving_row import Case, read_case
+from autoconfig.runs.serving_row import ServingCase, read_case
 
 ROW = {
     "kind": "max_throughput", "model": "Llama-3.1-8B", "gpu": "h100", "n_gpus": "8", "tp": "8", "isl": "1000", "osl": "200",
@@ -14,7 +14,7 @@ ROW = {
 }  # fmt: skip
 
 
-def case_of(**cells: str) -> Case:
+def case_of(**cells: str) -> ServingCase:
     return read_case({**ROW, **cells})
 
 

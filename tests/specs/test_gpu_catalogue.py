@@ -1,6 +1,7 @@
 """The GPU catalogue: every file loads and says where its numbers come from; every spelling in use finds its GPU."""
 
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import InputError, UnknownNameError
 from autoconfig.specs.hardware import gpu as catalogue
-from autoconfig.specs.hardware.gpu import detect_local_gpu, gpu_from_mapping, gpu_ids, load_gpu, match_reported_gpu
+from autoconfig.specs.hardware.gpu import gpu_from_mapping, gpu_ids, load_gpu, match_reported_gpu, reported_gpu
 
 FOLDER = Path(catalogue.__file__).parents[1] / "catalogue" / "gpus"
 NUMERIC = ("memory_bytes", "hbm_bytes_per_s", "num_sms", "link_bytes_per_s", "link_domain_size", "gpus_per_node",
@@ -195,13 +196,13 @@ def fake_smi(monkeypatch, stdout="", stderr="", code=0, error=None):
 
 def test_local_gpu_is_read_from_nvidia_smi(monkeypatch):
     fake_smi(monkeypatch, "NVIDIA H100 80GB HBM3, 81559\n" * 8)
-    assert detect_local_gpu().id == "h100-sxm-80gb"
+    assert match_reported_gpu(*reported_gpu([])).id == "h100-sxm-80gb"
 
 
 def test_local_gpus_of_several_types(monkeypatch):
     fake_smi(monkeypatch, "NVIDIA H100 80GB HBM3, 81559\nNVIDIA L4, 23034\n")
     with pytest.raises(InputError, match="several types"):
-        detect_local_gpu()
+        reported_gpu([])
 
 
 @pytest.mark.parametrize("kwargs", [
@@ -211,5 +212,6 @@ def test_local_gpus_of_several_types(monkeypatch):
 ])
 def test_no_local_gpu_says_what_was_tried(monkeypatch, kwargs):
     fake_smi(monkeypatch, **kwargs)
-    with pytest.raises(InputError, match=r"nvidia-smi .*nvidia-ml-py is not installed.*--gpu h100-sxm-80gb"):
-        detect_local_gpu()
+    tried: list[str] = []
+    assert reported_gpu(tried) is None
+    assert re.search(r"nvidia-smi .*nvidia-ml-py is not installed", "; ".join(tried))

@@ -1,6 +1,6 @@
 """Distils the wheel of measured operators to `time_model/data/operators/<gpu>.json` and the table of errors in the docs.
 
-    python -m tools.distil_operator_tables [--wheel FOLDER]     (what `make tables` runs)
+    python -m tools.distil.operator_tables [--wheel FOLDER]     (what `make tables` runs)
 
 The wheel is downloaded with pip into FOLDER when it is not there; it is neither vendored nor a dependency. The same wheel
 gives the same files, byte for byte. `decisions.json` beside them says which tables are not used although they fit better.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoconfig.specs.files import replace_section
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
@@ -27,7 +28,7 @@ from tools.distil.moe import distil_moe
 from tools.distil.nccl import distil_nccl
 from tools.distil.wheel import LICENCE, PACKAGE, VERSION, Wheel, fetch_wheel
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "time_model" / "data" / "operators"
 DOCUMENT = ROOT / "docs" / "time_model.md"
 BEGIN, END = "<!-- operator tables: written by make tables -->", "<!-- end of operator tables -->"
@@ -128,11 +129,16 @@ def markdown(everything: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def asked_wheel(description: str | None) -> Wheel:
+    """The wheel that the command line of a program like this one names."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheel", type=Path, default=ROOT / "build" / "wheels", help="folder of the wheel")
+    return Wheel.open(fetch_wheel(parser.parse_args().wheel))
+
+
 def main() -> None:
     """Write all files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheel", type=Path, default=ROOT / "build" / "wheels", help="folder of the wheel")
-    wheel = Wheel.open(fetch_wheel(parser.parse_args().wheel))
+    wheel = asked_wheel(__doc__)
     rejected = json.loads((FOLDER / "decisions.json").read_text(encoding="utf-8"))["rejected"]
     everything = []
     for source in SOURCES:
@@ -140,9 +146,7 @@ def main() -> None:
         decide(data, rejected.get(source.gpu, {}))
         (FOLDER / f"{source.gpu}.json").write_text(as_json(data), encoding="utf-8")
         everything.append(data)
-    before, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{markdown(everything)}\n{END}{after}", encoding="utf-8")
+    replace_section(DOCUMENT, BEGIN, END, markdown(everything))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Distils the operators of a serving engine to `time_model/data/serving/<gpu>.json`.
 
-    python -m tools.distil_serving [--wheel FOLDER]     (what `make tables` runs)
+    python -m tools.distil.serving [--wheel FOLDER]     (what `make tables` runs)
 
 The training tables (tools/distil/operator_tables.py) start at 128 rows and hold causal prefill only; a decode step multiplies
 by a handful of rows and reads the KV cache. Every table here is a share of the roofline, `ideal / measured`, with
@@ -10,38 +10,26 @@ time_model/serving/ideal.py, which the planner uses too. The same wheel gives th
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from autoconfig.specs.files import replace_section
 from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.tables import MOST_SHARE
 
 from tools.distil.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
 from tools.distil.moe import tuned
-from tools.distil.operator_tables import as_json
-from tools.distil.wheel import LICENCE, PACKAGE, VERSION, Wheel, fetch_wheel
+from tools.distil.operator_tables import ROOT, SOURCES, as_json, asked_wheel
+from tools.distil.wheel import LICENCE, PACKAGE, VERSION, Wheel
 
-ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "time_model" / "data" / "serving"
 DOCUMENT = ROOT / "docs" / "inference.md"
 BEGIN, END = "<!-- serving tables: written by make tables -->", "<!-- end of serving tables -->"
-SYSTEMS = {
-    "a100-80gb": "a100_sxm",
-    "h100-sxm-80gb": "h100_sxm",
-    "h200-sxm-141gb": "h200_sxm",
-    "b200-180gb": "b200_sxm",
-    "gb200-192gb": "gb200",
-    "b300-288gb": "b300_sxm",
-    "gb300-288gb": "gb300",
-    "l40s-48gb": "l40s",
-    "rtx-pro-6000-96gb": "rtx_pro_6000_server",
-}
+SYSTEMS = {source.gpu: source.system for source in SOURCES}
 FRAMEWORK = "trtllm"
 """Whose collection is taken: TensorRT-LLM's, as the published runs are TensorRT-LLM's."""
 ATTENTION = {"a100_sxm": "vllm"}
@@ -343,16 +331,12 @@ def markdown(everything: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Write all files and the table of errors in the docs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheel", type=Path, default=ROOT / "build" / "wheels", help="folder of the wheel")
-    wheel = Wheel.open(fetch_wheel(parser.parse_args().wheel))
+    wheel = asked_wheel(__doc__)
     everything = [distil(wheel, gpu_id) for gpu_id in SYSTEMS]
     FOLDER.mkdir(parents=True, exist_ok=True)
     for data in everything:
         (FOLDER / f"{data['gpu']}.json").write_text(as_json(data), encoding="utf-8")
-    if DOCUMENT.is_file():
-        before, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN)
-        DOCUMENT.write_text(f"{before}{BEGIN}\n{markdown(everything)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    replace_section(DOCUMENT, BEGIN, END, markdown(everything))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
-STATE_CATEGORIES = CATEGORIES[:3]
 LOGITS_MODULES = ("output_layer", "loss")
 """Modules whose vocabulary-wide tensors are logits: the output layer and the scope named `loss`."""
 FOREVER = 2**62

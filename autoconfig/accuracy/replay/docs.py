@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -26,7 +26,9 @@ from autoconfig.accuracy.replay.replay import (
     replay_study,
 )
 from autoconfig.accuracy.replay.scatter_fit import LEAST_ROWS, fit_scatter
+from autoconfig.planning.progress import Progress
 from autoconfig.runs.sources import source_of
+from autoconfig.specs.files import replace_section
 from autoconfig.study.training.proposal import CONFIDENCE, TOLERANCE
 from autoconfig.study.training.surrogate import Scatter
 
@@ -36,11 +38,10 @@ STUDY = "the study"
 CURVE_TRIALS = 30
 GP_REPEATS, GP_MOST_ASKED = 1, 60
 COLORS = ("#d62728", "#1f77b4", "#7f7f7f", "#2ca02c", "#9467bd", "#8c564b")
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class StrategyLine:
     """One strategy on one source: trials until found, over its sweeps and seeds."""
 
     strategy: str
@@ -80,7 +81,7 @@ def scatters(recorded: Sequence[Sweep]) -> dict[str, Scatter]:
     return {name: fit_scatter([s for s in recorded if paper(s) != name]) for name in sorted({paper(s) for s in recorded})}
 
 
-def lines(progress: Progress) -> list[Line]:
+def lines(progress: Progress) -> list[StrategyLine]:
     """Every strategy on every source."""
     quiet_optuna()
     recorded = sweeps(LEAST_ROWS)
@@ -96,7 +97,7 @@ def lines(progress: Progress) -> list[Line]:
     return found
 
 
-def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Replay]]) -> list[Line]:
+def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Replay]]) -> list[StrategyLine]:
     names = sorted({sweep.source for sweep in large})
     groups = {name: [n for n, sweep in enumerate(large) if sweep.source == name] for name in names}
     barred = [n for name in names if source_of(name).regret is not None for n in groups[name]]
@@ -104,7 +105,7 @@ def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Re
     return [_line(strategy, source, [runs[n] for n in members]) for source, members in groups.items()]
 
 
-def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> Line:
+def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> StrategyLine:
     flat = [one for repeats in runs for one in repeats]
     counts = np.array([one.found_after for one in flat])
     curves = np.array([_padded(one.regret) for one in flat])
@@ -114,7 +115,7 @@ def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> Line:
         after = [one.settled_after for one in stops]
         right = sum(one.regret_at_stop <= TOLERANCE for one in stops)
         settled = (float(np.median(after)), float(np.quantile(after, 0.9)), right)  # type: ignore[arg-type]
-    return Line(
+    return StrategyLine(
         strategy=strategy,
         source=source,
         sweeps=len(runs),
@@ -131,7 +132,7 @@ def _padded(regret: Sequence[float]) -> list[float]:
     return (filled + [filled[-1]] * CURVE_TRIALS)[:CURVE_TRIALS]
 
 
-def table(found: Sequence[Line]) -> str:
+def table(found: Sequence[StrategyLine]) -> str:
     """Markdown: trials until a plan within TOLERANCE of the measured best was measured."""
     head = "| source | sweeps | strategy | median | 90th percentile | worst |\n|---|---|---|---|---|---|\n"
     ordered = sorted(found, key=lambda line: line.source)
@@ -152,7 +153,7 @@ def table(found: Sequence[Line]) -> str:
     )
 
 
-def picture(found: Sequence[Line]) -> str:
+def picture(found: Sequence[StrategyLine]) -> str:
     """SVG: mean regret after each trial, one panel per source, one line per strategy."""
     sources = sorted({line.source for line in found})
     names = list(dict.fromkeys(line.strategy for line in found))
@@ -199,9 +200,5 @@ def _axes(left: int, top: int, width: int, height: int, edge: int) -> list[str]:
 def rewrite(page: Path, svg: Path, progress: Progress) -> None:
     """Put table and picture between the marks of the page."""
     found = lines(progress)
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    section = f"{BEGIN}\n{table(found)}\n![Mean regret after each trial]({svg.name})\n{END}"
-    page.write_text(before + section + after, encoding="utf-8")
+    replace_section(page, BEGIN, END, f"{table(found)}\n![Mean regret after each trial]({svg.name})")
     svg.write_text(picture(found), encoding="utf-8")

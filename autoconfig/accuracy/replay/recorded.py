@@ -1,7 +1,7 @@
 """Recorded sweeps: many plans of one question that others measured and published, as an oracle for the study.
 
 A sweep is the rows of one source with the same architecture, GPUs, sequence and global batch. The prior of its candidates
-comes from constants that have not seen its source (`validation_runs.Constants`).
+comes from constants that have not seen its source (`accuracy.runs.Constants`).
 """
 
 from __future__ import annotations
