@@ -7,11 +7,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
-PIP := PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+PIP_INSTALL := -m pip install --quiet --root-user-action=ignore --disable-pip-version-check
+PIP := $(BIN)/python $(PIP_INSTALL)
 TORCH_FOR_CPU := 'torch==2.13.0+cpu'
 JUDGE_VENV := .venv-judge
 JUDGE_BIN := $(JUDGE_VENV)/bin
 JUDGE := $(JUDGE_VENV)/.installed
+JUDGE_PIP := $(JUDGE_BIN)/python $(PIP_INSTALL)
 GPU_PYTHON ?= $(PYTHON)
 # the tree as it is imported (`autoconfig/specs` -> `specs`), made of links: what type checker and import-linter read
 LINKS := build/import
@@ -124,7 +126,8 @@ $(JUDGE): pyproject.toml setup.py
 			"nor with PYENV_VERSION=3.12.1; install it (pyenv install 3.12.1, or python3.12-venv) and run make judge again" >&2; \
 		exit 1; \
 	fi
-	PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(JUDGE_BIN)/python -m pip install --quiet --editable '.[judge]'
+	@$(JUDGE_PIP) $(TORCH_FOR_CPU) >/dev/null 2>&1 || echo "no wheel $(TORCH_FOR_CPU) here: torch's CUDA build is installed (5 GB)"
+	$(JUDGE_PIP) --editable '.[judge]'
 	@touch $@
 
 # A virtual environment that works: the one that is there, or a new one.

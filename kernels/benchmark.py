@@ -130,7 +130,7 @@ def _run(torch: Any, options: argparse.Namespace) -> int:
     started = time.monotonic()
     if options.collectives and "RANK" not in os.environ:
         raise InputError(
-            "--collectives runs under torchrun: torchrun --nproc-per-node N -m kernels.benchmark --collectives ...; "
+            "--collectives runs under torchrun: torchrun --nproc-per-node N -m autoconfig.kernels.benchmark --collectives ...; "
             "or leave it out and say --ranks N"
         )
     device = find_device(torch, options.device, options.threads)

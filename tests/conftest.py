@@ -17,6 +17,7 @@ from autoconfig.cli.main import cli
 from autoconfig.training.question import Request, understand
 
 ROOT = Path(__file__).parents[1]
+MAX_ID = 100
 SMALL = {"seq_length": 1024, "global_batch_size": 32, "gpu": "a100-80gb"}
 MODELS = {
     "dense": {"model": "gpt3-1.7b", "architecture": {"num_layers": 6, "hidden_size": 768, "num_attention_heads": 12}},
@@ -43,6 +44,14 @@ def make_request(name: str = "dense", **changes: Any) -> Request:
 
 def make_scenario(name: str = "dense", **changes: Any) -> Scenario:
     return understand(make_request(name, **changes)).scenario
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A short name for a value whose text is long: a megabyte of brackets is sent to every worker, and printed."""
+    if isinstance(val, str | bytes) and len(val) > MAX_ID:
+        shown = val.decode(errors="replace") if isinstance(val, bytes) else val
+        return f"{shown[:20].encode('unicode_escape').decode()}...{len(val)}"
+    return None
 
 
 @pytest.fixture(scope="session")

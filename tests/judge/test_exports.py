@@ -118,14 +118,15 @@ def test_the_judge_reads_as_the_published_experiment_does(judge, tmp_path):
     assert judge.arguments(launch.arguments, scenario.cluster.num_gpus, launch.environment, 9.0)["accepted"]
 
 
+@pytest.mark.parametrize("plans", [10, pytest.param(40, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("model", "gpus"),
     [("llama3-8b", 24), ("mixtral-8x7b", 32), ("deepseek-v2-lite", 16), ("gpt3-7.5b", 48), ("qwen3-30b-a3b", 64)],
 )
-def test_plans_that_we_rank_are_accepted(judge, model, gpus):
+def test_plans_that_we_rank_are_accepted(judge, model, gpus, plans):
     question = understand(Request(model=model, gpus=gpus, gpu="h100-sxm-80gb", global_batch_size=192))
     ranking = rank_plans(question.scenario, question.constraints, 0.0)
-    chosen = random.Random(model).sample(range(len(ranking.row)), 40)
+    chosen = random.Random(model).sample(range(len(ranking.row)), plans)
     for position in chosen:
         plan = ranking.plan(position)
         answer = judge.plan(question.scenario, plan)

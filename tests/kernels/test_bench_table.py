@@ -1,4 +1,4 @@
-"""A known table gives known prices: synthetic measurements through kernels.bench_state, the file, and the time model."""
+"""A known table gives known prices: synthetic measurements through kernels/bench/state.py, the file, and the time model."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""`python -P -m kernels.benchmark` for real on the CPU with tiny shapes: the table, resuming, Ctrl-C, bad output, faults."""
+"""`python -P -m autoconfig.kernels.benchmark` for real on the CPU with tiny shapes: the table, resuming, Ctrl-C, bad output, faults."""
 
 import contextlib
 import importlib.util
@@ -219,7 +219,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
     command = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
-        f"from kernels.benchmark import main; sys.exit(main({[*TINY_RUN, '--output', str(path)]!r}))"
+        f"from autoconfig.kernels.benchmark import main; sys.exit(main({[*TINY_RUN, '--output', str(path)]!r}))"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", command],

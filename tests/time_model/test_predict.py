@@ -241,7 +241,7 @@ def test_a_million_pairs_a_second_and_no_slow_imports() -> None:
     recomputes = [*FULL, *(Recompute.parse(f"full:block:{n}") for n in range(3, 17))]
     best = min(_timed(layouts, recomputes) for _ in range(3))
     assert len(layouts) * len(recomputes) / best > 1e6  # 3-16 million on an idle core; CI machines are shared
-    code = "import time_model.predict, sys; print([m for m in ('torch', 'pandas', 'scipy') if m in sys.modules])"
+    code = "import autoconfig.time_model.predict, sys; print([m for m in ('torch', 'pandas', 'scipy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 

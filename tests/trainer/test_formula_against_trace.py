@@ -110,6 +110,14 @@ def listed() -> list[tuple[str, str, str]]:
     return [tuple(line.split()) for line in CASES.strip().splitlines()]  # type: ignore[misc]
 
 
+def cases() -> list[object]:
+    """Every third of the list, of each kind of model and attention, is quick enough for `make test`."""
+    return [
+        pytest.param(*case, id="-".join(case), marks=() if number % 3 == 1 else (pytest.mark.soak,))
+        for number, case in enumerate(listed())
+    ]
+
+
 def scenario_of(name: str, attention: str, plan: TrainPlan, **numerics: object) -> Scenario:
     dropout = 0.1 if name.startswith("gpt") else 0.0
     return Scenario(
@@ -146,7 +154,7 @@ def test_the_matrix_is_as_wide_as_it_says() -> None:
         assert key in texts, key
 
 
-@pytest.mark.parametrize(("name", "attention", "text"), listed(), ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "attention", "text"), cases())
 def test_formula_equals_trace(name: str, attention: str, text: str) -> None:
     for rank in compared(name, attention, text):
         peak = rank.trace.peak_bytes / 2**30

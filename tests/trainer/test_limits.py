@@ -52,8 +52,8 @@ def test_a_job_beyond_the_machine_ends_as_out_of_memory(tmp_path):
               model=TINY.replace(vocab_size=32768))  # fmt: skip
     (tmp_path / "job.json").write_text(job_text(big))
     code = (
-        "import os; from trainer import limits; limits.machine_bytes = lambda: 5 * 2**30;"
-        f"from trainer.__main__ import main; os._exit(main(['--job', {str(tmp_path / 'job.json')!r}]))"
+        "import os; from autoconfig.trainer.host import limits; limits.machine_bytes = lambda: 5 * 2**30;"
+        f"from autoconfig.trainer.__main__ import main; os._exit(main(['--job', {str(tmp_path / 'job.json')!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
                           text=True, timeout=300, check=False)  # fmt: skip

@@ -29,4 +29,4 @@ if __name__ == "__main__":
     own = Path(f"job-{os.environ['RANK']}.json")
     own.write_text(job_text(job))
     sys.argv = ["trainer", "--job", str(own), "--output", "."]
-    runpy.run_module("trainer", run_name="__main__")
+    runpy.run_module("autoconfig.trainer", run_name="__main__")
