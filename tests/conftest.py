@@ -1,8 +1,6 @@
-"""Fixtures of the application's tests: questions, rankings, the command line in process and as a real process."""
+"""Fixtures of the application's tests: questions, rankings, the command line."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +9,11 @@ from typing import Any
 
 import pytest
 from autoconfig.specs.scenario import Scenario
-from click.testing import CliRunner, Result
 
-from autoconfig.cli.main import cli
 from autoconfig.training.question import Request, understand
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))  # tests are no packages
 MAX_ID = 100
 SMALL = {"seq_length": 1024, "global_batch_size": 32, "gpu": "a100-80gb"}
 MODELS = {
@@ -64,26 +61,10 @@ def scenario_of() -> Callable[..., Scenario]:
     return make_scenario
 
 
-def run_in_process(*arguments: str) -> Result:
-    """The command line without a new process. Anything but an exit is raised."""
-    result = CliRunner().invoke(cli, list(arguments))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def run_process(*arguments: str | bytes, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """`python -m autoconfig` for real."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "autoconfig", *arguments],
-        cwd=options.pop("cwd", ROOT), env=environment, capture_output=True, timeout=120, check=False, **options,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="session")
 def autoconfig() -> SimpleNamespace:
     """`autoconfig.run(...)` in process, `.json(...)` its answer, `.process(...)` for real."""
+    from command_line import run_in_process, run_process
 
     def answer(*arguments: str) -> dict[str, Any]:
         body: dict[str, Any] = json.loads(run_in_process(*arguments, "--json").stdout)

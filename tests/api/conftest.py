@@ -14,8 +14,7 @@ import psycopg
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "helpers"))  # its helpers: tests are no packages
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 @dataclass
@@ -37,20 +36,6 @@ class Running:
         self.process.wait(PATIENCE)
         if self.process.stderr is not None:
             self.process.stderr.close()
-
-
-def autoconfig(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """The command line as a process."""
-    return subprocess.run(
-        [sys.executable, "-m", "autoconfig", *arguments],
-        cwd=ROOT,
-        env=environment(),
-        text=True,
-        capture_output=True,
-        timeout=PATIENCE,
-        check=False,
-        **options,
-    )  # type: ignore[call-overload]
 
 
 def environment() -> dict[str, str]:

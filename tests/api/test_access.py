@@ -14,9 +14,10 @@ import pytest
 from autoconfig.api.access import SCOPES, RateLimit
 from autoconfig.api.app import create_app, every_route
 from autoconfig.api.settings import ServiceSettings
-
-from tests.api.conftest import ROOT, Running, autoconfig, environment  # isort: skip - it puts the helpers below on the path
+from command_line import run_in_process, run_process
 from study_help import fake_python
+
+from tests.api.conftest import ROOT, Running, environment
 
 pytestmark = pytest.mark.xdist_group("api")
 
@@ -31,8 +32,8 @@ def locked(services) -> Running:
 
 def make_key(service: Running, *scopes: str) -> str:
     arguments = [word for scope in scopes for word in ("--scope", scope)]
-    done = autoconfig("keys", "create", "--name", "test", *arguments, "--database", service.database)
-    assert done.returncode == 0, done.stderr
+    done = run_in_process("keys", "create", "--name", "test", *arguments, "--database", service.database)
+    assert done.exit_code == 0, done.stderr
     return done.stdout.strip()
 
 
@@ -60,7 +61,7 @@ def revoked(locked) -> str:
     key = make_key(locked, *SCOPES)
     with locked.client(key) as client:
         assert client.get("/v1/gpus").status_code == 200
-    assert autoconfig("keys", "revoke", key.split("_")[1], "--database", locked.database).returncode == 0
+    assert run_in_process("keys", "revoke", key.split("_")[1], "--database", locked.database).exit_code == 0
     return key
 
 
@@ -103,10 +104,10 @@ def test_a_revoked_key_is_refused_at_once(locked):
     key = make_key(locked, "read")
     with locked.client(key) as client:
         assert client.get("/v1/gpus").status_code == 200
-        assert autoconfig("keys", "revoke", key.split("_")[1], "--database", locked.database).returncode == 0
+        assert run_in_process("keys", "revoke", key.split("_")[1], "--database", locked.database).exit_code == 0
         assert client.get("/v1/gpus").status_code == 401
-    assert autoconfig("keys", "revoke", key.split("_")[1], "--database", locked.database).returncode == 2
-    listed = json.loads(autoconfig("keys", "list", "--json", "--database", locked.database).stdout)["keys"]
+    assert run_in_process("keys", "revoke", key.split("_")[1], "--database", locked.database).exit_code == 2
+    listed = json.loads(run_in_process("keys", "list", "--json", "--database", locked.database).stdout)["keys"]
     assert [row["revoked"] is not None for row in listed if row["id"] == key.split("_")[1]] == [True]
     assert key.split("_", 2)[2] not in json.dumps(listed)
 
@@ -119,7 +120,7 @@ def test_a_revoked_key_follows_no_search_on(locked, keys):
     with locked.client(key) as client, client.stream("GET", f"/v1/searches/{search}/events") as stream:
         lines = stream.iter_lines()
         assert next(lines) == "id: 1"
-        assert autoconfig("keys", "revoke", key.split("_")[1], "--database", locked.database).returncode == 0
+        assert run_in_process("keys", "revoke", key.split("_")[1], "--database", locked.database).exit_code == 0
         for line in lines:
             assert line != ": still here", "the stream goes on"
 
@@ -159,7 +160,7 @@ def test_the_bucket_fills_again(monkeypatch):
     ],
 )
 def test_services_that_cannot_start(arguments, words):
-    done = autoconfig("serve", "--port", "0", *arguments)
+    done = run_process("serve", "--port", "0", *arguments, text=True)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
@@ -173,7 +174,7 @@ def test_services_that_cannot_start(arguments, words):
 )
 def test_workers_that_cannot_start(arguments, words, tmp_path):
     given = [word.format(place=tmp_path) for word in arguments]
-    done = autoconfig("worker", "--database", f"sqlite:///{tmp_path}/s.db", *given)
+    done = run_process("worker", "--database", f"sqlite:///{tmp_path}/s.db", *given, text=True)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
@@ -197,5 +198,5 @@ def test_another_address_asks_for_keys(services):
 
 @pytest.mark.parametrize("arguments", [["--name", "", "--scope", "read"], ["--name", "x", "--scope", "reed"], ["--name", "x"]])
 def test_keys_that_cannot_be_made(arguments, tmp_path):
-    done = autoconfig("keys", "create", *arguments, "--database", f"sqlite:///{tmp_path}/k.db")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
+    done = run_in_process("keys", "create", *arguments, "--database", f"sqlite:///{tmp_path}/k.db")
+    assert done.exit_code == 2 and "Traceback" not in done.stderr

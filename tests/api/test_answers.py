@@ -9,6 +9,7 @@ import re
 import pytest
 from autoconfig.api.routes.answers import CHECK_EXAMPLE, RUN_EXAMPLE
 from autoconfig.time_model.calibration import factors_for
+from command_line import run_in_process
 from jsonschema import Draft202012Validator
 
 from autoconfig.core.timeline import timeline
@@ -16,7 +17,6 @@ from autoconfig.planning.schemas import schema
 from autoconfig.render.page_files import media_type, page_text, served_names
 from autoconfig.training.answer import explain
 from autoconfig.training.question import Request
-from tests.api.conftest import autoconfig
 
 pytestmark = pytest.mark.xdist_group("api")
 
@@ -40,7 +40,7 @@ def _without_seconds(answer):
 def test_plans_are_those_of_the_command_line(http):
     answer = http.post("/v1/plans", json=QUESTION)
     assert answer.status_code == 200
-    said = autoconfig("search", *OPTIONS, "--fix", "tp=8", "--top", "3", "--json")
+    said = run_in_process("search", *OPTIONS, "--fix", "tp=8", "--top", "3", "--json")
     assert answer.json() == _without_seconds(json.loads(said.stdout))
     assert answer.json()["calibration"]
 
@@ -99,7 +99,7 @@ def test_the_timeline_is_that_of_the_application(http):
 def test_an_export_is_that_of_the_command_line(http, tmp_path):
     body = {key: value for key, value in QUESTION.items() if key not in ("fix", "top")}
     plan = "tp=8,pp=8,mbs=1,sp=1"
-    assert autoconfig("export", *OPTIONS, "--output", str(tmp_path / "x"), plan).returncode == 0
+    assert run_in_process("export", *OPTIONS, "--output", str(tmp_path / "x"), plan).exit_code == 0
     files = http.post("/v1/export", json={**body, "plan": plan}).json()["files"]
     assert files == {path.name: path.read_text() for path in (tmp_path / "x").iterdir()}
     assert set(http.post("/v1/export", json={**body, "plan": plan, "format": "plan"}).json()["files"]) == {"plan.json"}
@@ -134,7 +134,7 @@ def test_predictions_are_those_of_the_command_line(http, tmp_path):
     table = tmp_path / "in.csv"
     cells = {**row, "sp": 1}
     table.write_text(",".join(cells) + "\n" + ",".join(map(str, cells.values())) + "\n")
-    assert autoconfig("predict", str(table), "--output", str(tmp_path / "out.csv")).returncode == 0
+    assert run_in_process("predict", str(table), "--output", str(tmp_path / "out.csv")).exit_code == 0
     head, values = (tmp_path / "out.csv").read_text().splitlines()[:2]
     said = dict(zip(head.split(","), values.split(","), strict=False))
     assert answer["rows"][0]["pred_step_s"] == float(said["pred_step_s"])

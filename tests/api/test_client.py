@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from autoconfig.api.routes.answers import CHECK_EXAMPLE
 from autoconfig.api.wire.bodies import ExportBody, PlansBody
+from command_line import run_in_process
 
 from autoconfig.client import CHOOSING, Client, ServiceError
-from tests.api.conftest import autoconfig
 
 QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb"}
 
@@ -25,7 +25,7 @@ def test_plans_and_their_scripts(client, tmp_path):
     assert first.tokens_per_second_per_gpu == first.body["tokens_per_second_per_gpu"] and 0 < first.fit_probability <= 1
     files = client.export(first.short, **QUESTION, fix=["tp=2"], top=2)
     options = ("--model", "1.7b", "--gpus", "8", "--gpu", "a100-80gb", "--output", str(tmp_path / "x"))
-    assert autoconfig("export", *options, first.short).returncode == 0
+    assert run_in_process("export", *options, first.short).exit_code == 0
     assert files == {path.name: path.read_text() for path in (tmp_path / "x").iterdir()}
 
 

@@ -8,10 +8,10 @@ import pytest
 from autoconfig.api.deployments import request_from
 from autoconfig.api.routes.deployments import DeploymentsBody, components
 from autoconfig.specs.errors import InputError
+from command_line import run_in_process
 from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema
-from tests.api.conftest import autoconfig
 
 QUESTION = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "simulate": 1, "top": 3}
 TRACE = [{"timestamp": 40.0 * k, "input_length": 100 + k, "output_length": 50, "hash_ids": [k]} for k in range(50)]
@@ -21,7 +21,7 @@ OPTIONS = [word for key, value in QUESTION.items() for word in (f"--{key}", str(
 def test_deployments_are_those_of_the_command_line(http):
     answer = http.post("/v1/deployments", json={**QUESTION, "tpot": "20ms", "ttft": 0.5})
     assert answer.status_code == 200, answer.text
-    said = json.loads(autoconfig("search", "--inference", *OPTIONS, "--tpot", "20ms", "--ttft", "500ms", "--json").stdout)
+    said = json.loads(run_in_process("search", "--inference", *OPTIONS, "--tpot", "20ms", "--ttft", "500ms", "--json").stdout)
     Draft202012Validator(schema("serve")).validate(said)
     del said["funnel"]["seconds"]
     assert answer.json() == said
@@ -36,7 +36,8 @@ def test_a_trace_in_the_body_is_the_file_of_the_command_line(http, tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(map(json.dumps, TRACE)), encoding="utf-8")
     options = [word for key, value in asked.items() for word in (f"--{key}", str(value))]
-    said = json.loads(autoconfig("search", "--inference", *options, "--trace", str(path), "--tpot", "20ms", "--json").stdout)
+    options += ["--trace", str(path), "--tpot", "20ms", "--json"]
+    said = json.loads(run_in_process("search", "--inference", *options).stdout)
     del said["funnel"]["seconds"]
     assert answer.json() == said
     assert said["question"]["trace"]["requests"] == 50 and said["deployments"][0]["simulated"]["requests"] == 50

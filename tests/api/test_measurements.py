@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from autoconfig.api.routes.measurements import MEASUREMENT_EXAMPLE
+from command_line import run_in_process
 
 from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.client import Client, ServiceError
-from tests.api.conftest import autoconfig
 from tests.api.test_access import make_key
 
 RUN = MEASUREMENT_EXAMPLE["rows"][0]
@@ -83,4 +83,4 @@ def test_runs_that_cannot_calibrate(http, rows, status, said):
 def test_a_calibration_file_of_the_server_cannot_be_named(http):
     with pytest.raises(ServiceError, match="leave it out"):
         Client(str(http.base_url)).plans(**QUESTION, calibration="runs-1-00000000")
-    assert autoconfig("search", "--model", "175b", "--gpus", "64", "--calibration", "none", "--top", "1").returncode == 0
+    assert run_in_process("search", "--model", "175b", "--gpus", "64", "--calibration", "none", "--top", "1").exit_code == 0

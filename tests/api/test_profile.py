@@ -28,13 +28,12 @@ from autoconfig.profiler.lock import take
 from autoconfig.specs.errors import FileError
 from jsonschema import Draft202012Validator
 from optuna.trial import TrialState
+from study_help import fake_python, left_over
 
 from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
 from tests.api.cluster import begin_worker, copied, ended, wait_for
-
-from tests.api.conftest import ROOT, Running, start  # isort: skip - it puts the helpers below on the path
-from study_help import fake_python, left_over
+from tests.api.conftest import ROOT, Running, start
 
 pytestmark = pytest.mark.xdist_group("service-postgresql")
 QUESTION = {

@@ -1,4 +1,4 @@
-"""`python -P -m autoconfig.kernels.benchmark` for real on the CPU with tiny shapes: the table, resuming, Ctrl-C, bad output, faults."""
+"""The benchmark as a process on the CPU with tiny shapes: the table, resuming, Ctrl-C, bad output, faults."""
 
 import contextlib
 import importlib.util

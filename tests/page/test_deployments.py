@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from command_line import run_in_process
 from playwright.sync_api import expect
 
-from tests.api.conftest import autoconfig
 from tests.page.looks import serious, too_wide
 
 SERVE = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "tpot": "20ms", "ttft": "500ms"}
@@ -73,8 +73,8 @@ def test_a_wrong_duration_is_said(asked, pages):
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, {"viewport": {"width": 320, "height": 640}}])
 def test_the_report_shows_the_numbers_of_the_answer(tmp_path, pages, options):
     path = tmp_path / "out.html"
-    done = autoconfig("search", "--inference", *OPTIONS, "--report", str(path), "--json")
-    assert done.returncode == 0 and f"report written to {path}" in done.stderr
+    done = run_in_process("search", "--inference", *OPTIONS, "--report", str(path), "--json")
+    assert done.exit_code == 0 and f"report written to {path}" in done.stderr
     answer = json.loads(done.stdout)
     page = pages(path.as_uri(), **options)
     expect(page.locator("figure.frontier g.point").first).to_be_attached()
@@ -84,5 +84,5 @@ def test_the_report_shows_the_numbers_of_the_answer(tmp_path, pages, options):
 
 
 def test_a_report_goes_where_it_can_be_written(tmp_path):
-    done = autoconfig("search", "--inference", *OPTIONS, "--report", str(tmp_path / "out.htm"))
-    assert done.returncode == 2 and ".html" in done.stderr and not list(tmp_path.iterdir())
+    done = run_in_process("search", "--inference", *OPTIONS, "--report", str(tmp_path / "out.htm"))
+    assert done.exit_code == 2 and ".html" in done.stderr and not list(tmp_path.iterdir())

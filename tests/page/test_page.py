@@ -10,9 +10,9 @@ import httpx
 import pytest
 from autoconfig.api import searches
 from autoconfig.api.store import engine_of
+from command_line import run_in_process
 from playwright.sync_api import expect
 
-from tests.api.conftest import autoconfig
 from tests.page.looks import QUESTION, chosen, link, rows, serious, settled, shorts, too_wide
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -51,7 +51,7 @@ def test_from_the_question_to_the_downloaded_config(asked, pages, tmp_path):
     text = Path(download.value.path()).read_text()
     assert download.value.suggested_filename == "plan.json"
     options = ["--model", "llama3-8b", "--gpus", "32", "--gpu", "h100-sxm-80gb", "--output", str(tmp_path / "x")]
-    assert autoconfig("export", *options, second["short"]).returncode == 0
+    assert run_in_process("export", *options, second["short"]).exit_code == 0
     assert text == (tmp_path / "x" / "plan.json").read_text()
 
 
@@ -239,7 +239,7 @@ def test_a_pasted_model_and_nothing_fits(asked, pages):
 def test_the_key_is_asked_for_and_stays_in_the_tab(services, pages):
     locked = services("--workers", "1", "--keys", "--search-workers", "0")
     arguments = ["--scope", "read", "--scope", "plan", "--database", locked.database]
-    key = autoconfig("keys", "create", "--name", "page", *arguments).stdout.strip()
+    key = run_in_process("keys", "create", "--name", "page", *arguments).stdout.strip()
     page = pages(link(locked.url), refused=(401,))
     page.get_by_label("This service asks for an API key").fill(key)
     assert not serious(page)

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import run_in_process
 from playwright.sync_api import expect
 
 from autoconfig.render.html import report_data
 from autoconfig.render.page_files import REPORT_MODULES, in_script, one_file, page_text, served_names
 from autoconfig.training.answer import search
 from autoconfig.training.question import Request
-from tests.api.conftest import autoconfig
 from tests.page.looks import chosen, rows, serious, settled, shorts, too_wide
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -23,8 +23,8 @@ OPTIONS = ["--model", "llama3-8b", "--gpus", "32", "--gpu", "h100-sxm-80gb", "--
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> tuple[Path, dict]:
     path = tmp_path_factory.mktemp("report") / "out.html"
-    done = autoconfig("search", *OPTIONS, "--report", str(path), "--json")
-    assert done.returncode == 0 and f"report written to {path}" in done.stderr
+    done = run_in_process("search", *OPTIONS, "--report", str(path), "--json")
+    assert done.exit_code == 0 and f"report written to {path}" in done.stderr
     return path, json.loads(done.stdout)
 
 
@@ -59,8 +59,8 @@ def test_the_report_is_for_everybody(report, pages, options):
 
 def test_a_report_where_nothing_fits(tmp_path, pages):
     path = tmp_path / "out.html"
-    done = autoconfig("search", "--model", "175b", "--gpus", "8", "--gpu", "h100-sxm-80gb", "--report", str(path))
-    assert done.returncode == 3 and path.exists()
+    done = run_in_process("search", "--model", "175b", "--gpus", "8", "--gpu", "h100-sxm-80gb", "--report", str(path))
+    assert done.exit_code == 3 and path.exists()
     page = pages(path.as_uri())
     settled(page)
     assert "Nothing fits" in page.locator(".answer .note").inner_text()
@@ -101,5 +101,5 @@ def test_modules_of_a_report_are_whole():
 
 @pytest.mark.parametrize(("name", "words"), [("out.htm", ".html"), ("no/such/folder/out.html", "folder")])
 def test_a_report_that_cannot_be_written_is_refused_before_the_search(tmp_path, name, words):
-    done = autoconfig("search", *OPTIONS, "--report", str(tmp_path / name))
-    assert done.returncode == 2 and words in done.stderr and not list(tmp_path.iterdir())
+    done = run_in_process("search", *OPTIONS, "--report", str(tmp_path / name))
+    assert done.exit_code == 2 and words in done.stderr and not list(tmp_path.iterdir())

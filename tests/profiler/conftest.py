@@ -6,14 +6,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))  # helpers: tests are no packages
-
 from autoconfig.profiler.folder import JobFolder, prepare
 from job_help import make_job, wait_until
 

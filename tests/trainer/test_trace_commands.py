@@ -56,7 +56,8 @@ def test_trace_prints_its_schema(autoconfig, software: str) -> None:
 
 
 def test_trace_of_one_rank_as_a_table(autoconfig) -> None:
-    ended = autoconfig.run("trace", "--model", "llama3-8b", "--gpus", "8", "--num-layers", "2", "tp=8,mbs=1,sp=1", "--rank", "7")
+    asked = ("--model", "llama3-8b", "--gpus", "8", "--num-layers", "2", "tp=8,mbs=1,sp=1", "--rank", "7")
+    ended = autoconfig.run("trace", *asked)
     assert ended.exit_code == 0, ended.stderr
     assert "rank 7 (stage 0) traced in" in ended.stderr
     assert "stack transformer-engine" in ended.stdout
