@@ -12,33 +12,32 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from autoconfig.api.deployments import deployments
 from autoconfig.api.problems import of_error
 from autoconfig.specs.calibration import Calibration
-from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.errors import AutoconfigError, InputError, option
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.models.model_catalogue import resolve_model
-from autoconfig.specs.units import parse_count
 from autoconfig.time_model.calibration import parse, shipped
 from autoconfig.time_model.calibration import to_json as calibration_json
 
 from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
-from autoconfig.cli.options import request_of
 from autoconfig.megatron.check import check
-from autoconfig.megatron.check_input import CheckRequest, read_check
+from autoconfig.megatron.check_input import check_request, read_check
 from autoconfig.megatron.export import export_texts
+from autoconfig.planning.request_fields import DEFAULT_BUDGET
 from autoconfig.render.check import check_json
 from autoconfig.render.scaling import scaling_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json
 from autoconfig.runs.predict import COLUMNS, predict_rows
-from autoconfig.sizing.counts import check_counts, parse_counts
-from autoconfig.sizing.goodput import Reliability
-from autoconfig.sizing.sizing import ScalingRequest, scale
-from autoconfig.study.settings import DEFAULT_BUDGET, parse_budget, parse_time
+from autoconfig.serving import answer as serving
+from autoconfig.serving.deployment_json import serve_json
+from autoconfig.serving.request import request_of as serving_request
+from autoconfig.sizing.sizing import scale, scaling_request
+from autoconfig.study.settings import parse_budget, parse_time
 from autoconfig.study.training.settings import on_this_device, settings_of_options
 from autoconfig.training.answer import explain, search
-from autoconfig.training.question import Request, understand
+from autoconfig.training.question import Request, request_of, understand
 
 Answer = tuple[int, bytes]
 
@@ -60,26 +59,16 @@ def _parsed(text: str) -> Calibration:
     return parse(json.loads(text), "the caller's calibration")
 
 
-def request_from(body: dict[str, Any], **changes: Any) -> Request:
+def request_from(body: dict[str, Any]) -> Request:
     """The application's Request: names and inline JSON, never paths."""
-    options = {**body, "at_most": tuple(body.get("max") or ()), **changes}
-    for key in ("fix", "exclude", "include"):
-        options[key] = tuple(options.get(key) or ())
-    if isinstance(options.get("tokens"), str):
-        options["tokens"] = parse_count(options["tokens"], "tokens")
-    request = request_of({**dict.fromkeys(_SHARED), **{k: v for k, v in options.items() if v is not None}})
-    return replace(request, local_files=False, own_calibration=body.get(OWN))
-
-
-_SHARED = (
-    *("gpus", "gpu", "cluster", "gpus_per_node", "software", "calibration"),
-    *("seq_length", "global_batch_size", "tokens", "price"),
-)
+    return replace(request_of(body), local_files=False, own_calibration=body.get(OWN))
 
 
 def _needs_gpu(body: dict[str, Any]) -> None:
     if body.get("gpu") is None and body.get("cluster") is None:
-        raise InputError("say --gpu: a GPU type of GET /v1/gpus, for example h100-sxm-80gb (or describe a --cluster)")
+        raise InputError(
+            f"say {option('gpu')}: a GPU type of GET /v1/gpus, for example h100-sxm-80gb (or describe a {option('cluster')})"
+        )
 
 
 def _dumps(body: object) -> bytes:
@@ -129,36 +118,20 @@ def timelined(body: dict[str, Any]) -> bytes:
 def scaling(body: dict[str, Any]) -> bytes:
     """`POST /v1/scaling`: as `autoconfig scaling --json`."""
     _needs_gpu(body)
-    counts = parse_counts(body["gpus"]) if isinstance(body["gpus"], str) else check_counts(body["gpus"])
-    gpu = body["gpu"]
-    types = tuple(name.strip() for name in gpu.split(",") if name.strip()) if isinstance(gpu, str) else tuple(gpu or ())
-    reliability = Reliability(
-        mtbf_hours_per_gpu=body["mtbf"],
-        checkpoint_gb_per_s_per_node=body["checkpoint_rate"],
-        restart_seconds=body["restart_seconds"],
-        repair_hours=body["repair_hours"],
-        spares=body["spares"],
-    )
-    keep = tuple(key.strip() for text in body["keep"] for key in text.split(",") if key.strip())
-    request = ScalingRequest(
-        base=request_from(body, gpus=None, gpu=None),
-        gpu_counts=counts,
-        gpu_types=types,
-        keep=keep,
-        days=body["days"],
-        reliability=reliability,
-    )
-    return _dumps(scaling_json(scale(request)))
+    asked = scaling_request(body)
+    base = replace(asked.base, local_files=False, own_calibration=body.get(OWN))
+    return _dumps(scaling_json(scale(replace(asked, base=base))))
 
 
 def checked(body: dict[str, Any]) -> bytes:
     """`POST /v1/check`: as `autoconfig check --json`."""
-    given = {key: value for key, value in body.items() if key not in ("text",) and value is not None}
-    if given.get("model") is not None:
+    given = {**body, "set": body["settings"]}
+    if given["model"] is not None:
         given["model"] = resolve_model(given["model"], paths=False)[0].name
-    if str(given.get("gpu", "")).strip().lower() == "local":
-        raise InputError("gpu 'local' means nothing to a service; name a GPU type of GET /v1/gpus")
-    return _dumps(check_json(check(read_check(body["text"], CheckRequest(**given)))))
+    if str(given["gpu"] or "").strip().lower() == "local":
+        raise InputError("gpu 'local' means nothing to a service; name a GPU type of GET /v1/gpus", field="gpu")
+    request = replace(check_request(given), own_calibration=body.get(OWN))
+    return _dumps(check_json(check(read_check(body["text"], request))))
 
 
 def predicted(body: dict[str, Any]) -> bytes:
@@ -215,6 +188,13 @@ def exported(body: dict[str, Any]) -> bytes:
     if included.report is None:
         raise not_legal(explanation)
     return _dumps({"files": export_texts(scenario, included.plan, included.report, body["format"])})
+
+
+def deployments(body: dict[str, Any]) -> bytes:
+    """`POST /v1/deployments`: as `autoconfig search --inference --json`, without the seconds it took."""
+    found = to_json(serve_json(serving.answer(replace(serving_request(body), local_files=False))))
+    del found["funnel"]["seconds"]
+    return _dumps(found)
 
 
 ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {

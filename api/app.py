@@ -17,7 +17,6 @@ from autoconfig.api.http.metrics import Metrics
 from autoconfig.api.problems import TITLES, problem
 from autoconfig.api.routes import answers as routes_answers
 from autoconfig.api.routes import catalogue as routes_catalogue
-from autoconfig.api.routes import deployments as routes_deployments
 from autoconfig.api.routes import measurements as routes_measurements
 from autoconfig.api.routes import page as routes_page
 from autoconfig.api.routes import searches as routes_searches
@@ -107,7 +106,6 @@ def openapi(app: FastAPI, settings: ServiceSettings) -> dict[str, Any]:
         found["components"] = {
             "schemas": {
                 **components(),
-                **routes_deployments.components(),
                 **search_schemas.COMPONENTS,
                 **routes_measurements.COMPONENTS,
             }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from autoconfig.specs.errors import AutoconfigError, InputError, UnknownKeyError, UnknownNameError, nearest
@@ -26,11 +25,9 @@ TITLES = {
     500: "A bug of ours",
     503: "The service is not ready",
 }
-MOST_ALLOWED = 200
-MOST_GIVEN = 80
+MAX_ALLOWED = 200
+MAX_GIVEN = 80
 """Characters of a value that a problem repeats."""
-_OPTION = re.compile(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
-_KIND_FIELDS = {"model": "model", "GPU": "gpu", "software stack": "software", "engine": "engine"}
 
 
 def problem(status: int, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> Response:
@@ -45,26 +42,18 @@ def problem_bytes(status: int, detail: str, **more: Any) -> bytes:
 
 
 def of_error(error: AutoconfigError) -> tuple[int, bytes]:
-    """(status, document) of an error of the application. Options are named as the API names them."""
-    text = str(error)
+    """(status, document) of an error of the application."""
     if not isinstance(error, InputError):
         return 500, problem_bytes(500, "a data file of the service is wrong; see its log")
-    more: dict[str, Any] = {}
-    mentioned = _OPTION.search(text)
-    if mentioned:
-        more["field"] = mentioned[1].replace("-", "_")
+    more: dict[str, Any] = {"field": error.field}
     unknown = _unknown_name(error)
     if isinstance(unknown, UnknownKeyError):
-        more.setdefault("field", "plan")
-        more |= {"given": unknown.text[:MOST_GIVEN], "allowed": list(unknown.known), "nearest": unknown.mended}
+        more = {"field": error.field or "plan", "given": unknown.short_form[:MAX_GIVEN]}
+        more |= {"allowed": list(unknown.known), "nearest": unknown.mended}
     elif unknown is not None:
-        more |= {
-            "field": _KIND_FIELDS.get(unknown.kind, more.get("field")),
-            "given": unknown.given,
-            "allowed": list(unknown.known[:MOST_ALLOWED]),
-            "nearest": unknown.nearest[0] if unknown.nearest else None,
-        }
-    return 422, problem_bytes(422, _OPTION.sub(lambda match: match[1].replace("-", "_"), text), **more)
+        more = {"field": unknown.field or error.field, "given": unknown.given}
+        more |= {"allowed": list(unknown.known[:MAX_ALLOWED]), "nearest": next(iter(unknown.nearest), None)}
+    return 422, problem_bytes(422, error.text, **more)
 
 
 def _unknown_name(error: BaseException | None) -> UnknownNameError | None:
@@ -76,7 +65,7 @@ def _unknown_name(error: BaseException | None) -> UnknownNameError | None:
 
 def wrong_value(given: object, allowed: list[str]) -> dict[str, Any]:
     """What a problem says of a value that is none of the allowed ones."""
-    text = str(given)[:MOST_GIVEN]
+    text = str(given)[:MAX_GIVEN]
     close = nearest(text, allowed, 1)
     return {"given": text, "allowed": allowed, "nearest": close[0] if close else None}
 
@@ -84,4 +73,4 @@ def wrong_value(given: object, allowed: list[str]) -> dict[str, Any]:
 def unknown_field(given: str, known: list[str]) -> dict[str, Any]:
     """What a problem says of a field that does not exist."""
     close = nearest(given, known, 1)
-    return {"field": given[:MOST_GIVEN], "allowed": sorted(known), "nearest": close[0] if close else None}
+    return {"field": given[:MAX_GIVEN], "allowed": sorted(known), "nearest": close[0] if close else None}

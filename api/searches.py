@@ -8,7 +8,6 @@ A state is only ever left forwards: every update names the states that it may le
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from autoconfig.api.store import EVENTS, SEARCHES, WORKERS, now, utc
+from autoconfig.api.store import EVENTS, OPEN, SEARCHES, STATES, WORKERS, now, utc
 from autoconfig.api.wire.bodies import asked
 from dbos import DBOSClient
 
@@ -29,10 +28,6 @@ WORKFLOW_VERSION = "autoconfig-searches-1"
 and a restart finishes what the older version began."""
 DEAD_AFTER_SECONDS = 12.0
 """A worker whose count of beats has not changed for so long, by the watcher's own clock, is taken for dead."""
-OPEN = ("queued", "running")
-ENDED = ("done", "failed", "cancelled")
-STATES = (*OPEN, *ENDED)
-
 TRIAL = "trial"
 """The kind of an event that tells of a trial's end."""
 
@@ -255,11 +250,6 @@ def _add_event(connection: sa.Connection, identity: str, kind: str, data: dict[s
             search_id=identity, number=last.scalar_subquery(), time=now(), kind=kind, data=json.dumps(data, sort_keys=True)
         )
     )
-
-
-def body_hash(body: dict[str, Any]) -> str:
-    """Names a question by its content."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _search(row: Any) -> Search:

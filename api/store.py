@@ -42,6 +42,10 @@ SEARCHES = sa.Table(
     sa.Column("spent_seconds", sa.Float),
     sa.UniqueConstraint("owner", "idempotency_key"),
 )
+OPEN = ("queued", "running")
+ENDED = ("done", "failed", "cancelled")
+STATES = (*OPEN, *ENDED)
+"""Of a search."""
 EVENTS = sa.Table(
     "autoconfig_search_events",
     METADATA,

@@ -1,4 +1,4 @@
-"""A small client of `autoconfig serve` for schedulers and job-submit scripts. Standard library only.
+"""A small client of `autoconfig serve` for schedulers and job-submit scripts. No package that is not ours.
 
     client = Client("http://planner:8000", key="ac_...")
     found = client.plans(model="175b", gpus=512, gpu="h100-sxm-80gb")
@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from autoconfig.planning.fields import field_names
+from autoconfig.planning.request_fields import SEARCH
+
 ATTEMPTS = 4
 WAIT_SECONDS = 0.5
 """Before the second attempt; twice as long before each further one."""
 AGAIN = frozenset({429, 502, 503, 504})
-CHOOSING = frozenset({"exclude", "fix", "gpus_at_most", "include", "max", "sort_by", "top"})
-"""Fields of `POST /v1/plans` that choose among plans, and mean nothing for one plan."""
 OPEN_STATES = ("queued", "running")
 POLL_SECONDS = 1.0
 
@@ -140,7 +141,7 @@ class Client:
 
     def export(self, plan: str, **question: Any) -> dict[str, str]:
         """Launch scripts and plan.json of a plan of this question: file name -> text. What chose the plan is left out."""
-        kept = {name: value for name, value in question.items() if name not in CHOOSING}
+        kept = {name: value for name, value in question.items() if name not in field_names(SEARCH)}
         return dict(self._ask("POST", "/v1/export", {"plan": plan, **kept})["files"])
 
     def submit(self, *, idempotency_key: str | None = None, **question: Any) -> Search:

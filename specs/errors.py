@@ -23,8 +23,32 @@ class AutoconfigError(Exception):
     """Base of everything this project raises on purpose."""
 
 
+_FIELD = "\x1e"
+"""Stands before and after the name of a field in a message."""
+
+
+def option_name(field: str) -> str:
+    """A field of a request as an option of the command line."""
+    return "--" + field.replace("_", "-")
+
+
+def option(name: str) -> str:
+    """The name of a field of a request for the message of an InputError, which each edge spells its own way."""
+    return f"{_FIELD}{name}{_FIELD}"
+
+
 class InputError(AutoconfigError):
-    """The input cannot be used; the message says what to change."""
+    """The input cannot be used; the message says what to change.
+
+    An `option` in the message reads `--seq-length` in `str`, for the command line, and `seq_length` in `text`, for HTTP and
+    Python. `field` is the one to blame: the first in the message unless given. `message` goes into that of another error.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        pieces = message.split(_FIELD)
+        super().__init__("".join(option_name(piece) if number % 2 else piece for number, piece in enumerate(pieces)))
+        self.message, self.text = message, "".join(pieces)
+        self.field = field if field is not None else next(iter(pieces[1::2]), None)
 
 
 class PlanError(InputError):
@@ -42,7 +66,7 @@ class FileError(InputError):
 class UnknownNameError(InputError):
     """No catalogue entry has this name; carries what was looked for, the names that exist and the nearest of them."""
 
-    def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "", field: str | None = None) -> None:
         """`kind` is what was looked for ("model"), `given` the user's word, `known` all names, `hint` where to see them."""
         self.kind = kind
         self.given = given
@@ -51,7 +75,7 @@ class UnknownNameError(InputError):
         text = f"unknown {kind} {given!r}"
         if self.nearest:
             text += f"; did you mean {' or '.join(self.nearest)}?"
-        super().__init__(text + (f" ({hint})" if hint else ""))
+        super().__init__(text + (f" ({hint})" if hint else ""), field=field)
 
 
 class UnknownKeyError(UnknownNameError, PlanError):
@@ -61,7 +85,7 @@ class UnknownKeyError(UnknownNameError, PlanError):
         """`kind`, `given` and `known` as of UnknownNameError; `text` is the short form."""
         names = tuple(known)
         super().__init__(kind, given, names, f"in {text!r}; {kind.split()[-1]}s: {' '.join(names)}")
-        self.text = text
+        self.short_form = text
         whole_word = rf"(?<!\w){re.escape(given)}(?!\w)"
         self.mended = re.sub(whole_word, self.nearest[0], text, count=1, flags=re.IGNORECASE) if self.nearest else None
 

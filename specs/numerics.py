@@ -5,14 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.json_record import AboveZero, Keywords, Positive
 
 TYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
-PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
-FP8_RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
-PEFT = ("none", "lora")
-MOMENT_DTYPES = ("fp32", "bf16", "fp16", "fp8")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "precision": ("bf16", "fp16", "fp8", "fp32"),
+    "fp8_recipe": ("delayed", "tensorwise", "blockwise", "mxfp8"),
+    "peft": ("none", "lora"),
+    "grad_reduce_dtype": ("fp32", "bf16"),
+    "main_params_dtype": ("fp32", "fp16"),
+    "exp_avg_dtype": ("fp32", "bf16", "fp16", "fp8"),
+    "exp_avg_sq_dtype": ("fp32", "bf16", "fp16", "fp8"),
+}
+"""What the fields of Numerics that name a type or recipe may be."""
+PRECISIONS, FP8_RECIPES, PEFT = (CHOICES[name] for name in ("precision", "fp8_recipe", "peft"))
 Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
 
 
@@ -20,16 +27,16 @@ Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
 class Numerics:
     """Types of the run, in Megatron's words. Raises InputError for values that do not exist."""
 
-    precision: Annotated[str, Keywords(enum=PRECISIONS)] = "bf16"
+    precision: Annotated[str, Keywords(enum=CHOICES["precision"])] = "bf16"
     """bf16, fp16, fp8 (GEMMs in fp8, the rest in bf16) or fp32."""
-    fp8_recipe: Annotated[str, Keywords(enum=FP8_RECIPES)] = "delayed"
+    fp8_recipe: Annotated[str, Keywords(enum=CHOICES["fp8_recipe"])] = "delayed"
     fp8_param_gather: bool = False
     """Weights kept and gathered in fp8."""
-    grad_reduce_dtype: Annotated[str, Keywords(enum=("fp32", "bf16"))] = "fp32"
+    grad_reduce_dtype: Annotated[str, Keywords(enum=CHOICES["grad_reduce_dtype"])] = "fp32"
     """Type of the gradient buffer and its reduction: fp32 (accumulate_allreduce_grads_in_fp32) or bf16."""
-    main_params_dtype: Annotated[str, Keywords(enum=("fp32", "fp16"))] = "fp32"
-    exp_avg_dtype: Annotated[str, Keywords(enum=MOMENT_DTYPES)] = "fp32"
-    exp_avg_sq_dtype: Annotated[str, Keywords(enum=MOMENT_DTYPES)] = "fp32"
+    main_params_dtype: Annotated[str, Keywords(enum=CHOICES["main_params_dtype"])] = "fp32"
+    exp_avg_dtype: Annotated[str, Keywords(enum=CHOICES["exp_avg_dtype"])] = "fp32"
+    exp_avg_sq_dtype: Annotated[str, Keywords(enum=CHOICES["exp_avg_sq_dtype"])] = "fp32"
     """Types of the optimizer's master weights and moments; other than fp32 means the precision-aware optimizer."""
     store_param_remainders: bool = False
     """Master weights kept as the 16 bits that the bf16 weight lacks."""
@@ -42,27 +49,19 @@ class Numerics:
     """Dropless: rows of the busiest rank over a balanced load."""
     deterministic: bool = False
     """Megatron's --deterministic-mode: limits which attention kernels may run."""
-    peft: Annotated[str, Keywords(enum=PEFT)] = "none"
+    peft: Annotated[str, Keywords(enum=CHOICES["peft"])] = "none"
     lora_rank: Positive = 8
     lora_target_modules: tuple[str, ...] = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("precision", PRECISIONS),
-            ("fp8_recipe", FP8_RECIPES),
-            ("peft", PEFT),
-            ("grad_reduce_dtype", ("fp32", "bf16")),
-            ("main_params_dtype", ("fp32", "fp16")),
-            ("exp_avg_dtype", MOMENT_DTYPES),
-            ("exp_avg_sq_dtype", MOMENT_DTYPES),
-        ):
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}")
         for name in ("attention_dropout", "hidden_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise InputError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
         if self.fp8_param_gather and self.precision != "fp8":
-            raise InputError("fp8_param_gather needs precision fp8 (--precision fp8)")
+            raise InputError(f"fp8_param_gather needs precision fp8 ({option('precision')} fp8)")
         if not 1 <= self.lora_rank <= 65_536:
             raise InputError(f"lora_rank={self.lora_rank} must be from 1 to 65,536")
         if not 1.0 <= self.moe_imbalance <= 1000.0:

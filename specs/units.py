@@ -24,6 +24,28 @@ def parse_count(text: str, what: str = "count") -> float:
     return value
 
 
+MIN_ODD_SECONDS = 100.0
+"""Seconds from which a duration without a unit was meant in milliseconds: no one waits so long for a first token."""
+
+
+def parse_seconds(given: str | float) -> float:
+    """A duration like 50ms, 2s or 0.05 (seconds). Raises ValueError with what is allowed."""
+    text = str(given)
+    wanted = text.strip().lower()
+    for suffix, factor in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0), ("", 1.0)):
+        if wanted.endswith(suffix):
+            try:
+                value = float(wanted.removesuffix(suffix)) * factor
+            except ValueError:
+                break
+            if not suffix and MIN_ODD_SECONDS <= value < math.inf:
+                raise ValueError(f"{text[:40]!r} without a unit is {value:,.6g} seconds; write {wanted}ms or {wanted}s")
+            if math.isfinite(value) and value > 0:
+                return value
+            break
+    raise ValueError(f"{text[:40]!r} is no duration; write 50ms, 2s or 0.05")
+
+
 def divisors(number: int) -> list[int]:
     """All positive divisors of `number`, ascending."""
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]

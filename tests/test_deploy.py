@@ -13,9 +13,9 @@ import kubernetes_validate
 import pytest
 import yaml
 from autoconfig.api.access import create_key
-from autoconfig.api.cli import serve_command, worker_command
 from autoconfig.api.store import engine_of
 
+from autoconfig.cli.service import serve_command, worker_command
 from tests.api.conftest import start
 
 DEPLOY = Path(__file__).parents[1] / "deploy"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from autoconfig.api.compute import AnswerCache
 from autoconfig.api.context import JSON, Endpoint, guarded, is_json, own_calibration, respond, service_of
 from autoconfig.api.problems import MEDIA_TYPE, problem
-from autoconfig.api.routes.deployments import QUESTION as DEPLOYMENTS
 from autoconfig.api.wire import bodies
 from autoconfig.api.wire.bodies import BodyError, read_body
 from autoconfig.api.wire.schemas import REF
@@ -35,6 +34,10 @@ RUN_EXAMPLE: dict[str, object] = {
     "gbs": 64,
     "precision": "bf16",
     "recompute": "none",
+}
+DEPLOYMENTS_EXAMPLE: dict[str, object] = {
+    **{"model": "llama3-70b", "gpus": 8, "gpu": "h200-sxm-141gb", "isl": 1000, "osl": 500},
+    **{"ttft": "2s", "tpot": "50ms"},
 }
 QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] = (
     ("plans", bodies.PlansBody, "Search", "The best plans by formula, as `autoconfig search --json`.", PLANS_EXAMPLE),
@@ -79,6 +82,13 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
         "Predictions",
         "A table of runs, as `autoconfig predict`.",
         {"rows": [RUN_EXAMPLE]},
+    ),
+    (
+        "deployments",
+        bodies.DeploymentsBody,
+        "Serve",
+        "The best deployments of a served model, as `autoconfig search --inference --json`.",
+        DEPLOYMENTS_EXAMPLE,
     ),
 )
 _PROBLEMS = {
@@ -133,7 +143,7 @@ def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
 def router() -> APIRouter:
     """The endpoints of this module."""
     found = APIRouter(prefix="/v1", tags=["answers"])
-    for kind, body, answer, text, example in (*QUESTIONS, DEPLOYMENTS):
+    for kind, body, answer, text, example in QUESTIONS:
         content = {JSON: {"schema": {"$ref": REF + body.__name__}, "example": example}}
         found.add_api_route(
             f"/{kind}",

@@ -16,6 +16,7 @@ from autoconfig.api.context import DATABASE_AWAY, JSON, guarded, is_json, own_ca
 from autoconfig.api.http.pages import PAGE_PARAMETERS, PageError, bounds_of
 from autoconfig.api.problems import MEDIA_TYPE, of_error, problem
 from autoconfig.api.routes.answers import PLANS_EXAMPLE, problem_responses
+from autoconfig.api.store import ENDED, STATES
 from autoconfig.api.wire.bodies import BodyError, read_search
 from autoconfig.api.wire.schemas import REF
 from autoconfig.specs.errors import AutoconfigError
@@ -63,10 +64,8 @@ async def listing(request: HttpRequest) -> Response:
     except PageError as error:
         return problem(422, str(error), field=error.field)
     state = request.query_params.get("state")
-    if state is not None and state not in searches.STATES:
-        return problem(
-            422, f"state {state[:40]!r}: use {', '.join(searches.STATES)}", field="state", allowed=list(searches.STATES)
-        )
+    if state is not None and state not in STATES:
+        return problem(422, f"state {state[:40]!r}: use {', '.join(STATES)}", field="state", allowed=list(STATES))
     found = await run_in_threadpool(
         lambda: searches.listed(service_of(request).engine, after=after, limit=limit + 1, state=state)
     )
@@ -157,7 +156,7 @@ async def _stream(request: HttpRequest, identity: str, last: int) -> AsyncIterat
         for event in news:
             last, silent = event.number, 0.0
             yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.data}\n\n".encode()
-        if found is None or found.state in searches.ENDED:
+        if found is None or found.state in ENDED:
             return
         await asyncio.sleep(POLL_SECONDS)
         silent += POLL_SECONDS
@@ -231,7 +230,7 @@ def router() -> APIRouter:
         "schema": {"type": "string", "minLength": 1, "maxLength": MOST_KEY, "pattern": KEY_PATTERN},
     }
     question = {JSON: {"schema": {"$ref": REF + "SearchBody"}, "example": PLANS_EXAMPLE}}
-    state = {"name": "state", "in": "query", "required": False, "schema": {"enum": list(searches.STATES)}}
+    state = {"name": "state", "in": "query", "required": False, "schema": {"enum": list(STATES)}}
     form = {"name": "format", "in": "query", "required": False, "schema": {"enum": list(FORMATS)}}
     plan = {
         "name": "plan",

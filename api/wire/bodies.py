@@ -1,157 +1,156 @@
-"""Request bodies as pydantic models. Fields are the command line's long options with underscores, read off the commands
-themselves, so that a new option is a new field. Values are checked by the application, as the command line's are."""
+"""Request bodies as pydantic models, made from the declarations of the fields (`planning.request_fields`). Their values are
+checked by the application, as the command line's are."""
 
 from __future__ import annotations
 
 import json
-import re
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
-import click
 from autoconfig.api.problems import unknown_field, wrong_value
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import Field as PydanticField
 
-from autoconfig.cli.main import explain_command, search_command
-from autoconfig.cli.megatron import check_command
-from autoconfig.cli.scaling import scaling_command
 from autoconfig.megatron.export import FORMATS
+from autoconfig.planning import request_fields as fields
+from autoconfig.planning.fields import Field, Fields, field_names
 
-MOST_TEXTS = 64
-MOST_DEPTH = 32
+MAX_TEXTS = 64
+MAX_DEPTH = 32
 """Levels of a body; a config.json has about five. Deep ones cannot be handed to another process."""
-MOST_ROWS = 1_000
-MOST_ID = 200
-_Text = Annotated[str, Field(max_length=2_000)]
+MAX_ROWS = 1_000
+MAX_ID = 200
+MAX_TRACE_ROWS = 10_000
+"""Of a trace in a body; the command line reads longer ones from files."""
+_Text = Annotated[str, PydanticField(max_length=2_000)]
 _Inline = dict[str, Any]
 
 MODEL_HELP = "Catalogue name (`GET /v1/models`), a size such as `13b`, or the object of a Hugging Face config.json."
 CLUSTER_HELP = "Other hardware, as an object: the keys of docs/examples/cluster.json."
-NOT_ASKED_HERE = frozenset(
-    {
-        *("output", "export", "force", "as_json", "plot", "apply_to", "quiet", "gpu_table", "report", "even_if_too_large"),
-        *("profile", "study", "resume", "budget", "storage", "folder", "device", "device_memory", "runner", "slurm"),
-        *("partition", "account", "jobs", "job_timeout", "steps", "warmup_steps", "objective", "seed", "python"),
-        *("save_calibration", "gpus_here"),
-    }
-)
-"""Options of the command line that name files, programs, the terminal, or how this machine measures."""
-
-
-PROFILE_FIELDS = (
-    *("profile", "budget", "device", "device_memory", "job_timeout"),
-    *("steps", "warmup_steps", "objective", "seed"),
-)
-"""Options of a profiling search that a caller may choose; folders, runners and programs are the worker's."""
 
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def _fields(command: click.Command, leave_out: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Pydantic fields of a command's options."""
-    hidden = NOT_ASKED_HERE - {*also} | {*leave_out}
-    fields: dict[str, Any] = {}
-    for option in command.params:
-        if not isinstance(option, click.Option) or option.name in hidden or option.hidden:
-            continue
-        name = max((text for text in option.opts if text.startswith("--")), key=len)[2:].replace("-", "_")
-        if name == "model":
-            fields[name] = (_Text | _Inline, Field(description=MODEL_HELP, examples=["175b"]))
-        elif name == "cluster":
-            fields[name] = (_Inline | None, Field(default=None, description=CLUSTER_HELP))
-        else:
-            fields[name] = _field(option)
-    return fields
+def _body_fields(*groups: Fields, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Pydantic fields of those that a caller over the network may give."""
+    return {field.name: _body_field(field) for group in groups for field in group if field.remote and field.name not in without}
 
 
-def _field(option: click.Option) -> tuple[Any, Any]:
-    default = option.default if isinstance(option.default, str | int | float) and not option.multiple else None
-    kind: Any
-    if option.multiple:
-        return list[_Text], Field(default_factory=list, max_length=MOST_TEXTS, description=option.help)
-    if option.is_flag or option.secondary_opts:
-        kind, default = bool, default if option.is_flag and isinstance(default, bool) and default else None
-    elif isinstance(option.type, click.Choice):
-        kind = Literal[tuple(option.type.choices)]
-    elif option.type is click.INT:
-        kind = int
-    elif option.type is click.FLOAT:
-        kind = float
-    elif option.name == "tokens":
-        kind = float | _Text
-    else:
-        kind = _Text
-    description = (option.help or "").replace("`autoconfig gpus`", "`GET /v1/gpus`")
-    if option.required:
-        return kind, Field(description=description)
-    return kind | None if default is None else kind, Field(default=default, description=description)
+def _body_field(field: Field) -> tuple[Any, Any]:
+    if field.name == "model":
+        return _Text | _Inline, PydanticField(description=MODEL_HELP, examples=["175b"])
+    if field.name == "cluster":
+        return _Inline | None, PydanticField(default=None, description=CLUSTER_HELP)
+    if field.many:
+        return list[_Text], PydanticField(default_factory=list, max_length=MAX_TEXTS, description=field.help)
+    kind: Any = _Text if field.type is str else field.type
+    if field.choices:
+        kind = Literal[field.choices]
+    elif field.parse is not None:
+        kind = field.type | _Text
+    default = None if field.default is False else field.default
+    description = field.help.replace("`autoconfig gpus`", "`GET /v1/gpus`")
+    return kind | None if default is None else kind, PydanticField(default=default, description=description)
 
 
-PlansBody = create_model("PlansBody", __base__=_Body, **_fields(search_command))
+PlansBody = create_model("PlansBody", __base__=_Body, **_body_fields(fields.QUESTION, fields.SEARCH))
 SearchBody = create_model(
     "SearchBody",
     __base__=_Body,
-    **_fields(search_command, ("profile",), PROFILE_FIELDS[1:]),
-    profile=(bool, Field(default=False, description="Measure the most promising plans with short jobs of a worker.")),
+    **_body_fields(fields.QUESTION, fields.SEARCH, fields.PROFILE, without=("profile",)),
+    profile=(bool, PydanticField(default=False, description="Measure the most promising plans with short jobs of a worker.")),
 )
-_explain_fields = _fields(explain_command, ("binds",))
-_plan = (_Text, Field(description="A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"]))
+_question = _body_fields(fields.QUESTION)
+_plan = (_Text, PydanticField(description="A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"]))
 ExplainBody = create_model(
     "ExplainBody",
     __base__=_Body,
     plan=_plan,
-    binds=(bool, Field(default=False, description="Also what more memory, bandwidth, compute or batch would buy.")),
-    **_explain_fields,
+    binds=(bool, PydanticField(default=False, description="Also what more memory, bandwidth, compute or batch would buy.")),
+    **_question,
 )
-TimelineBody = create_model("TimelineBody", __base__=_Body, plan=_plan, **_explain_fields)
+TimelineBody = create_model("TimelineBody", __base__=_Body, plan=_plan, **_question)
 _format: Any = (
     Literal[FORMATS],
-    Field(default=FORMATS[0], description="megatron: launch scripts and plan.json; plan: plan.json."),
+    PydanticField(default=FORMATS[0], description="megatron: launch scripts and plan.json; plan: plan.json."),
 )
-ExportBody = create_model(
-    "ExportBody",
-    __base__=_Body,
-    plan=_plan,
-    format=_format,
-    **_explain_fields,
-)
+ExportBody = create_model("ExportBody", __base__=_Body, plan=_plan, format=_format, **_question)
+_counts = "GPU counts: a list, or text such as `64:1024` (doubling) or `64:1024:64`."
+_types = list[_Text] | _Text | None
 ScalingBody = create_model(
     "ScalingBody",
     __base__=_Body,
-    gpus=(
-        list[int] | _Text,
-        Field(description="GPU counts: a list, or text such as `64:1024` (doubling) or `64:1024:64`.", examples=["64:1024"]),
-    ),
-    gpu=(list[_Text] | _Text | None, Field(default=None, description="One or more GPU types.", examples=[["h100-sxm-80gb"]])),
-    **_fields(scaling_command, ("gpus", "gpu")),
+    gpus=(list[int] | _Text, PydanticField(description=_counts, examples=["64:1024"])),
+    gpu=(_types, PydanticField(default=None, description="One or more GPU types.", examples=[["h100-sxm-80gb"]])),
+    **_body_fields(fields.SCALING, without=("gpus", "gpu")),
 )
 CheckBody = create_model(
     "CheckBody",
     __base__=_Body,
     text=(
-        Annotated[str, Field(max_length=1_000_000)],
-        Field(
+        Annotated[str, PydanticField(max_length=1_000_000)],
+        PydanticField(
             description="A Megatron-LM launch script, an argument list or a plan.json. It is read, never run.",
             examples=["torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 ..."],
         ),
     ),
     settings=(
         dict[str, str],
-        Field(default_factory=dict, description="Variables that the script does not set.", max_length=MOST_TEXTS),
+        PydanticField(default_factory=dict, description="Variables that the script does not set.", max_length=MAX_TEXTS),
     ),
-    **{name: field for name, field in _fields(check_command, ("settings",)).items() if name not in ("model", "cluster", "set")},
-    model=(_Text | None, Field(default=None, description="Catalogue name, instead of the script's model.")),
+    **_body_fields(fields.CHECK, without=("model", "cluster")),
+    model=(_Text | None, PydanticField(default=None, description="Catalogue name, instead of the script's model.")),
+)
+
+
+class TraceRow(BaseModel):
+    """One recorded request; other keys (Mooncake's hash_ids) are not read."""
+
+    model_config = ConfigDict(strict=True)
+
+    timestamp: float = PydanticField(description="Arrival in milliseconds; not before that of the row above.")
+    input_length: int = PydanticField(description="Input tokens, from 1 to 2,000,000.")
+    output_length: int = PydanticField(description="Output tokens, from 1 to 2,000,000.")
+
+
+_limit: Any = None | _Text | float
+_trace = PydanticField(
+    default=None,
+    description="Requests as recorded, in place of lengths and rate: rows of Mooncake's traces, in order of arrival.",
+    min_length=2,
+    max_length=MAX_TRACE_ROWS,
+    examples=[
+        [
+            {"timestamp": 0, "input_length": 900, "output_length": 120},
+            {"timestamp": 350, "input_length": 4000, "output_length": 60},
+        ]
+    ],
+)
+DeploymentsBody = create_model(
+    "DeploymentsBody",
+    __base__=_Body,
+    gpus=(int, PydanticField(description=fields.SERVING_GPUS.help.replace("--goal", "goal"))),
+    ttft=(
+        _limit,
+        PydanticField(default=None, description="Limit of the mean time to first token: seconds, or text like `2s`."),
+    ),
+    trace=(list[TraceRow] | None, _trace),
+    tpot=(
+        _limit,
+        PydanticField(default=None, description="Limit of the mean time per output token, likewise.", examples=["50ms"]),
+    ),
+    **_body_fields(fields.SERVING, without=("ttft", "tpot", "trace", "gpus")),
 )
 
 
 class PredictBody(_Body):
     """Runs to predict."""
 
-    rows: list[dict[str, str | int | float | bool | None]] = Field(
+    rows: list[dict[str, str | int | float | bool | None]] = PydanticField(
         description="Runs, with the columns of training_measurements.csv; measured columns and notes are never read.",
         min_length=1,
-        max_length=MOST_ROWS,
+        max_length=MAX_ROWS,
         examples=[[{"id": "a", "layers": 32, "hidden": 4096, "heads": 32, "seq": 4096, "gpu": "h100-sxm-80gb"}]],
     )
 
@@ -162,17 +161,19 @@ class MeasuredRun(_Body):
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, str | int | float | bool | None]
 
-    id: str = Field(description="Names the run among those of the key.", min_length=1, max_length=MOST_ID, pattern="^[ -~]+$")
+    id: str = PydanticField(
+        description="Names the run among those of the key.", min_length=1, max_length=MAX_ID, pattern="^[ -~]+$"
+    )
 
 
 class MeasurementsBody(_Body):
     """Measured runs."""
 
-    rows: list[MeasuredRun] = Field(
+    rows: list[MeasuredRun] = PydanticField(
         description="Runs, with the columns of training_measurements.csv and a metric: metric_step_s, "
         "metric_tokens_per_s_per_gpu, metric_tflops_per_gpu (with flops_convention) or metric_mfu.",
         min_length=1,
-        max_length=MOST_ROWS,
+        max_length=MAX_ROWS,
     )
 
 
@@ -195,7 +196,7 @@ def read_body(raw: bytes, kind: type[BaseModel]) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise BodyError(400, "the body must be a JSON object")
     if _is_deep(data):
-        raise BodyError(400, f"the JSON is nested more than {MOST_DEPTH} levels deep")
+        raise BodyError(400, f"the JSON is nested more than {MAX_DEPTH} levels deep")
     try:
         checked = kind.model_validate(data)
     except ValidationError as error:
@@ -204,9 +205,9 @@ def read_body(raw: bytes, kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def _is_deep(data: object) -> bool:
-    """Whether containers are nested in more than MOST_DEPTH levels."""
+    """Whether containers are nested in more than MAX_DEPTH levels."""
     level: list[Any] = [data]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         inner = (item for one in level for item in (one.values() if isinstance(one, dict) else one))
         level = [item for item in inner if isinstance(item, dict | list)]
         if not level:
@@ -219,7 +220,7 @@ def read_search(raw: bytes) -> dict[str, Any]:
     found = read_body(raw, SearchBody)
     if found["profile"]:
         return found
-    for name in PROFILE_FIELDS:
+    for name in field_names(tuple(field for field in fields.PROFILE if field.remote)):
         if found.pop(name) != SearchBody.model_fields[name].default:
             raise BodyError(422, f"{name} is for a search that measures: say profile too, or leave it out", field=name)
     return found
@@ -242,6 +243,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _allowed(annotation: Any) -> list[str]:
+    """The values of a Literal, which may be one kind of a union."""
+    literal = (
+        annotation if get_origin(annotation) is Literal else next(k for k in get_args(annotation) if get_origin(k) is Literal)
+    )
+    return list(get_args(literal))
+
+
 _TAGS = frozenset({"str", "int", "float", "bool"})
 """What pydantic says of a union's member in the path of an error, beside such as `list[int]`."""
 
@@ -256,5 +265,5 @@ def _body_error(error: ValidationError, kind: type[BaseModel]) -> BodyError:
     where = ".".join(part for part in path if part not in _TAGS and part.replace("_", "").isalnum()) or field
     more = {}
     if first["type"] == "literal_error":
-        more = wrong_value(first["input"], re.findall("'([^']*)'", first["ctx"]["expected"]))
+        more = wrong_value(first["input"], _allowed(kind.model_fields[field].annotation))
     return BodyError(400, f"{where}: {first['msg']}", field=field[:80], **more)

@@ -54,27 +54,33 @@ PREDICTIONS: dict[str, Any] = {
 }
 
 
+_PARTS: tuple[tuple[tuple[str, ...], tuple[type[BaseModel], ...]], ...] = (
+    (
+        ("search", "explain", "timeline", "scaling", "check"),
+        (
+            *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody),
+            *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody, bodies.MeasurementsBody),
+        ),
+    ),
+    (("serve",), (bodies.DeploymentsBody,)),
+)
+"""Names of published schemas of answers, and the bodies of questions."""
+
+
 def components() -> dict[str, Any]:
     """Every component schema by name."""
     found: dict[str, Any] = {"Problem": PROBLEM, "Predictions": PREDICTIONS}
-    for name in ("search", "explain", "timeline", "scaling", "check"):
-        found |= answer_schemas(name)
-    funnel = found["Funnel"]
-    for key in ("seconds", "seconds_by_phase"):  # left out, so that the same question gives the same bytes
-        del funnel["properties"][key]
-        funnel["required"].remove(key)
-    for kind in (
-        *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody),
-        *(bodies.ScalingBody, bodies.CheckBody, bodies.PredictBody, bodies.MeasurementsBody),
-    ):
-        whole = body_schema(kind)
-        found |= {**whole.pop("$defs", {}), kind.__name__: whole}
+    for names, kinds in _PARTS:
+        for name in names:
+            found |= answer_schemas(name)
+        for kind in kinds:
+            whole = kind.model_json_schema(ref_template=REF + "{model}")
+            found |= {**whole.pop("$defs", {}), kind.__name__: whole}
+    for funnel in (found["Funnel"], found["ServeFunnel"]):
+        for key in ("seconds", "seconds_by_phase"):  # left out, so that the same question gives the same bytes
+            if funnel["properties"].pop(key, None) is not None:
+                funnel["required"].remove(key)
     return found
-
-
-def body_schema(kind: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema of a body; what it refers to is in its `$defs`."""
-    return kind.model_json_schema(ref_template=REF + "{model}")
 
 
 def component_name(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.api import searches
+from autoconfig.api.store import STATES
 from autoconfig.api.wire.schemas import REF
 
 _TIME = {"type": ["string", "null"], "format": "date-time"}
@@ -12,7 +12,7 @@ SEARCH: dict[str, Any] = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "format": "uuid"},
-        "state": {"enum": list(searches.STATES)},
+        "state": {"enum": list(STATES)},
         "created": {"type": "string", "format": "date-time"},
         "started": _TIME,
         "ended": _TIME,

@@ -25,10 +25,11 @@ from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 
+from autoconfig.planning.request_fields import DEFAULT_BUDGET
 from autoconfig.render.study.training import TrainingWords
 from autoconfig.study import trials as names
 from autoconfig.study.session import Options, Session
-from autoconfig.study.settings import DEFAULT_BUDGET, Budget, parse_budget, parse_time
+from autoconfig.study.settings import Budget, parse_budget, parse_time
 from autoconfig.study.training.session import TRAINING
 from autoconfig.study.training.settings import settings_of_options
 from autoconfig.study.training.work import TrainingWork

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from autoconfig.api import measurements, searches
 from autoconfig.api.problems import problem_bytes
 from autoconfig.api.searches import DEAD_AFTER_SECONDS, PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
-from autoconfig.api.store import WORKERS, dbos_url
+from autoconfig.api.store import OPEN, WORKERS, dbos_url
 from autoconfig.api.work.tasks import Answering, LeavingError, Task
 from dbos import DBOS
 
@@ -143,7 +143,7 @@ class WorkerProcess:
 
         def cancelled() -> bool:
             now = searches.get(self.engine, found.id)
-            return now is None or now.state not in searches.OPEN
+            return now is None or now.state not in OPEN
 
         def calibration() -> str | None:
             own = measurements.current(self.engine, found.owner)

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.options import question_options, request_of
-from autoconfig.specs.json_record import json_text
+from autoconfig.cli.console import console, print_json
+from autoconfig.cli.options import json_option, options
+from autoconfig.planning.request_fields import QUESTION
 
 python_option = click.option(
     "--python",
@@ -22,25 +23,25 @@ python_option = click.option(
 
 @click.command("trace")
 @click.argument("plan")
-@question_options
+@options(QUESTION)
 @click.option("--rank", "ranks", type=int, multiple=True, help="Rank to trace; repeat for more.  [default: ends of each stage]")
 @python_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-def trace_command(plan: str, ranks: tuple[int, ...], python: str, as_json: bool, **options: Any) -> None:
+@json_option
+def trace_command(plan: str, ranks: tuple[int, ...], python: str, as_json: bool, **given: Any) -> None:
     """Run the real megatron-core code of one PLAN on tensors without data: bytes per rank. No GPU.
 
     autoconfig trace --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
     """
     from autoconfig.core.trace import trace_plan
+    from autoconfig.training.question import request_of
 
     with _bar() as (started, done):
-        answer = trace_plan(request_of(options), plan, ranks, done, started, python)
+        answer = trace_plan(request_of(given), plan, ranks, done, started, python)
     if as_json:
         from autoconfig.render.trace import trace_json
 
-        click.echo(json_text(trace_json(answer)))
+        print_json(trace_json(answer))
     else:
-        from autoconfig.cli.main import console
         from autoconfig.render.trace import show_trace
 
         show_trace(console(), answer)
@@ -48,32 +49,29 @@ def trace_command(plan: str, ranks: tuple[int, ...], python: str, as_json: bool,
 
 @click.command("emulate")
 @click.argument("plan")
-@question_options
+@options(QUESTION)
 @click.option("--rank", type=int, default=0, show_default=True, help="Rank to run.")
 @click.option("--device", type=click.Choice(("cuda", "cpu")), default="cuda", show_default=True, help="Where to run it.")
 @click.option("--steps", type=click.IntRange(1, 1000), default=3, show_default=True, help="Timed steps, after two of warm-up.")
 @python_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-def emulate_command(plan: str, rank: int, device: str, steps: int, python: str, as_json: bool, **options: Any) -> None:
+@json_option
+def emulate_command(plan: str, rank: int, device: str, steps: int, python: str, as_json: bool, **given: Any) -> None:
     """Run one rank of PLAN with real kernels on one device, its peers left out: memory, and seconds of each kind of layer.
 
     autoconfig emulate --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1 --rank 0
     """
     from autoconfig.core.emulate import emulate_plan
+    from autoconfig.training.question import request_of
 
-    answer = emulate_plan(request_of(options), plan, rank, device, steps, python)
+    answer = emulate_plan(request_of(given), plan, rank, device, steps, python)
     if as_json:
         from autoconfig.render.emulate import emulate_json
 
-        click.echo(json_text(emulate_json(answer)))
+        print_json(emulate_json(answer))
     else:
-        from autoconfig.cli.main import console
         from autoconfig.render.emulate import show_emulate
 
         show_emulate(console(), answer)
-
-
-COMMANDS = (trace_command, emulate_command)
 
 
 @contextmanager

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from autoconfig.cli.messages import clear_progress, progress, say_predicted
-from autoconfig.cli.options import calibration_option
+from autoconfig.cli.console import clear_progress, console, print_json, progress, say_predicted
+from autoconfig.cli.options import json_option, option
+from autoconfig.planning.request_fields import CALIBRATION
 from autoconfig.specs.errors import InputError
 
 
 @click.command("predict")
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="OUT.csv", help="Where the predictions go.")
-@calibration_option
+@option(CALIBRATION)
 def predict_command(table: Path, output: Path, calibration: str | None) -> None:
     """Predict every run of a CSV table: step time with its band, throughput, memory, chance to fit.
 
@@ -40,7 +40,7 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
 @click.command("calibrate")
 @click.argument("measurements", type=click.Path(path_type=Path), required=False)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Where the result goes (.json).")
-@calibration_option
+@option(CALIBRATION)
 @click.option("--gpu", type=click.Choice(("local",)), help="Measure this machine for --gpu local (needs torch).")
 @click.option("--gpu-table", type=click.Path(path_type=Path), metavar="FILE", help="Keep this table for --gpu local.")
 @click.option("--budget", metavar="TIME", help="With --gpu local: most time to measure, like 8m.  [default: 8m]")
@@ -131,7 +131,7 @@ def _calibrate_machine(gpu_table: Path | None, output: Path | None, budget: str 
 )
 @click.option("--memory", is_flag=True, help="Also peak memory and out-of-memory verdicts.")
 @click.option("--headlines", is_flag=True, help="Also the field's headline results beside ours.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write one page with plots to FILE.")
 @click.option("--docs", type=click.Path(path_type=Path), metavar="FILE", help="Write docs/accuracy.md (everything) to FILE.")
 @click.option(
@@ -170,12 +170,8 @@ def validate_command(
         write_html(found, html)
         click.echo(f"plots and tables written to {html}", err=True)
     if as_json:
-        click.echo(json.dumps(validation_json(found), indent=2, allow_nan=False))
+        print_json(validation_json(found))
     else:
         from autoconfig.accuracy.sheets import show_validation
-        from autoconfig.cli.main import console
 
         show_validation(console(), found)
-
-
-COMMANDS = (predict_command, calibrate_command, validate_command)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
+from autoconfig.cli.options import given_options
 from autoconfig.cli.study import Profile
 from autoconfig.specs.errors import InputError
 
 if TYPE_CHECKING:
     from autoconfig.study.serving.settings import ServingSettings
 
-NOT_WITH_PROFILE = ("export_folder", "report")
 CPU_LENGTHS = {"isl": 64, "osl": 16}
 """Tokens of a request on a CPU where none were given: jobs of seconds."""
 
@@ -28,13 +27,12 @@ def serving(options: dict[str, Any]) -> Profile:
 
 def settings_of(options: dict[str, Any]) -> ServingSettings:
     """What is measured. Raises InputError."""
-    from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest
+    from autoconfig.serving.request import DEFAULT_TOKENS, request_of
     from autoconfig.study.serving.settings import ENGINES, ServingSettings
     from autoconfig.study.settings import parse_size
 
-    source = click.get_current_context().get_parameter_source
-    given = {name for name in options if source(name) not in (None, ParameterSource.DEFAULT)}
-    asked = {name: options[name] for name in ServeRequest.__dataclass_fields__ if name in options}
+    given = given_options(click.get_current_context())
+    asked = dict(options)
     if "engine" not in given:
         asked["engine"] = ENGINES[0]
     device = options["device"] or "cuda"
@@ -45,7 +43,7 @@ def settings_of(options: dict[str, Any]) -> ServingSettings:
     asked |= {name: DEFAULT_TOKENS for name in CPU_LENGTHS if asked[name] is None}
     memory = options["device_memory"]
     return ServingSettings(
-        request=ServeRequest(**asked),
+        request=request_of(asked),
         device=device,
         device_memory_bytes=None if memory is None else parse_size(memory),
         seed=options["seed"],
@@ -56,7 +54,6 @@ def settings_of(options: dict[str, Any]) -> ServingSettings:
 
 def check_answer_options(options: dict[str, Any]) -> None:
     """Raises InputError for options of an answer that a study does not give."""
-    for name in NOT_WITH_PROFILE:
+    for name in ("export", "report"):
         if options[name] is not None:
-            word = "export" if name == "export_folder" else name
-            raise InputError(f"--{word} is not for --profile: search again with --fix, the study's tp and batch")
+            raise InputError(f"--{name} is not for --profile: search again with --fix, the study's tp and batch")

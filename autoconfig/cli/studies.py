@@ -9,7 +9,10 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.study import existing_storage, folder_option, report, storage_option, training
+from autoconfig.cli.console import console, show_rows
+from autoconfig.cli.options import json_option, option, options
+from autoconfig.cli.study import existing_storage, report, training
+from autoconfig.planning.request_fields import FOLDER, SAVE_CALIBRATION, STORAGE
 
 
 @click.group("studies")
@@ -18,9 +21,8 @@ def studies_group() -> None:
 
 
 @studies_group.command("list")
-@folder_option
-@storage_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@options((FOLDER, STORAGE))
+@json_option
 def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
     """Every study of a folder or storage."""
     from autoconfig.study.storage import list_studies, opened
@@ -36,8 +38,6 @@ def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
             for s in list_studies(found)
         ]  # fmt: skip
     if as_json or rows:
-        from autoconfig.cli.main import show_rows
-
         show_rows("studies", rows if as_json else [_readable(row) for row in rows], as_json)
     else:
         click.echo("no studies yet")
@@ -51,10 +51,9 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 @studies_group.command("show")
 @click.argument("name")
-@folder_option
-@storage_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-@click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json).")
+@options((FOLDER, STORAGE))
+@json_option
+@option(SAVE_CALIBRATION)
 def show_command(name: str, folder: Path, storage: str | None, as_json: bool, save_calibration: str | None) -> None:
     """What a study found: measured beside predicted."""
     from autoconfig.study.session import Options
@@ -74,15 +73,12 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
     with contextlib.closing(session), errors_of(url):
         found = report(asked.kind, session, save_calibration, "not asked to run", as_json)
     if not as_json:
-        from autoconfig.cli.main import console
-
         asked.words.show(console(), found, "as stored")
 
 
 @studies_group.command("delete")
 @click.argument("name")
-@folder_option
-@storage_option
+@options((FOLDER, STORAGE))
 @click.option("--force", is_flag=True, help="With --storage: even while searches are at it; they end, and say why.")
 def delete_command(name: str, folder: Path, storage: str | None, force: bool) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
@@ -94,8 +90,3 @@ def delete_command(name: str, folder: Path, storage: str | None, force: bool) ->
     with contextlib.nullcontext() if storage else lock_folder(folder), opened(url) as found:
         forget(found, name, folder, shared=storage is not None, force=force)
     click.echo(f"deleted study {name}; its jobs stay in {folder / 'jobs'}")
-
-
-def register(cli: click.Group) -> None:
-    """Add the group."""
-    cli.add_command(studies_group)

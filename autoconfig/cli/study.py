@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
+from autoconfig.cli.console import EXIT_INTERRUPTED, EXIT_NOTHING_FITS, console, print_json
+from autoconfig.cli.options import given_options
+from autoconfig.planning import request_fields as fields
+from autoconfig.planning.fields import field_names
 from autoconfig.specs.errors import InputError
-from autoconfig.study.settings import DEFAULT_BUDGET, Budget, parse_budget, parse_time
+from autoconfig.study.settings import Budget, parse_budget, parse_time
 
 if TYPE_CHECKING:
     from autoconfig.render.study.screen import Words
@@ -26,111 +28,9 @@ if TYPE_CHECKING:
     from autoconfig.study.settings import MeasuredQuestion
     from autoconfig.study.worker import Control
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-DEFAULT_FOLDER = "autoconfig-profile"
-EXIT_NOTHING_FITS = 3
-EXIT_INTERRUPTED = 130
-NAMES = (
-    "profile", "study", "resume", "budget", "storage", "folder", "device", "device_memory", "runner", "slurm", "partition",
-    "account", "jobs", "job_timeout", "gpus_here", "steps", "warmup_steps", "objective", "seed", "python", "quiet",
-    "save_calibration",
-)  # fmt: skip
-"""Options of a profiling search, as the command gets them."""
-NOT_FOR_SERVING = ("gpus_here", "objective")
-"""Options of a profiling search that serving does not have: nothing is emulated, and there are always two objectives."""
-_STORED = frozenset({"device", "device_memory", "steps", "warmup_steps", "objective", "seed"})
-"""Those of them that are stored with the question."""
-_OF_THE_ANSWER = frozenset(("as_json", "top", "sort_by", "output", "report", "export", "force", "price", "tokens"))
-_WITH_RESUME = (frozenset(NAMES) - _STORED) | _OF_THE_ANSWER | {"inference"}
+_PRINTED = {field.name for field in (*fields.QUESTION, *fields.SEARCH, *fields.SERVING) if field.printed}
+_WITH_RESUME = {*field_names(fields.PROFILE, fields.OUTPUT), *_PRINTED, "as_json", "inference"} - {*field_names(fields.STORED)}
 """What may stand beside --resume without the question: nothing that is stored."""
-
-folder_option = click.option(
-    "--folder", default=DEFAULT_FOLDER, show_default=True, type=click.Path(path_type=Path), help="Studies, jobs and logs."
-)
-
-
-def _checked_url(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
-    if url is not None:
-        from autoconfig.study.storage import check_url  # loads SQLAlchemy and Optuna
-
-        check_url(url)
-    return url
-
-
-storage_option = click.option(
-    "--storage", metavar="URL", callback=_checked_url, help="postgresql://... for many workers.  [default: SQLite in --folder]"
-)
-
-
-def runner_options(command: Command, without: Sequence[str] = ()) -> Command:
-    """How jobs run: shared by a profiling search and a worker that profiles."""
-    own = [
-        click.option(
-            "--runner", type=click.Choice(("local", "slurm")), default="local", show_default=True,
-            help="Jobs as processes of this machine, or through sbatch.",
-        ),
-        click.option(
-            "--slurm", multiple=True, metavar="OPTION",
-            help="A further #SBATCH option, like --qos=low. Jobs have their nodes alone, but for --oversubscribe or -c.",
-        ),
-        click.option("--partition", help="Slurm partition."),
-        click.option("--account", help="Slurm account."),
-        click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Slurm jobs at once."),
-        click.option(
-            "--gpus-here", type=click.IntRange(1), metavar="N",
-            help="GPUs that jobs can have; below --gpus, ranks of each plan are emulated on one.  [default: --gpus]",
-        ),
-        click.option("--python", default=sys.executable, help="Interpreter with torch and megatron-core.  [default: this one]"),
-    ]  # fmt: skip
-    return _with(command, own, without)
-
-
-def _with(command: Command, own: Sequence[Callable[[Command], Command]], without: Sequence[str]) -> Command:
-    """The command with options, but for those named."""
-    before = len(getattr(command, "__click_params__", []))
-    for option in reversed(own):
-        command = option(command)
-    params = getattr(command, "__click_params__", [])
-    params[before:] = [param for param in params[before:] if param.name not in without]
-    return command
-
-
-def study_options(command: Command, without: Sequence[str] = ()) -> Command:
-    """What only a profiling search has, but for options named in `without`."""
-    own = [
-        click.option("--profile", is_flag=True, help="Measure the most promising plans with short jobs; needs --study."),
-        click.option("--study", metavar="NAME", help="With --profile: name of the study; one that is there goes on."),
-        click.option("--resume", metavar="NAME", help="Go on with a study; its question is stored."),
-        click.option("--budget", help=f"Like 30m, 2h, 16gpu-hours, 20trials.  [default: {DEFAULT_BUDGET}]"),
-        storage_option,
-        folder_option,
-        click.option("--device", type=click.Choice(("cuda", "cpu")), help="Where jobs run.  [default: cuda]"),
-        click.option("--device-memory", metavar="SIZE", help="Limit of each rank, like 2GiB.  [CPU: half of all, shared out]"),
-        click.option("--job-timeout", default="1h", show_default=True, metavar="TIME", help="A job's most time."),
-        click.option("--steps", type=int, default=5, show_default=True, help="Timed steps of a job."),
-        click.option("--warmup-steps", type=int, default=2, show_default=True, help="Steps before them."),
-        click.option(
-            "--objective", type=click.Choice(("step", "headroom", "cost")), default="step", show_default=True,
-            help="headroom: step time against free memory; cost: tokens per money, with --price.",
-        ),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of the study."),
-        click.option("--quiet", is_flag=True, help="No progress."),
-        click.option("--save-calibration", metavar="FILE", help="Write what was learned, for --calibration (.json)."),
-    ]  # fmt: skip
-    return _with(runner_options(command, without), own, without)
-
-
-def wants_profile(options: dict[str, Any]) -> bool:
-    """Whether the search is to measure. Raises InputError for options that only then mean something."""
-    if options["profile"] or options["resume"]:
-        return True
-    if options["study"]:
-        raise InputError("--study names a profiling study: say --profile too")
-    source = click.get_current_context().get_parameter_source
-    alone = [name for name in NAMES if source(name) not in (None, click.core.ParameterSource.DEFAULT)]
-    if alone:
-        raise InputError(f"--{alone[0].replace('_', '-')} is for a search that measures: say --profile --study NAME too")
-    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,22 +45,26 @@ class Profile:
 
 def training(options: dict[str, Any]) -> Profile:
     """Studies of training plans."""
-    from autoconfig.cli.options import request_of
     from autoconfig.render.study.training import TrainingWords
     from autoconfig.study.training.session import TRAINING
     from autoconfig.study.training.settings import settings_of_options
+    from autoconfig.training.question import request_of
 
     return Profile(kind=TRAINING, words=TrainingWords(), settings=lambda: settings_of_options(request_of(options), options))
 
 
-def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, as_json: bool, model_given: bool) -> None:
+def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, as_json: bool) -> None:
     """The whole command."""
     from autoconfig.study.session import lock_folder
+    from autoconfig.study.storage import check_url
 
+    model_given = options["model"] is not None
+    if options["storage"] is not None:
+        check_url(options["storage"])
     name, resume = _name(options, model_given)
     if not model_given:
         _refuse_half_a_question(ctx)
-    budget = parse_budget(options["budget"] or DEFAULT_BUDGET)
+    budget = parse_budget(options["budget"] or fields.DEFAULT_BUDGET)
     if options["save_calibration"]:
         from autoconfig.specs.files import check_output_path
 
@@ -182,8 +86,6 @@ def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, 
         again = f"{asked.kind.command} --resume {shlex.quote(name)}{_same_place(options)}"
         control, reason, found = _worked_on(session, budget, asked, options, again, as_json=as_json)
         if not as_json:
-            from autoconfig.cli.main import console
-
             asked.words.show(console(), found, reason)
             click.echo(f"resume: {again}", err=True)
         if control.finish or control.cancel:
@@ -241,7 +143,7 @@ def report(
     """What a session's study found, printed as JSON or not at all, and the file of what was learned."""
     found = kind.found(session, price)
     if as_json:
-        click.echo(json.dumps({**found.to_json(), "stopped": reason}, indent=2, allow_nan=False))
+        print_json({**found.to_json(), "stopped": reason})
     if save_calibration:
         learned = kind.write_learned(session, Path(save_calibration))
         if learned is None:
@@ -265,15 +167,15 @@ def _name(options: dict[str, Any], model_given: bool) -> tuple[str, bool]:
 
 def _refuse_half_a_question(ctx: click.Context) -> None:
     """--resume takes the stored question: other parts of one beside it would go unread. Raises InputError."""
-    given = ParameterSource.COMMANDLINE
-    parts = [p for p in ctx.command.params if p.name not in _WITH_RESUME and ctx.get_parameter_source(p.name or "") is given]
+    given = given_options(ctx) - _WITH_RESUME
+    parts = [param for param in ctx.command.params if param.name in given]
     if parts:
         named = ", ".join(max(part.opts, key=len) for part in parts)
         raise InputError(f"--resume takes the stored question: leave out {named}, or repeat the whole question with --model")
 
 
 def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Options:
-    """Where jobs run, from `runner_options`. Raises InputError."""
+    """Where jobs run, from the fields of RUNNER. Raises InputError."""
     from autoconfig.profiler.slurm import SlurmOptions
     from autoconfig.study.session import Options
 
@@ -332,7 +234,7 @@ def _to_nowhere(descriptor: int) -> None:
 def _same_place(options: dict[str, Any]) -> str:
     """Options of a resume that no storage keeps: where, and by what means."""
     parts = []
-    if str(options["folder"]) != DEFAULT_FOLDER:
+    if str(options["folder"]) != fields.DEFAULT_FOLDER:
         parts.append(f"--folder {shlex.quote(str(options['folder']))}")
     if options["storage"]:
         parts.append("--storage URL")
@@ -346,9 +248,11 @@ def _same_place(options: dict[str, Any]) -> str:
 
 
 def existing_storage(folder: Path, storage: str | None) -> str:
-    """The storage's URL. Raises InputError where the folder has none."""
-    from autoconfig.study.storage import DATABASE, sqlite_url
+    """The storage's URL. Raises InputError where it cannot be one, or the folder has none."""
+    from autoconfig.study.storage import DATABASE, check_url, sqlite_url
 
+    if storage is not None:
+        check_url(storage)
     if storage is None and not (folder / DATABASE).exists():
         raise InputError(f"no studies in {folder} (no {DATABASE} there): name the folder with --folder, or say --storage URL")
     return storage or sqlite_url(folder)

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from autoconfig.megatron.argument_list import name_hint
 from autoconfig.megatron.fsdp_rules import connections_violation
@@ -17,9 +18,11 @@ from autoconfig.megatron.shell.lexer import ArrayAssignment, Source, tokens_of
 from autoconfig.megatron.shell.script import Script, read_script
 from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value
 from autoconfig.planning.export_files import MADE_BY, MARK
+from autoconfig.planning.fields import field_names
+from autoconfig.planning.request_fields import CHECK
 from autoconfig.planning.resolve import read_cluster
 from autoconfig.specs.calibration import Calibration
-from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.gpu import gpu_ids
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -53,6 +56,16 @@ class CheckRequest:
     """In place of the shipped one."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}."""
+
+
+def check_request(given: Mapping[str, Any]) -> CheckRequest:
+    """A CheckRequest from what any edge was given, by the names of the fields. Raises InputError."""
+    said = {name: given.get(name) for name in field_names(CHECK) if name in CheckRequest.__dataclass_fields__}
+    settings = given.get("set") or ()
+    return CheckRequest(
+        settings=settings if isinstance(settings, Mapping) else read_settings(settings),
+        **{name: value for name, value in said.items() if value is not None},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +137,7 @@ def exported_gpu(text: str) -> str | None:
 def _from_script(kind: str, text: str, script: Script, request: CheckRequest) -> CheckInput:
     gpus = request.gpus if request.gpus is not None else script.num_gpus
     if gpus is None:
-        raise InputError(f"the number of GPUs is not known: {script.gpus_reason}; say --gpus N")
+        raise InputError(f"the number of GPUs is not known: {script.gpus_reason}; say {option('gpus')} N")
     overrides = Overrides(
         model=request.model,
         software=request.software,

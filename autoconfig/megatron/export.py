@@ -9,7 +9,7 @@ from pathlib import Path
 from autoconfig.megatron.plan_json import plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.planning.export_files import check_folder, write_export
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
@@ -63,7 +63,8 @@ def export_texts(scenario: Scenario, plan: TrainPlan, report: PlanReport | None,
     """File name -> text. Raises UnsupportedError for formats and models that cannot be written."""
     if form in NOT_YET:
         raise UnsupportedError(
-            f"--format {form}: such configs are not written yet; use {' or '.join(FORMATS)} (plan.json holds every number)"
+            f"{option('format')} {form}: such configs are not written yet; use {' or '.join(FORMATS)} "
+            "(plan.json holds every number)"
         )
     texts = {PLAN_FILE: plan_text(scenario, plan, report)}
     if form == "megatron":

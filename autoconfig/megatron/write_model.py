@@ -6,7 +6,7 @@ from itertools import groupby
 
 from autoconfig.megatron.argument import Argument, Collector
 from autoconfig.megatron.write_router import router_arguments
-from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.errors import UnsupportedError, option
 from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.megatron_build import all_biases, not_buildable
@@ -41,7 +41,7 @@ def _refuse(model: ModelSpec) -> None:
     if found:
         raise UnsupportedError(
             f"{model.name} has {' and '.join(found)}: Megatron-LM has no argument for it, so no launch script is written; "
-            "plans can still be searched, and --format plan writes plan.json"
+            f"plans can still be searched, and {option('format')} plan writes plan.json"
         )
 
 

@@ -6,7 +6,7 @@ Every function takes any plan, legal or not: the judge must see what a broken ru
 from __future__ import annotations
 
 from autoconfig.megatron.argument import Argument, Collector
-from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.errors import UnsupportedError, option
 from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -89,8 +89,9 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     out, numerics = Collector("numerics"), scenario.numerics
     if numerics.peft != "none":
         raise UnsupportedError(
-            f"peft {numerics.peft}: Megatron-LM's pretrain_gpt.py trains all weights; leave --peft out, or take the plan with "
-            "--format plan to a framework that has adapters"
+            f"peft {numerics.peft}: Megatron-LM's pretrain_gpt.py trains all weights; leave {option('peft')} out, or "
+            "take the plan with "
+            f"{option('format')} plan to a framework that has adapters"
         )
     if numerics.precision in ("bf16", "fp8"):
         out.add("bf16")

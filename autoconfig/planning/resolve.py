@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
 from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE, GpuSpec, load_gpu
@@ -57,17 +57,22 @@ def read_cluster(asked: HardwareNames, assumed: list[str]) -> ClusterSpec:
     """The hardware that a request names; what it leaves out is added to `assumed`. Raises InputError."""
     gpus = asked.gpus if asked.gpus is not None else asked.gpus_at_most
     if gpus is not None and gpus < 1:
-        option = "--gpus" if asked.gpus is not None else "--gpus-at-most"
-        raise InputError(f"{option} {gpus}: give a whole number of at least 1")
+        field = "gpus" if asked.gpus is not None else "gpus_at_most"
+        raise InputError(f"{option(field)} {gpus}: give a whole number of at least 1")
     if asked.cluster is not None:
         if asked.gpu is not None or asked.gpu_table is not None or asked.gpus_per_node is not None:
-            raise InputError("give either --cluster FILE or --gpu, --gpu-table and --gpus-per-node, not both")
+            raise InputError(
+                f"give either {option('cluster')} FILE or {option('gpu')}, {option('gpu_table')} and "
+                f"{option('gpus_per_node')}, not both"
+            )
         if asked.gpus_at_most is not None:
             node = _described_cluster(asked, 1).gpus_per_node
             gpus = asked.gpus_at_most if asked.gpus_at_most < node else asked.gpus_at_most // node * node
         return _described_cluster(asked, gpus)
     if gpus is None:
-        raise InputError("how many GPUs? say --gpus N, for example --gpus 64 (or --gpus-at-most N)")
+        raise InputError(
+            f"how many GPUs? say {option('gpus')} N, for example {option('gpus')} 64 (or {option('gpus_at_most')} N)"
+        )
     gpu = _gpu(asked, assumed)
     node = asked.gpus_per_node if asked.gpus_per_node is not None else gpu.gpus_per_node
     if asked.gpus_at_most is not None and gpus > node > 0:
@@ -88,13 +93,15 @@ def _gpu(asked: HardwareNames, assumed: list[str]) -> GpuSpec:
     """The GPU by name, by its file of measured operators, or of this machine. Raises InputError."""
     if not asked.local_files and not asked.measured_here:
         if asked.gpu is None or asked.gpu_table is not None:
-            raise InputError("say --gpu: the name of a GPU type")
+            raise InputError(f"say {option('gpu')}: the name of a GPU type")
         return load_gpu(asked.gpu)
     local = asked.gpu is not None and asked.gpu.strip().lower() == "local"
     if asked.gpu_table is not None:
         gpu, source = gpu_of_file(asked.gpu_table)
         if asked.gpu is not None and not local and find_gpu(asked.gpu).id != gpu.id:
-            raise InputError(f"--gpu {asked.gpu} is not what --gpu-table is about ({gpu.id}); leave --gpu out")
+            raise InputError(
+                f"{option('gpu')} {asked.gpu} is not what {option('gpu_table')} is about ({gpu.id}); leave {option('gpu')} out"
+            )
     elif local:
         gpu, source = local_gpu()
     elif asked.gpu is not None:
@@ -132,10 +139,12 @@ def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
     if capability is not None and capability < stack.least_compute_capability:
         raise InputError(
             f"software {stack.name} needs compute capability {stack.least_compute_capability:g}; {gpu.id} has "
-            f"{capability:g}: say --software megatron-lm-2022 or megatron-local"
+            f"{capability:g}: say {option('software')} megatron-lm-2022 or megatron-local"
         )
     if numerics.precision == "fp8" and not stack.supports_fp8:
-        raise InputError(f"software {stack.name} has no fp8; say --precision bf16, or --software {DEFAULT_STACK}")
+        raise InputError(
+            f"software {stack.name} has no fp8; say {option('precision')} bf16, or {option('software')} {DEFAULT_STACK}"
+        )
     if (
         numerics.precision == "fp8"
         and numerics.fp8_recipe == "mxfp8"
@@ -144,5 +153,5 @@ def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
     ):
         raise InputError(
             f"the mxfp8 recipe needs compute capability {MXFP8_LEAST_COMPUTE_CAPABILITY:g} (Blackwell); {gpu.id} has "
-            f"{capability:g}: say --fp8-recipe delayed, tensorwise or blockwise"
+            f"{capability:g}: say {option('fp8_recipe')} delayed, tensorwise or blockwise"
         )

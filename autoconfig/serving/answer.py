@@ -18,7 +18,7 @@ from autoconfig.serving.reasons import exceeded_limits, nearest_row, no_deployme
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.simulate import simulated
 from autoconfig.serving.space import layouts
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.serve_plan import ServePlan, parse_serve_plan
 from autoconfig.specs.software.serving_formats import supports
 from autoconfig.specs.units import GIB
@@ -150,7 +150,7 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     try:
         plan = parse_serve_plan(text)
     except InputError as error:
-        raise InputError(f"--include {text}: {error}") from error
+        raise InputError(f"{option('include')} {text}: {error.message}") from error
     if plan.prefill is not None:
         return text, *_included_disaggregated(question, plan)
     own = plan.decode

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from autoconfig.memory_model.serving import ServingMemory
+from autoconfig.planning.request_fields import GOALS
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport, Latency
-from autoconfig.serving.request import GOALS
 from autoconfig.serving.simulate import summary
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, Share, record_of
 from autoconfig.specs.serve_plan import SHORT_TO_LONG, EnginePlan

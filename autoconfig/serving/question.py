@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, serving_memory
+from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_model
 from autoconfig.serving.calibration_file import serving_calibration
 from autoconfig.serving.load import read_workload
-from autoconfig.serving.request import DEFAULT_IMBALANCE, DEFAULT_TOKENS, MAX_GPUS, ServeRequest, check_request
+from autoconfig.serving.request import DEFAULT_IMBALANCE, DEFAULT_TOKENS, ServeRequest, check_request
 from autoconfig.serving.space import SEARCHED_KV, weight_formats
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
@@ -112,19 +113,24 @@ def understand(request: ServeRequest) -> ServeQuestion:
     model, notes = read_model(request.model, local_files=request.local_files)
     gpu, engine = load_gpu(request.gpu or DEFAULT_GPU), load_engine(request.engine or DEFAULT_ENGINE)
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))
-    if not 1 <= per_node <= MAX_GPUS:
-        raise InputError(f"--gpus-per-node {per_node}: use 1 to {MAX_GPUS}")
+    if not 1 <= per_node <= MAX_SERVING_GPUS:
+        raise InputError(f"{option('gpus_per_node')} {per_node}: use 1 to {MAX_SERVING_GPUS}")
     workload, rate = read_workload(request)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
     imbalance = DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance
     single = workload.osl <= 1.0
     if single and request.goal == "tpot":
-        raise InputError("--goal tpot with --osl 1: answers of one token have no time per output token; use --goal ttft")
+        raise InputError(
+            f"{option('goal')} tpot with {option('osl')} 1: answers of one token have no time per output token; "
+            f"use {option('goal')} ttft"
+        )
     calibration = serving_calibration(request.calibration if request.local_files else None)
     constraints = _constraints(request.fix)
     for form in constraints.get("weights", frozenset()):
         if not supports(gpu, str(form)):
-            raise InputError(f"--fix weights={form}: {gpu.id} does not multiply in it; use bf16, int8, int4 or leave it open")
+            raise InputError(
+                f"{option('fix')} weights={form}: {gpu.id} does not multiply in it; use bf16, int8, int4 or leave it open"
+            )
     lengths = Lengths(
         isl=workload.isl,
         osl=workload.osl,
@@ -163,7 +169,7 @@ def _constraints(texts: Iterable[str]) -> dict[str, frozenset[object]]:
         try:
             found = parse_engine_keys(text)
         except InputError as error:
-            raise InputError(f"--fix {text}: {error}") from error
+            raise InputError(f"{option('fix')} {text}: {error.message}") from error
         for key, value in found.items():
             values.setdefault(key, set()).add(value)
     return {key: frozenset(either) for key, either in values.items()}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoconfig.planning.fields import check_bounds, field_values
+from autoconfig.planning.request_fields import GOALS, SERVED_MODEL, SERVING, SERVING_GPUS
 from autoconfig.serving.request_trace import MAX_TOKENS
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 
-GOALS = ("throughput", "ttft", "tpot", "gpus", "cost")
-MAX_GPUS = 4096
 DEFAULT_TOKENS = 1000
 """Input and output tokens of a request where none are given: a row of TensorRT-LLM's performance tables."""
 DEFAULT_IMBALANCE = 1.4
@@ -22,8 +21,6 @@ BESIDE_TRACE = ("isl", "osl", "isl_stddev", "osl_stddev")
 """What a trace says itself."""
 MIN_ODD_TPOT_S = 5.0
 """Seconds per token from which a number without a unit was meant in milliseconds."""
-MIN_ODD_SECONDS = 100.0
-"""The same for any duration without a unit: no one waits so long for a first token."""
 MAX_DIGITS = 20
 """Of a number that a message repeats."""
 MIN_RATE = 1e-6
@@ -69,75 +66,58 @@ class ServeRequest:
     """Whether model and trace may be files of this machine."""
 
 
+def request_of(given: Mapping[str, Any]) -> ServeRequest:
+    """A ServeRequest from what any edge was given, by the names of the fields; what is no field of it is not read. Raises
+    InputError."""
+    missing = [option(field.name) for field in (SERVED_MODEL, SERVING_GPUS) if given.get(field.name) is None]
+    if missing:
+        raise InputError(f"Missing option {' and '.join(missing)}.")
+    return ServeRequest(**field_values(SERVING, given))
+
+
 def check_request(request: ServeRequest) -> None:
     """Raises InputError naming what cannot be used and what is allowed."""
-    bounds = (
-        ("--gpus", request.gpus, 1, MAX_GPUS),
-        ("--rate", request.rate, 0, 1e9),
-        ("--prefix-hit", request.prefix_hit, 0, 1),
-        ("--draft-tokens", request.draft_tokens, 0, 64),
-        ("--acceptance", request.acceptance or 0.0, 0, 1),
-        ("--imbalance", DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance, 1, 100),
-        ("--top", request.top, 1, 1000),
-        ("--simulate", request.simulate, 0, 100),
-    )
-    for name, value, low, high in bounds:
-        if not low <= value <= high:  # also not-a-number; whole numbers may be too large for a float
-            raise InputError(f"{name} {str(value)[:MAX_DIGITS]}: use {low:g} to {high:g}")
+    check_bounds(SERVING, request)
     if 0 < request.rate < MIN_RATE:
-        raise InputError(f"--rate {request.rate:g}: use 0 or at least {MIN_RATE:g}")
+        raise InputError(f"{option('rate')} {request.rate:g}: use 0 or at least {MIN_RATE:g}")
     if request.draft_tokens and request.acceptance is None:
         raise InputError(
-            f"--draft-tokens {request.draft_tokens} needs --acceptance, the chance from 0 to 1 that a draft token is accepted; "
-            "engines report it as their acceptance rate"
+            f"{option('draft_tokens')} {request.draft_tokens} needs {option('acceptance')}, the chance from 0 to 1 that a "
+            "draft token is accepted; engines report it as their acceptance rate"
         )
     if request.acceptance and not request.draft_tokens:
-        raise InputError(f"--acceptance {request.acceptance:g} needs --draft-tokens, the drafts that a step checks, like 3")
+        raise InputError(
+            f"{option('acceptance')} {request.acceptance:g} needs {option('draft_tokens')}, the drafts that a step checks, "
+            "like 3"
+        )
     _check_lengths(request)
-    for name, limit in (("--ttft", request.ttft_s), ("--tpot", request.tpot_s), ("--price", request.price)):
-        if limit is not None and not (math.isfinite(limit) and 0 < limit <= 1e9):
-            raise InputError(f"{name} {limit:g}: use a positive number")
-    if request.tpot_s is not None and request.tpot_s >= MIN_ODD_TPOT_S:
-        raise InputError(f"--tpot {request.tpot_s:g} is {request.tpot_s:g} seconds a token: say --tpot {request.tpot_s:g}ms?")
-    ratio = request.kv_memory_ratio
-    if ratio is not None and not 0 < ratio <= 1:
-        raise InputError(f"--kv-memory-ratio {ratio:g}: use a share above 0, at most 1")
+    tpot = request.tpot_s
+    if tpot is not None and tpot >= MIN_ODD_TPOT_S:
+        raise InputError(f"{option('tpot')} {tpot:g} is {tpot:g} seconds a token: say {option('tpot')} {tpot:g}ms?")
     if request.goal not in GOALS:
-        raise InputError(f"--goal {request.goal!r}: use {', '.join(GOALS)}")
+        raise InputError(f"{option('goal')} {request.goal!r}: use {', '.join(GOALS)}")
     if request.goal == "cost" and request.price is None:
-        raise InputError("--goal cost needs --price, the money that a GPU takes per hour")
+        raise InputError(f"{option('goal')} cost needs {option('price')}, the money that a GPU takes per hour")
     if request.goal == "gpus" and not request.rate and request.trace is None:
-        raise InputError("--goal gpus needs --rate, the requests per second that the GPUs must carry (or a --trace)")
+        raise InputError(
+            f"{option('goal')} gpus needs {option('rate')}, the requests per second that the GPUs must carry "
+            f"(or a {option('trace')})"
+        )
 
 
 def _check_lengths(request: ServeRequest) -> None:
     if request.trace is not None:
-        if given := [f"--{name.replace('_', '-')}" for name in BESIDE_TRACE if getattr(request, name) is not None]:
-            raise InputError(f"{' and '.join(given)} beside --trace: the trace has the lengths; leave one of them out")
+        if given := [option(name) for name in BESIDE_TRACE if getattr(request, name) is not None]:
+            raise InputError(
+                f"{' and '.join(given)} beside {option('trace')}: the trace has the lengths; leave one of them out"
+            )
         return
     for name, mean, spread in (("isl", request.isl, request.isl_stddev), ("osl", request.osl, request.osl_stddev)):
         if mean is not None and not 1 <= mean <= MAX_TOKENS:
-            raise InputError(f"--{name} {str(mean)[:MAX_DIGITS]}: use 1 to {MAX_TOKENS:,}")
+            raise InputError(f"{option(name)} {str(mean)[:MAX_DIGITS]}: use 1 to {MAX_TOKENS:,}")
         most = MAX_CV * (DEFAULT_TOKENS if mean is None else mean)
         if spread is not None and not (spread == 0 or most * MIN_CV / MAX_CV <= spread <= most):
             raise InputError(
-                f"--{name}-stddev {str(spread)[:MAX_DIGITS]}: use 0, or {most * MIN_CV / MAX_CV:g} to {most:g} tokens "
-                f"({MIN_CV:g} to {MAX_CV:g} times the mean)"
+                f"{option(name + '_stddev')} {str(spread)[:MAX_DIGITS]}: use 0, or {most * MIN_CV / MAX_CV:g} to {most:g} "
+                f"tokens ({MIN_CV:g} to {MAX_CV:g} times the mean)"
             )
-
-
-def seconds(text: str) -> float:
-    """A duration like 50ms, 2s or 0.05 (seconds). Raises ValueError with what is allowed."""
-    wanted = text.strip().lower()
-    for suffix, factor in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0), ("", 1.0)):
-        if wanted.endswith(suffix):
-            try:
-                value = float(wanted.removesuffix(suffix)) * factor
-            except ValueError:
-                break
-            if not suffix and MIN_ODD_SECONDS <= value < math.inf:
-                raise ValueError(f"{text[:40]!r} without a unit is {value:,.6g} seconds; write {wanted}ms or {wanted}s")
-            if math.isfinite(value) and value > 0:
-                return value
-            break
-    raise ValueError(f"{text[:40]!r} is no duration; write 50ms, 2s or 0.05")

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.time_model.serving.workload import Trace
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -46,14 +46,14 @@ def read_trace(path: Path) -> Trace:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             most = MAX_FILE_BYTES // 2**20
-            raise FileError(f"--trace {path} has {size / 2**20:,.0f} MiB; at most {most} are read: cut a part of it")
+            raise FileError(f"{option('trace')} {path} has {size / 2**20:,.0f} MiB; at most {most} are read: cut a part of it")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise FileError(f"--trace {path} cannot be read: {reason}") from error
+        raise FileError(f"{option('trace')} {path} cannot be read: {reason}") from error
     start = text.lstrip()[:1]
     if not start:
-        raise InputError(f"--trace {path} is empty: give {FORMATS}")
+        raise InputError(f"{option('trace')} {path} is empty: give {FORMATS}")
     return _checked(_json_lines(text, str(path)) if start == "{" else _csv(text, str(path)), str(path))
 
 
@@ -93,7 +93,7 @@ def _csv(text: str, source: str) -> Iterator[Raw]:
         names = next((names for names in CSV_COLUMNS if set(names) <= set(header)), None)
         if names is None:
             found = ",".join(header)[: 2 * SHOWN]
-            raise InputError(f"--trace {source} line 1: the columns {found!r} are of no known trace; give {FORMATS}")
+            raise InputError(f"{option('trace')} {source} line 1: the columns {found!r} are of no known trace; give {FORMATS}")
         places = [header.index(name) for name in names]
         for cells in reader:
             if not cells:
@@ -105,7 +105,7 @@ def _csv(text: str, source: str) -> Iterator[Raw]:
             counts = [_tokens(value, name, where) for name, value in zip(names[1:], lengths, strict=True)]
             yield where, _moment(time, names[0], where), counts[0], counts[1]
     except csv.Error as error:
-        raise InputError(f"--trace {source} line {reader.line_num} is no CSV: {error}") from error
+        raise InputError(f"{option('trace')} {source} line {reader.line_num} is no CSV: {error}") from error
 
 
 def _tokens(value: object, name: str, where: str) -> int:
@@ -148,7 +148,7 @@ def _checked(rows: Iterable[Raw], source: str) -> Trace:
         what = f"{len(times):,} request{'s' * (len(times) != 1)}" if len(times) < 2 else "no usable span of time"
         raise InputError(
             f"{source} holds {what}; a trace needs at least 2 requests, the last some time after the first "
-            "(for requests that all wait, use --isl and --osl)"
+            f"(for requests that all wait, use {option('isl')} and {option('osl')})"
         )
     arrival = np.asarray(times, dtype=np.float64)
     return Trace(

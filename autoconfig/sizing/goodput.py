@@ -16,19 +16,16 @@ import math
 from dataclasses import dataclass
 
 from autoconfig.memory_model.state import optimizer_bytes_per_parameter
+from autoconfig.planning.request_fields import (
+    DEFAULT_CHECKPOINT_GB_PER_S_PER_NODE,
+    DEFAULT_MTBF_HOURS_PER_GPU,
+    DEFAULT_REPAIR_HOURS,
+    DEFAULT_RESTART_SECONDS,
+)
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.numerics import TYPE_BYTES
 from autoconfig.specs.scenario import Scenario
-
-DEFAULT_MTBF_HOURS_PER_GPU = 50_700.0
-"""419 unexpected interruptions in 54 days on 16,384 H100 (Llama 3 paper, section 3.3.4): 16,384 x 54 x 24 / 419."""
-DEFAULT_CHECKPOINT_GB_PER_S_PER_NODE = 1.0
-"""2 TB/s sustained for 2,048 nodes (Llama 3 paper, section 3.3.1, storage)."""
-DEFAULT_RESTART_SECONDS = 600.0
-"""An assumption: detect, reschedule, load, warm up."""
-DEFAULT_REPAIR_HOURS = 24.0
-"""An assumption: until a broken node is back, where no spare takes its place."""
 
 
 @dataclass(frozen=True, kw_only=True)

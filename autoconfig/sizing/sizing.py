@@ -6,16 +6,19 @@ that data parallelism alone grows and shrinks (elastic training: weights need no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from autoconfig.planning.fields import field_values
+from autoconfig.planning.request_fields import RELIABILITY
 from autoconfig.planning.resolve import read_cluster
-from autoconfig.sizing.counts import check_counts
+from autoconfig.sizing.counts import check_counts, parse_counts
 from autoconfig.sizing.goodput import Goodput, Reliability, goodput_of
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
 from autoconfig.training.price import Money, PlanReport, report_plan
-from autoconfig.training.question import Question, Request, understand
+from autoconfig.training.question import Question, Request, request_of, understand
 from autoconfig.training.rank import rank_plans
 
 KEEPABLE = tuple(key for key in SHORT_TO_LONG if key not in ("dp", "first", "last"))
@@ -35,6 +38,27 @@ class ScalingRequest:
     days: float | None = None
     """Deadline: the fewest GPUs that meet it are named."""
     reliability: Reliability = field(default_factory=Reliability)
+
+
+def scaling_request(given: Mapping[str, Any]) -> ScalingRequest:
+    """A ScalingRequest from what any edge was given, by the names of the fields. Raises InputError."""
+    counts = given.get("gpus")
+    if counts is None:
+        raise InputError(f"how many GPUs? say {option('gpus')} COUNTS, for example 64:1024")
+    return ScalingRequest(
+        base=request_of({**given, "gpus": None, "gpu": None}),
+        gpu_counts=parse_counts(counts) if isinstance(counts, str) else check_counts(counts),
+        gpu_types=_listed(given.get("gpu")),
+        keep=_listed(given.get("keep")),
+        days=given.get("days"),
+        reliability=Reliability(**field_values(RELIABILITY, given)),
+    )
+
+
+def _listed(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Names with commas between, of one text or of several."""
+    texts = (given,) if isinstance(given, str) else given or ()
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,9 +207,9 @@ def _check(request: ScalingRequest) -> None:
     if request.days is not None and not 0 < request.days < 1e6:
         raise InputError(f"a deadline of {request.days!r} days: give a number above 0")
     if request.days is not None and request.base.tokens is None:
-        raise InputError("a deadline needs the number of tokens to train on: say tokens (--tokens 300B)")
+        raise InputError(f"a deadline needs the number of tokens to train on: say tokens ({option('tokens')} 300B)")
     if request.gpu_types and request.base.cluster is not None:
-        raise InputError("give either --cluster or --gpu, not both")
+        raise InputError(f"give either {option('cluster')} or {option('gpu')}, not both")
     for text in request.keep:
         key = text.split("=")[0].strip()
         if key not in KEEPABLE:

@@ -7,13 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from autoconfig.specs.errors import InputError
+from autoconfig.planning.request_fields import DEVICES
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.json_record import canonical_json, from_json, to_json
 from autoconfig.specs.units import GIB
 
 SCHEMA_VERSION = 1
-DEVICES = ("cuda", "cpu")
-DEFAULT_BUDGET = "30m"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +159,7 @@ def parse_time(text: str) -> float:
     """`10m` in seconds, for --job-timeout. Raises InputError."""
     limit = parse_budget(text).seconds
     if limit is None:
-        raise InputError(f"--job-timeout {text}: give a time like 10m")
+        raise InputError(f"{option('job_timeout')} {text}: give a time like 10m")
     return limit
 
 

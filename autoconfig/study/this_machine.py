@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from autoconfig.profiler.folder import write_text
 from autoconfig.profiler.processes import MARK, die_with_parent, end_marked
-from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.local_cpu import memory_bytes
 from autoconfig.specs.import_path import with_import_path
 
@@ -57,7 +57,7 @@ def check_measured(study: Study, command: str) -> None:
     """Raises InputError where this machine's operators were not measured yet; `command` goes on with a study."""
     if TABLE not in study.user_attrs:
         name = study.study_name
-        raise InputError(f"study {name} has measured nothing yet; {command} --resume {name} goes on with it")
+        raise InputError(f"study {name} has measured nothing yet; {command} {option('resume')} {name} goes on with it")
 
 
 def forget_operators(folder: Path, study_name: str, left: Collection[str]) -> None:
@@ -93,6 +93,6 @@ def _run_benchmark(path: Path, command: tuple[str, ...]) -> subprocess.Completed
             preexec_fn=die_with_parent(),
         )  # fmt: skip
     except OSError as error:
-        raise InputError(f"--python {command[0]} cannot be started: {error.strerror or error}") from error
+        raise InputError(f"{option('python')} {command[0]} cannot be started: {error.strerror or error}") from error
     finally:
         end_marked(path, 0.0)

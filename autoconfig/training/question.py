@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoconfig.planning.calibration_file import NO_CALIBRATION, named_calibration
+from autoconfig.planning.fields import check_bounds, field_names, field_values
+from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS
 from autoconfig.planning.resolve import check_runs, read_cluster, read_model, read_stack
 from autoconfig.specs.calibration import Calibration
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
@@ -27,7 +29,6 @@ from autoconfig.training.space import Constraints
 DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
-SORTS = ("step", "memory", "cost")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,20 @@ class Request:
     """Money per GPU and hour."""
 
 
+def request_of(given: Mapping[str, Any]) -> Request:
+    """A Request from what any edge was given, by the names of the fields; what is no field of it is not read. Raises
+    InputError."""
+    if given.get("model") is None:
+        raise InputError(
+            f"Missing option '{option('model')}': say {option('model')} 175b (autoconfig models lists them), or a config.json"
+        )
+    architecture = {name: given[name] for name in field_names(ARCHITECTURE) if given.get(name) is not None}
+    numerics = {name: given.get(name) for name in field_names(NUMERICS)}
+    grouped = field_names(ARCHITECTURE, NUMERICS)
+    rest = [field for field in (*QUESTION, *SEARCH) if field.name not in grouped]
+    return Request(architecture=architecture, numerics=numerics, **field_values(rest, given))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """A Request that could be understood."""
@@ -109,20 +124,22 @@ def understand(request: Request) -> Question:
         calibration=_calibration(request),
     )
     constraints = Constraints(
-        fixed=_sets(request.fix, "--fix", workload),
+        fixed=_sets(request.fix, "fix"),
         at_most=_caps(request.max),
-        excluded=_sets(request.exclude, "--exclude", workload),
+        excluded=_sets(request.exclude, "exclude"),
     )
     _check_wish(scenario, constraints)
     for text in request.include:
-        with _named(f"--include {text}"):
+        with _named("include", text):
             parse_plan(text, cluster.num_gpus)
     return Question(scenario=scenario, constraints=constraints, assumed=tuple(assumed), request=request)
 
 
 def _calibration(request: Request) -> Calibration:
     if not request.local_files and request.calibration not in (None, NO_CALIBRATION):
-        raise InputError(f"--calibration {request.calibration!r}: leave it out for the service's own, or say {NO_CALIBRATION}")
+        raise InputError(
+            f"{option('calibration')} {request.calibration!r}: leave it out for the service's own, or say {NO_CALIBRATION}"
+        )
     if request.calibration is None and request.own_calibration is not None:
         return request.own_calibration
     return named_calibration(request.calibration)
@@ -132,27 +149,20 @@ def _check_wish(scenario: Scenario, constraints: Constraints) -> None:
     """Wishes that no layout can meet: a value both fixed and excluded, a recomputation that model or precision rules out."""
     for key, values in constraints.fixed.items():
         if values <= constraints.excluded.get(key, frozenset()):
-            raise InputError(f"--fix and --exclude together leave no value of {key}; drop one of them")
+            raise InputError(f"{option('fix')} and {option('exclude')} together leave no value of {key}; drop one of them")
     fixed = constraints.fixed.get("recompute", frozenset())
     broken = [recompute_rule(scenario, option) for option in fixed]
     if fixed and all(broken):
         rule, names = broken[0] or "", " or ".join(sorted(map(str, fixed)))
-        raise InputError(f"--fix recompute={names}: not legal for {scenario.model.name}: {rule}, {RULE_TEXT[rule]}")
+        raise InputError(f"{option('fix')} recompute={names}: not legal for {scenario.model.name}: {rule}, {RULE_TEXT[rule]}")
 
 
 def _check(request: Request) -> None:
-    if not 0.0 <= request.memory_margin < 1.0:
-        raise InputError(
-            f"--memory-margin {request.memory_margin!r}: give the share of GPU memory to keep free, from 0 to below 1"
-        )
+    check_bounds((*QUESTION, *SEARCH), request)
     if request.sort_by not in SORTS:
-        raise InputError(f"--sort-by {request.sort_by!r}: use {', '.join(SORTS)}")
-    if not 1 <= request.top <= 100_000:
-        raise InputError(f"--top {request.top}: give a number of plans from 1 to 100,000")
-    if request.price is not None and not 0 < request.price < 1e6:
-        raise InputError(f"--price {request.price!r}: give money per GPU and hour, above 0 and below 1,000,000")
+        raise InputError(f"{option('sort_by')} {request.sort_by!r}: use {', '.join(SORTS)}")
     if request.gpus is not None and request.gpus_at_most is not None:
-        raise InputError("give either --gpus N (exactly N) or --gpus-at-most N (N or fewer), not both")
+        raise InputError(f"give either {option('gpus')} N (exactly N) or {option('gpus_at_most')} N (N or fewer), not both")
 
 
 def _workload(request: Request, model: ModelSpec, assumed: list[str]) -> Workload:
@@ -205,11 +215,11 @@ def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareS
     return Numerics(**given)  # type: ignore[arg-type]
 
 
-def _sets(texts: Iterable[str], option: str, workload: Workload) -> dict[str, frozenset[Any]]:
+def _sets(texts: Iterable[str], field: str) -> dict[str, frozenset[Any]]:
     """`tp=8` twice with other values means either."""
     values: dict[str, set[Any]] = {}
     for text in texts:
-        for key, value in _read(text, option).items():
+        for key, value in _read(text, field).items():
             values.setdefault(key, set()).add(value)
     return {key: frozenset(found) for key, found in values.items()}
 
@@ -217,11 +227,10 @@ def _sets(texts: Iterable[str], option: str, workload: Workload) -> dict[str, fr
 def _caps(texts: Iterable[str]) -> dict[str, int]:
     caps: dict[str, int] = {}
     for text in texts:
-        for key, value in _read(text, "--max").items():
+        for key, value in _read(text, "max").items():
             if isinstance(value, bool) or not isinstance(value, int):
-                raise InputError(
-                    f"--max {text}: {key} has no size; cap one of {', '.join(k for k in SHORT_TO_LONG if k not in _UNSIZED)}"
-                )
+                sized = ", ".join(key for key in SHORT_TO_LONG if key not in _UNSIZED)
+                raise InputError(f"{option('max')} {text}: {key} has no size; cap one of {sized}")
             caps[key] = min(value, caps.get(key, value))
     return caps
 
@@ -229,17 +238,17 @@ def _caps(texts: Iterable[str]) -> dict[str, int]:
 _UNSIZED = ("sp", "recompute", "dist_opt", "fsdp", "offload", "first", "last")
 
 
-def _read(text: str, option: str) -> dict[str, object]:
-    with _named(f"{option} {text}"):
+def _read(text: str, field: str) -> dict[str, object]:
+    with _named(field, text):
         values = parse_keys(text)
         TrainPlan(**{"tp": 1, "pp": 1, "dp": 1, "mbs": 1, **values})  # type: ignore[arg-type]  # checks every value
         return values
 
 
 @contextmanager
-def _named(option: str) -> Iterator[None]:
-    """Errors inside say which option they are about."""
+def _named(field: str, text: str) -> Iterator[None]:
+    """Errors inside say which text of which field they are about."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{option}: {error}") from error
+        raise InputError(f"{option(field)} {text}: {error.message}") from error

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB, divisors
 from autoconfig.training.price import PlanReport
@@ -87,7 +87,9 @@ def nothing_legal(question: Question, space: Space) -> InputError:
                 more = ", ..." if len(values[key]) > SHOWN_VALUES else ""
                 given = " or ".join(str(int(v)) for v in sorted(fixed))
                 return InputError(f"no legal plan for {asked}: {key}={given} is not among {key} = {allowed}{more}")
-        return InputError(f"no legal plan for {asked} is left by --fix, --max and --exclude; loosen one of them")
+        return InputError(
+            f"no legal plan for {asked} is left by {option('fix')}, {option('max')} and {option('exclude')}; loosen one of them"
+        )
     reasons = [f"{rule}, {RULE_TEXT[rule]}" for rule in space.rejected_by_rule if rule in RULE_TEXT and rule != "NV001"]
     reason = f"most are stopped by {'; or '.join(reasons[:PARTS_NAMED])}" if reasons else "nothing divides"
     return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(scenario)}")

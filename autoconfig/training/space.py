@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.layouts import Layouts, middle_layers
 from autoconfig.specs.plan import MODULES, NONE, Recompute
 from autoconfig.specs.scenario import Scenario
@@ -245,7 +245,7 @@ def _check_size(rows: int) -> None:
     if rows > MAX_ROWS:
         raise InputError(
             f"this question has at least {rows:,} layouts to look at, more than {MAX_ROWS:,}; narrow it with "
-            "--fix tp=..., pp=... or cp=..., or choose numbers of GPUs, experts or samples with fewer divisors"
+            f"{option('fix')} tp=..., pp=... or cp=..., or choose numbers of GPUs, experts or samples with fewer divisors"
         )
 
 
@@ -370,9 +370,9 @@ def legal_mask(options: list[Recompute], layouts: Layouts, scenario: Scenario) -
     largest = np.maximum(np.maximum(layouts.first, last), middle)
     chunk = largest // layouts.vpp
     mask = np.ones((len(layouts), len(options)), bool)
-    for r, option in enumerate(options):
-        if option.granularity == "full":
-            mask[:, r] = recompute_fits_layers(option, chunk, chunk)
-            if option.method == "block":
-                mask[:, r] &= option.num_layers < chunk
+    for r, recompute in enumerate(options):
+        if recompute.granularity == "full":
+            mask[:, r] = recompute_fits_layers(recompute, chunk, chunk)
+            if recompute.method == "block":
+                mask[:, r] &= recompute.num_layers < chunk
     return mask

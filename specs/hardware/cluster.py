@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.gpu import GpuSpec
 
 MAX_GPUS = 1_000_000
@@ -38,7 +38,7 @@ class ClusterSpec:
             nearest = self.num_gpus // self.gpus_per_node * self.gpus_per_node
             raise InputError(
                 f"{self.num_gpus} GPUs in nodes of {self.gpus_per_node} leave a node partly used; "
-                f"use {nearest} or {nearest + self.gpus_per_node}, or say --gpus-per-node"
+                f"use {nearest} or {nearest + self.gpus_per_node}, or say {option('gpus_per_node')}"
             )
         if self.num_nodes > 1 and self.link_domain_size % self.gpus_per_node and self.gpus_per_node % self.link_domain_size:
             raise InputError(

@@ -25,7 +25,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autoconfig.specs.errors import FileError, InputError, UnknownNameError
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option
 from autoconfig.specs.hardware.cluster import MAX_GPUS, ClusterSpec, cluster_of
 from autoconfig.specs.hardware.gpu import GpuSpec, brief, gpu_from_mapping, load_gpu
 
@@ -72,7 +72,7 @@ def cluster_from_mapping(data: dict[str, Any], num_gpus: int | None = None) -> C
     gpu = _with_link(_gpu(data), data)
     count = data.get("num_gpus") if num_gpus is None else num_gpus
     if count is None:
-        raise InputError('the number of GPUs is not said; add "num_gpus" to the file or give --gpus')
+        raise InputError(f'the number of GPUs is not said; add "num_gpus" to the file or give {option("gpus")}')
     link_gb_per_s = data.get("link_gb_per_s")
     return cluster_of(
         gpu,

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError
+from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, option
 
 CPU_ARCHITECTURE = "cpu"
 """Architecture of a machine's own CPU, measured in place of a GPU (kernels.benchmark)."""
@@ -113,8 +113,8 @@ def _resolve(wanted: str, given: str) -> str:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        raise UnknownNameError("GPU", given, candidates, f"ambiguous: name one of {', '.join(candidates)}")
-    raise UnknownNameError("GPU", given, [*ids, *_aliases()], _HINT)
+        raise UnknownNameError("GPU", given, candidates, f"ambiguous: name one of {', '.join(candidates)}", field="gpu")
+    raise UnknownNameError("GPU", given, [*ids, *_aliases()], _HINT, field="gpu")
 
 
 @cache
@@ -185,7 +185,7 @@ def reported_gpu(tried: list[str]) -> tuple[str, float] | None:
     found = _read_nvidia_smi(tried) or _read_nvml(tried)
     if len({name for name, _ in found}) > 1:
         kinds = ", ".join(sorted({name for name, _ in found}))
-        raise InputError(f"this machine holds GPUs of several types ({kinds}); name one with --gpu")
+        raise InputError(f"this machine holds GPUs of several types ({kinds}); name one with {option('gpu')}")
     return found[0] if found else None
 
 
@@ -193,7 +193,7 @@ def match_reported_gpu(name: str, memory_bytes: float) -> GpuSpec:
     """The catalogue's entry for a GPU as a driver names it, with its memory. Raises InputError when none agrees with both."""
     seen = f"this machine's GPU is {name[:_MAX_NAME]!r} with {memory_bytes / 2**30:.1f} GiB"
     if not memory_bytes > 0:
-        raise InputError(f"{seen}; its memory could not be read; name the GPU with --gpu ({_HINT})")
+        raise InputError(f"{seen}; its memory could not be read; name the GPU with {option('gpu')} ({_HINT})")
     wanted = _normal(name[:_MAX_NAME])
     if wanted in gpu_ids() or wanted in _aliases():
         candidates = [_resolve(wanted, name)]
@@ -208,7 +208,9 @@ def match_reported_gpu(name: str, memory_bytes: float) -> GpuSpec:
         if candidates
         else "the catalogue has no such GPU"
     )
-    raise InputError(f"{seen}; {known}; name the nearest with --gpu ({_HINT}) or describe it in a --cluster file")
+    raise InputError(
+        f"{seen}; {known}; name the nearest with {option('gpu')} ({_HINT}) or describe it in a {option('cluster')} file"
+    )
 
 
 def _read_nvidia_smi(tried: list[str]) -> list[tuple[str, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.specs.errors import InputError, UnknownNameError
+from autoconfig.specs.errors import InputError, UnknownNameError, option
 from autoconfig.specs.hardware.gpu import (
     DEFAULT_GPU,
     LOCAL_MEMORY_TOLERANCE,
@@ -33,7 +33,8 @@ def local_gpu() -> tuple[GpuSpec, str]:
             return gpu, f"operators of {gpu.id} measured on this machine ({path})"
     if found is None:
         raise InputError(
-            f"no GPU was found on this machine ({'; '.join(tried)}); name one with --gpu, for example --gpu {DEFAULT_GPU}, or "
+            f"no GPU was found on this machine ({'; '.join(tried)}); name one with {option('gpu')}, "
+            f"for example {option('gpu')} {DEFAULT_GPU}, or "
             f"measure this machine's CPU once: {COMMAND}"
         )
     try:

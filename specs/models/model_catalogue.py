@@ -78,7 +78,7 @@ def load_model(name: str) -> ModelSpec:
         text, changes = match[1], _VARIANTS[match[2].strip().lower()]
     canonical = _find(_normalised(text))
     if canonical is None:
-        raise UnknownNameError("model", name if len(name) <= 80 else f"{name[:77]}...", model_names(), HINT)
+        raise UnknownNameError("model", name if len(name) <= 80 else f"{name[:77]}...", model_names(), HINT, field="model")
     model = _load(canonical)
     return model.replace(name=f"{model.name}*", **changes) if changes else model
 

@@ -81,7 +81,7 @@ def load_engine(name: str) -> EngineSpec:
         spec = _load(candidate)
         if wanted == candidate or wanted in spec.aliases:
             return spec
-    raise UnknownNameError("engine", name[:40], engine_names(), f"there are {', '.join(engine_names())}")
+    raise UnknownNameError("engine", name[:40], engine_names(), f"there are {', '.join(engine_names())}", field="engine")
 
 
 def nearest_release(backend: str, version: str) -> EngineSpec | None:

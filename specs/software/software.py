@@ -272,7 +272,7 @@ def load_stack(name: str) -> SoftwareStack:
     for candidate in software_names():
         if wanted in _raw(candidate).get("aliases", ()):
             return _build(_raw(candidate))
-    raise UnknownNameError("software stack", name, software_names(), "autoconfig software lists them all")
+    raise UnknownNameError("software stack", name, software_names(), "autoconfig software lists them all", field="software")
 
 
 def _build(data: dict[str, Any]) -> SoftwareStack:

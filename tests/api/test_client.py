@@ -7,7 +7,9 @@ from autoconfig.api.routes.answers import CHECK_EXAMPLE
 from autoconfig.api.wire.bodies import ExportBody, PlansBody
 from command_line import run_in_process
 
-from autoconfig.client import CHOOSING, Client, ServiceError
+from autoconfig.client import Client, ServiceError
+from autoconfig.planning.fields import field_names
+from autoconfig.planning.request_fields import SEARCH
 
 QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb"}
 
@@ -30,7 +32,7 @@ def test_plans_and_their_scripts(client, tmp_path):
 
 
 def test_what_chooses_a_plan_is_what_an_export_does_not_ask():
-    assert {*PlansBody.model_fields} - {*ExportBody.model_fields} == CHOOSING
+    assert {*PlansBody.model_fields} - {*ExportBody.model_fields} == {*field_names(SEARCH)}
 
 
 def test_other_questions(client):

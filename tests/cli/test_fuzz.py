@@ -9,18 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from autoconfig.cli.main import cli
+from autoconfig.cli.main import COMMANDS, load
 from autoconfig.planning.schemas import schema
 
+LOADED = {name: load(*place.split(":")) for name, place in COMMANDS.items()}
 NAMED_APART = {"--model", "--output", "--cluster", "--gpus"}
 FLAGS = {
     name: sorted(
         {o for p in command.params if p.param_type_name == "option" for o in (*p.opts, *p.secondary_opts)} - NAMED_APART
     )
-    for name, command in cli.commands.items()
+    for name, command in LOADED.items()
 }
 SWITCHES = {
-    o for c in cli.commands.values() for p in c.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)
+    o for c in LOADED.values() for p in c.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)
 }
 GOOD_VALUES = {
     "--gpus": ["1", "2", "4", "8", "16", "24", "32", "64"], "--gpus-at-most": ["3", "8", "20", "33"],

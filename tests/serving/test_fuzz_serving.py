@@ -5,7 +5,6 @@ import csv
 import json
 from collections import Counter
 
-import click
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,8 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.accuracy.serving import published_rows
 from autoconfig.cli.serving import search_inference
-from autoconfig.cli.study import study_options
+from autoconfig.planning.fields import field_names
+from autoconfig.planning.request_fields import SERVING_PROFILE
 from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import OUR_ERROR
 from tests.cli.test_fuzz import CONFIG, GARBAGE
@@ -33,7 +33,7 @@ VALUES = {
     "--calibration": ["good.json", "none"], "--top": ["1", "20"],
     "--simulate": ["0", "1", "3"], "--export": ["run", "good.json"], "--report": ["a.html", "b.txt"],
 }  # fmt: skip
-OF_A_STUDY = {p.name for p in click.command()(study_options(lambda **_: None)).params}
+OF_A_STUDY = field_names(SERVING_PROFILE)
 """Of --profile, which starts jobs: tests/study/test_serving_profile.py."""
 PARAMETERS = [p for p in search_inference.params if p.name not in OF_A_STUDY]
 SWITCHES = sorted({o for p in PARAMETERS if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)})

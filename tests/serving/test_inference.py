@@ -14,6 +14,7 @@ from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.software.engine import load_engine
+from autoconfig.specs.units import parse_seconds
 from autoconfig.time_model.serving.calibration import shipped_calibration
 from autoconfig.time_model.serving.costs import constant_vector
 from jsonschema import Draft202012Validator
@@ -28,7 +29,7 @@ from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment_json import deployment_json, serve_json
 from autoconfig.serving.question import understand
 from autoconfig.serving.rank import search
-from autoconfig.serving.request import ServeRequest, seconds
+from autoconfig.serving.request import ServeRequest
 from tools.judge.engine_arguments import arguments_of
 
 SMALL = ServeRequest(model="llama3-8b", gpus=2, gpu="h100", isl=500, osl=200, simulate=1)
@@ -351,13 +352,13 @@ def test_figures_and_order_of_tp(rows):
 
 @pytest.mark.parametrize(("text", "value"), [("50ms", 0.05), ("2s", 2.0), ("0.1", 0.1), ("300us", 3e-4)])
 def test_durations(text, value):
-    assert seconds(text) == pytest.approx(value)
+    assert parse_seconds(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1ms", "nan", "inf", "1h"])
 def test_what_is_no_duration(text):
     with pytest.raises(ValueError, match="no duration"):
-        seconds(text)
+        parse_seconds(text)
 
 
 SEARCH = ("search", "--inference", "--model", "llama3-8b", "--gpus", "2", "--gpu", "h100", "--isl", "500", "--osl", "200")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from autoconfig.planning.request_fields import OBJECTIVES
 from autoconfig.planning.resolve import read_model
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.units import GIB
 from autoconfig.study.settings import MeasuredQuestion, parse_size
 from autoconfig.study.this_machine import rank_memory_bytes
 from autoconfig.training.question import Request
 
-OBJECTIVES = ("step", "headroom", "cost")
 SAMPLES_PER_RANK = 4
 """Of the default global batch on a CPU: micro-batches of 1, 2 and 4, and jobs of seconds."""
 MAX_SEQUENCE = 512
@@ -47,9 +47,11 @@ def settings_of_options(request: Request, options: Mapping[str, Any]) -> StudySe
     """What is measured, as the command line and the service are told. `options` may leave out all but what was given. Raises
     InputError."""
     if options.get("gpus_at_most") is not None:
-        raise InputError("--profile measures on one number of GPUs: say --gpus N in place of --gpus-at-most")
+        raise InputError(
+            f"{option('profile')} measures on one number of GPUs: say {option('gpus')} N in place of {option('gpus_at_most')}"
+        )
     if options.get("objective") == "cost" and not options.get("price"):
-        raise InputError("--objective cost: say --price too, money per GPU and hour")
+        raise InputError(f"{option('objective')} cost: say {option('price')} too, money per GPU and hour")
     memory = options.get("device_memory")
     kept = {name: options[name] for name in ("seed", "steps", "warmup_steps", "objective") if name in options}
     return StudySettings(
@@ -67,7 +69,10 @@ def on_this_device(settings: StudySettings, table: Path | None) -> tuple[StudySe
     if settings.device != "cpu":
         return settings, ()
     if request.gpu or request.gpu_table or request.cluster:
-        raise InputError("--device cpu measures this machine: leave --gpu, --gpu-table and --cluster out")
+        raise InputError(
+            f"{option('device')} cpu measures this machine: leave {option('gpu')}, {option('gpu_table')} and "
+            f"{option('cluster')} out"
+        )
     ranks, assumed = request.gpus or 1, []
     limit = settings.device_memory_bytes
     if limit is None:

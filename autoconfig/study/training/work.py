@@ -23,7 +23,7 @@ from autoconfig.profiler.folder import prepare
 from autoconfig.profiler.launch import torchrun
 from autoconfig.profiler.outcome import Kind, Outcome, outcome_of
 from autoconfig.profiler.runner import Command
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.job import SOFTWARE, Job
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.measurement import Measurement
@@ -171,7 +171,7 @@ def full_job(scenario: Scenario, plan: TrainPlan, settings: StudySettings) -> Jo
     """The job that measures a plan. Raises InputError where the training core cannot build the software."""
     stack = scenario.software
     if stack.name not in SOFTWARE:
-        raise InputError(f"software {stack.name} cannot be profiled; say --software {' or '.join(SOFTWARE)}")
+        raise InputError(f"software {stack.name} cannot be profiled; say {option('software')} {' or '.join(SOFTWARE)}")
     return Job(
         model=scenario.model,
         plan=plan,

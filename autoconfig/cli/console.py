@@ -1,16 +1,58 @@
-"""What commands say while they work and when a table is done."""
+"""What commands print: tables, JSON, progress, and the exit codes.
+
+0 answered, 2 bad input, 3 nothing fits, 130 interrupted, 1 a bug of ours.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import json_text
 
+EXIT_BAD_INPUT = 2
+EXIT_NOTHING_FITS = 3
+EXIT_INTERRUPTED = 130
+WIDTH_WHEN_PIPED = 180
 WIDTH = 79
+
+
+def console() -> Any:
+    """Where tables go; wide when piped."""
+    from rich.console import Console
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WHEN_PIPED)
+
+
+def print_json(body: object) -> None:
+    """One object on standard output."""
+    click.echo(json_text(body))
+
+
+def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A table of rows with the same keys, or JSON."""
+    if as_json:
+        print_json({"schema_version": 1, name: rows})
+        return
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for column, value in rows[0].items():
+        table.add_column(
+            column.replace("_", " "), justify="right" if isinstance(value, int | float) else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(f"{v:,}" if isinstance(v, int | float) and not isinstance(v, bool) else str(v) for v in row.values()))
+    console().print(table)
 
 
 def progress() -> Callable[[str], None] | None:

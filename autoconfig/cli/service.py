@@ -1,17 +1,18 @@
-"""`autoconfig serve` and `autoconfig keys`; loaded by name (`PLUG_INS`): the planner needs no web framework."""
+"""The commands of the service: serve, worker, keys."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
+
 from autoconfig.api import access
 from autoconfig.api.settings import DEFAULT_DATABASE, LOOPBACK, ServiceSettings
-from autoconfig.specs.errors import InputError
-
-from autoconfig.cli.study import options_of_runner, runner_options
+from autoconfig.cli.console import print_json
+from autoconfig.cli.options import given_options, json_option, options
+from autoconfig.planning.request_fields import RUNNER
+from autoconfig.specs.errors import InputError, option_name
 
 DEFAULT_PORT = 8000
 
@@ -65,8 +66,8 @@ def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, s
     type=click.Path(path_type=Path, file_okay=False),
     help="Take up searches that measure, too, one at a time: jobs and logs go here. Workers of one cluster share it.",
 )
-@runner_options
-def worker_command(database: str, concurrency: int, profile_folder: Path | None, **options: Any) -> None:
+@options(RUNNER)
+def worker_command(database: str, concurrency: int, profile_folder: Path | None, **runner: Any) -> None:
     """Work on the searches of a service; start as many as you like, on any machine that reaches the database.
 
     autoconfig worker --database postgresql://autoconfig@db/autoconfig
@@ -77,20 +78,14 @@ def worker_command(database: str, concurrency: int, profile_folder: Path | None,
 
     profiling = None
     if profile_folder is not None:
+        from autoconfig.cli.study import options_of_runner
+
         storage = database if database.startswith("postgres") else None
-        profiling = options_of_runner(profile_folder, options, storage_url=storage)
+        profiling = options_of_runner(profile_folder, runner, storage_url=storage)
         check_measuring(profiling)
-    else:
-        _refuse_runner_options(options)
+    elif alone := sorted(given_options(click.get_current_context()) & runner.keys()):
+        raise InputError(f"{option_name(alone[0])} is for a worker that measures: say --profile-folder DIR too")
     run(database, concurrency, profiling)
-
-
-def _refuse_runner_options(options: dict[str, Any]) -> None:
-    """How jobs run means nothing to a worker that runs none. Raises InputError."""
-    source = click.get_current_context().get_parameter_source
-    given = [name for name in options if source(name) is click.core.ParameterSource.COMMANDLINE]
-    if given:
-        raise InputError(f"--{given[0].replace('_', '-')} is for a worker that measures: say --profile-folder DIR too")
 
 
 @click.group("keys")
@@ -111,7 +106,7 @@ def create_command(name: str, scopes: tuple[str, ...], database: str) -> None:
 
 @keys_group.command("list")
 @database_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option
 def list_command(database: str, as_json: bool) -> None:
     """List the keys, without their secrets."""
     from autoconfig.api.store import engine_of
@@ -127,7 +122,7 @@ def list_command(database: str, as_json: bool) -> None:
         for key in access.list_keys(engine_of(database))
     ]
     if as_json:
-        click.echo(json.dumps({"schema_version": 1, "keys": rows}, indent=2))
+        print_json({"schema_version": 1, "keys": rows})
         return
     for row in rows:
         state = f"revoked {row['revoked']}" if row["revoked"] else "valid"

@@ -1,0 +1,174 @@
+"""The commands about one training question: search, explain, export."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autoconfig.cli.console import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json
+from autoconfig.cli.options import json_option, options, wants_profile
+from autoconfig.planning import request_fields as fields
+from autoconfig.specs.errors import InputError, option_name
+
+if TYPE_CHECKING:
+    from autoconfig.megatron.export import Export
+    from autoconfig.training.answer import SearchAnswer
+
+
+@click.command("search")
+@options(fields.QUESTION, fields.SEARCH, fields.OUTPUT, fields.PROFILE)
+@json_option
+@click.pass_context
+def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+    """Rank the plans that fit, fastest first; with --profile measure the most promising ones.
+
+    To serve a model: `autoconfig search --inference --help`.
+
+    autoconfig search --model 175b --gpus 1024
+    """
+    if wants_profile(ctx):
+        from autoconfig.cli.study import run_profile, training
+
+        if named := [name for name in ("output", "report", "export") if given[name] is not None]:
+            raise InputError(f"--{named[0]} is not for --profile: export what a study found with autoconfig export PLAN")
+        run_profile(ctx, given, training(given), as_json=as_json)
+        return
+    from autoconfig.training.answer import search
+    from autoconfig.training.question import request_of
+
+    output, report, export, force = (given[field.name] for field in fields.OUTPUT)
+    if output is not None:
+        from autoconfig.render.training import check_table_path, write_table
+
+        check_table_path(Path(output))
+    if report is not None:
+        from autoconfig.render.html import check_report_path, write_report
+
+        check_report_path(Path(report))
+    if export is not None:
+        from autoconfig.megatron.export import check_export_folder, export_plan
+
+        check_export_folder(export, force=force)
+    answer = search(request_of(given), None if given["gpus_at_most"] is None else _say_size)
+    if output is not None:
+        write_table(answer.ranking, Path(output))
+        click.echo(f"{len(answer.ranking.row):,} plans written to {output}", err=True)
+    if report is not None:
+        write_report(answer, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]), _say_size)
+        click.echo(f"report written to {report}", err=True)
+    if as_json:
+        from autoconfig.render.training_json import search_json
+
+        print_json(search_json(answer))
+    else:
+        from autoconfig.render.training import show_search
+
+        show_search(console(), answer, _same_question("explain", answer.question.scenario.cluster.num_gpus))
+    if not answer.plans:
+        ctx.exit(EXIT_NOTHING_FITS)
+    if export is not None:
+        first = answer.plans[0].report
+        _show_export(export_plan(answer.question.scenario, first.plan, first, export, force=force), err=as_json)
+        _show_chance(answer, export, err=as_json)
+
+
+@click.command("export")
+@click.argument("plan")
+@options(fields.QUESTION, fields.EXPORT)
+@click.pass_context
+def export_command(ctx: click.Context, /, plan: str, **given: Any) -> None:
+    """Write launch scripts and plan.json for one PLAN.
+
+    Exit code 0: written; 2: not legal, or cannot be written; 3: does not fit, nothing written.
+
+    autoconfig export --model 175b --gpus 1024 --output run tp=8,pp=8,mbs=1,sp=1
+    """
+    from autoconfig.megatron.export import export_named
+    from autoconfig.training.question import request_of
+
+    output, form, force, too_large = (given[field.name] for field in fields.EXPORT)
+    export = export_named(request_of(given), plan, output, form, force=force, too_large=too_large)
+    if not export.files:
+        click.echo(f"error: {export.too_large}; nothing was written (--even-if-too-large writes it all the same)", err=True)
+        ctx.exit(EXIT_NOTHING_FITS)
+    _show_export(export)
+
+
+@click.command("explain")
+@click.argument("plan")
+@options(fields.QUESTION, (fields.BINDS,))
+@json_option
+@click.pass_context
+def explain_command(ctx: click.Context, /, plan: str, as_json: bool, **given: Any) -> None:
+    """Memory per stage and part, time per part, of one PLAN.
+
+    autoconfig explain --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
+    """
+    from autoconfig.training.answer import explain
+    from autoconfig.training.question import request_of
+
+    explanation = explain(request_of(given), plan, binds=given["binds"])
+    included = explanation.included
+    if as_json:
+        from autoconfig.render.training_json import explain_json
+
+        print_json(explain_json(explanation))
+    else:
+        from autoconfig.render.training import show_explain
+
+        show_explain(console(), explanation)
+    if not included.legal:
+        ctx.exit(EXIT_BAD_INPUT)
+    if included.report is not None and not included.report.fits:
+        ctx.exit(EXIT_NOTHING_FITS)
+
+
+def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
+    """The chance to fit of what was exported, and the command that exports the safe choice in its place."""
+    first, safe = answer.plans[0].report, answer.safe
+    click.echo(f"chance to fit {first.confidence.fit_probability:.0%}: {first.plan}", err=err)
+    if safe is None or safe.confidence.fit_probability <= first.confidence.fit_probability or safe.plan == first.plan:
+        return
+    command = _same_question("export", answer.question.scenario.cluster.num_gpus)
+    longer = safe.step_seconds / first.step_seconds - 1
+    click.echo(
+        f"safe choice, chance to fit {safe.confidence.fit_probability:.0%}, step {longer:+.1%}: "
+        f"{command} --output {shlex.quote(folder)} {safe.plan}",
+        err=err,
+    )
+
+
+def _same_question(command: str, gpus: int) -> str:
+    """Another command on the question of this process: what only a search has is left out."""
+    own = {option_name(field.name): field.type is not bool for field in (*fields.SEARCH, *fields.OUTPUT)}
+    own |= {"search": False, "--json": False}
+    kept, skip = ["autoconfig", command], False
+    for argument in sys.argv[1:]:
+        name, equals, _ = argument.partition("=")
+        if skip:
+            skip = False
+        elif name in own:
+            skip = own[name] and not equals
+        else:
+            kept.append(argument)
+    if not any(argument.split("=")[0] in ("--gpus", "--cluster") for argument in kept):
+        kept += ["--gpus", str(gpus)]
+    return shlex.join(kept)
+
+
+def _show_export(export: Export, *, err: bool = False) -> None:
+    """What was written and the one command to run."""
+    if export.too_large:
+        click.echo(f"warning: {export.too_large}", err=True)
+    click.echo(f"wrote {', '.join(map(str, export.files))}", err=err)
+    click.echo(f"run: {export.command}", err=err)
+
+
+def _say_size(text: str) -> None:
+    """Says on a terminal which cluster size is being tried."""
+    if sys.stderr.isatty():
+        click.echo(f"\rtrying {text} ...   ", nl=False, err=True)
