@@ -168,11 +168,6 @@ def mlp_inside(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemor
     return shape.tokens / shape.tp * ffn * _channel_bytes(model, numerics, stack)
 
 
-def mlp_activation(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Output of the MLP's activation, the input of fc2: 2 T f / t."""
-    return shape.tokens / shape.tp * ffn * gemm_input_bytes(numerics, stack)
-
-
 def _channel_bytes(model: ModelSpec, numerics: Numerics, stack: StackMemory) -> float:
     extra = stack.gated_activation_extra_bytes if model.gated_linear_unit else 0.0
     return numerics.activation_bytes * model.gate_factor + extra + gemm_input_bytes(numerics, stack)
@@ -291,10 +286,6 @@ def routed_rows(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
     return factor * shape.etp * model.moe_router_topk * shape.tokens / shape.sp
 
 
-SCHEDULES = ("1f1b", "gpipe", "zb-h1", "zb-h2")
-"""Interleaving is 1f1b with vpp above 1. Megatron plans use 1f1b; the others are here to compare."""
-
-
 def warmup_chunks(pp: Number, vpp: Number, stage: Number, num_microbatches: Number) -> Number:
     """Forward passes of model chunks before a stage's first backward.
 
@@ -307,20 +298,12 @@ def warmup_chunks(pp: Number, vpp: Number, stage: Number, num_microbatches: Numb
     return np.minimum(np.where(vpp > 1, interleaved, plain), num_microbatches * vpp)
 
 
-def chunks_in_flight(pp: Number, vpp: Number, stage: Number, num_microbatches: Number, schedule: str = "1f1b") -> Number:
+def chunks_in_flight(pp: Number, vpp: Number, stage: Number, num_microbatches: Number) -> Number:
     """Model chunks (of 1/vpp of a stage's layers) held at the peak: min(m v, warm-up + 1).
 
-    GPipe holds all m. Zero-bubble schedules keep weight-gradient inputs too, so that every stage holds p micro-batches
-    with ZB-H1 and 2 p - 1 with ZB-H2 (Qi et al. 2023, Table 2). Stage 0 of the interleaved schedule equals Korthikanti et al.'s
-    1 + (p - 1)/(p v) layers; later stages hold less.
+    Stage 0 of the interleaved schedule equals Korthikanti et al.'s 1 + (p - 1)/(p v) layers; later stages hold less.
     """
     everything = np.asarray(num_microbatches) * np.asarray(vpp)
-    if schedule == "gpipe":
-        return everything
-    if schedule == "zb-h1":
-        return np.minimum(everything, np.asarray(pp) + 0 * np.asarray(stage))
-    if schedule == "zb-h2":
-        return np.minimum(everything, 2 * np.asarray(pp) - 1 + 0 * np.asarray(stage))
     return np.minimum(everything, warmup_chunks(pp, vpp, stage, num_microbatches) + 1)
 
 

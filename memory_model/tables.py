@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -109,16 +108,6 @@ class StageTerms:
         return StageTerms(layers_in_flight=flight, state_parts=parts, **{name: change(array) for name, array in arrays.items()})
 
 
-def unique_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """First row of each distinct combination, and for every row the number of its combination."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        values = np.asarray(column, dtype=np.int64)
-        key = key * (int(values.max(initial=0)) + 1) + values
-    _, index, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return index, inverse
-
-
 def kinds_of(model: ModelSpec) -> dict[str, bool]:
     """Kinds of layer that the model has: name -> is mixture of experts."""
     return {name: moe for name, moe in (("dense", False), ("moe", True)) if int(moe) in model.moe_pattern}
@@ -131,7 +120,7 @@ def _shape(scenario: Scenario, rows: Layouts) -> Shape:
 
 def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute]) -> LayerTable:
     """Layer bytes for every row: formulas run once per unique (tp, sp, cp, ep, etp, micro-batch)."""
-    first, inverse = unique_rows([layouts.tp, layouts.sp, layouts.cp, layouts.ep, layouts.etp, layouts.mbs])
+    first, inverse = layouts.unique("tp", "sp", "cp", "ep", "etp", "mbs")
     rows = layouts.take(first)
     model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
     shape = _shape(scenario, rows)

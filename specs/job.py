@@ -29,7 +29,7 @@ _NOT_CONTENT = ("name", "default_seq_length", "default_global_batch_size", "publ
 """Fields of ModelSpec that the training core does not read: two names of one architecture are one job."""
 ENGINES = ("megatron", "vllm")
 """What a job of mode `generate` runs: megatron-core's static engine, or vLLM's server."""
-MOST_TOKENS = 1_000_000
+MAX_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,11 @@ class Generation:
     """Tokens of one iteration of a server (max_num_batched_tokens); the static engine takes all prompts at once."""
 
     def __post_init__(self) -> None:
-        if self.tokens is not None and not 1 <= self.tokens <= MOST_TOKENS:
-            raise InputError(f"generation.tokens={self.tokens} must be from 1 to {MOST_TOKENS:,}, or null")
+        if self.tokens is not None and not 1 <= self.tokens <= MAX_TOKENS:
+            raise InputError(f"generation.tokens={self.tokens} must be from 1 to {MAX_TOKENS:,}, or null")
         for name, least in (("prompt", 1), ("new", 2)):
-            if not least <= getattr(self, name) <= MOST_TOKENS:
-                raise InputError(f"generation.{name}={getattr(self, name)} must be from {least} to {MOST_TOKENS:,} tokens")
+            if not least <= getattr(self, name) <= MAX_TOKENS:
+                raise InputError(f"generation.{name}={getattr(self, name)} must be from {least} to {MAX_TOKENS:,} tokens")
         if self.engine not in ENGINES:
             raise InputError(f"generation.engine={self.engine!r} is not one of {', '.join(ENGINES)}")
 

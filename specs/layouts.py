@@ -55,6 +55,19 @@ class Layouts:
         """The rows that an index array, mask or slice selects."""
         return Layouts(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
+    def unique(self, *names: str) -> tuple[IntColumn, IntColumn]:
+        """(first row of each distinct combination of the columns, for every row the position of its combination)."""
+        columns = [getattr(self, name).astype(np.int64) for name in names]
+        span, key = 1, np.zeros(len(self), dtype=np.int64)
+        for column in columns:
+            radix = int(column.max(initial=0)) + 1
+            span *= radix
+            key = key * radix + column
+        if span >= 2**62:
+            key = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        return first, inverse
+
     def plan(self, row: int, recompute: Recompute, model: ModelSpec) -> TrainPlan:
         """Row `row` as a TrainPlan; first and last are left out where the stages are even."""
         pp, first, last = int(self.pp[row]), int(self.first[row]), int(self.last[row])

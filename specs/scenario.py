@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autoconfig.specs.calibration import DOCUMENTED_DEFAULTS, Calibration
 from autoconfig.specs.hardware.cluster import ClusterSpec
@@ -29,3 +30,11 @@ class Scenario:
     def layouts(self, plans: Sequence[TrainPlan]) -> Layouts:
         """The plans as columns, of the scenario's size. Raises PlanError where stages or micro-batches are not whole."""
         return layouts_of(plans, self.model, self.workload.global_batch_size, self.cluster.num_gpus)
+
+    def on(self, **cluster: Any) -> Scenario:
+        """The same on another cluster: `num_gpus` and other fields of ClusterSpec. Raises InputError as ClusterSpec does."""
+        return replace(self, cluster=replace(self.cluster, **cluster))
+
+    def with_batch(self, global_batch_size: int) -> Scenario:
+        """The same with another global batch. Raises InputError as Workload does."""
+        return replace(self, workload=replace(self.workload, global_batch_size=global_batch_size))

@@ -13,7 +13,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.software.software import StackMemory
 
 SCHEMA_VERSION = 1
-MOST_PROCESSES = 2
+MAX_PROCESSES = 2
 """Traces at a time: each takes one core and up to 2 GB."""
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
 """Why a byte is held: model state (three), saved for a backward, as wide as the vocabulary, anything else."""

@@ -196,18 +196,3 @@ def shapes_of(layouts: Layouts, job: TrainingJob) -> Shapes:
         expert_group=expert_group(layouts, job.cluster),
         expert_tensor_group=expert_tensor_group(layouts, job.cluster),
     )
-
-
-def unique_rows(layouts: Layouts, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(first row of each distinct combination of the columns, for every row the position of its combination)."""
-    columns = [getattr(layouts, name).astype(np.int64) for name in names]
-    span, key = 1, np.zeros(len(layouts), dtype=np.int64)
-    for column in columns:
-        radix = int(column.max()) + 1
-        span *= radix
-        key = key * radix + column
-    if span >= 2**62:
-        _, first, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
-        return first, inverse.reshape(-1)
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first, inverse

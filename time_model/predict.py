@@ -11,7 +11,7 @@ from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.job import TrainingJob, shapes_of, unique_rows
+from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.kernels import straggler_ratio, straggler_seconds
 from autoconfig.time_model.operators.layer_table import layer_table
 from autoconfig.time_model.operators.operator import Operator
@@ -73,7 +73,7 @@ def estimate_step_time(
 def _prepare(job: TrainingJob, layouts: Layouts, recomputes: Sequence[Recompute]) -> Rows:
     """Layer table of the distinct shapes, and the columns of every row."""
     names = ("mbs", "tp", "sp", "cp", "fsdp") + (("ep", "etp") if job.model.is_moe else ())
-    first, inverse = unique_rows(layouts, names)
+    first, inverse = layouts.unique(*names)
     table = layer_table(job, shapes_of(layouts.take(first), job), recomputes)
     return rows_of(job, layouts, table, inverse, recomputes)
 
@@ -91,15 +91,15 @@ class LayerCosts:
     """[kind]: seconds of one layer and micro-batch on each row, [n, R] or [n]."""
 
     whole: list[Number]
-    """Forward, backward, recomputation and FSDP's felt traffic; full:block columns without their recomputation."""
+    """Forward, backward, recomputation and FSDP's exposed traffic; full:block columns without their recomputation."""
     forward: list[Column]
     fsdp: list[Number]
 
 
 def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
-    """Gather the layer table by row and add what FSDP's traffic makes felt."""
+    """Gather the layer table by row and add what FSDP's traffic exposes."""
     table, index = rows.table, rows.index
-    whole, forward, felt = [], [], []
+    whole, forward, exposed = [], [], []
     for kind, (fore, back, again) in enumerate(zip(table.forward, table.backward, table.recompute, strict=True)):
         cost = (again + (fore + back)[:, None]).take(index, axis=0)
         forward.append(fore[index])
@@ -117,10 +117,10 @@ def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
                 stage=rows.fsdp[:, None],
                 interference=rows.fsdp_interference[kind][:, None],
             )
-            felt.append(extra)
+            exposed.append(extra)
             cost = cost + extra
         whole.append(cost)
-    return LayerCosts(whole=whole, forward=forward, fsdp=felt)
+    return LayerCosts(whole=whole, forward=forward, fsdp=exposed)
 
 
 def hidden_exchange_seconds(job: TrainingJob, rows: Rows) -> Number:

@@ -14,7 +14,7 @@ from autoconfig.runs.sources import source_of
 from autoconfig.training.confidence import (
     CALIBRATED,
     CLASSES,
-    LEAST_SOURCES,
+    MIN_SOURCES,
     ONE_NODE,
     RELATED,
     RELIABLE_ROWS,
@@ -97,11 +97,11 @@ def band_from(predicted: Sequence[Predicted]) -> Band:
 
 
 def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
-    """A band per class that has LEAST_SOURCES sources of evidence, and the pooled one."""
+    """A band per class that has MIN_SOURCES sources of evidence, and the pooled one."""
     found = {POOLED: band_from(predicted)}
     for level in CLASSES:
         rows = [p for p in predicted if p.level in EVIDENCE.get(level, (level,))]
-        if len({p.source for p in rows}) >= LEAST_SOURCES:
+        if len({p.source for p in rows}) >= MIN_SOURCES:
             found[level] = band_from(rows)
     return found
 

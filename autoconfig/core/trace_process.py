@@ -16,7 +16,7 @@ from typing import Any
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.import_path import with_import_path
-from autoconfig.specs.trace import MOST_PROCESSES, RankTrace, TraceRequest, read_rank, request_text
+from autoconfig.specs.trace import MAX_PROCESSES, RankTrace, TraceRequest, read_rank, request_text
 
 MODULE = "autoconfig.trainer.tracing.trace_process"
 
@@ -33,7 +33,7 @@ def run_traces(request: TraceRequest, done: Callable[[RankTrace], None], python:
     """Trace the request's ranks with the interpreter `python`; `done` is told of each. Raises InputError for what the training
     core refuses and for a missing torch or megatron-core; on any way out no process stays behind."""
     ranks = list(dict.fromkeys(request.ranks))
-    count = min(MOST_PROCESSES, len(ranks))
+    count = min(MAX_PROCESSES, len(ranks))
     lines: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
     versions: dict[str, str] = {}
     found: dict[int, RankTrace] = {}

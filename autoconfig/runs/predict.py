@@ -53,8 +53,8 @@ COLUMNS = (
 )
 Key = tuple[tuple[str, str], ...]
 NEVER_READ = frozenset({"id", "source", "source_ref", "notes", "status", "assumed", "peak_mem_gib", "params_b", "attention"})
-MOST_WORKERS = 8
-LEAST_ROWS_FOR_WORKERS = 2_000
+MAX_WORKERS = 8
+MIN_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
 ROWS_PER_BLOCK = 1_000
 SHIPPED_TABLE = (
@@ -109,7 +109,7 @@ def predict_file(
     columns that nothing reads (empty where all are known). Raises FileError or InputError."""
     columns, rows = _read(source)
     check_rows(source, rows)
-    predictions = predict_rows(rows, calibration, progress, workers=min(MOST_WORKERS, os.cpu_count() or 1))
+    predictions = predict_rows(rows, calibration, progress, workers=min(MAX_WORKERS, os.cpu_count() or 1))
     write_csv(target, COLUMNS, (prediction.cells() for prediction in predictions))
     return predictions, unread_columns(columns, known_columns())
 
@@ -170,7 +170,7 @@ def never_read(column: str) -> bool:
 
 
 def _answers(rows: Sequence[Row], calibration: Calibration, workers: int) -> Generator[tuple[int, Prediction], None, None]:
-    if workers < 2 or len(rows) < LEAST_ROWS_FOR_WORKERS:
+    if workers < 2 or len(rows) < MIN_ROWS_FOR_WORKERS:
         yield from _predict_distinct(rows, calibration)
         return
     blocks = [(start, rows[start : start + ROWS_PER_BLOCK]) for start in range(0, len(rows), ROWS_PER_BLOCK)]
@@ -217,8 +217,7 @@ def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator
 
 def _alike(scenario: Scenario) -> Scenario:
     """The same for questions that one call can price: GPUs and batch are columns of the layouts."""
-    cluster = replace(scenario.cluster, num_gpus=scenario.cluster.gpus_per_node)
-    return replace(scenario, cluster=cluster, workload=replace(scenario.workload, global_batch_size=1))
+    return scenario.on(num_gpus=scenario.cluster.gpus_per_node).with_batch(1)
 
 
 def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int, Prediction]]:

@@ -28,7 +28,7 @@ from autoconfig.time_model.serving.simulation import (
 from autoconfig.time_model.serving.steady import Generation, Lengths, generation
 
 SEED = 20
-STEADY_SECONDS, MOST_REQUESTS = 600.0, 15_000
+STEADY_SECONDS, MAX_REQUESTS = 600.0, 15_000
 """Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration); requests per rank at most."""
 RATED_STEP, RATED_STEPS, RATED_PRECISION = 1.25, 7, 5e-3
 """Of the search for the speed at which a rate is the largest within limits: factor of a step, steps, relative precision."""
@@ -154,7 +154,7 @@ def open_loop(case: ServingCase, setup: Setup, slowdown: float = 1.0) -> OpenLoo
     iteration `slowdown` times as long as priced."""
     ranks = _ranks(setup.job.plan)
     rng = np.random.default_rng(SEED)
-    asked = case.requests / ranks if case.requests else min(STEADY_SECONDS * case.rate / ranks, MOST_REQUESTS)
+    asked = case.requests / ranks if case.requests else min(STEADY_SECONDS * case.rate / ranks, MAX_REQUESTS)
     return _simulated(case, setup, poisson_arrivals(case.rate / ranks, max(round(asked), 1), rng), rng, slowdown)
 
 

@@ -11,7 +11,7 @@ from autoconfig.specs.errors import FileError, InputError, nearest
 from autoconfig.specs.files import write_atomically
 
 MAX_INPUT_BYTES = 512 * 2**20
-MOST_NAMED = 12
+MAX_NAMED = 12
 """Columns that a warning names; the others are counted."""
 MEGATRON_NAMES = {
     "num_layers": "layers",
@@ -97,10 +97,10 @@ def unread_columns(columns: Iterable[str], read: Collection[str]) -> str:
     if not odd:
         return ""
     named = []
-    for name in odd[:MOST_NAMED]:
+    for name in odd[:MAX_NAMED]:
         close = nearest(name, read, 1)
         named.append(f"{name[:40]!r}" + (f" (did you mean {close[0]}?)" if close else ""))
-    more = f" and {len(odd) - MOST_NAMED:,} more" if len(odd) > MOST_NAMED else ""
+    more = f" and {len(odd) - MAX_NAMED:,} more" if len(odd) > MAX_NAMED else ""
     return f"nothing reads the column{'s' * (len(odd) > 1)} {', '.join(named)}{more}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import MAX_GPUS
 
-MOST_COUNTS = 64
+MAX_COUNTS = 64
 HINT = "give counts like 64,128,256, a range that doubles like 64:1024, or one with a step like 64:1024:64"
 
 
@@ -25,8 +25,8 @@ def check_counts(counts: set[int] | list[int]) -> tuple[int, ...]:
     for count in ordered:
         if not 1 <= count <= MAX_GPUS:
             raise InputError(f"{count} GPUs: give whole numbers from 1 to {MAX_GPUS:,}")
-    if len(ordered) > MOST_COUNTS:
-        raise InputError(f"{len(ordered):,} GPU counts are more than {MOST_COUNTS}; give a larger step")
+    if len(ordered) > MAX_COUNTS:
+        raise InputError(f"{len(ordered):,} GPU counts are more than {MAX_COUNTS}; give a larger step")
     return ordered
 
 
@@ -41,8 +41,8 @@ def _part(part: str, text: str) -> list[int]:
     if low < 1 or high < low or (len(numbers) == 3 and step < 1):
         raise InputError(f"GPU counts {part!r}: the range must go upwards from at least 1, its step must be at least 1")
     if step:
-        if (high - low) // step >= MOST_COUNTS:
-            raise InputError(f"GPU counts {part!r}: {(high - low) // step + 1:,} counts are more than {MOST_COUNTS}; "
+        if (high - low) // step >= MAX_COUNTS:
+            raise InputError(f"GPU counts {part!r}: {(high - low) // step + 1:,} counts are more than {MAX_COUNTS}; "
                              "give a larger step")  # fmt: skip
         return list(range(low, high + 1, step))
     doubled = [low]

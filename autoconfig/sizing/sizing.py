@@ -22,7 +22,7 @@ from autoconfig.training.question import Question, Request, request_of, understa
 from autoconfig.training.rank import rank_plans
 
 KEEPABLE = tuple(key for key in SHORT_TO_LONG if key not in ("dp", "first", "last"))
-MOST_GPU_TYPES = 16
+MAX_GPU_TYPES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ def _with_failures(empty: ScalingPoint, report: PlanReport, goodput: Goodput, pr
     return replace(empty, report=report, goodput=goodput, days=days, cost=cost)
 
 
-MOST_REFINED = 8
+MAX_REFINED = 8
 """Searches spent between the last count that misses a deadline and the first that meets it."""
 
 
@@ -187,7 +187,7 @@ def _between(curve: _Curve, points: Sequence[ScalingPoint], deadline: float | No
         return []
     low = max((p.num_gpus for p in points if p.num_gpus < met.num_gpus), default=0)
     high, found = met.num_gpus, []
-    for _ in range(MOST_REFINED):
+    for _ in range(MAX_REFINED):
         step = curve.per_node if high > curve.per_node else 1
         middle = (low + high) // 2 // step * step
         if not low < middle < high:
@@ -202,8 +202,8 @@ def _between(curve: _Curve, points: Sequence[ScalingPoint], deadline: float | No
 
 
 def _check(request: ScalingRequest) -> None:
-    if len(request.gpu_types) > MOST_GPU_TYPES:
-        raise InputError(f"{len(request.gpu_types)} GPU types are more than {MOST_GPU_TYPES}; ask for fewer at once")
+    if len(request.gpu_types) > MAX_GPU_TYPES:
+        raise InputError(f"{len(request.gpu_types)} GPU types are more than {MAX_GPU_TYPES}; ask for fewer at once")
     if request.days is not None and not 0 < request.days < 1e6:
         raise InputError(f"a deadline of {request.days!r} days: give a number above 0")
     if request.days is not None and request.base.tokens is None:

@@ -256,7 +256,7 @@ def _search_at_most(
             continue
         if progress is not None:
             progress(f"{gpus} GPUs")
-        scenario = replace(question.scenario, cluster=replace(cluster, num_gpus=gpus))
+        scenario = question.scenario.on(num_gpus=gpus)
         ranking = rank_plans(scenario, question.constraints, question.request.memory_margin)
         step = float(ranking.step_seconds[0]) if len(ranking.best) else None
         tried[gpus] = step

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.json_record import NotNegative
-from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
@@ -37,35 +36,17 @@ class Gain:
     """That best plan, in its short form."""
 
 
-def _more_memory(s: Scenario) -> Scenario:
-    return replace(s, cluster=replace(s.cluster, memory_bytes=s.cluster.memory_bytes + GIB))
-
-
-def _faster_links(s: Scenario) -> Scenario:
-    return replace(s, cluster=replace(s.cluster, link_bytes_per_s=s.cluster.link_bytes_per_s * MORE))
-
-
-def _faster_network(s: Scenario) -> Scenario:
-    return replace(s, cluster=replace(s.cluster, nic_bytes_per_s=s.cluster.nic_bytes_per_s * MORE))
-
-
 def _more_compute(s: Scenario) -> Scenario:
     gpu = s.cluster.gpu
-    faster = replace(gpu, flops_per_s={name: rate * MORE for name, rate in gpu.flops_per_s.items()})
-    return replace(s, cluster=replace(s.cluster, gpu=faster))
-
-
-def _twice_the_batch(s: Scenario) -> Scenario:
-    workload = Workload(seq_length=s.workload.seq_length, global_batch_size=2 * s.workload.global_batch_size)
-    return replace(s, workload=workload)
+    return s.on(gpu=replace(gpu, flops_per_s={name: rate * MORE for name, rate in gpu.flops_per_s.items()}))
 
 
 CHANGES: tuple[tuple[str, Callable[[Scenario], Scenario]], ...] = (
-    ("+1 GiB of memory", _more_memory),
-    ("+10 % link bandwidth", _faster_links),
-    ("+10 % network bandwidth", _faster_network),
+    ("+1 GiB of memory", lambda s: s.on(memory_bytes=s.cluster.memory_bytes + GIB)),
+    ("+10 % link bandwidth", lambda s: s.on(link_bytes_per_s=s.cluster.link_bytes_per_s * MORE)),
+    ("+10 % network bandwidth", lambda s: s.on(nic_bytes_per_s=s.cluster.nic_bytes_per_s * MORE)),
     ("+10 % compute", _more_compute),
-    ("twice the global batch", _twice_the_batch),
+    ("twice the global batch", lambda s: s.with_batch(2 * s.workload.global_batch_size)),
 )
 
 

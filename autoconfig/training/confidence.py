@@ -33,14 +33,14 @@ NOT_LEGAL = "low: not a legal plan"
 CLASSES = (CALIBRATED, RELATED, ONE_NODE, SMALL, UNFAMILIAR, LONG, MOE, UNCALIBRATED)
 SMALL_PARAMETERS = 1e9
 """Below it a step is bound by the host and by launches, which no public measurement determines (findings, section 1)."""
-MOST_GPUS_OF_ONE_NODE = 8
+MAX_GPUS_OF_ONE_NODE = 8
 """Few GPUs mean short steps and little work per launch: measured runs scatter twice as much."""
 LONG_FROM_CP = 4
 """Context parallelism over this many ranks and more: few measured runs, 17 to 34 % off either way."""
 FAMILIAR_SOURCES = 6
 """Software without a calibrated ancestor takes what other software of the GPU's architecture has in common; with fewer sources
 than these there is little of it."""
-LEAST_SOURCES = 5
+MIN_SOURCES = 5
 """A class with fewer sources takes the pooled band: they say too little of how sources differ."""
 RELIABLE_ROWS = 2.0
 """A source of n rows weighs n / (n + RELIABLE_ROWS): the best weight, 1 / (between + within / n), where runs of one source vary
@@ -92,7 +92,7 @@ def confidence_class(scenario: Scenario, cp: int = 1) -> str:
         return LONG
     if entry.generation == POOL and len(entry.sources) < FAMILIAR_SOURCES:
         return UNFAMILIAR
-    if scenario.cluster.num_gpus <= MOST_GPUS_OF_ONE_NODE:
+    if scenario.cluster.num_gpus <= MAX_GPUS_OF_ONE_NODE:
         return ONE_NODE
     return CALIBRATED if entry.generation == scenario.software.generation else RELATED
 

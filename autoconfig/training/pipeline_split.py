@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from autoconfig.specs.errors import InputError
 
-MOST_LETTERS = 100_000
+MAX_LETTERS = 100_000
 _GROUP = re.compile(r"\(([^()]+)\)\*([0-9]{1,6})")
 _LETTER = re.compile(r"([EtmL])\*([0-9]{1,6})")
 _WORDS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
@@ -76,8 +76,8 @@ def layout_chunks(text: str) -> list[str]:
         return _chunks_of_list(text)
     letters = text.replace(",", "").replace(" ", "")
     for pattern in (_GROUP, _LETTER):
-        if sum(len(m[1]) * int(m[2]) for m in pattern.finditer(letters)) > MOST_LETTERS:
-            raise InputError(f"pipeline layout {_short(text)} repeats to more than {MOST_LETTERS:,} letters")
+        if sum(len(m[1]) * int(m[2]) for m in pattern.finditer(letters)) > MAX_LETTERS:
+            raise InputError(f"pipeline layout {_short(text)} repeats to more than {MAX_LETTERS:,} letters")
         letters = pattern.sub(lambda m: m[1] * int(m[2]), letters)
     odd = set(letters) - set("EtmL|")
     if odd or not letters:

@@ -29,7 +29,7 @@ from autoconfig.training.space import Constraints, Space, enumerate_space, legal
 
 ROWS_PER_BLOCK = 8_192
 """Layouts priced at once; bounds memory, not results."""
-MOST_THREADS = 4
+MAX_THREADS = 4
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -140,7 +140,7 @@ def _price_all(scenario: Scenario, layouts: Layouts, options: list[Recompute], m
     if len(starts) < 2:
         found = [price(start) for start in starts]
     else:
-        with ThreadPoolExecutor(max_workers=min(MOST_THREADS, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
             found = list(pool.map(price, starts))
     return [block for block in found if block is not None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
 
 import numpy as np
 import numpy.typing as npt
@@ -105,14 +105,11 @@ def _what_would_be_legal(scenario: Scenario) -> str:
     node = scenario.cluster.gpus_per_node
     batches = sorted({max(1, round(batch / part)) * part for part in divisors(gpus)}, key=lambda b: abs(b - batch))
     for wanted in batches[:TRIES]:
-        try:
-            workload = replace(scenario.workload, global_batch_size=wanted)
-        except InputError:  # a batch larger than any
-            continue
-        if _legal(replace(scenario, workload=workload)):
-            return f"--global-batch-size {wanted}"
+        with contextlib.suppress(InputError):  # a batch larger than any
+            if _legal(scenario.with_batch(wanted)):
+                return f"--global-batch-size {wanted}"
     sizes = {2**k // node * node for k in range(gpus.bit_length())} | {gpus // 2**k // node * node for k in range(1, TRIES)}
     for wanted in sorted((n for n in sizes if 0 < n < gpus), reverse=True):
-        if _legal(replace(scenario, cluster=replace(scenario.cluster, num_gpus=wanted))):
+        if _legal(scenario.on(num_gpus=wanted)):
             return f"--gpus {wanted}, or --gpus-at-most {gpus}"
     return "another sequence length, or a model whose heads and layers have more divisors"

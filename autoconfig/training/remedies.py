@@ -107,7 +107,7 @@ def _more_gpus(question: Question) -> list[Remedy]:
     for factor in GROWTH:
         count = -(-int(scenario.cluster.num_gpus * factor) // node) * node
         try:
-            changed = replace(scenario, cluster=replace(scenario.cluster, num_gpus=count))
+            changed = scenario.on(num_gpus=count)
         except InputError:
             return []
         tried = _tried(f"{count} GPUs of the same kind (--gpus {count})", changed, question.constraints, question)

@@ -34,7 +34,7 @@ Ints = npt.NDArray[np.int64]
 LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", "first", "last"), ("mbs",))
 ATTENTION_TILE_TOKENS = 128
 """Queries of one tile of the flash-attention kernels (Dao 2023, section 3.3); a context-parallel chunk below it wastes it."""
-LEAST_EXPERT_WIDTH = 256
+MIN_EXPERT_WIDTH = 256
 """Columns of an expert's first matrix on one rank: two tiles of 128 of the GEMM kernels."""
 USUAL_NODE_SIZE = 8
 MAX_ROWS = 10_000_000
@@ -135,7 +135,7 @@ def search_bounds(scenario: Scenario, constraints: Constraints) -> dict[str, int
     Beyond, plans are legal and can be named with --include or --fix, but are never worth searching.
     """
     inside = max(scenario.cluster.link_domain_size, scenario.cluster.gpus_per_node, USUAL_NODE_SIZE)
-    tiles = max(1, scenario.model.moe_ffn_hidden_size // LEAST_EXPERT_WIDTH)
+    tiles = max(1, scenario.model.moe_ffn_hidden_size // MIN_EXPERT_WIDTH)
     bounds = {
         "tp": inside,
         "etp": min(inside, tiles),

@@ -46,7 +46,7 @@ CONSTANTS = {
 }
 """Constants that a measured file may say (`p2p` is `nccl.p2p` of gpu_efficiency.json)."""
 MAX_FILE_BYTES = 16 * 2**20
-MOST_EFFICIENCY = 8.0
+MAX_EFFICIENCY = 8.0
 """Shares of a closed form's rate go above 1; shares of a published peak hardly do."""
 COMMAND = "autoconfig calibrate --gpu local"
 """Makes a table of this machine; every message that misses one names it."""
@@ -225,7 +225,7 @@ def _check_axis(where: str, values: Any, *, least: int) -> None:
 
 def _check_nested(where: str, values: Any, lengths: list[int]) -> None:
     if not lengths:
-        _check_positive(f"{where} efficiency", values, MOST_EFFICIENCY)
+        _check_positive(f"{where} efficiency", values, MAX_EFFICIENCY)
         return
     if not isinstance(values, list) or len(values) != lengths[0]:
         raise InputError(f"{where}: efficiency must have one entry per point of the axes")

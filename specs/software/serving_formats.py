@@ -67,7 +67,7 @@ SPELLINGS = {
 """Names of checkpoints and of engines' quantization options (TensorRT-LLM's QuantAlgo, vLLM's and SGLang's --quantization and
 --kv-cache-dtype), read too. w8a8 alone is SmoothQuant's int8; w4a8 multiplies in 8 bits, which is priced as weights only."""
 KV_NAMES = {"bf16": "bf16", "fp16": "bf16", "auto": "bf16", "fp8": "fp8", "int8": "int8", "fp4": "nvfp4", "nvfp4": "nvfp4"}
-LEAST_CAPABILITY = {"fp8": 8.9, "fp8_block": 8.9, "nvfp4": 10.0}
+MIN_CAPABILITY = {"fp8": 8.9, "fp8_block": 8.9, "nvfp4": 10.0}
 """CUDA compute capability whose matrix unit multiplies the format (NVIDIA CUDA programming guide, arithmetic by capability)."""
 
 
@@ -100,7 +100,7 @@ def _lookup(kind: str, text: str, known: dict[str, str]) -> str:
 
 def supports(gpu: GpuSpec, weights: str) -> bool:
     """Whether the GPU multiplies in this format (weight-only formats run everywhere)."""
-    return (gpu.compute_capability or 0.0) >= LEAST_CAPABILITY.get(weights, 0.0)
+    return (gpu.compute_capability or 0.0) >= MIN_CAPABILITY.get(weights, 0.0)
 
 
 def module_formats(model: ModelSpec, weights: str, gpu: GpuSpec) -> ModuleFormats:

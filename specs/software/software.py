@@ -58,7 +58,7 @@ class StackMemory:
     """Alive per gathered logit instead, where logits are gathered and tp is above 1."""
     separate_weight_gradients: bool = False
     """Each weight's gradient is a tensor of its own before it is added to the gradient buffer, and gathered inputs live in one
-    buffer that is kept (megatron-core without Transformer Engine): the moments of `memory_model.separate_gradients`."""
+    buffer that is kept (megatron-core without Transformer Engine): see `memory_model.transients_unfused`."""
     dummy_wgrads: bool = True
     """Cached dummy weight gradients of one layer (gradient accumulation fused into wgrad)."""
     workspace_bytes: int = 0
@@ -187,7 +187,7 @@ class StackTime:
     overlap_param_gather: bool = True
     """Parameter gather runs beside the first micro-batch's forward."""
     overlap_interference: float = 0.25
-    """Share of hidden communication that is still felt: it takes memory bandwidth and SMs from the kernels beside it."""
+    """Share of hidden communication that is still exposed: it takes memory bandwidth and SMs from the kernels beside it."""
     host_floor_seconds: float = 0.0005
     """Least time of one layer's forward: what the host needs to launch it. Backward: 1.6 times as much."""
     cuda_graphs: bool = False

@@ -55,9 +55,3 @@ def test_findings_example() -> None:
     """p 8, v 6, m 64: 55, 53, ... 41 chunks over the stages (findings-memory, section 4)."""
     assert list(chunks_in_flight(8, 6, np.arange(8), 64)) == [55, 53, 51, 49, 47, 45, 43, 41]
     assert list(warmup_chunks(8, 6, np.arange(8), 2)) == [12] * 8, "never more than there are"
-
-
-def test_other_schedules() -> None:
-    assert int(chunks_in_flight(4, 1, np.array(3), 16, "gpipe")) == 16
-    assert list(chunks_in_flight(4, 1, np.arange(4), 16, "zb-h1")) == [4, 4, 4, 4]
-    assert list(chunks_in_flight(4, 1, np.arange(4), 16, "zb-h2")) == [7, 7, 7, 7]

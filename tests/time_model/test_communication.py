@@ -158,8 +158,9 @@ def test_data_parallel_exposure() -> None:
     assert bucketed_exposed_seconds(4.0, 1.0, 8, 8, 1, overlaps=True, interference=0.0) == pytest.approx(3.0)
     assert bucketed_exposed_seconds(4.0, 1.0, 8, 8, 4, overlaps=True, interference=0.0) == pytest.approx(0.75)
     assert bucketed_exposed_seconds(40.0, 1.0, 8, 8, 4, overlaps=True, interference=0.0) == pytest.approx(32.0)
-    felt = np.array([bucketed_exposed_seconds(4.0, w, 8, 8, 2, overlaps=True, interference=0.25) for w in (0.0, 1.0, 3.0, 9.0)])
-    assert np.all(np.diff(felt) <= 0) and felt[0] <= 4.0
+    work = (0.0, 1.0, 3.0, 9.0)
+    exposed = np.array([bucketed_exposed_seconds(4.0, w, 8, 8, 2, overlaps=True, interference=0.25) for w in work])
+    assert np.all(np.diff(exposed) <= 0) and exposed[0] <= 4.0
 
 
 def test_sharded_reduction_moves_half_of_an_all_reduce() -> None:

@@ -143,15 +143,15 @@ def test_a_grouped_gemm_is_never_faster_than_one_dense_gemm_of_as_many_tiles() -
 def test_fsdp_of_experts_over_the_network_leaves_the_gpu_to_its_kernels() -> None:
     model = QWEN.replace(published_parameters=None, num_layers=2)
     scenario = _scenario(load_stack("transformer-engine"), "h100", gpus=64, model=model)
-    felt = []
+    exposed = []
     for interference in (0.7, 0.0):
         gpu = dataclasses.replace(_job("transformer-engine", "h100").gpu, fsdp_interference=interference)
         job = TrainingJob(scenario)
         job.__dict__["gpu"] = gpu
         plan = parse_plan("tp=1,pp=1,ep=8,mbs=1,fsdp=3", 64)
         rows = _prepare(job, scenario.layouts([plan]), [plan.recompute])
-        felt.append(rows)
-    one_a_node, none = (float(rows.fsdp_interference[-1][0]) for rows in felt)
+        exposed.append(rows)
+    one_a_node, none = (float(rows.fsdp_interference[-1][0]) for rows in exposed)
     assert none == 0.0
     assert 0.0 < one_a_node < 0.35  # nearly all bytes are experts', on a ring of one card a node
 

@@ -122,10 +122,10 @@ def send_seconds(message_bytes: Number, crosses: Number, links: Links) -> Number
 
 
 def exposed_seconds(communication: Number, compute: Number, interference: Number) -> Number:
-    """What is felt of communication beside compute: the part that outlasts it, and a share of the hidden part.
+    """What is exposed of communication beside compute: the part that outlasts it, and a share of the hidden part.
 
     max(c - w, 0) + i min(c, w). i = 1 is no overlap at all. Source: findings on public measurements, section 2 (25 %
-    of a hidden all-reduce is felt); Rashidi et al. 2021 on why (SMs and HBM are
+    of a hidden all-reduce is exposed); Rashidi et al. 2021 on why (SMs and HBM are
     shared).
     """
     return communication - (1.0 - interference) * np.minimum(communication, compute)

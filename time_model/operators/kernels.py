@@ -126,7 +126,7 @@ def weight_gradient_seconds(weights: Number, *, grad_bytes: float, exposed: floa
     a weight.
 
     `exposed` is the share that the GEMM's epilogue does not hide. Source: findings on public measurements, section 2 (fp32:
-    8 bytes per weight, 70 % felt); Megatron's gradient accumulation fusion.
+    8 bytes per weight, 70 % exposed); Megatron's gradient accumulation fusion.
     """
     return 2.0 * grad_bytes * weights * exposed / hbm_bytes_per_s
 

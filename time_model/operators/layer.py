@@ -195,12 +195,12 @@ def _unfused_attention(job: TrainingJob, x: Shapes, window: int | None) -> tuple
 
 
 def cp_communication_seconds(job: TrainingJob, x: Shapes, core: Operator) -> tuple[Number, Number]:
-    """(forward, backward) felt time of context parallelism, by the stack's cp_comm_type.
+    """(forward, backward) exposed time of context parallelism, by the stack's cp_comm_type.
 
     p2p (ring): cp - 1 sends of one key/value block, hidden under a share of the attention step beside them, backward twice the
     bytes (blocks and their gradients), plus the merging of partial results. a2a: q, k, v to head shards and the output
-    back, felt
-    fully. allgather: keys and values gathered forward, gathered and their gradients reduce-scattered backward, felt fully.
+    back, exposed
+    fully. allgather: keys and values gathered forward, gathered and their gradients reduce-scattered backward, exposed fully.
     Source: Liu et al. 2023 (Ring Attention); Jacobs et al. 2023 (DeepSpeed-Ulysses); Transformer Engine context_parallel.py.
     """
     if float(np.max(x.cp)) == 1.0:
@@ -224,12 +224,12 @@ def cp_communication_seconds(job: TrainingJob, x: Shapes, core: Operator) -> tup
         efficiency=job.gpu.hbm_pointwise,
         launch_s=job.gpu.launch_s,
     )
-    crosses, felt = group.size > group.local, []
+    crosses, exposed = group.size > group.local, []
     for factor, compute in ((1.0, core.forward), (2.0, core.dgrad)):
         step = send_seconds(factor * block, crosses, job.links)
         hidden = exposed_seconds(step, stack.cp_overlap_share * compute / x.cp, stack.overlap_interference)
-        felt.append(np.where(x.cp > 1.0, (x.cp - 1.0) * hidden + merge, 0.0))
-    return felt[0], felt[1]
+        exposed.append(np.where(x.cp > 1.0, (x.cp - 1.0) * hidden + merge, 0.0))
+    return exposed[0], exposed[1]
 
 
 def tp_communication_seconds(
@@ -244,10 +244,10 @@ def tp_communication_seconds(
     interference: float,
     hidden: Number,
 ) -> tuple[Number, Number]:
-    """(forward, backward) felt time of the tensor-parallel communication of one block (attention or MLP).
+    """(forward, backward) exposed time of the tensor-parallel communication of one block (attention or MLP).
 
     Each pair is (at the block's input, at its output). Without SP: all-reduce of the output forward and of the input's gradient
-    backward. With SP: all-gather in, reduce-scatter out; backward the output's gradient is gathered (felt), the input
+    backward. With SP: all-gather in, reduce-scatter out; backward the output's gradient is gathered (exposed), the input
     is gathered
     again beside the input gradient, and the input's gradient is reduce-scattered beside the weight gradient. `hidden`: share
     that userbuffers hide under the GEMMs. Source: Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section 4.2.2.

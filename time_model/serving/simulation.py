@@ -28,7 +28,7 @@ from autoconfig.time_model.serving.costs import (
 Vector = npt.NDArray[np.float64]
 Table = list[list[float]]
 """Plain lists: a look-up in them takes a fraction of numpy's."""
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 """Iterations taken together at most, so that growing caches are seen."""
 
 
@@ -230,7 +230,7 @@ def simulate(
         step = table.seconds(running, mean, len(complete), chosen, attended, limits.checked, max(hit, 0.0) if chosen else 0.0)
         jump = 1
         if not chosen:
-            jump = max(1, min(finishing[0][0] - iteration, MOST_AT_ONCE))
+            jump = max(1, min(finishing[0][0] - iteration, MAX_AT_ONCE))
             if next_arrival < count and arrival[next_arrival] != float("inf"):
                 jump = max(1, min(jump, int(np.ceil((arrival[next_arrival] - now) / step))))
         now, iteration, iterations = now + step * jump, iteration + jump, iterations + jump

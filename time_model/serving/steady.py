@@ -119,10 +119,6 @@ class Generation:
         """Time of an iteration without prompts."""
         return np.maximum(self.alone_features @ constants, self.alone_floor_s)
 
-    def mixed_seconds(self, constants: Vector) -> Vector:
-        """Time of an iteration with prompts."""
-        return np.maximum(self.mixed_features @ constants, self.mixed_floor_s)
-
 
 def generation(
     job: ServingJob, lengths: Lengths, running: Number, tokens: Number, *, chunked: bool, bursts: bool

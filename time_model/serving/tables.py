@@ -18,7 +18,7 @@ from autoconfig.time_model.network.collectives import ring_factor
 
 Vector = npt.NDArray[np.float64]
 FOLDER = resources.files("autoconfig.time_model") / "data" / "serving"
-MOST_SHARE = 0.95
+MAX_SHARE = 0.95
 """Share of the roofline that nothing may exceed: more is a working set that stayed in the L2 cache between repetitions (96 MB
 on L40S, 128 MB on RTX PRO 6000), which a model's weights and cache do not."""
 WEIGHT_ONLY, WEIGHT_ONLY_CHIP = ("int8", "int4"), "a100-80gb"
@@ -138,7 +138,7 @@ def _load(chip: str) -> ServingTables:
     for name in elsewhere:
         there = _load(WEIGHT_ONLY_CHIP).gemm  # on the same grid: all files are written with the same axes
         logs = gemm["bf16"].logs + there[name].logs - there["bf16"].logs
-        gemm[name] = GridTable(axes=gemm["bf16"].axes, logs=np.minimum(logs, np.log(MOST_SHARE)))
+        gemm[name] = GridTable(axes=gemm["bf16"].axes, logs=np.minimum(logs, np.log(MAX_SHARE)))
     return ServingTables(
         chip=chip,
         elsewhere=elsewhere,

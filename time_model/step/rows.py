@@ -62,9 +62,9 @@ class Rows:
     fsdp_scatter: list[Column]
     """[kind]: collective time of one layer."""
     fsdp_interference: list[Column]
-    """[kind]: share of it that is felt though hidden."""
+    """[kind]: share of it that is exposed though hidden."""
     fsdp_outside: Column
-    """Felt traffic of embedding and head per micro-batch, on the stages that hold them."""
+    """Exposed traffic of embedding and head per micro-batch, on the stages that hold them."""
     reduction: Column
     gather: Column
     """Collective time once per step."""
@@ -216,8 +216,8 @@ class _Exchange:
             return full * rate_share("all_gather", self.dense, links)
         times = [self.gather(dense, 0.0 * expert), self.gather(0.0 * dense, expert)]
         shares = [rate_share("all_gather", group, links) for group in (self.dense, self.expert)]
-        felt = sum(time * share for time, share in zip(times, shares, strict=True))
-        return full * felt / np.maximum(sum(times), 1e-12)
+        exposed = sum(time * share for time, share in zip(times, shares, strict=True))
+        return full * exposed / np.maximum(sum(times), 1e-12)
 
 
 def _data_parallel(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _data_parallel(job: TrainingJob, layouts: Layouts, table: LayerTable, index:
 
 
 def _fsdp(exchange: _Exchange, layouts: Layouts, table: LayerTable, index: Index, held: Held) -> dict[str, Any]:
-    """Collective time of one layer under FSDP, and what is felt of those of embedding and head; empty lists where no
+    """Collective time of one layer under FSDP, and what is exposed of those of embedding and head; empty lists where no
     row uses it."""
     if not np.any(layouts.fsdp):
         return {"fsdp_interference": [], "fsdp_gather": [], "fsdp_scatter": [], "fsdp_outside": 0.0 * held.dense}

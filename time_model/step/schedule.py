@@ -28,8 +28,9 @@ def p2p_message_bytes(tokens: Number, hidden: int, activation_bytes: int, divide
 
 
 def p2p_seconds(send: Number, pp: Number, vpp: Number, num_microbatches: Number, overlap_share: float) -> Number:
-    """Felt sends of one step: 2 m v of the deciding stage (hidden by `overlap_share` where interleaved) and 2 (p - 1) to fill
-    and drain. 0 for one stage. Source: findings on public measurements, section 2 (70 % hidden in NeMo of 2023 and later)."""
+    """Exposed sends of one step: 2 m v of the deciding stage (hidden by `overlap_share` where interleaved) and 2 (p - 1) to
+    fill and drain. 0 for one stage. Source: findings on public measurements, section 2 (70 % hidden in NeMo of 2023 and
+    later)."""
     steady = 2.0 * num_microbatches * vpp * np.where(vpp > 1, 1.0 - overlap_share, 1.0)
     return np.where(pp > 1, send * (steady + 2.0 * (pp - 1)), 0.0)
 
@@ -43,13 +44,13 @@ def block_recomputed_layers(layers: Number, vpp: Number, num_layers: int) -> Num
 def bucketed_exposed_seconds(
     communication: Number, compute: Number, buckets: Number, pp: Number, vpp: Number, *, overlaps: bool, interference: float
 ) -> Number:
-    """Felt time of gradient reduction (or parameter gather) of one step beside the last backward (first forward).
+    """Exposed time of gradient reduction (or parameter gather) of one step beside the last backward (first forward).
 
     Without overlap all of it. With overlap, one of `buckets` (about one per layer) has nothing to hide behind, the rest hides
     behind the `compute` of one micro-batch; of v model chunks all but one finish (start) while the others compute for p
-    micro-batches, so only 1/v of what is late is felt, unless it outlasts these too. A share (`interference`) of what
-    is hidden is
-    felt. Assumes buckets of one layer. Rajbhandari et al. 2020 (ZeRO) for the volumes; the order is Megatron-Core's.
+    micro-batches, so only 1/v of what is late is exposed, unless it outlasts these too. A share (`interference`) of what
+    is hidden is exposed. Assumes buckets of one layer. Rajbhandari et al. 2020 (ZeRO) for the volumes; the order is
+    Megatron-Core's.
     """
     if not overlaps:
         return communication
@@ -62,8 +63,8 @@ def bucketed_exposed_seconds(
 def fsdp_seconds(
     gather: Number, scatter: Number, forward: Number, backward: Number, *, stage: Number, interference: Number
 ) -> Number:
-    """Felt traffic of one layer and micro-batch under FSDP: weights gathered before forward and backward (stage 3), gradients
-    reduce-scattered after backward (stages 2 and 3), each prefetched beside the layer's compute.
+    """Exposed traffic of one layer and micro-batch under FSDP: weights gathered before forward and backward (stage 3),
+    gradients reduce-scattered after backward (stages 2 and 3), each prefetched beside the layer's compute.
 
     max(compute, traffic) + i min(compute, traffic) - compute, for forward and for backward. Source: findings on public
     measurements, section 2; Zhao et al. 2023 (PyTorch FSDP). i is 0.5 (A100) to 0.7 (H100): measured on MosaicML's runs,
@@ -79,7 +80,7 @@ def fsdp_seconds(
 def gradient_reduction_seconds(
     reduction: Number, backward: Number, buckets: Number, pp: Number, vpp: Number, stack: StackTime
 ) -> Number:
-    """Felt time of reducing the gradients once per step, beside the first stage's backward (the last one to finish)."""
+    """Exposed time of reducing the gradients once per step, beside the first stage's backward (the last one to finish)."""
     return bucketed_exposed_seconds(
         reduction, backward, buckets, pp, vpp, overlaps=stack.overlap_grad_reduce, interference=stack.overlap_interference
     )
@@ -88,7 +89,7 @@ def gradient_reduction_seconds(
 def parameter_gather_seconds(
     gather: Number, forward: Number, buckets: Number, pp: Number, vpp: Number, stack: StackTime
 ) -> Number:
-    """Felt time of gathering the updated weights once per step, beside the first stage's forward (the first one to start)."""
+    """Exposed time of gathering the updated weights once per step, beside the first stage's forward (the first to start)."""
     return bucketed_exposed_seconds(
         gather, forward, buckets, pp, vpp, overlaps=stack.overlap_param_gather, interference=stack.overlap_interference
     )

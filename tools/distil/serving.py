@@ -19,7 +19,7 @@ import pandas as pd
 from autoconfig.specs.files import replace_section
 from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.time_model.serving import ideal
-from autoconfig.time_model.serving.tables import MOST_SHARE
+from autoconfig.time_model.serving.tables import MAX_SHARE
 
 from tools.distil.grid_fit import Vector, error_of, evaluate_grid, fit_grid, held_out, rounded
 from tools.distil.moe import tuned
@@ -107,7 +107,7 @@ def table(
     return {
         "rows": len(seconds),
         "axes": {name: list(values) for name, values in axes.items()},
-        "share": rounded(np.minimum(np.exp(fit_grid(at, share, logs)), MOST_SHARE), 3),
+        "share": rounded(np.minimum(np.exp(fit_grid(at, share, logs)), MAX_SHARE), 3),
         "held_out": {"rows": int(held.sum()), **error_of((best / np.exp(seen))[held], seconds[held])},
     }
 

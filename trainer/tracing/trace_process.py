@@ -18,7 +18,7 @@ from typing import Any
 
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.exit_code import ExitCode
-from autoconfig.specs.trace import MOST_PROCESSES, TraceRequest, read_request
+from autoconfig.specs.trace import MAX_PROCESSES, TraceRequest, read_request
 from autoconfig.trainer.host.limits import limit_memory
 
 
@@ -39,7 +39,7 @@ def main() -> int:
 def _trace(request: TraceRequest) -> int:
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiled kernels are stood in for; before torch is imported
     os.environ["OMP_NUM_THREADS"] = "1"  # fake tensors compute nothing
-    limit_memory(MOST_PROCESSES)
+    limit_memory(MAX_PROCESSES)
     warnings.simplefilter("ignore")
     import megatron.core
     import torch
