@@ -66,6 +66,7 @@ ifdef BASE
 else
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/service_load.py
+	$(BIN)/python -m tools.modules_used
 endif
 
 tables: $(DEV)
