@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.write_run import overlap_arguments
-from autoconfig.runs.training_model import read_stack
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software import DEFAULT_STACK, DISPATCHERS, SoftwareStack
+from autoconfig.specs.software.options import GRAD_REDUCE, PARAM_GATHER, StackOptions, with_options
+from autoconfig.specs.software.software import DEFAULT_STACK, DISPATCHERS, SoftwareStack, load_stack
 
 GATHER = "--overlap-param-gather"
 OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"
@@ -58,14 +58,13 @@ def read_software(
         raise InputError(
             "--tp-comm-overlap needs --sequence-parallel and tensor parallelism above 1 (NV047); drop it or add them"
         )
-    row = {
-        "software": name,
-        "attention_kernel": _attention_kernel(a, modern),
-        "loss_fusion": "native" if a.has("--cross-entropy-loss-fusion") else "",
-        "overlap": _overlap(a, scenario, plan, assumed, megatron_fsdp) if modern else "",
-        "cuda_graph": "1" if a.has("--enable-cuda-graph", "--external-cuda-graph") else "",
-    }
-    stack = replace(read_stack(row, []), supports_fp8_param_gather_with_fsdp=megatron_fsdp)
+    options = StackOptions(
+        attention_kernel=_attention_kernel(a, modern),
+        loss_fusion="native" if a.has("--cross-entropy-loss-fusion") else "",
+        overlaps=_overlaps(a, scenario, plan, assumed, megatron_fsdp) if modern else None,
+        cuda_graphs=a.has("--enable-cuda-graph", "--external-cuda-graph"),
+    )
+    stack = replace(with_options(load_stack(name), options), supports_fp8_param_gather_with_fsdp=megatron_fsdp)
     if plan.fsdp and scenario.numerics.fp8_param_gather and not megatron_fsdp:
         assumed.append("--fp8-param-gather is switched off by Megatron-LM under torch FSDP2: priced without it")
     dispatcher = a.text("--moe-token-dispatcher-type")
@@ -77,8 +76,8 @@ def read_software(
     return stack
 
 
-def _overlap(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[str], megatron_fsdp: bool) -> str:
-    """The overlaps that are on, in the words of a row of runs.
+def _overlaps(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[str], megatron_fsdp: bool) -> frozenset[str]:
+    """The overlaps that are on.
 
     An argument that is missing switches its overlap off where the plan could have it. Where it could not (tensor-parallel
     overlap at tp 1), its absence says nothing of other plans: the stack's default stays. Weights are gathered beside the
@@ -87,18 +86,16 @@ def _overlap(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[st
     (megatron_fsdp.py, MegatronFSDP.__init__), so that only stage 2 keeps a choice.
     """
     possible = {argument.flag for argument in overlap_arguments(scenario, plan)}
-    words = ["given"]
+    found = set()
     for flag, field in OVERLAPS:
         usual = bool(getattr(scenario.software.time, field))
         chosen = megatron_fsdp and plan.fsdp == 2 and flag == GATHER
         if a.has(flag) or (usual and flag not in possible and not chosen):
-            words.append(flag.removeprefix("--"))
+            found.add(flag.removeprefix("--"))
         if a.has(flag) and usual and flag not in possible and not chosen:
             by_itself = plan.fsdp and flag != "--tp-comm-overlap"
             assumed.append(f"{flag}: {OF_ITSELF}" if by_itself else f"{flag} buys nothing here: priced without it")
-    if "overlap-grad-reduce" not in words and "overlap-param-gather" in words:
-        words.remove("overlap-param-gather")
-    return "+".join(words)
+    return frozenset(found if GRAD_REDUCE in found else found - {PARAM_GATHER})
 
 
 def _attention_kernel(a: Arguments, modern: bool) -> str:

@@ -14,17 +14,8 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import PRECISIONS, Numerics
+from autoconfig.specs.software.options import StackOptions, with_options
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, StackTime, load_stack
-
-LOSS_BYTES = {"none": 6.0, "native": 10.0, "overwrite": 2.0}
-"""Column loss_fusion -> bytes per logit (docs/memory_model.md, part `loss`)."""
-TP_OVERLAP = "tp-comm-overlap"
-USERBUFFERS_SHARE = 0.6
-"""Share of tensor-parallel communication that userbuffers hide (docs/time_model.md, tp_overlap_share)."""
-SOFTMAX_FACTOR = {"unfused": 1.0, "fused": 1.0, "torch": 5.7}
-"""Unfused attention: traffic of softmax over the fused kernel's; torch's own 2.6 x 2.2 (findings, section 4)."""
-FLASH_GENERATION = {"flash_attentionv1.0.8": "flash1", "flash_attention2": "flash2", "FA3": "flash3", "FA4": "flash3"}
-"""Column attention_kernel -> kernel generation of the time model."""
 
 
 @cache
@@ -137,53 +128,18 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
     if not name:
         name = DEFAULT_STACK
         assumed.append(f"software {name}")
-    local = cell(row, "transformer_impl") == "local"
-    stack = _stack_with(
-        "megatron-local" if local else name,
-        cell(row, "attention_kernel"),
-        cell(row, "norm_kernel"),
-        cell(row, "loss_fusion"),
-        cell(row, "overlap"),
-        bool(flag(row, "cuda_graph")),
+    overlap = cell(row, "overlap")
+    options = StackOptions(
+        attention_kernel=cell(row, "attention_kernel"),
+        fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
+        loss_fusion=cell(row, "loss_fusion"),
+        overlaps=frozenset(overlap.split("+")) if overlap else None,
+        cuda_graphs=bool(flag(row, "cuda_graph")),
     )
+    local = cell(row, "transformer_impl") == "local"
+    stack = with_options(load_stack("megatron-local" if local else name), options)
     shard = cell(row, "optimizer_shard")
     return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
-
-
-@cache
-def _stack_with(name: str, attention: str, norm: str, loss: str, overlap: str, cuda_graph: bool) -> SoftwareStack:
-    stack = _kernels(load_stack(name), attention, norm, loss)
-    return replace(stack, time=_overlap(stack.time, overlap, cuda_graph))
-
-
-def _kernels(stack: SoftwareStack, attention: str, norm: str, loss: str) -> SoftwareStack:
-    """Attention, norm and loss kernels: what they save, and what they read and write."""
-    memory, time = stack.memory, stack.time
-    if attention in SOFTMAX_FACTOR:
-        memory = replace(memory, attention_kernel="unfused")
-        time = replace(time, softmax_slowdown=SOFTMAX_FACTOR[attention])
-    elif attention:
-        memory = replace(memory, attention_kernel="flash")
-        time = replace(time, attention_generation=FLASH_GENERATION.get(attention, time.attention_generation))
-    if loss in LOSS_BYTES:
-        memory = replace(memory, loss_bytes_per_logit=LOSS_BYTES[loss])
-    if norm == "fused-rms":
-        fused = StackTime()
-        memory = replace(memory, norm_input_bytes=2.0)
-        time = replace(time, norm_forward_bytes=fused.norm_forward_bytes, norm_backward_bytes=fused.norm_backward_bytes)
-    return replace(stack, memory=memory, time=time)
-
-
-def _overlap(time: StackTime, overlap: str, cuda_graph: bool) -> StackTime:
-    if overlap:
-        flags = set(overlap.split("+"))
-        time = replace(
-            time,
-            overlap_grad_reduce="overlap-grad-reduce" in flags,
-            overlap_param_gather="overlap-param-gather" in flags,
-            tp_overlap_share=max(time.tp_overlap_share, USERBUFFERS_SHARE) if TP_OVERLAP in flags else 0.0,
-        )
-    return replace(time, cuda_graphs=True) if cuda_graph else time
 
 
 def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:

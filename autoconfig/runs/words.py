@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from functools import cache
 
 from autoconfig.runs.cells import Row, cell
-from autoconfig.runs.training_model import FLASH_GENERATION, LOSS_BYTES, SOFTMAX_FACTOR, TP_OVERLAP
+from autoconfig.specs.software.options import (
+    FLASH_GENERATION,
+    GRAD_REDUCE,
+    LOSS_BYTES,
+    PARAM_GATHER,
+    SOFTMAX_SLOWDOWN,
+    TP_OVERLAP,
+)
 
 OF_SOFTWARE = "as the software has it"
 WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "peak_rank": (("worst", "last"), "worst"),
     "peak_kind": (("allocated", "reserved", "unstated"), "allocated"),
-    "attention_kernel": (("flash", *FLASH_GENERATION, *SOFTMAX_FACTOR), "flash"),
+    "attention_kernel": (("flash", *FLASH_GENERATION, *SOFTMAX_SLOWDOWN), "flash"),
     "norm_kernel": (("torch", "fused-rms"), OF_SOFTWARE),
     "loss_fusion": (tuple(LOSS_BYTES), OF_SOFTWARE),
     "transformer_impl": (("transformer_engine", "local"), OF_SOFTWARE),
@@ -20,7 +27,7 @@ WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "peft": (("none", "lora"), "none"),
     "offload": (("none", "optimizer"), "none"),
     "overlap": (
-        ("none", "overlap-grad-reduce", "overlap-param-gather", TP_OVERLAP, "overlap-moe-expert-parallel-comm"),
+        ("none", GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP, "overlap-moe-expert-parallel-comm"),
         "without it",
     ),
 }
