@@ -65,7 +65,7 @@ def published_runs() -> PublishedRuns:
         if isinstance(found, Run):
             runs.append(found)
         else:
-            reason = _without_particulars(found)
+            reason = _without_particulars(found).removeprefix("it ")
             dropped.append(Dropped(id=cell(row, "id"), source=cell(row, "source"), gpu=gpu_name(row), reason=reason))
     return PublishedRuns(runs=tuple(runs), dropped=tuple(dropped))
 
@@ -95,7 +95,7 @@ def _without_particulars(reason: str) -> str:
 def run_of(row: Row) -> Run | str:
     """The run of a row with a whole plan that ran and has a time, or why there is none."""
     if cell(row, "status") == "oom":
-        return "ran out of memory"
+        return "it ran out of memory"
     if cell(row, "full_plan").lower() in NO:
         return "the plan is not whole"
     try:
