@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check, read_text
-from autoconfig.megatron.fsdp_rules import as_megatron_takes_it
-from autoconfig.megatron.missing_overlap import MissingOverlap, missing_overlaps, with_overlaps
+from autoconfig.megatron.read import as_megatron_takes_it
+from autoconfig.megatron.read_software import OVERLAPS, is_modern
 from autoconfig.megatron.write_run import (
     environment,
     numerics_arguments,
@@ -23,6 +23,7 @@ from autoconfig.megatron.write_run import (
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.software import load_stack
 from autoconfig.training.nearest import changed_keys, nearest_legal
 from autoconfig.training.pipeline_split import OWN_RULES, PipelineSplit
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
@@ -55,6 +56,8 @@ SPLIT_RULES = {
     "NV024": "the layers, with embedding and loss counted as the flags say, must divide over the stages",
     "NV044": "the layers of a stage, with embedding and loss counted as the flags say, must be a multiple of vpp",
 }
+WORTH_NAMING = 0.0005
+"""Share of a step below which a missing overlap is not named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,3 +263,39 @@ def target(answer: CheckAnswer) -> tuple[TrainPlan, Scenario]:
     if answer.missing:
         return source.plan, overlapped(source)
     raise InputError("--apply-to: there is nothing to change: the plan is legal, fits, and no better one was found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingOverlap:
+    """An argument that is legal for the file's plan and not given."""
+
+    flag: str
+    saved_seconds: float
+    """A step, beside the missing ones named before it: weights are gathered beside the forward only where gradients are reduced
+    beside the backward."""
+
+
+def with_overlaps(scenario: Scenario) -> Scenario:
+    """The scenario with every overlap that its stack has; itself for software of other years, whose arguments know none."""
+    if not is_modern(scenario.software.name):
+        return scenario
+    time, usual = scenario.software.time, load_stack(scenario.software.name).time
+    on = {field: max(getattr(time, field), getattr(usual, field)) for _, field in OVERLAPS}
+    return replace(scenario, software=replace(scenario.software, time=replace(time, **on)))
+
+
+def missing_overlaps(scenario: Scenario, plan: TrainPlan) -> tuple[MissingOverlap, ...]:
+    """What is legal for a legal plan and left out, in Megatron's order, with what it saves."""
+    wanted = with_overlaps(scenario)
+    given = {argument.flag for argument in overlap_arguments(scenario, plan)}
+    missing = [argument.flag for argument in overlap_arguments(wanted, plan) if argument.flag not in given]
+    found, before, now = [], report_plan(scenario, plan).step_seconds if missing else 0.0, scenario
+    for flag in missing:
+        field = dict(OVERLAPS)[flag]
+        time = replace(now.software.time, **{field: getattr(wanted.software.time, field)})
+        now = replace(now, software=replace(now.software, time=time))
+        seconds = report_plan(now, plan).step_seconds
+        if before - seconds > WORTH_NAMING * before:
+            found.append(MissingOverlap(flag=flag, saved_seconds=before - seconds))
+        before = seconds
+    return tuple(found)

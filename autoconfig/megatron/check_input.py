@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.megatron.argument_list import name_hint
-from autoconfig.megatron.fsdp_rules import connections_violation
 from autoconfig.megatron.plan_json import read_plan_text
-from autoconfig.megatron.read import Overrides, read_arguments
+from autoconfig.megatron.read import Overrides, connections_violation, read_arguments
 from autoconfig.megatron.shell.lexer import ArrayAssignment, Source, tokens_of
 from autoconfig.megatron.shell.script import Script, read_script
 from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value

@@ -9,18 +9,23 @@ changes are listed.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from autoconfig.megatron.argument import Argument
 from autoconfig.megatron.argument_list import Arguments, Given, split_arguments
 from autoconfig.megatron.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.megatron.plan_json import plan_text
 from autoconfig.megatron.read_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
-from autoconfig.megatron.refresh import is_ours, refreshed
+from autoconfig.megatron.scripts import argument_line, story
 from autoconfig.megatron.shell.values import Value, text_of
+from autoconfig.megatron.write import train_arguments
 from autoconfig.megatron.write_run import overlap_arguments
+from autoconfig.planning.export_files import MARK
+from autoconfig.planning.script_text import remark
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.plan import TrainPlan
@@ -54,6 +59,9 @@ ANCHORS = (
 )
 Edit = tuple[int, int, str]
 """Replace the characters from start to end."""
+OF_THE_PLAN = ("Plan:", "Predicted ", "Calibration:", "Largest parts of the step:", "WARNING: this plan", "fp8_param_gather:")
+"""How the lines of the head begin that change with the plan (scripts.story)."""
+_ARGUMENT = re.compile(r"    (--[a-z0-9-]+)(?P<values>(?: \S+)*)(?:  # .*)?")
 
 
 def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path, *, force: bool = False) -> None:
@@ -292,3 +300,31 @@ class _Editor:
         if not origin or len(places) != len(origin) or places != list(range(places[0], places[0] + len(places))):
             raise _refusal(f"{name} comes from something that is worked out ({text_of(value)[:40]})", self.changes)
         return places[0], places[-1] + 1
+
+
+def is_ours(text: str) -> bool:
+    """A script that `export` wrote."""
+    return any(line.startswith(MARK) for line in text.splitlines()[:12])
+
+
+def refreshed(text: str, scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
+    """The text with the head and the comments of arguments for `plan`."""
+    lines = text.split("\n")
+    mark = next(at for at, line in enumerate(lines) if line.startswith(MARK))
+    end = next((at for at in range(mark, len(lines)) if not lines[at].startswith("#")), len(lines))
+    name = lines[mark].removeprefix(f"{MARK}: ").rpartition(", tp=")[0] or remark(scenario.model.name)
+    head = [line for line in lines[mark + 1 : end] if not line.startswith(tuple(f"# {start}" for start in OF_THE_PLAN))]
+    new = [f"# {remark(line)}" for line in story(scenario, plan, report) if line.startswith(OF_THE_PLAN)]
+    known = {argument.flag: argument for argument in train_arguments(scenario, plan)}
+    rest = [_with_comment(line, known) for line in lines[end:]]
+    return "\n".join([*lines[:mark], f"{MARK}: {name}, {plan}", *head[:2], *new, *head[2:], *rest])
+
+
+def _with_comment(line: str, known: dict[str, Argument]) -> str:
+    """An argument's line as `export` writes it, where it holds one argument of the plan with just its values."""
+    match = _ARGUMENT.fullmatch(line)
+    argument = known.get(match[1]) if match else None
+    if match is None or argument is None:
+        return line
+    plain = match["values"].replace("'", "").split()
+    return argument_line(argument) if tuple(plain) == argument.values else line

@@ -1,13 +1,14 @@
-"""The plan in Megatron-LM's arguments of any year: degrees, stages, micro-batch, recomputation, sharding."""
+"""The plan in Megatron-LM's arguments of any year: degrees, stages, batch, recomputation, sharding; numerics, sequence length."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from autoconfig.megatron.argument_list import Arguments
-from autoconfig.megatron.read_batch import read_batch
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.numerics import FP8_RECIPES, Numerics
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
 
@@ -18,6 +19,14 @@ MEGATRON_FSDP = ("--use-megatron-fsdp", "--use-custom-fsdp")
 LAYOUT = "--pipeline-model-parallel-layout"
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 FOR_EMBEDDING, FOR_LOSS = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
+SCHEDULE = "--step-batch-size-schedule"
+_SUFFIXES = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_ENTRY = re.compile(r"([0-9.]+)([KMBT]?):([0-9.]+)([KMBT]?)", re.IGNORECASE)
+_DROPOUT = 0.1
+_STATE_TYPES = {
+    **{"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"},
+    **{"fp16": "fp16", "float16": "fp16", "fp8": "fp8"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,3 +233,102 @@ def _method(text: str, name: str) -> str:
     if text not in ("uniform", "block"):
         raise InputError(f"{name} {text[:40]!r}: use uniform or block")
     return text
+
+
+def read_batch(a: Arguments, dp: int, assumed: list[str]) -> tuple[int, int]:
+    """(micro-batch, global batch) in samples. Raises InputError where there is no micro-batch, or two global batches.
+
+    The size of a schedule is its last one, as `_parse_schedule` of megatron-core 0.19.2 (num_microbatches_calculator.py)
+    reads it; its arguments.py refuses a schedule beside --global-batch-size.
+    """
+    mbs = a.count("--micro-batch-size", "--batch-size")
+    if mbs is None:
+        raise InputError("--micro-batch-size is not in the file; add it")
+    batch = a.count("--global-batch-size")
+    if a.has(SCHEDULE):
+        if batch is not None:
+            raise InputError(f"{SCHEDULE} and --global-batch-size are given together, which Megatron-LM refuses; drop one")
+        batch = _last_of_schedule(a.texts(SCHEDULE))
+        assumed.append(f"global batch {batch}, the last of {SCHEDULE}: checked at this size only")
+    elif batch is None:
+        batch = mbs * dp
+        assumed.append(f"global batch {batch} = micro-batch x data parallelism, Megatron's default (--global-batch-size)")
+    if a.has("--rampup-batch-size"):
+        assumed.append(
+            f"--rampup-batch-size: megatron-core 0.19 ignores it ({SCHEDULE} took its place), older Megatron-LM ramps the "
+            f"batch up; checked at global batch {batch}"
+        )
+    return mbs, batch
+
+
+def _last_of_schedule(texts: tuple[str, ...]) -> int:
+    entries = []
+    for word in " ".join(texts).replace("'", " ").replace('"', " ").replace(",", " ").split():
+        match = _ENTRY.fullmatch(word)
+        try:
+            sizes = [float(match[n]) * _SUFFIXES[match[n + 1].upper()] for n in (1, 3)] if match else []
+        except ValueError:
+            sizes = []
+        if not sizes or not 1 <= sizes[1] < 1e12:
+            raise InputError(f'{SCHEDULE} {word[:40]!r}: write THRESHOLD:SIZE pairs, "0:768 250B:1536"')
+        entries.append((sizes[0], int(sizes[1])))
+    thresholds = [threshold for threshold, _ in entries]
+    if not entries or sorted(thresholds)[0] != 0 or len(set(thresholds)) != len(thresholds):
+        raise InputError(f'{SCHEDULE}: the thresholds start at 0 and differ, "0:768 250B:1536"')
+    return max(entries)[1]
+
+
+def read_seq_length(a: Arguments) -> int:
+    """Tokens of one sample. Raises InputError where the file does not say it."""
+    seq = a.count("--seq-length", "--encoder-seq-length")
+    if seq is None:
+        raise InputError("--seq-length is not in the file; add it, or say --seq-length N")
+    return seq
+
+
+def read_numerics(a: Arguments, model: ModelSpec, assumed: list[str]) -> Numerics:
+    """Types and dropout, with Megatron's defaults. Raises InputError for types that contradict each other."""
+    if a.has("--fp16") and a.has("--bf16"):
+        raise InputError("--fp16 and --bf16 are given together; drop one of them")
+    if a.has("--fp4-format"):
+        raise UnsupportedError("--fp4-format: fp4 training cannot be priced yet; check the fp8 or bf16 form of the run")
+    fp8 = a.has("--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
+    precision = "fp8" if fp8 else "bf16" if a.has("--bf16") else "fp16" if a.has("--fp16") else "fp32"
+    if precision == "fp32":
+        assumed.append("precision fp32: neither --bf16 nor --fp16 is given")
+    recipe = (a.text("--fp8-recipe") or "delayed") if fp8 else "delayed"
+    if recipe not in FP8_RECIPES:
+        raise InputError(f"--fp8-recipe {recipe[:40]!r}: use one of {', '.join(FP8_RECIPES)}")
+    hidden, attention = a.number("--hidden-dropout"), a.number("--attention-dropout")
+    capacity = a.number("--moe-expert-capacity-factor", "--moe-train-capacity-factor")
+    if capacity is None and a.has("--topk", "--expert-interval") and model.is_moe:
+        capacity = 1.0  # Megatron-DeepSpeed's default
+    return Numerics(
+        precision=precision,
+        fp8_recipe=recipe,
+        fp8_param_gather=fp8 and a.has("--fp8-param-gather"),
+        grad_reduce_dtype=_gradients(a, precision),
+        main_params_dtype=_state(a, "--main-params-dtype"),
+        exp_avg_dtype=_state(a, "--exp-avg-dtype"),
+        exp_avg_sq_dtype=_state(a, "--exp-avg-sq-dtype"),
+        hidden_dropout=_DROPOUT if hidden is None else hidden,
+        attention_dropout=_DROPOUT if attention is None else attention,
+        moe_capacity_factor=capacity if capacity and capacity > 0 else None,
+        deterministic=a.has("--deterministic-mode"),
+    )
+
+
+def _gradients(a: Arguments, precision: str) -> str:
+    """bf16 runs accumulate in fp32 unless told otherwise; fp16 runs keep 16-bit gradients unless told otherwise."""
+    if a.has("--grad-reduce-in-bf16") or (a.text("--main-grads-dtype") or "") in ("bf16", "bfloat16"):
+        return "bf16"
+    if precision == "fp16" and not a.has("--accumulate-allreduce-grads-in-fp32", "--main-grads-dtype"):
+        return "bf16"
+    return "fp32"
+
+
+def _state(a: Arguments, name: str) -> str:
+    text = a.text(name) or "fp32"
+    if text not in _STATE_TYPES:
+        raise InputError(f"{name} {text[:40]!r}: use one of fp32, bf16, fp16, fp8")
+    return _STATE_TYPES[text]

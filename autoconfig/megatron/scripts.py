@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from autoconfig.megatron.argument import GROUPS, Argument
 from autoconfig.megatron.write import MOCK_STEPS, train_arguments
-from autoconfig.megatron.write_model import unsaid_scaling
-from autoconfig.megatron.write_router import not_written
+from autoconfig.megatron.write_model import not_written, unsaid_scaling
 from autoconfig.megatron.write_run import environment
 from autoconfig.planning.export_files import MARK
 from autoconfig.planning.script_text import quoted, remark, slug

@@ -5,7 +5,7 @@ from autoconfig.specs.plan import parse_plan
 
 from autoconfig.megatron.argument import words
 from autoconfig.megatron.argument_list import split_arguments
-from autoconfig.megatron.fsdp_rules import connections_violation, fsdp_violations
+from autoconfig.megatron.read import connections_violation, fsdp_violations
 from autoconfig.megatron.write import mock_arguments
 from autoconfig.training.question import Request, understand
 
