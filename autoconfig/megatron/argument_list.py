@@ -15,13 +15,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from autoconfig.specs.errors import InputError
+from autoconfig.megatron.shell.launch import Program
+from autoconfig.specs.errors import InputError, UnsupportedError
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
-MOST_ARGUMENTS = 20_000
+MAX_ARGUMENTS = 20_000
 SLIP = 0.88
 """Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less."""
+_REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|mamba|hybrid|biencoder|retriever)(?=[_./]|$)")
+_NOT_TRAINING = re.compile(
+    r"(?:^|[_/])(text_generation|generate|generation|inference|eval|evaluate|evaluation|zeroshot|tasks|multimodal|llava)(?=[_./]|$)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,29 @@ def known_arguments() -> dict[str, KnownArgument]:
     text = (resources.files("autoconfig") / "data" / "megatron_arguments.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {row["name"]: KnownArgument(**{**row, "first_year": int(row["first_year"])}) for row in rows}  # type: ignore[arg-type]
+
+
+@cache
+def megatron_program() -> Program:
+    """Megatron-LM's training program, as launches of it are recognised in a script."""
+    decisive = frozenset({"--num-layers", "--encoder-num-layers"})
+    return Program(name="Megatron-LM", arguments=known_arguments().keys(), decisive=decisive, refuse=_refuse_others)
+
+
+def _refuse_others(program: str, line: int) -> None:
+    path = program.lower()
+    name = path.rsplit("/", 1)[-1]
+    whole = name if name.startswith("pretrain_") else path  # what folder a pretrain_gpt.py lies in says nothing
+    if match := _NOT_TRAINING.search(whole):
+        raise UnsupportedError(
+            f"line {line} starts {program[:80]}: this is no pre-training of a language model ({match[1]}); only the "
+            "training of decoder-only transformers (pretrain_gpt.py and the like) can be checked"
+        )
+    if match := _REFUSED.search(path):
+        raise UnsupportedError(
+            f"line {line} starts {program[:80]}: {match[1]} models cannot be checked; only the training of decoder-only "
+            "transformers (pretrain_gpt.py and the like) can"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +187,8 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None
 
     `unread`: words that are not known, and why; `choices`: what those of them may be that a condition decides.
     """
-    if len(argv) > MOST_ARGUMENTS:
-        raise InputError(f"{len(argv):,} arguments are more than {MOST_ARGUMENTS:,}; this is no launch of one training job")
+    if len(argv) > MAX_ARGUMENTS:
+        raise InputError(f"{len(argv):,} arguments are more than {MAX_ARGUMENTS:,}; this is no launch of one training job")
     unread, choices = unread or {}, choices or {}
     undecided: dict[str, str] = {}
     empty = "'' (an empty word)"

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.megatron.argument_list import name_hint
+from autoconfig.megatron.argument_list import megatron_program, name_hint
 from autoconfig.megatron.plan_json import read_plan_text
 from autoconfig.megatron.read import Overrides, connections_violation, read_arguments
-from autoconfig.megatron.shell.lexer import ArrayAssignment, Source, tokens_of
-from autoconfig.megatron.shell.script import Script, read_script
-from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value
+from autoconfig.megatron.shell.script import Script, read_array, read_script
+from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.planning.export_files import MADE_BY, MARK
 from autoconfig.planning.fields import field_names
 from autoconfig.planning.request_fields import CHECK
@@ -35,7 +34,6 @@ MOST_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000
 """Of a script, in which the header of `export` is looked for."""
 WANTED = "a launch script, an argument list or a plan.json"
-_HEAD = "A=(\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +120,10 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
         script = Script(argv=_json_words(text), program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
         return _from_script("arguments", text, script, request)
     if _is_argument_list(text):
-        return _from_script("arguments", text, _argument_list(text, request), request)
-    return _from_script("script", text, read_script(text, request.settings), request)
+        words = read_array(text, request.settings)
+        script = Script(argv=words, program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
+        return _from_script("arguments", text, script, request)
+    return _from_script("script", text, read_script(text, megatron_program(), request.settings), request)
 
 
 def exported_gpu(text: str) -> str | None:
@@ -238,21 +238,6 @@ def _is_argument_list(text: str) -> bool:
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and not line.startswith("#")), "")
     return first.startswith("--")
-
-
-def _argument_list(text: str, request: CheckRequest) -> Script:
-    source = Source(
-        text=f"{_HEAD}{text}\n)",
-        origin=[*([None] * len(_HEAD)), *range(len(text)), None, None],
-        file_text=text,
-    )
-    tokens = tokens_of(source)
-    token = tokens[0]
-    if not isinstance(token, ArrayAssignment) or len(tokens) > 1:
-        raise InputError("this argument list holds an unpaired bracket; quote it, or give the launch script")
-    variables = Variables(values={name: plain_value(value) for name, value in request.settings.items()})
-    words = tuple(value for word in token.words for value in fields_of(word, variables))
-    return Script(argv=words, program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
 
 
 def read_settings(texts: tuple[str, ...]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The plan in Megatron-LM's arguments of any year: degrees, stages, batch, recomputation, sharding; numerics, sequence length."""
+"""The plan in the arguments of any year: degrees, stages, batch, recomputation, sharding; also numerics and lengths."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange
-from autoconfig.megatron.missing_overlap import MissingOverlap
+from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
 from autoconfig.render.training import seconds_text, show_question, show_remedies
 from autoconfig.render.training_json import AnswerJson, PlanJson, PlanReportJson, QuestionJson, question_json, report_json
 from autoconfig.specs.json_record import Keywords, Natural

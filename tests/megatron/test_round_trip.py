@@ -11,7 +11,7 @@ from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.model_catalogue import model_names
 from autoconfig.specs.plan import parse_plan
 
-from autoconfig.megatron.argument_list import split_arguments
+from autoconfig.megatron.argument_list import megatron_program, split_arguments
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.edit import edited_text
@@ -107,9 +107,9 @@ def edits(scenario_of, seed, count):
             write = generator.choice((torchrun_script, sbatch_script))
             before, fresh = write(scenario, old, None), write(scenario, new, None)
             text = edited_text(read_check(before, asked), new, None, asked)
-            given = {name: one.values for name, one in split_arguments(read_script(text).words()).given.items()}
-            assert given == {name: one.values for name, one in split_arguments(read_script(fresh).words()).given.items()}
-            assert read_script(text).words().count("") == 0
+            edited, written = (read_script(one, megatron_program()).words() for one in (text, fresh))
+            given = [{name: one.values for name, one in split_arguments(words).given.items()} for words in (edited, written)]
+            assert given[0] == given[1] and "" not in edited
             assert set(comments(text)) == set(comments(fresh))
             seen += 1
 

@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoconfig.megatron.shell.launch import Launch, almost_a_launch, launch_of
-from autoconfig.megatron.shell.lexer import ArrayAssignment, Part, Source, Word, tokens_of
-from autoconfig.megatron.shell.parser import Case, Chain, Function, If, Loop, Node, Simple, parse
+from autoconfig.megatron.shell.commands import Assignment, Case, Chain, Command, Function, If, Loop, Not, Simple, Source, Word
+from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, launch_of
+from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.values import (
     Piece,
     Value,
@@ -27,7 +27,6 @@ from autoconfig.specs.errors import InputError
 
 MOST_STEPS = 50_000
 MOST_CALLS = 12
-_ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
 _TESTS = frozenset({"[", "[[", "test"})
@@ -42,9 +41,11 @@ class Reader:
     """Follows the commands of one script."""
 
     text: str
+    program: Program
+    """Whose launches are looked for."""
     settings: Mapping[str, str]
     variables: Variables = field(default_factory=Variables)
-    functions: dict[str, tuple[Node, ...]] = field(default_factory=dict)
+    functions: dict[str, tuple[Command, ...]] = field(default_factory=dict)
     launches: list[Launch] = field(default_factory=list)
     almost: list[str] = field(default_factory=list)
     """Commands that look like a launch and have too few arguments."""
@@ -58,12 +59,12 @@ class Reader:
         for name, value in self.settings.items():
             self.variables.values[name] = plain_value(value)
 
-    def run_all(self, nodes: Sequence[Node]) -> None:
+    def run_all(self, nodes: Sequence[Command]) -> None:
         """Follow the whole script, up to its `exit`."""
         with contextlib.suppress(_Exit):
             self.run(nodes)
 
-    def run(self, nodes: Sequence[Node]) -> bool | None:
+    def run(self, nodes: Sequence[Command]) -> bool | None:
         """Follow commands one after another; whether the last one succeeds, None where that is not known."""
         result: bool | None = True
         for node in nodes:
@@ -75,11 +76,14 @@ class Reader:
             result = self._node(node)
         return result
 
-    def _node(self, node: Node) -> bool | None:
+    def _node(self, node: Command) -> bool | None:
         if isinstance(node, Simple):
             return self._simple(node)
         if isinstance(node, Chain):
             return self._chain(node)
+        if isinstance(node, Not):
+            result = self._node(node.command)
+            return None if result is None else not result
         if isinstance(node, If):
             return self._if(node)
         if isinstance(node, Case):
@@ -139,7 +143,7 @@ class Reader:
         self.variables.values[node.name] = values[0]
         return self.run(node.body)
 
-    def _aside(self, nodes: Sequence[Node]) -> None:
+    def _aside(self, nodes: Sequence[Command]) -> None:
         """Look for launches in commands whose effect on variables must not count."""
         kept = self.variables
         self.variables = kept.copy()
@@ -147,7 +151,7 @@ class Reader:
             self.run(nodes)
         self.variables = kept
 
-    def _either(self, bodies: Sequence[Sequence[Node]], line: int) -> None:
+    def _either(self, bodies: Sequence[Sequence[Command]], line: int) -> None:
         """A condition is not known: follow every branch apart; what they set differently is not known."""
         before, outcomes = self.variables, []
         for body in bodies:
@@ -213,10 +217,10 @@ class Reader:
         commands = self._inner_script(name, fields)
         if commands is not None:
             return self._inner(*commands)
-        launch = launch_of(fields, line)
+        launch = launch_of(fields, line, self.program)
         if launch is not None:
             self.launches.append(launch)
-        elif almost := almost_a_launch(fields, line):
+        elif almost := almost_a_launch(fields, line, self.program):
             self.almost.append(almost)
         return None if launch is None and name not in ("echo", "cd", "set", "mkdir", "printf", "module") else True
 
@@ -275,7 +279,7 @@ class Reader:
         if handed_over:
             self.variables.values["@"] = handed_over
         try:
-            result = self.run(parse(tokens_of(Source(text=text, origin=origin, file_text=self.text))))
+            result = self.run(parse(Source(text=text, origin=origin, file_text=self.text)))
         finally:
             self.calls -= 1
             if outer is not None:
@@ -285,25 +289,19 @@ class Reader:
         self.launches[known:] = [launch.behind(before) for launch in self.launches[known:]]
         return result
 
-    def _assign(self, token: Word | ArrayAssignment) -> bool:
+    def _assign(self, token: Word | Assignment) -> bool:
         """Carry out an assignment; False when the token is none."""
-        if isinstance(token, ArrayAssignment):
-            elements = [value for word in token.words for value in fields_of(word, self.variables)]
-            if token.name in self.settings:
-                return True
+        if isinstance(token, Word):
+            return False
+        if isinstance(token.value, Word):
+            value = value_of(token.value, self.variables)
+            if token.name not in self.settings:
+                self._store(token.name, value, append=token.append)
+            return True
+        elements = [value for word in token.value for value in fields_of(word, self.variables)]
+        if token.name not in self.settings:
             before = self.variables.values.get(token.name, []) if token.append else []
             self.variables.values[token.name] = [*(before if isinstance(before, list) else [before]), *elements]
-            return True
-        first = token.parts[0] if token.parts else None
-        match = _ASSIGN.match(first.text) if first and first.kind == "literal" and not first.quoted else None
-        if first is None or match is None:
-            return False
-        rest = Part(
-            kind="literal", text=first.text[match.end() :], quoted=False, line=first.line, origin=first.origin[match.end() :]
-        )
-        value = value_of(Word(parts=(rest, *token.parts[1:]), line=token.line), self.variables)
-        if match[1] not in self.settings:
-            self._store(match[1], value, append=bool(match[2]))
         return True
 
     def _store(self, name: str, value: Value, *, append: bool) -> None:

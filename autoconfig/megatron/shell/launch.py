@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.shell.values import Value, plain_value, reason_of, text_of
-from autoconfig.specs.errors import UnsupportedError
 
-_LAYERS = frozenset({"--num-layers", "--encoder-num-layers"})
 _NOT_LAUNCHERS = re.compile(
     "echo|printf|cat|tee|grep|sed|awk|rm|mv|cp|mkdir|cd|ls|chmod|touch|tar|wget|curl|git|pip3?|export|set"
-)
-_REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|mamba|hybrid|biencoder|retriever)(?=[_./]|$)")
-_NOT_TRAINING = re.compile(
-    r"(?:^|[_/])(text_generation|generate|generation|inference|eval|evaluate|evaluation|zeroshot|tasks|multimodal|llava)(?=[_./]|$)"
 )
 _TASKS = frozenset({"--ntasks", "-n", "-np", "--np"})
 _NODES = frozenset({"--nodes", "-N", "--nnodes", "--num-nodes"})
@@ -24,8 +17,21 @@ _PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "-
 _LAUNCHERS = re.compile(r"(?:^|/)(torchrun|srun|mpirun|mpiexec|deepspeed|accelerate|horovodrun|python[0-9.]*)$")
 
 
-LEAST_ARGUMENTS = 3
-"""A command with fewer of Megatron-LM's arguments starts something else."""
+MIN_ARGUMENTS = 3
+"""A command with fewer of the program's arguments starts something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The training program whose launch is looked for."""
+
+    name: str
+    arguments: Container[str]
+    """Its arguments' names, with - for _."""
+    decisive: frozenset[str]
+    """Those of them that every training run gives and nothing else has."""
+    refuse: Callable[[str, int], None]
+    """Raises UnsupportedError for a program, started in a line, that trains something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,58 +43,54 @@ class Launch:
     before: tuple[Value, ...]
     """Words in front of the program: the launcher and its options."""
     line: int
-
-    @property
-    def names_layers(self) -> bool:
-        return any(text_of(value).split("=")[0].replace("_", "-") in _LAYERS for value in self.arguments)
+    is_decisive: bool
+    """One of the program's decisive arguments is given."""
 
     def behind(self, words: Sequence[Value]) -> Launch:
         """The same launch with more words in front (`srun ... bash -c "..."`)."""
         return replace(self, before=(*words, *self.before))
 
 
-def launch_of(fields: Sequence[Value], line: int) -> Launch | None:
+def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | None:
     """The launch that a command's words are; None for any other command. Raises UnsupportedError for other kinds of model."""
     texts = [text_of(value) for value in fields]
     if _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
         return None
-    names = [text.split("=")[0].replace("_", "-") for text in texts]
+    names = [argument_name(text) for text in texts]
     program = next((i for i, text in enumerate(texts) if text.endswith(".py") and not text.startswith("-")), None)
     if program is None:
-        if not _LAYERS & set(names):
+        if not wanted.decisive & set(names):
             return None
         options = _NODES | _PER_NODE | _TASKS
-        start = next(i for i, name in enumerate(names) if name in known_arguments() and name not in options)
-        return Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line)
-    arguments = tuple(fields[program + 1 :])
-    if sum(name in known_arguments() for name in names[program + 1 :]) < LEAST_ARGUMENTS:
+        start = next(i for i, name in enumerate(names) if name in wanted.arguments and name not in options)
+        return Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line, is_decisive=True)
+    if sum(name in wanted.arguments for name in names[program + 1 :]) < MIN_ARGUMENTS:
         return None
-    path = texts[program].lower()
-    name = path.rsplit("/", 1)[-1]
-    whole = name if name.startswith("pretrain_") else path  # what folder a pretrain_gpt.py lies in says nothing
-    if match := _NOT_TRAINING.search(whole):
-        raise UnsupportedError(
-            f"line {line} starts {texts[program][:80]}: this is no pre-training of a language model ({match[1]}); only the "
-            "training of decoder-only transformers (pretrain_gpt.py and the like) can be checked"
-        )
-    if match := _REFUSED.search(path):
-        raise UnsupportedError(
-            f"line {line} starts {texts[program][:80]}: {match[1]} models cannot be checked; only the training of decoder-only "
-            "transformers (pretrain_gpt.py and the like) can"
-        )
-    return Launch(arguments=arguments, program=texts[program], before=tuple(fields[:program]), line=line)
+    wanted.refuse(texts[program], line)
+    return Launch(
+        arguments=tuple(fields[program + 1 :]),
+        program=texts[program],
+        before=tuple(fields[:program]),
+        line=line,
+        is_decisive=bool(wanted.decisive & set(names[program + 1 :])),
+    )
 
 
-def almost_a_launch(fields: Sequence[Value], line: int) -> str:
-    """What a command is that starts a .py file without enough arguments of Megatron-LM; empty for other commands."""
+def argument_name(text: str) -> str:
+    """The name of an argument, without `=VALUE` and with - for _."""
+    return text.split("=")[0].replace("_", "-")
+
+
+def almost_a_launch(fields: Sequence[Value], line: int, wanted: Program) -> str:
+    """What a command is that starts a .py file without enough of the program's arguments; empty for other commands."""
     texts = [text_of(value) for value in fields]
     program = next((text for text in texts if text.endswith(".py") and not text.startswith("-")), None)
     if program is None or _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
         return ""
-    known = [text.split("=")[0] for text in texts if text.split("=")[0].replace("_", "-") in known_arguments()]
+    known = [text.split("=")[0] for text in texts if argument_name(text) in wanted.arguments]
     return (
-        f"line {line} starts {program[:80]} with {len(known)} argument{'s' * (len(known) != 1)} of Megatron-LM"
-        f"{' (' + ' '.join(known) + ')' if known else ''}, and at least {LEAST_ARGUMENTS} are needed"
+        f"line {line} starts {program[:80]} with {len(known)} argument{'s' * (len(known) != 1)} of {wanted.name}"
+        f"{' (' + ' '.join(known) + ')' if known else ''}, and at least {MIN_ARGUMENTS} are needed"
     )
 
 

@@ -1,4 +1,4 @@
-"""A launch script, read without running anything: the argument list that it would hand to Megatron-LM, and its number of GPUs.
+"""A launch script, read without running anything: the argument list that it would hand to a program, and its number of GPUs.
 
 Assignments, arrays, defaults, arithmetic, if, case, for, functions, eval and `bash -c` are followed as far as text decides.
 docs/check.md says what is understood and what is not.
@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoconfig.megatron.argument_list import known_arguments
+from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Word
 from autoconfig.megatron.shell.interpreter import Reader
-from autoconfig.megatron.shell.launch import Launch, gpus_of, slurm_variables
-from autoconfig.megatron.shell.lexer import Part, Source, Word, tokens_of
-from autoconfig.megatron.shell.parser import parse
-from autoconfig.megatron.shell.values import Value, Variables, fields_of, text_of
+from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, slurm_variables
+from autoconfig.megatron.shell.syntax import parse
+from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value, text_of
 from autoconfig.specs.errors import InputError
 
-MOST_CHARACTERS = 1_000_000
+MAX_CHARACTERS = 100_000
 HANDED_OVER = ("$@", "$*")
 """The script's own arguments behind the program: none, it is read as started without any."""
 
@@ -55,18 +54,18 @@ class Script:
         return {at: whole[0].choices for at, whole in enumerate(pieces) if len(whole) == 1 and whole[0].choices}
 
 
-def read_script(text: str, settings: Mapping[str, str] | None = None) -> Script:
-    """The launch in a script; `settings` are variables that the caller knows. Raises InputError saying what to do.
+def read_script(text: str, program: Program, settings: Mapping[str, str] | None = None) -> Script:
+    """The launch of a program in a script; `settings` are variables that the caller knows. Raises InputError saying what to do.
 
     No command is run, no other file is opened, no environment variable of this process is read.
     """
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         raise InputError(
-            f"the script has {len(text):,} characters, more than {MOST_CHARACTERS:,}; give the launch script itself"
+            f"the script has {len(text):,} characters, more than {MAX_CHARACTERS:,}; give the launch script itself"
         )
-    reader = Reader(text, {**slurm_variables(text), **(settings or {})})
+    reader = Reader(text, program, {**slurm_variables(text), **(settings or {})})
     source = Source(text=text, origin=range(len(text)), file_text=text)
-    reader.run_all(parse(tokens_of(source)))
+    reader.run_all(parse(source))
     launch = _best_launch(reader) or _arguments_in_variables(reader)
     num_gpus, reason = gpus_of(launch, text)
     return Script(
@@ -85,12 +84,24 @@ def _known_text(value: Value | list[Value] | None) -> str:
     return text_of(value)
 
 
+def read_array(text: str, settings: Mapping[str, str]) -> tuple[Value, ...]:
+    """The words of a list as they would stand in the brackets of an array. Raises InputError."""
+    head = "A=(\n"
+    origin = [*([None] * len(head)), *range(len(text)), None, None]
+    commands = parse(Source(text=f"{head}{text}\n)", origin=origin, file_text=text))
+    array = commands[0].words[0] if len(commands) == 1 and isinstance(commands[0], Simple) else None
+    if not isinstance(array, Assignment) or isinstance(array.value, Word):
+        raise InputError("this argument list holds an unpaired bracket; quote it, or give the launch script")
+    variables = Variables(values={name: plain_value(value) for name, value in settings.items()})
+    return tuple(value for word in array.value for value in fields_of(word, variables))
+
+
 def _best_launch(reader: Reader) -> Launch | None:
-    """The first launch that names the model's layers, else the first that hands over several known arguments."""
+    """The first launch with a decisive argument, else the first that hands over several known ones."""
     if not reader.launches:
         return None
-    best = max(reader.launches, key=lambda launch: launch.names_layers)
-    others = [launch for launch in reader.launches if launch.names_layers and launch is not best]
+    best = max(reader.launches, key=lambda launch: launch.is_decisive)
+    others = [launch for launch in reader.launches if launch.is_decisive and launch is not best]
     if others:
         lines = ", ".join(str(launch.line) for launch in others[:5])
         reader.notes.append(f"line {best.line}: the first of several launches is read (others in line {lines})")
@@ -102,20 +113,18 @@ def _arguments_in_variables(reader: Reader) -> Launch:
     values: list[Value] = []
     for found in reader.variables.values.values():
         elements = found if isinstance(found, list) else _blank_separated(found)
-        first = next((at for at, element in enumerate(elements) if _is_known(element)), None)
+        first = next(
+            (at for at, value in enumerate(elements) if argument_name(text_of(value)) in reader.program.arguments), None
+        )
         values += elements[first:] if first is not None else []
-    if not any(text_of(value) in ("--num-layers", "--num_layers", "--encoder-num-layers") for value in values):
-        why = reader.almost[0] if reader.almost else "no command has a .py file and --num-layers"
+    if not any(text_of(value).replace("_", "-") in reader.program.decisive for value in values):
+        why = reader.almost[0] if reader.almost else f"no command has a .py file and {min(reader.program.decisive, key=len)}"
         raise InputError(
-            f"no launch of Megatron-LM was found: {why}; give the script that starts training, a file with its argument list, "
-            "or a plan.json (docs/check.md)"
+            f"no launch of {reader.program.name} was found: {why}; give the script that "
+            "starts training, a file with its argument list, or a plan.json (docs/check.md)"
         )
     reader.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
-    return Launch(arguments=tuple(values), program="", before=(), line=1)
-
-
-def _is_known(value: Value) -> bool:
-    return text_of(value).split("=")[0].replace("_", "-") in known_arguments()
+    return Launch(arguments=tuple(values), program="", before=(), line=1, is_decisive=True)
 
 
 def _blank_separated(value: Value) -> list[Value]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from autoconfig.megatron.shell.lexer import Part, Source, Word
+from autoconfig.megatron.shell.commands import Part, Word
 from autoconfig.specs.errors import InputError
 
 MOST_CHARACTERS = 4_000_000
@@ -244,16 +244,9 @@ def arithmetic(part: Part, variables: Variables) -> Value:
     """$(( ... )) with + - * / % and brackets over whole numbers; anything else is not known, with the reason."""
     shown = f"$(({part.text.strip()[:50]}))"
     unknown = (Piece(text=shown, unknown=f"{shown} in line {part.line} cannot be worked out"),)
-    if len(part.text) > 500:
+    if len(part.text) > 500 or part.rest is None:
         return unknown
-    from autoconfig.megatron.shell.lexer import tokens_of
-
-    source = Source(text=f'"{part.text}"', origin=(None,) * (len(part.text) + 2), file_text="")
-    try:
-        words = [token for token in tokens_of(source) if isinstance(token, Word)]
-    except InputError:
-        return unknown
-    value = tuple(piece for word in words for piece in value_of(word, variables))
+    value = value_of(part.rest, variables)
     if reason := reason_of(value):
         return (Piece(text=shown, unknown=reason),)
     text = text_of(value)

@@ -1,0 +1,152 @@
+"""Commands and words of a shell script, with the place of every character in the file."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Text and, per character, its offset in the file; None for characters that no place in the file holds."""
+
+    text: str
+    origin: Sequence[int | None]
+    file_text: str
+
+    def line(self, position: int) -> int:
+        """Line number in the file, for messages."""
+        offsets = (self.origin[at] for at in range(max(0, position), len(self.text)))
+        offset = next((offset for offset in offsets if offset is not None), None)
+        if offset is None:
+            offset = next((offset for offset in reversed(self.origin) if offset is not None), 0)
+        return bisect.bisect_right(_line_starts(self.file_text), offset)
+
+    def without(self, pattern: re.Pattern[str]) -> Source:
+        """The source without what the pattern's matches hold behind their first group."""
+        kept: list[tuple[int, int]] = []
+        start = 0
+        for match in pattern.finditer(self.text):
+            kept.append((start, match.end(1)))
+            start = match.end()
+        if not kept:
+            return self
+        kept.append((start, len(self.text)))
+        return replace(
+            self,
+            text="".join(self.text[a:b] for a, b in kept),
+            origin=[place for a, b in kept for place in self.origin[a:b]],
+        )
+
+
+@lru_cache(maxsize=4)
+def _line_starts(text: str) -> list[int]:
+    return [0, *(match.end() for match in re.finditer("\n", text))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A piece of a word. `kind`: literal, variable, arithmetic or command."""
+
+    kind: str
+    text: str
+    """literal: the characters; variable: the name; arithmetic and command: as it is written."""
+    quoted: bool
+    line: int
+    origin: tuple[int | None, ...] = ()
+    """literal: place of each character."""
+    operator: str = ""
+    """variable: `:-`, `[@]`, ... or empty."""
+    rest: Word | None = None
+    """variable: the word behind the operator; arithmetic: the expression."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """Parts that stand together."""
+
+    parts: tuple[Part, ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """NAME=WORD, NAME=( WORDS ), or either with +=."""
+
+    name: str
+    append: bool
+    value: Word | tuple[Word, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simple:
+    """Words of one command, with the assignments before and among them."""
+
+    words: tuple[Word | Assignment, ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Commands joined by && and ||: (operator before it, command)."""
+
+    links: tuple[tuple[str, Command], ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Not:
+    """! COMMAND."""
+
+    command: Command
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class If:
+    """(condition, body) in order; the last condition is empty for else."""
+
+    branches: tuple[tuple[tuple[Command, ...], tuple[Command, ...]], ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """for NAME in WORDS (name is None for while, until and for ((...)))."""
+
+    name: str | None
+    words: tuple[Word, ...]
+    body: tuple[Command, ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """case WORD in PATTERNS) BODY ;; ... esac."""
+
+    word: Word
+    branches: tuple[tuple[tuple[Word, ...], tuple[Command, ...]], ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """NAME() { ... }."""
+
+    name: str
+    body: tuple[Command, ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """{ ... }, ( ... ) or the commands of a pipe."""
+
+    body: tuple[Command, ...]
+    line: int
+
+
+Command = Simple | Chain | Not | If | Loop | Case | Function | Group

@@ -1,0 +1,366 @@
+"""Bash syntax to commands and words, with the place of every character in the file. Nothing is expanded and nothing is run.
+
+The grammar is tree-sitter-bash's; what it cannot read is an error that names the line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from autoconfig.megatron.shell.commands import (
+    Assignment,
+    Case,
+    Chain,
+    Command,
+    Function,
+    Group,
+    If,
+    Loop,
+    Not,
+    Part,
+    Simple,
+    Source,
+    Word,
+)
+from autoconfig.specs.errors import InputError
+
+MAX_DEPTH = 60
+"""Of structures, quotes and brackets in each other."""
+CHUNK = 512
+"""Bytes that the parser is handed at once."""
+MAX_READS = 6
+"""How often the parser may come back to each chunk: on hostile text it would be thousands of times."""
+MAX_OF = {"|": 4_000, "`": 400, "<<<": 100}
+"""Of these in a script: the time that the parser takes grows with the square of their number, or faster."""
+_PARAMETER = re.compile(r"(#|!)?([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[#?@*$!-])(\[[^\]]*\])?(:?[-=+?]|.)?", re.DOTALL)
+_SPLIT_WORD = re.compile(r"^([^#\n']*[^\s\\#'])\\\n(?=[^\s#])", re.MULTILINE)
+"""A line that ends in a backslash inside a word: the grammar would begin a new word behind it."""
+_PLACEHOLDER = re.compile(r"(?<!<)<[A-Za-z](?:[^<>|&;$\n\"'()]*[^\s<>|&;$\"'()])?>(?=[\s\"'/_\\]|$)", re.MULTILINE)
+"""`<path to the data>`, as published scripts have it: a word, not a redirection from and to files."""
+_PLAIN = re.compile(
+    r"""\\(?P<escaped>.)|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9#?@*$!-])|'(?P<single>[^']*)'|"(?P<double>[^"\\$`]*)"|[^\\$'"]+|.""",
+    re.DOTALL,
+)
+_IN_QUOTES = re.compile(r"\\(?P<escaped>[$`\"\\\n])|[^\\]+|\\", re.S)
+_KEYWORDS = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "{", "}"})
+_EXPANSIONS = frozenset(
+    {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution"}
+)
+_EXPRESSIONS = frozenset(
+    {"binary_expression", "unary_expression", "parenthesized_expression", "redirected_statement", "command", "command_name"}
+)
+_QUOTES = frozenset({"string", "raw_string", "ansi_c_string", "translated_string"})
+_REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
+
+
+def parse(source: Source) -> tuple[Command, ...]:
+    """The commands of a script. Raises InputError with the line of what the grammar cannot read."""
+    source = source.without(re.compile(r"()\r(?=\n)")).without(_SPLIT_WORD)
+    if not source.text.strip():
+        return ()
+    return _Reader(source).body(_tree(source).named_children)
+
+
+@cache
+def _bash() -> Language:
+    return Language(tree_sitter_bash.language())
+
+
+def _tree(source: Source) -> Node:
+    """The root of the syntax tree, whose offsets are those of the text's characters."""
+    text = _PLACEHOLDER.sub(lambda match: "\x01" * len(match[0]), source.text)
+    data = re.sub(r"[^ -~\n\t\r]", "\x01", text).encode() + b"\n\n"
+    left = MAX_READS * (len(data) // CHUNK + 20)
+    for sign, most in MAX_OF.items():
+        if source.text.count(sign) > most:
+            raise InputError(f"line {source.line(0)}: more than {most:,} {sign} in a script are not read; simplify it")
+
+    def read(at: int, _: object) -> bytes:
+        nonlocal left
+        left -= 1
+        return data[at : at + CHUNK] if left > 0 else b""
+
+    root = Parser(_bash()).parse(read).root_node
+    if left <= 0:
+        raise InputError(f"line {source.line(0)}: this takes too long to read as a shell script; simplify it")
+    if root.has_error:
+        raise _unreadable(source, root)
+    return root
+
+
+def _unreadable(source: Source, node: Node) -> InputError:
+    """Names the innermost first place that the grammar cannot read; `node` itself where the grammar reads all of it."""
+    found, inner = node, node
+    while inner := next((child for child in inner.children if child.has_error or child.is_missing), None):  # type: ignore[assignment]
+        found = inner if inner.is_error or inner.is_missing else found
+    opened = (child for child in found.children if not child.is_named and not child.type.isspace() and child.type not in ";&")
+    found = next(opened, found)  # behind what could be read, the word or bracket that opens what is not closed
+    shown = source.text[found.start_byte : found.end_byte].strip().partition("\n")[0][:60]
+    what = f"{found.type} is missing" if found.is_missing else f"{shown!r} cannot be read as bash"
+    return InputError(
+        f"line {source.line(found.start_byte)}: {what}; close what is open there (a quote, a bracket, an if, a loop), write "
+        "the line more simply, or give a file with the argument list"
+    )
+
+
+class _Reader:
+    """Turns nodes of the syntax tree into commands and words."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.text, self.depth = source, source.text, 0
+
+    def body(self, nodes: Iterable[Node]) -> tuple[Command, ...]:
+        """The commands among these nodes."""
+        return tuple(self._command(node) for node in nodes if node.type not in ("comment", "heredoc_body"))
+
+    def _deeper(self, node: Node) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise InputError(f"line {self._line(node)}: structures are nested deeper than {MAX_DEPTH}; simplify the script")
+
+    def _command(self, node: Node) -> Command:
+        self._deeper(node)
+        read = _COMMANDS.get(node.type)
+        if read is None:
+            raise _unreadable(self.source, node)
+        command = read(self, node)
+        self.depth -= 1
+        return command
+
+    def _line(self, node: Node) -> int:
+        return self.source.line(node.start_byte)
+
+    def _simple(self, node: Node) -> Command:
+        words: list[Word | Assignment] = []
+        for child in node.children:
+            if child.type in _REDIRECTS:
+                words += self._behind_redirect(child)
+            elif child.type == "variable_assignment":
+                words += self._assignment(child)
+            elif child.type != "comment":
+                words.append(self._word(child))
+        first = words[0] if words else None
+        if isinstance(first, Word) and "".join(p.text for p in first.parts if not p.quoted) in _KEYWORDS:
+            raise _unreadable(self.source, node)
+        return Simple(words=tuple(words), line=self._line(node))
+
+    def _one_assignment(self, node: Node) -> Command:
+        return Simple(words=tuple(self._assignment(node)), line=self._line(node))
+
+    def _assignment(self, node: Node) -> list[Assignment]:
+        """Of a variable; an element of an array is not followed."""
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if name is None or name.type != "variable_name":
+            return []
+        found: Word | tuple[Word, ...] = Word(parts=(), line=self._line(node))
+        if value is not None and value.type == "array":
+            found = tuple(self._word(child) for child in value.named_children if child.type != "comment")
+        elif value is not None:
+            found = self._word(value)
+        append = self.text.startswith("+=", name.end_byte)
+        return [Assignment(name=self.text[name.start_byte : name.end_byte], append=append, value=found)]
+
+    def _test(self, node: Node) -> Command:
+        if node.children[0].type == "((":
+            return Simple(words=(), line=self._line(node))
+        words: list[Word | Assignment] = []
+        waiting = node.children[::-1]
+        while waiting:
+            child = waiting.pop()
+            if child.type in _EXPRESSIONS:
+                waiting += child.children[::-1]
+            elif child.type != "comment":
+                words.append(self._word(child))
+        return Simple(words=tuple(words), line=self._line(node))
+
+    def _negated(self, node: Node) -> Command:
+        return Not(command=self._command(node.named_children[-1]), line=self._line(node))
+
+    def _list(self, node: Node) -> Command:
+        links: list[tuple[str, Command]] = []
+        first = node
+        while first.type == "list":  # && and || bind from the left
+            left, joint, right = (child for child in first.children if child.type != "comment")
+            links.append((joint.type, self._command(right)))
+            first = left
+        return Chain(links=(("", self._command(first)), *reversed(links)), line=self._line(node))
+
+    def _group(self, node: Node) -> Command:
+        if node.children[0].type == "((":
+            return Simple(words=(), line=self._line(node))
+        return Group(body=self.body(node.named_children), line=self._line(node))
+
+    def _if(self, node: Node) -> Command:
+        branches = []
+        for part in (node, *(child for child in node.children if child.type in ("elif_clause", "else_clause"))):
+            test: list[Node] = []
+            body = test if part.type != "else_clause" else []
+            for child in part.children:
+                if child.type == "then":
+                    body = []
+                elif child.is_named and child.type not in ("elif_clause", "else_clause"):
+                    body.append(child)
+            branches.append((self.body(test), self.body(body)))
+        return If(branches=tuple(branches), line=self._line(node))
+
+    def _loop(self, node: Node) -> Command:
+        name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
+        return Loop(
+            name=None if name is None else self.text[name.start_byte : name.end_byte],
+            words=tuple(map(self._word, node.children_by_field_name("value"))),
+            body=() if body is None else self.body(body.named_children),
+            line=self._line(node),
+        )
+
+    def _case(self, node: Node) -> Command:
+        branches = []
+        for item in node.named_children:
+            if item.type == "case_item":
+                values = item.children_by_field_name("value")
+                body = self.body(child for child in item.named_children if child not in values)
+                branches.append((tuple(map(self._word, values)), body))
+        return Case(word=self._word(node.named_children[0]), branches=tuple(branches), line=self._line(node))
+
+    def _function(self, node: Node) -> Command:
+        name, body = node.named_children[0], self._command(node.named_children[-1])
+        inside = body.body if isinstance(body, Group) else (body,)
+        return Function(name=self.text[name.start_byte : name.end_byte], body=inside, line=self._line(node))
+
+    def _redirected(self, node: Node) -> Command:
+        """A statement and its redirections, which drop out; words and commands behind them belong to it."""
+        body = node.child_by_field_name("body")
+        command: Command = Simple(words=(), line=self._line(node)) if body is None else self._command(body)
+        for redirect in node.children_by_field_name("redirect"):
+            command = _with_words(command, self._behind_redirect(redirect))
+            for child in redirect.named_children:
+                if child.type == "pipeline":
+                    command = Group(body=(command, *self.body(child.named_children)), line=command.line)
+            joint, right = redirect.child_by_field_name("operator"), redirect.child_by_field_name("right")
+            if joint is not None and right is not None:
+                command = Chain(links=(("", command), (joint.type, self._command(right))), line=command.line)
+        return command
+
+    def _behind_redirect(self, node: Node) -> list[Word]:
+        """Words that the grammar counts to a redirection and the shell to its command."""
+        if node.type == "herestring_redirect":
+            return []
+        if node.type == "file_redirect":
+            targets = node.children_by_field_name("destination")
+            closes = any(child.type in ("<&-", ">&-") for child in node.children)
+            return [self._word(child) for child in targets[0 if closes else 1 :]]
+        words = [self._word(child) for child in node.children_by_field_name("argument")]
+        return [
+            *words,
+            *(word for child in node.named_children if child.type in _REDIRECTS for word in self._behind_redirect(child)),
+        ]
+
+    def _word(self, node: Node) -> Word:
+        self._deeper(node)
+        word = Word(parts=tuple(self._parts(node, quoted=False)), line=self._line(node))
+        self.depth -= 1
+        return word
+
+    def _parts(self, node: Node, *, quoted: bool) -> Iterator[Part]:
+        start, end = node.start_byte, node.end_byte
+        if node.type == "string":
+            yield self._literal(start + 1, start + 1, quoted=True)
+            yield from self._between(node, start + 1, end - 1, quoted=True)
+        elif node.type in ("raw_string", "ansi_c_string"):
+            yield self._literal(self.text.index("'", start) + 1, end - 1, quoted=True)
+        elif node.type == "translated_string":
+            yield from self._parts(node.children[-1], quoted=True)
+        elif node.type in _EXPANSIONS:
+            while self.text[start] in " \t\n":  # in quotes the grammar counts blanks in front to the expansion
+                start += 1
+            yield self._expansion(node, start, quoted=quoted)
+        else:
+            yield from self._between(node, start, end, quoted=False)
+
+    def _expansion(self, node: Node, start: int, *, quoted: bool) -> Part:
+        line, end = self.source.line(start), node.end_byte
+        text = self.text[start:end]
+        if node.type == "simple_expansion":
+            return Part(kind="variable", text=text[1:], quoted=quoted, line=line)
+        if node.type == "arithmetic_expansion":
+            inside = (start + 3, end - 2) if text.startswith("$((") else (start + 2, end - 1)
+            expression = Word(parts=tuple(self._between(node, *inside, quoted=True)), line=line)
+            return Part(kind="arithmetic", text=self.text[slice(*inside)], quoted=quoted, line=line, rest=expression)
+        match = _PARAMETER.match(text, 2, len(text) - 1) if node.type == "expansion" else None
+        if match is None:
+            return Part(kind="command", text=text, quoted=quoted, line=line)
+        self._deeper(node)
+        rest: Word | None = None
+        if match[4]:
+            parts = self._between(node, start + match.end(), end - 1, quoted=False)
+            rest = Word(parts=tuple(replace(part, quoted=quoted or part.quoted) for part in parts), line=line)
+        self.depth -= 1
+        prefix = {"#": "length", "!": "indirect"}.get(match[1] or "", "")
+        operator = prefix + (match[3] or "") + (match[4] or "")
+        return Part(kind="variable", text=match[2], quoted=quoted, line=line, operator=operator, rest=rest)
+
+    def _between(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Part]:
+        """Parts of a stretch of a node: its expansions and quotes, and the characters between them."""
+        waiting = node.children[::-1]
+        while waiting:
+            child = waiting.pop()
+            if child.type not in _EXPANSIONS | _QUOTES:
+                waiting += child.children[::-1]
+            elif child.start_byte >= start and child.end_byte <= end:
+                parts = list(self._parts(child, quoted=quoted))
+                first = child.start_byte
+                while self.text[first] in " \t\n":
+                    first += 1
+                yield from self._characters(start, first, quoted=quoted)
+                yield from parts
+                start = child.end_byte
+        yield from self._characters(start, end, quoted=quoted)
+
+    def _characters(self, start: int, end: int, *, quoted: bool) -> Iterator[Part]:
+        """Literal text, with its escapes; without quotes also what the grammar leaves whole: patterns."""
+        for match in (_IN_QUOTES if quoted else _PLAIN).finditer(self.text, start, end):
+            kind = match.lastgroup
+            if kind is None:
+                yield self._literal(*match.span(), quoted=quoted)
+            elif kind == "name":
+                yield Part(kind="variable", text=match[kind], quoted=quoted, line=self.source.line(match.start()))
+            elif match[kind] != "\n" or kind != "escaped":
+                yield self._literal(*match.span(kind), quoted=True)
+
+    def _literal(self, start: int, end: int, *, quoted: bool) -> Part:
+        origin = tuple(self.source.origin[start:end])
+        return Part(kind="literal", text=self.text[start:end], quoted=quoted, line=self.source.line(start), origin=origin)
+
+
+def _with_words(command: Command, words: Sequence[Word]) -> Command:
+    """The command with more words behind it; of several joined ones the last."""
+    if not words or isinstance(command, If | Loop | Case | Function):
+        return command
+    if isinstance(command, Simple):
+        return replace(command, words=(*command.words, *words))
+    if isinstance(command, Not):
+        return replace(command, command=_with_words(command.command, words))
+    if isinstance(command, Chain):
+        joint, last = command.links[-1]
+        return replace(command, links=(*command.links[:-1], (joint, _with_words(last, words))))
+    return replace(command, body=(*command.body[:-1], _with_words(command.body[-1], words))) if command.body else command
+
+
+_COMMANDS: dict[str, Callable[[_Reader, Node], Command]] = {
+    **dict.fromkeys(("command", "variable_assignments", "declaration_command", "unset_command"), _Reader._simple),
+    **dict.fromkeys(("pipeline", "subshell", "compound_statement"), _Reader._group),
+    **dict.fromkeys(("for_statement", "c_style_for_statement", "while_statement"), _Reader._loop),
+    "variable_assignment": _Reader._one_assignment,
+    "test_command": _Reader._test,
+    "negated_command": _Reader._negated,
+    "list": _Reader._list,
+    "if_statement": _Reader._if,
+    "case_statement": _Reader._case,
+    "function_definition": _Reader._function,
+    "redirected_statement": _Reader._redirected,
+}
