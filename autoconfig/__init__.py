@@ -1,4 +1,192 @@
-"""The application: the space of plans, search and ranking, import and export of configs, the report and the command line.
+"""The best way to train or serve a large language model on given GPUs: the Python API.
 
-One layer, `autoconfig.training.answer`, serves the command line and the HTTP interface: they parse, call, render.
+    import autoconfig
+
+    found = autoconfig.search(model="175b", gpus=1024, gpu="h100")
+    autoconfig.export(str(found.plans[0].report.plan), model="175b", gpus=1024, gpu="h100", output="run")
+
+Keywords are the command line's long options with `_` for `-` (docs/cli.md); answers are what the command line prints
+(docs/python.md). Bad input raises `autoconfig.specs.errors.InputError`. Nothing is loaded before the first question.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from autoconfig.accuracy.serving import ServingValidation
+    from autoconfig.accuracy.validate import Validation
+    from autoconfig.megatron.check import CheckAnswer
+    from autoconfig.megatron.export import Export
+    from autoconfig.runs.predict import Prediction
+    from autoconfig.runs.predict_serving import ServingPrediction
+    from autoconfig.serving.answer import ServeAnswer
+    from autoconfig.sizing.sizing import ScalingAnswer
+    from autoconfig.specs.calibration import Calibration
+    from autoconfig.training.answer import Explanation, SearchAnswer
+
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
+
+
+def _question(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
+    """The function with messages that name keywords, not options: `seq_length`, not `--seq-length`."""
+
+    @wraps(function)
+    def asked(*arguments: Asked.args, **keywords: Asked.kwargs) -> Answer:
+        from autoconfig.specs.errors import InputError
+
+        try:
+            return function(*arguments, **keywords)
+        except InputError as error:
+            error.args = (error.text,)
+            raise
+
+    return asked
+
+
+@_question
+def search(**question: Any) -> SearchAnswer:
+    """The plans that fit, fastest first: `autoconfig search`, by formula."""
+    from autoconfig.planning import request_fields as fields
+    from autoconfig.planning.fields import check_names
+    from autoconfig.training import answer
+    from autoconfig.training.question import request_of
+
+    check_names(question, fields.QUESTION, fields.SEARCH)
+    return answer.search(request_of(question))
+
+
+@_question
+def search_serving(**question: Any) -> ServeAnswer:
+    """The deployments that fit and meet the limits, best first: `autoconfig search --inference`."""
+    from autoconfig.planning.fields import check_names
+    from autoconfig.planning.request_fields import SERVING
+    from autoconfig.serving.answer import answer
+    from autoconfig.serving.request import request_of
+
+    check_names(question, SERVING)
+    return answer(request_of(question))
+
+
+@_question
+def explain(plan: str, *, binds: bool = True, **question: Any) -> Explanation:
+    """Memory and time of one plan, part by part: `autoconfig explain`."""
+    from autoconfig.planning.fields import check_names
+    from autoconfig.planning.request_fields import QUESTION
+    from autoconfig.training import answer
+    from autoconfig.training.question import request_of
+
+    check_names(question, QUESTION)
+    return answer.explain(request_of(question), plan, binds=binds)
+
+
+@_question
+def export(
+    plan: str,
+    *,
+    output: str | Path,
+    format: str = "megatron",
+    force: bool = False,
+    even_if_too_large: bool = False,
+    **question: Any,
+) -> Export:
+    """Launch scripts and plan.json of one plan, written into a folder: `autoconfig export`."""
+    from autoconfig.megatron.export import export_named
+    from autoconfig.planning.fields import check_names
+    from autoconfig.planning.request_fields import QUESTION
+    from autoconfig.training.question import request_of
+
+    check_names(question, QUESTION)
+    return export_named(request_of(question), plan, str(output), format, force=force, too_large=even_if_too_large)
+
+
+@_question
+def check(file: str | Path, **said: Any) -> CheckAnswer:
+    """A launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan: `autoconfig check`.
+
+    `set` is a mapping of variables that the script does not set, or texts like NNODES=4.
+    """
+    from autoconfig.megatron.check import check_file
+    from autoconfig.megatron.check_input import check_request
+    from autoconfig.planning.fields import check_names
+    from autoconfig.planning.request_fields import CHECK
+
+    check_names(said, tuple(field for field in CHECK if field.name not in ("apply_to", "force")))
+    return check_file(Path(file), check_request(said))
+
+
+@_question
+def scaling(**question: Any) -> ScalingAnswer:
+    """The best plan, throughput, days and cost over GPU counts and types: `autoconfig scaling`.
+
+    `gpus` and `gpu` are texts as on the command line, or lists.
+    """
+    from autoconfig.planning.fields import check_names
+    from autoconfig.planning.request_fields import SCALING
+    from autoconfig.sizing.sizing import scale, scaling_request
+
+    check_names(question, tuple(field for field in SCALING if field.name != "plot"))
+    return scale(scaling_request(question))
+
+
+@_question
+def predict(table: str | Path, *, calibration: str | None = None) -> Sequence[Prediction]:
+    """A prediction for every run of a CSV table: `autoconfig predict`, without writing a file."""
+    from autoconfig.planning.calibration_file import named_calibration
+    from autoconfig.runs.predict import predict_rows, read_table
+
+    return predict_rows(read_table(Path(table)), named_calibration(calibration))
+
+
+@_question
+def predict_serving(table: str | Path) -> Sequence[ServingPrediction]:
+    """A prediction for every serving run of a CSV table: `autoconfig predict --inference`, without writing a file."""
+    from autoconfig.runs.predict_serving import predict_rows, read_table
+
+    return predict_rows(read_table(Path(table)))
+
+
+@_question
+def validate(
+    *,
+    leave_one_source_out: bool = False,
+    leave_one_model_out: bool = False,
+    decisions: bool = False,
+    memory: bool = False,
+    headlines: bool = False,
+) -> Validation:
+    """The published runs predicted, and how far off we are: `autoconfig validate`."""
+    from autoconfig.accuracy import validate as accuracy
+    from autoconfig.specs.errors import InputError
+
+    if leave_one_source_out and leave_one_model_out:
+        raise InputError("give either leave_one_source_out or leave_one_model_out, not both")
+    sections = accuracy.Sections(decisions=decisions, memory=memory, headlines=headlines)
+    return accuracy.validate("source" if leave_one_source_out else "model" if leave_one_model_out else None, sections)
+
+
+@_question
+def validate_serving(*, seen: bool = False) -> ServingValidation:
+    """The published serving runs predicted with constants held out from their source: `autoconfig validate --inference`."""
+    from autoconfig.accuracy.serving import validate_inference
+
+    return validate_inference(held_out=not seen)
+
+
+@_question
+def calibrate(measurements: str | Path, *, output: str | Path | None = None, calibration: str | None = None) -> Calibration:
+    """A calibration from a table of your own runs, written to `output` (.json) where given: `autoconfig calibrate`."""
+    from autoconfig.calibration.calibrate import calibrate_file
+    from autoconfig.planning.calibration_file import named_calibration, write_calibration
+    from autoconfig.specs.files import check_output_path
+
+    if output is not None:
+        check_output_path(Path(output), (".json",))
+    found, _ = calibrate_file(Path(measurements), named_calibration(calibration))
+    if output is not None:
+        write_calibration(found, Path(output))
+    return found

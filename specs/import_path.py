@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
-
-import autoconfig
 
 NOT_SHIPPED = ("autoconfig", "tools")
 """Folders of a checkout that are no subpackages; setup.py says the same."""
@@ -19,7 +18,9 @@ NOT_SHIPPED = ("autoconfig", "tools")
 
 def import_path() -> Path:
     """What PYTHONPATH must name for `python -m autoconfig.trainer`. Raises OSError where no link can be made."""
-    package = Path(autoconfig.__file__).resolve().parent
+    found = find_spec("autoconfig")
+    assert found is not None and found.origin is not None
+    package = Path(found.origin).resolve().parent
     if (package / "specs").exists():
         return package.parent
     for place in (package.parent / "build" / "import", Path(tempfile.gettempdir()) / f"autoconfig-import-{os.getuid()}"):

@@ -82,7 +82,7 @@ def _study(task: Task, options: Options, spent: _Spent, last: bool) -> bytes:
     settings = settings_of_options(profile_request(task.body), task.body)
     options = replace(options, job_limit_s=parse_time(task.body["job_timeout"]))
     options.folder.mkdir(parents=True, exist_ok=True)
-    listener = _Told(task, spent)
+    listener = _Follower(task, spent)
     look_only = listener.control.cancel
     with (
         _only_here(task, options),
@@ -161,7 +161,7 @@ class _Spent:
             self._task.spend(self.seconds)
 
 
-class _Told(Listener):
+class _Follower(Listener):
     """Tells the search's followers, and hears of its cancellation and of the process's end."""
 
     def __init__(self, task: Task, spent: _Spent) -> None:

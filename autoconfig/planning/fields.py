@@ -102,9 +102,9 @@ def field_names(*groups: Fields) -> tuple[str, ...]:
     return tuple(field.name for group in groups for field in group)
 
 
-def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+def check_names(given: Iterable[str], *groups: Fields) -> None:
     """Raises UnknownNameError for a name that no field has."""
-    known = tuple(known)
+    known = field_names(*groups)
     for name in given:
         if name not in known:
-            raise UnknownNameError("field", name, known)
+            raise UnknownNameError("field", name, known, field=name)

@@ -225,7 +225,7 @@ def test_a_search_that_fails_leaves_no_job(tmp_path, monkeypatch, how):
         with pytest.raises(ValueError, match="a bug"):
             profile.measure(a_task(cancelled=look), options)
     else:
-        monkeypatch.setattr(profile._Told, "tick", look)
+        monkeypatch.setattr(profile._Follower, "tick", look)
         assert profile.measure(a_task(), options)[0] == 500 and len(seen) == profile.ATTEMPTS
     assert seen
     wait_for(lambda: not left_over(tmp_path), 20)
