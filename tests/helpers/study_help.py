@@ -9,10 +9,13 @@ from pathlib import Path
 
 import optuna
 import psutil
+import pytest
 from autoconfig.profiler.processes import MARK
+from click.testing import CliRunner
 from job_help import STAND_IN
 from optuna.trial import TrialState
 
+from autoconfig.cli.main import cli
 from autoconfig.study.storage import opened, sqlite_url
 from autoconfig.study.training.candidates import candidates_of
 from autoconfig.training.question import Request, understand
@@ -65,12 +68,20 @@ def search_command(place: Path, *arguments: str, folder: str = "work") -> list[s
     ]  # fmt: skip
 
 
+def run(place: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """A command to its end, in this process; its jobs are processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(place, **more).items():
+            patch.setenv(name, value)
+        done = CliRunner().invoke(cli, arguments)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+
 def search(place: Path, *arguments: str, folder: str = "work", **more: str) -> subprocess.CompletedProcess[str]:
-    """To its end."""
-    command = search_command(place, *arguments, folder=folder)
-    return subprocess.run(
-        command, cwd=ROOT, env=environment(place, **more), capture_output=True, text=True, timeout=300, check=False
-    )
+    """`run` of a search."""
+    return run(place, *search_command(place, *arguments, folder=folder)[3:], **more)
 
 
 def start(place: Path, *arguments: str, folder: str = "work", **more: str) -> subprocess.Popen[str]:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 import stand_in
@@ -70,7 +69,7 @@ def test_cancel_ends_all_processes(runner, new_folder):
 
 
 def test_a_running_job_is_not_started_again(runner, new_folder):
-    folder = new_folder(stand_in.HANG)
+    folder = new_folder(stand_in.HIDE)
     runner.submit(folder, LIMIT_S)
     wait_until(lambda: runs_of(folder) == 1, "the job has not started")
     runner.submit(folder, LIMIT_S)
@@ -102,7 +101,7 @@ def test_a_watcher_holds_nothing_of_its_caller(runner, new_folder):
     """A pipe or lock that the search inherited from a shell ends with the search, not with the job."""
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
-    folder = new_folder(stand_in.HANG)
+    folder = new_folder(stand_in.HIDE)
     runner.submit(folder, LIMIT_S)
     wait_until(lambda: runs_of(folder) == 1, "the job has not started")
     os.close(writer)
@@ -179,7 +178,7 @@ def test_jobs_of_one_place_take_turns(runner, new_folder):
     outcome = outcome_of(second)
     assert outcome is not None and outcome.kind is Kind.CANCELLED and runs_of(second) == 0
     other.submit(second, 10.0)
-    time.sleep(1.0)
+    wait_until(second.life_file.exists, "no watcher waits for its turn")
     assert other.poll(second) is Life.WAITING and runs_of(second) == 0
     runner.cancel(first)
     wait_for(other, second)

@@ -15,11 +15,11 @@ from job_help import wait_until
 from study_help import (
     ARGUMENTS,
     QUESTION,
-    ROOT,
     environment,
     fake_python,
     kill,
     left_over,
+    run,
     runs,
     search,
     search_command,
@@ -86,13 +86,15 @@ def test_a_resumed_study_asks_the_stored_question(place):
 def test_killed_at_any_moment(place, kills):
     """kill -9 of the search at random moments: no finished trial lost or changed, none run twice, nothing left running, and
     the trials are those of an undisturbed run."""
-    budget = ("--budget", "12trials", "--quiet")
+    budget = ("--budget", "8trials" if kills < 5 else "12trials", "--quiet")
     calm = search(place, *ARGUMENTS, *PROFILE, *budget, folder="calm")
     assert calm.returncode == 0, calm.stderr
     generator, kept = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "20261121"))), []
     for number in range(kills):
         process = start(place, *ARGUMENTS, *PROFILE, *budget, STAND_IN_EVERY_SECONDS="0.2")
-        time.sleep(generator.uniform(0.5, 6.0 if kills < 5 else 12.0))
+        jobs = len(runs(place)) + generator.randrange(0, 4)
+        wait_until(lambda jobs=jobs, process=process: len(runs(place)) >= jobs or process.poll() is not None, "no job starts")
+        time.sleep(generator.uniform(0.0, 1.5))
         kill(process)
         now = told(trials_of(place, "s")) if (place / "work" / "studies.db").exists() else []
         assert now[: len(kept)] == kept
@@ -273,8 +275,7 @@ def test_studies(place):
     folder = ("--folder", str(place / "work"))
 
     def studies(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "autoconfig", "studies", *arguments]
-        return subprocess.run(command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False)
+        return run(place, "studies", *arguments)
 
     listed = json.loads(studies("list", *folder, "--json").stdout)["studies"]
     assert [(s["name"], s["trials"]) for s in listed] == [("s", 2)]
@@ -305,8 +306,7 @@ def test_deleting_a_study_ends_what_a_killed_search_left_running(place):
     wait_until(lambda: runs(place), "no job has started")
     kill(process)
     assert left_over(place)
-    command = [sys.executable, "-m", "autoconfig", "studies", "delete", "s", "--folder", str(place / "work")]
-    done = subprocess.run(command, cwd=ROOT, env=environment(place), capture_output=True, text=True, check=False)
+    done = run(place, "studies", "delete", "s", "--folder", str(place / "work"))
     assert done.returncode == 0 and left_over(place) == [], done.stderr
 
 
