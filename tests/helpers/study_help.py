@@ -11,11 +11,10 @@ import optuna
 import psutil
 import pytest
 from autoconfig.profiler.processes import MARK
-from click.testing import CliRunner
+from command_line import run_in_process
 from job_help import STAND_IN
 from optuna.trial import TrialState
 
-from autoconfig.cli.main import cli
 from autoconfig.study.storage import opened, sqlite_url
 from autoconfig.study.training.candidates import candidates_of
 from autoconfig.training.question import Request, understand
@@ -73,9 +72,7 @@ def run(place: Path, *arguments: str, **more: str) -> subprocess.CompletedProces
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(place, **more).items():
             patch.setenv(name, value)
-        done = CliRunner().invoke(cli, arguments)
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
+        done = run_in_process(*arguments)
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
