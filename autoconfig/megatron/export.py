@@ -9,7 +9,7 @@ from pathlib import Path
 from autoconfig.megatron.plan_json import plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.planning.export_files import check_folder, write_export
-from autoconfig.specs.errors import InputError, UnsupportedError, option
+from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
@@ -18,7 +18,6 @@ from autoconfig.training.price import PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand
 
 FORMATS = ("megatron", "plan")
-NOT_YET = ("deepspeed", "fsdp2")
 PLAN_FILE = "plan.json"
 
 
@@ -60,12 +59,7 @@ def export_named(
 
 
 def export_texts(scenario: Scenario, plan: TrainPlan, report: PlanReport | None, form: str) -> dict[str, str]:
-    """File name -> text. Raises UnsupportedError for formats and models that cannot be written."""
-    if form in NOT_YET:
-        raise UnsupportedError(
-            f"{option('format')} {form}: such configs are not written yet; use {' or '.join(FORMATS)} "
-            "(plan.json holds every number)"
-        )
+    """File name -> text. Raises UnsupportedError for models that cannot be written."""
     texts = {PLAN_FILE: plan_text(scenario, plan, report)}
     if form == "megatron":
         texts[TORCHRUN_SCRIPT] = torchrun_script(scenario, plan, report)

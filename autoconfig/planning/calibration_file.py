@@ -25,10 +25,7 @@ def write_calibration(calibration: Calibration, target: Path) -> None:
     """As JSON, written beside and renamed. Raises FileError."""
     text = json.dumps(to_json(calibration), indent=1) + "\n"
 
-    def write(file: Path) -> None:
-        file.write_text(text, encoding="utf-8")
-
-    write_atomically(target, write)
+    write_atomically(target, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def read_calibration(source: Path) -> Calibration:

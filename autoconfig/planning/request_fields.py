@@ -152,7 +152,7 @@ CHECK: Fields = (
 EXPORT: Fields = (
     Field("output", "Folder to write into; made if missing.", metavar="DIR", required=True, remote=False),
     Field("format", "megatron: torchrun and sbatch scripts for Megatron-LM, and plan.json; plan: plan.json only.",
-          default="megatron", choices=("megatron", "plan", "deepspeed", "fsdp2")),
+          default="megatron", choices=("megatron", "plan")),
     Field("force", "Replace files that autoconfig did not write.", bool, False, remote=False),
     Field("even_if_too_large", "Write a plan that is predicted not to fit, too.", bool, False, remote=False),
 )  # fmt: skip

@@ -34,10 +34,7 @@ def write_report(answer: SearchAnswer, path: Path, command: str, progress: Progr
     """Write the report of an answer. Raises FileError."""
     text = one_file(_title(answer), report_data(answer, command, progress))
 
-    def write(file: Path) -> None:
-        file.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write)
+    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def report_data(answer: SearchAnswer, command: str, progress: Progress = None) -> dict[str, Any]:

@@ -17,10 +17,7 @@ def write_report(answer: ServeAnswer, path: Path, command: str) -> None:
     question = answer.question
     text = one_file(f"{question.model.name} served on {question.num_gpus:,} x {question.gpu.id}", report_data(answer, command))
 
-    def write(file: Path) -> None:
-        file.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write)
+    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def report_data(answer: ServeAnswer, command: str) -> dict[str, Any]:

@@ -27,10 +27,7 @@ def write_serving_calibration(engine: str, gpu: str, origin: str, constants: Eng
         "constants": {name: getattr(constants, name) for name in (*FACTORS, *NUMBERS)},
     }
 
-    def write(file: Path) -> None:
-        file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-
-    write_atomically(target, write)
+    write_atomically(target, lambda file: file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8"))
     return f"of {engine} on {gpu}"
 
 

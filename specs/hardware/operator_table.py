@@ -106,10 +106,7 @@ def write_operator_table(path: Path, data: Mapping[str, Any]) -> None:
     check_operator_table(data, brief(str(path)))
     text = operator_table_text(data)
 
-    def write(file: Path) -> None:
-        file.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write)
+    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def operator_table_text(data: Mapping[str, Any]) -> str:

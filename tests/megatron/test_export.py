@@ -224,9 +224,7 @@ def test_foreign_files_stay(autoconfig, tmp_path):
 @pytest.mark.parametrize(
     ("more", "words_"),
     [
-        (("--format", "deepspeed"), "not written yet"),
-        (("--format", "fsdp2"), "not written yet"),
-        (("--format", "yaml"), "megatron"),
+        (("--format", "deepspeed"), "'megatron', 'plan'"),
         (("--output", "/dev/null"), "name a folder"),
         (("--output", "/proc/none/x"), "cannot be"),
         (("--output", "x\0y"), "NUL"),
