@@ -38,7 +38,7 @@ WORTH_SAYING = 0.01
 GIVEN_IN_VAIN = ("--tp-comm-overlap", "--fp8-param-gather")
 """Switches that a file may give where they have no effect, so that its plan's own arguments do not hold them."""
 Flags = dict[str, tuple[str, ...]]
-MOST_COMPARED = 500
+MAX_COMPARED = 500
 OLDER = {
     "megatron-lm-2021": ("vpp",),
     "megatron-lm-2022": ("vpp", "core_attn"),
@@ -186,7 +186,7 @@ def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None) ->
     if report is not None and report.fits and report.step_seconds <= fastest * (1 + WORTH_SAYING):
         return None
     close = positions[ranking.step_seconds[positions] <= fastest * (1 + CLOSE)]
-    candidates = [ranking.plan(int(position)) for position in close[:MOST_COMPARED]]
+    candidates = [ranking.plan(int(position)) for position in close[:MAX_COMPARED]]
     return min(candidates, key=lambda candidate: len(changed_keys(candidate, plan)))
 
 

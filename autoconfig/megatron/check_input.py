@@ -30,7 +30,7 @@ from autoconfig.training.price import Violation
 from autoconfig.training.question import Question, Request
 from autoconfig.training.space import Constraints
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000
 """Of a script, in which the header of `export` is looked for."""
 WANTED = "a launch script, an argument list or a plan.json"
@@ -86,7 +86,7 @@ class CheckInput:
 
 
 def read_text(path: Path, wanted: str = WANTED) -> str:
-    """The text of a file of at most MOST_BYTES. Raises FileError for anything else, saying what is `wanted`."""
+    """The text of a file of at most MAX_BYTES. Raises FileError for anything else, saying what is `wanted`."""
     name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
     try:
         found = path.stat()
@@ -94,10 +94,10 @@ def read_text(path: Path, wanted: str = WANTED) -> str:
             raise FileError(f"{name!r} is a folder; give {wanted}")
         if not stat.S_ISREG(found.st_mode):
             raise FileError(f"{name!r} is no ordinary file; save it to one first, and give {wanted}")
-        if found.st_size > MOST_BYTES:
-            raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {MOST_BYTES:,}; give {wanted}")
+        if found.st_size > MAX_BYTES:
+            raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {MAX_BYTES:,}; give {wanted}")
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FileError(f"{name!r} cannot be read: {reason}; check the path") from error

@@ -28,14 +28,14 @@ ROTARY_BASE = 10_000
 """Megatron-LM's default, like the others here."""
 _POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
 _GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu", True), "liglu": ("swiglu", True)}
-MOST_PATTERN = 10_000
+MAX_PATTERN = 10_000
 OF_TYPE = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 131072}
 GPT2_VOCAB = 50257
 TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
 NAMES = ("--model-name", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project", "--save")
 """Arguments in whose values people write what they train."""
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups")
-LEAST_NAME = 5
+MIN_NAME = 5
 """Characters: shorter aliases (5b, 1t) are sizes that stand in many names."""
 
 
@@ -266,7 +266,7 @@ def read_pattern(text: str, name: str) -> int | list[int]:
 
 
 def _pattern(node: ast.expr) -> int | list[int]:
-    if isinstance(node, ast.Constant) and type(node.value) is int and 0 <= node.value <= MOST_PATTERN:
+    if isinstance(node, ast.Constant) and type(node.value) is int and 0 <= node.value <= MAX_PATTERN:
         return node.value
     if isinstance(node, ast.List):
         values = [_pattern(item) for item in node.elts]
@@ -278,7 +278,7 @@ def _pattern(node: ast.expr) -> int | list[int]:
             return left + right
         if isinstance(node.op, ast.Mult):
             items, times = (left, right) if isinstance(left, list) else (right, left)
-            if isinstance(items, list) and isinstance(times, int) and len(items) * times <= MOST_PATTERN:
+            if isinstance(items, list) and isinstance(times, int) and len(items) * times <= MAX_PATTERN:
                 return items * times
     raise ValueError(f"not a pattern: {ast.dump(node)[:60]}")
 
@@ -341,7 +341,7 @@ def _plain(a: Arguments, name: str) -> str:
 
 def _named(a: Arguments, names: tuple[str, ...]) -> Iterator[ModelSpec]:
     """Catalogue models that values of these arguments name: `org/model`, or a path with a model's name as a part."""
-    spellings = {name: canonical for name, canonical in model_aliases().items() if len(name) >= LEAST_NAME and "/" not in name}
+    spellings = {name: canonical for name, canonical in model_aliases().items() if len(name) >= MIN_NAME and "/" not in name}
     for name in names:
         for part in reversed(_plain(a, name).lower().replace("_", "-").split("/")):
             word = part.removeprefix("meta-")

@@ -25,8 +25,8 @@ from autoconfig.megatron.shell.values import (
 )
 from autoconfig.specs.errors import InputError
 
-MOST_STEPS = 50_000
-MOST_CALLS = 12
+MAX_STEPS = 50_000
+MAX_CALLS = 12
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
 _TESTS = frozenset({"[", "[[", "test"})
@@ -69,9 +69,9 @@ class Reader:
         result: bool | None = True
         for node in nodes:
             self.steps += 1
-            if self.steps > MOST_STEPS:
+            if self.steps > MAX_STEPS:
                 raise InputError(
-                    f"line {node.line}: the script has more than {MOST_STEPS:,} commands; give the launch script itself"
+                    f"line {node.line}: the script has more than {MAX_STEPS:,} commands; give the launch script itself"
                 )
             result = self._node(node)
         return result
@@ -226,7 +226,7 @@ class Reader:
 
     def _call(self, name: str) -> bool | None:
         self.calls += 1
-        if self.calls > MOST_CALLS:
+        if self.calls > MAX_CALLS:
             self.calls -= 1
             self.notes.append(f"the function {name} is called too often to follow")
             return None
@@ -261,8 +261,8 @@ class Reader:
 
     def _inner(self, value: Value, before: list[Value], handed_over: list[Value]) -> bool | None:
         self.calls += 1
-        if self.calls > MOST_CALLS:
-            raise InputError(f"eval and bash -c are nested deeper than {MOST_CALLS}; simplify the script")
+        if self.calls > MAX_CALLS:
+            raise InputError(f"eval and bash -c are nested deeper than {MAX_CALLS}; simplify the script")
         hidden: dict[str, Value] = {}
         text = ""
         origin: list[int | None] = []

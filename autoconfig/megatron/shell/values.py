@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from autoconfig.megatron.shell.commands import Part, Word
 from autoconfig.specs.errors import InputError
 
-MOST_CHARACTERS = 4_000_000
-MOST_DIGITS = 18
+MAX_CHARACTERS = 4_000_000
+MAX_DIGITS = 18
 _SPECIAL = "#?@*$!-"
 
 
@@ -64,7 +64,7 @@ class Variables:
     """Shell variables while a script is read; a list is an array."""
 
     values: dict[str, Value | list[Value]] = field(default_factory=dict)
-    budget: list[int] = field(default_factory=lambda: [MOST_CHARACTERS])
+    budget: list[int] = field(default_factory=lambda: [MAX_CHARACTERS])
     """Characters that expansions may still make: variables that double each other end here."""
 
     def copy(self) -> Variables:
@@ -162,7 +162,7 @@ def _elements(part: Part, variables: Variables) -> list[Value]:
 def _spend(variables: Variables, characters: int, line: int) -> None:
     variables.budget[0] -= characters + 1
     if variables.budget[0] < 0:
-        raise InputError(f"line {line}: the variables expand to more than {MOST_CHARACTERS:,} characters; simplify the script")
+        raise InputError(f"line {line}: the variables expand to more than {MAX_CHARACTERS:,} characters; simplify the script")
 
 
 def part_value(part: Part, variables: Variables) -> Value:
@@ -271,13 +271,13 @@ def whole_number(text: str) -> int | None:
 
 
 def _calculate(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int and len(str(node.value)) <= MOST_DIGITS:
+    if isinstance(node, ast.Constant) and type(node.value) is int and len(str(node.value)) <= MAX_DIGITS:
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
         return -_calculate(node.operand) if isinstance(node.op, ast.USub) else _calculate(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
         result = _OPERATIONS[type(node.op)](_calculate(node.left), _calculate(node.right))
-        if abs(result) < 10**MOST_DIGITS:
+        if abs(result) < 10**MAX_DIGITS:
             return result
     raise ValueError("not a number")
 
