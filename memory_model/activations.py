@@ -17,14 +17,11 @@ from autoconfig.specs.models.parameters import kv_heads_per_rank
 from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.software.software import StackMemory
 
-MXFP8_BYTES = 1 + 1 / 32
-"""One byte and a shared scale per 32 elements (OCP Microscaling specification 1.0, section 5.2)."""
-
 
 def gemm_input_bytes(numerics: Numerics, stack: StackMemory) -> float:
     """Bytes per element of a saved GEMM input: 1 where the stack saves it quantised to fp8, else the activation type's."""
-    if numerics.precision == "fp8" and stack.fp8_gemm_inputs:
-        return MXFP8_BYTES if numerics.fp8_recipe == "mxfp8" else 1.0
+    if numerics.format.quantised and stack.fp8_gemm_inputs:
+        return numerics.format.saved_bytes
     return float(numerics.activation_bytes)
 
 
@@ -134,7 +131,7 @@ def attention_output(model: ModelSpec, numerics: Numerics, stack: StackMemory, s
     if stack.flash_copies_output and stack.attention_kernel == "flash" and flash_package_runs(gpu, numerics):
         copies = copies + np.where(np.greater(shape.batch, 1), 1.0, 0.0)
     per_element = copies * numerics.activation_bytes
-    if numerics.precision == "fp8" and stack.fp8_gemm_inputs:
+    if numerics.format.quantised and stack.fp8_gemm_inputs:
         per_element = per_element + gemm_input_bytes(numerics, stack)
     return per_element * shape.tokens * channels
 

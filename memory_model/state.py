@@ -18,9 +18,6 @@ from autoconfig.specs.models.parameters import attention_gemms, mlp_gemms
 from autoconfig.specs.numerics import TYPE_BYTES, Numerics
 from autoconfig.specs.software.software import StackMemory
 
-HOPPER_NEEDS_TRANSPOSE_BELOW = 10.0
-"""Compute capability below which fp8 GEMMs take only row-by-column operands, so weights are kept twice (TE, fp8 primer)."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
@@ -41,22 +38,12 @@ def weight_bytes(group: ParameterGroup, numerics: Numerics, gpu: GpuSpec, fsdp: 
 
     fp8 keeps the 16-bit weight and caches the fp8 one; with `fp8_gather` (specs.fp8_gather) the fp8 one replaces it.
     """
-    wide = TYPE_BYTES[numerics.precision] if numerics.precision != "fp8" else 2
+    wide = numerics.activation_bytes
     total = wide * group.parameters
-    if numerics.precision == "fp8":
-        cached = fp8_weight_copy_bytes(numerics, gpu)
+    if numerics.format.quantised:
+        cached = numerics.format.weight_copy_bytes(gpu.compute_capability)
         total = total + group.gemm_weights * np.where(fp8_gather, cached - 2, cached)
     return np.where(np.equal(fsdp, 3), total / group.shard, total)
-
-
-def fp8_weight_copy_bytes(numerics: Numerics, gpu: GpuSpec) -> float:
-    """Bytes per GEMM weight of its fp8 form: 1, twice where the transpose is kept too (Hopper; mxfp8's columnwise copy).
-
-    mxfp8 adds one scale byte per 32 elements. Source: Transformer Engine Float8Tensor, MXFP8Tensor; no measured row.
-    """
-    if numerics.fp8_recipe == "mxfp8":
-        return 2 * (1 + 1 / 32)
-    return 2.0 if (gpu.compute_capability or 0.0) < HOPPER_NEEDS_TRANSPOSE_BELOW else 1.0
 
 
 def gradient_bytes(group: ParameterGroup, numerics: Numerics, fsdp: Number) -> Number:
@@ -89,7 +76,7 @@ def optimizer_step_bytes(group: ParameterGroup, numerics: Numerics) -> Number:
 def fsdp_unit_bytes(layer_parameters: Number, numerics: Numerics, fsdp: Number) -> Number:
     """Unsharded layers alive at once: two with prefetch, weights and gradients (ZeRO-3), gradients of two only (ZeRO-2)."""
     grad = TYPE_BYTES[numerics.grad_reduce_dtype]
-    wide = TYPE_BYTES[numerics.precision] if numerics.precision != "fp8" else 2
+    wide = numerics.activation_bytes
     return layer_parameters * np.where(np.equal(fsdp, 3), 2.0 * (wide + grad), np.where(np.equal(fsdp, 2), 2.0 * grad, 0.0))
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.gemm_formats import FORMATS, FP8_RECIPES, PRECISIONS, GemmFormat
 from autoconfig.specs.json_record import AboveZero, Keywords, Positive
 
 TYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 CHOICES: dict[str, tuple[str, ...]] = {
-    "precision": ("bf16", "fp16", "fp8", "fp32"),
-    "fp8_recipe": ("delayed", "tensorwise", "blockwise", "mxfp8"),
+    "precision": PRECISIONS,
+    "fp8_recipe": FP8_RECIPES,
     "peft": ("none", "lora"),
     "grad_reduce_dtype": ("fp32", "bf16"),
     "main_params_dtype": ("fp32", "fp16"),
@@ -19,7 +20,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "exp_avg_sq_dtype": ("fp32", "bf16", "fp16", "fp8"),
 }
 """What the fields of Numerics that name a type or recipe may be."""
-PRECISIONS, FP8_RECIPES, PEFT = (CHOICES[name] for name in ("precision", "fp8_recipe", "peft"))
 Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
 
 
@@ -60,7 +60,7 @@ class Numerics:
         for name in ("attention_dropout", "hidden_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise InputError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
-        if self.fp8_param_gather and self.precision != "fp8":
+        if self.fp8_param_gather and not self.format.quantised:
             raise InputError(f"fp8_param_gather needs precision fp8 ({option('precision')} fp8)")
         if not 1 <= self.lora_rank <= 65_536:
             raise InputError(f"lora_rank={self.lora_rank} must be from 1 to 65,536")
@@ -70,14 +70,19 @@ class Numerics:
             raise InputError(f"moe_capacity_factor={self.moe_capacity_factor!r} must be above 0 and at most 1,000")
 
     @property
+    def format(self) -> GemmFormat:
+        """The number format of the layers' GEMMs."""
+        return FORMATS[self.precision, self.fp8_recipe if self.precision == "fp8" else ""]
+
+    @property
     def activation_bytes(self) -> int:
-        """Bytes of one activation outside fp8 GEMM inputs."""
-        return 4 if self.precision == "fp32" else 2
+        """Bytes of one activation outside quantised GEMM inputs."""
+        return self.format.activation_bytes
 
     @property
     def gemm_precision(self) -> str:
         """Key of GpuSpec.flops_per_s for the GEMMs of the layers."""
-        return "tf32" if self.precision == "fp32" else self.precision
+        return self.format.peak
 
 
 @dataclass(frozen=True, kw_only=True)

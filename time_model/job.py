@@ -16,7 +16,7 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.megatron_build import gathers_fp8
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.calibration import factors_for
-from autoconfig.time_model.hardware.efficiency import GpuEfficiency, GridTable, efficiency_of
+from autoconfig.time_model.hardware.efficiency import GpuEfficiency, GridTable, QuantisedEfficiency, efficiency_of
 from autoconfig.time_model.network.collectives import (
     Group,
     Links,
@@ -85,30 +85,35 @@ class TrainingJob:
         return self.numerics.activation_bytes / 2.0
 
     @property
-    def uses_fp8(self) -> bool:
-        return self.numerics.precision == "fp8"
+    def quantised(self) -> bool:
+        return self.numerics.format.quantised
 
     @cached_property
     def flops_per_s(self) -> float:
-        """Peak of everything that is not an fp8 GEMM."""
-        return self.cluster.gpu.peak_flops_per_s("bf16" if self.uses_fp8 else self.numerics.gemm_precision)
+        """Peak of everything that is not a quantised GEMM."""
+        return self.cluster.gpu.peak_flops_per_s("bf16" if self.quantised else self.numerics.gemm_precision)
+
+    @property
+    def reached(self) -> QuantisedEfficiency:
+        """What the GPU reaches in the layers' quantised format."""
+        return self.gpu.quantised[self.numerics.format.peak]
 
     def gemm_rate(self, low: bool, table: GridTable | None) -> float:
         """Peak of a GEMM before shape, times the software's derate: what the table's shares count from, or the closed form's.
 
-        `low`: in the layers' precision under fp8. Closed form: fp8 as a ratio over bf16. Recipe factors apply to both.
+        `low`: in the layers' format where that is quantised. Closed form: a ratio over bf16. Recipe factors apply to both.
         """
         ratio = 1.0
         if low:
-            peak, fp8 = self.cluster.gpu.peak_flops_per_s("fp8"), self.gpu.fp8
-            over = peak / self.flops_per_s if table is not None and not table.over_formula else fp8.over_bf16
-            ratio = over * fp8.recipe(self.numerics.fp8_recipe)
+            peak, reached = self.cluster.gpu.peak_flops_per_s(self.numerics.format.peak), self.reached
+            over = peak / self.flops_per_s if table is not None and not table.over_formula else reached.over_bf16
+            ratio = over * reached.recipe[self.numerics.format.recipe]
         return self.flops_per_s * ratio * self.software.gemm_derate
 
     def table_precision(self, low: bool) -> str:
-        """Which operator tables hold a GEMM: fp8, bf16 (for fp16 too); for fp32 tf32 where the GPU has it."""
+        """Which operator tables hold a GEMM: the quantised format's; bf16, for fp16 too; tf32 or fp32."""
         if low or self.activation_bytes == 2:
-            return "fp8" if low else "bf16"
+            return self.numerics.format.peak if low else "bf16"
         return "tf32" if "tf32" in self.cluster.gpu.flops_per_s else "fp32"
 
     @property
@@ -118,7 +123,8 @@ class TrainingJob:
 
     def gathered_bytes(self, fsdp: Number) -> Number:
         """Bytes of one weight when it is gathered, by FSDP stage."""
-        return np.where(gathers_fp8(self.numerics, self.scenario.software, fsdp), 1, self.numerics.activation_bytes)
+        narrow = gathers_fp8(self.numerics, self.scenario.software, fsdp)
+        return np.where(narrow, self.numerics.format.operand_bytes, self.numerics.activation_bytes)
 
     @property
     def wide_domain(self) -> bool:

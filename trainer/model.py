@@ -33,8 +33,8 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16, "fp32": torch.float32}
-"""Type of weights and activations by `Numerics.precision`."""
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Type of weights and activations by Megatron's flag; none of them: fp32."""
 _FUSED_ACTIVATIONS = {"gelu": F.gelu, "swiglu": F.silu}
 _ACTIVATIONS = {**_FUSED_ACTIVATIONS, "squared-relu": squared_relu}
 
@@ -168,7 +168,8 @@ def _parallelism(job: Job) -> dict[str, Any]:
 
 
 def _numerics(job: Job) -> dict[str, Any]:
-    numerics, dtype = job.numerics, DTYPES[job.numerics.precision]
+    numerics, flags = job.numerics, dict(job.numerics.format.flags)
+    dtype = next((dtype for flag, dtype in DTYPES.items() if flag in flags), torch.float32)
     values: dict[str, Any] = {
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
@@ -178,11 +179,10 @@ def _numerics(job: Job) -> dict[str, Any]:
         "hidden_dropout": numerics.hidden_dropout,
         "deterministic_mode": numerics.deterministic,
     }
-    if numerics.precision == "fp8":
-        blocks = numerics.fp8_recipe in ("blockwise", "mxfp8")
+    if "fp8-format" in flags:
         values |= {
-            "fp8": "e4m3" if blocks else "hybrid",
-            "fp8_recipe": numerics.fp8_recipe,
+            "fp8": flags["fp8-format"],
+            "fp8_recipe": flags["fp8-recipe"],
             "fp8_param": numerics.fp8_param_gather,
             "fp8_amax_history_len": 1024,
             "fp8_amax_compute_algo": "max",

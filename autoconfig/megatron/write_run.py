@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from autoconfig.megatron.argument import Argument, Collector
 from autoconfig.specs.errors import UnsupportedError, option
-from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.megatron_build import one_connection_needed, userbuffers_run
@@ -93,12 +92,12 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
             "take the plan with "
             f"{option('format')} plan to a framework that has adapters"
         )
-    if numerics.precision in ("bf16", "fp8"):
-        out.add("bf16")
-    elif numerics.precision == "fp16":
-        out.add("fp16")
-    if numerics.precision == "fp8":
-        _fp8(out, numerics, plan)
+    for name, value in numerics.format.flags:
+        out.add(name, *(() if value is None else (value,)))
+    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/software/fp8_gather.py)
+        out.add("fp8-param-gather", why="weights are kept and gathered in fp8")
+        if numerics.fp8_recipe == "mxfp8" and plan.dist_opt:
+            out.add("reuse-grad-buf-for-mxfp8-param-ag", why="mxfp8 weights are gathered through the gradient buffer")
     if numerics.grad_reduce_dtype == "bf16":
         out.add("grad-reduce-in-bf16")
     elif numerics.precision != "fp32":
@@ -109,19 +108,6 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
         out.add("deterministic-mode")
     _implementation(out, scenario)
     return out.arguments
-
-
-def _fp8(out: Collector, numerics: Numerics, plan: TrainPlan) -> None:
-    blocks = numerics.fp8_recipe in ("blockwise", "mxfp8")
-    out.add("fp8-format", "e4m3" if blocks else "hybrid")
-    out.add("fp8-recipe", numerics.fp8_recipe)
-    if numerics.fp8_recipe == "delayed":
-        out.add("fp8-amax-history-len", 1024)
-        out.add("fp8-amax-compute-algo", "max")
-    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/software/megatron_build.py)
-        out.add("fp8-param-gather", why="weights are kept and gathered in fp8")
-        if numerics.fp8_recipe == "mxfp8" and plan.dist_opt:
-            out.add("reuse-grad-buf-for-mxfp8-param-ag", why="mxfp8 weights are gathered through the gradient buffer")
 
 
 def _implementation(out: Collector, scenario: Scenario) -> None:

@@ -128,10 +128,6 @@ def read_stack(name: str | None, gpu: GpuSpec, assumed: list[str]) -> SoftwareSt
     return stack
 
 
-MXFP8_LEAST_COMPUTE_CAPABILITY = 10.0
-"""Microscaling formats are Blackwell's (Transformer Engine, MXFP8BlockScaling)."""
-
-
 def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
     """The stack runs on the GPU in this precision. Raises InputError with what to change."""
     gpu.peak_flops_per_s(numerics.gemm_precision)
@@ -141,17 +137,13 @@ def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
             f"software {stack.name} needs compute capability {stack.least_compute_capability:g}; {gpu.id} has "
             f"{capability:g}: say {option('software')} megatron-lm-2022 or megatron-local"
         )
-    if numerics.precision == "fp8" and not stack.supports_fp8:
+    if numerics.format.quantised and not stack.supports_fp8:
         raise InputError(
             f"software {stack.name} has no fp8; say {option('precision')} bf16, or {option('software')} {DEFAULT_STACK}"
         )
-    if (
-        numerics.precision == "fp8"
-        and numerics.fp8_recipe == "mxfp8"
-        and capability is not None
-        and capability < MXFP8_LEAST_COMPUTE_CAPABILITY
-    ):
+    least = numerics.format.least_compute_capability
+    if capability is not None and capability < least:
         raise InputError(
-            f"the mxfp8 recipe needs compute capability {MXFP8_LEAST_COMPUTE_CAPABILITY:g} (Blackwell); {gpu.id} has "
+            f"the {numerics.fp8_recipe} recipe needs compute capability {least:g} (Blackwell); {gpu.id} has "
             f"{capability:g}: say {option('fp8_recipe')} delayed, tensorwise or blockwise"
         )

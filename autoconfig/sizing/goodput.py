@@ -24,7 +24,6 @@ from autoconfig.planning.request_fields import (
 )
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.numerics import TYPE_BYTES
 from autoconfig.specs.scenario import Scenario
 
 
@@ -72,7 +71,7 @@ def checkpoint_bytes(scenario: Scenario) -> float:
     16-bit weights 2 bytes, and per parameter the master weight and both moments (memory_model.state).
     """
     numerics = scenario.numerics
-    weights = TYPE_BYTES[numerics.precision] if numerics.precision != "fp8" else 2
+    weights = numerics.activation_bytes
     return float(total_parameters(scenario.model)) * (weights + optimizer_bytes_per_parameter(numerics))
 
 

@@ -45,7 +45,8 @@ def test_fp8_weights() -> None:
     assert float(state.weight_bytes(group(), plain, B200, 0, False)) == 2 * 1000 + 800
     assert float(state.weight_bytes(group(), gathered, H100, 0, True)) == 2 * 200 + 2 * 800
     assert float(state.weight_bytes(group(), gathered, B200, 0, True)) == 2 * 200 + 800
-    assert state.fp8_weight_copy_bytes(Numerics(precision="fp8", fp8_recipe="mxfp8"), B200) == pytest.approx(2 * 33 / 32)
+    mxfp8 = Numerics(precision="fp8", fp8_recipe="mxfp8").format
+    assert mxfp8.weight_copy_bytes(B200.compute_capability) == pytest.approx(2 * 33 / 32)
 
 
 def test_step_temporary_only_with_16_bit_gradients() -> None:

@@ -207,3 +207,15 @@ def test_every_measured_software_name_has_a_stack() -> None:
         assert load_stack(name).time.host_floor_seconds > 0
     for name in software_names():
         assert load_stack(name).sources["time"]
+
+
+def test_every_quantised_format_has_its_rate_and_casts_for_every_gpu() -> None:
+    """A format without them could not be priced on some GPU."""
+    from autoconfig.specs.gemm_formats import FORMATS
+    from autoconfig.specs.hardware.gpu import gpu_ids
+
+    for form in (form for form in FORMATS.values() if form.quantised):
+        for gpu in map(load_gpu, gpu_ids()):
+            if form.peak in gpu.flops_per_s:
+                reached = efficiency_of(gpu).quantised[form.peak]
+                assert reached.recipe[form.recipe] > 0 and reached.cast_bytes[form.recipe] >= 1, (gpu.id, form)

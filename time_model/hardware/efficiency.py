@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from autoconfig.specs.gemm_formats import FORMATS
 from autoconfig.specs.hardware.gpu import GpuSpec
 from autoconfig.specs.hardware.operator_table import read_operator_table
 from autoconfig.specs.models.parameters import Number
@@ -172,6 +173,8 @@ def _terms(table: dict[str, Any]) -> dict[str, CollectiveTerms]:
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 
+QUANTISED = {form.peak for form in FORMATS.values() if form.quantised}
+
 
 @dataclass(frozen=True, kw_only=True)
 class GemmEfficiency:
@@ -186,33 +189,15 @@ class GemmEfficiency:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fp8Efficiency:
-    """GEMM rate in fp8 over bf16, by recipe; traffic of casts per activation element."""
+class QuantisedEfficiency:
+    """GEMM rate in a quantised format over bf16; by recipe its rate over per-tensor scaling and the bytes of a cast element."""
 
     over_bf16: float
     backward: float
     """Rate of both backward GEMMs over the forward one: where the tensor cores accumulate fast in fewer bits, training
     stacks switch that off in backward."""
-    cast_delayed_bytes: float
-    cast_tensorwise_bytes: float
-    cast_blockwise_bytes: float
-    cast_mxfp8_bytes: float
-    recipe_delayed: float
-    recipe_tensorwise: float
-    recipe_blockwise: float
-    recipe_mxfp8: float
-
-    def recipe(self, name: str) -> float:
-        """GEMM rate of this recipe over per-tensor scaling."""
-        return float(getattr(self, f"recipe_{name}"))
-
-    def cast_bytes(self, name: str) -> float:
-        """Traffic of one cast per element with this recipe."""
-        return float(getattr(self, f"cast_{name}_bytes"))
-
-    def rate(self, name: str) -> float:
-        """GEMM rate over bf16 with this recipe, where no table says it."""
-        return self.over_bf16 * self.recipe(name)
+    recipe: dict[str, float]
+    cast_bytes: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +245,8 @@ class GpuEfficiency:
     origin: str
     """Which entries of the data file were merged, for example `default + hopper`."""
     gemm: GemmEfficiency
-    fp8: Fp8Efficiency
+    quantised: dict[str, QuantisedEfficiency]
+    """By key of GpuSpec.flops_per_s."""
     attention: AttentionEfficiency
     collectives: dict[str, CollectiveEfficiency]
     size_ranks: tuple[float, ...]
@@ -356,13 +342,20 @@ def _numbers(group: dict[str, Any]) -> dict[str, float]:
     return {key: float(value) for key, value in group.items() if key not in ("source", "range")}
 
 
+def _quantised(group: dict[str, Any]) -> QuantisedEfficiency:
+    numbers = _numbers(group)
+    recipe = {key.removeprefix("recipe_"): value for key, value in numbers.items() if key.startswith("recipe_")}
+    casts = {key[len("cast_") : -len("_bytes")]: value for key, value in numbers.items() if key.startswith("cast_")}
+    return QuantisedEfficiency(over_bf16=numbers["over_bf16"], backward=numbers["backward"], recipe=recipe, cast_bytes=casts)
+
+
 def _build(data: dict[str, Any], origin: str) -> GpuEfficiency:
     nccl, sizes = data["nccl"], data["nccl"]["by_size"]
     return GpuEfficiency(
         level=data["level"],
         origin=origin,
         gemm=GemmEfficiency(**_numbers(data["gemm"])),
-        fp8=Fp8Efficiency(**_numbers(data["fp8"])),
+        quantised={key: _quantised(data[key]) for key in QUANTISED if key in data},
         attention=AttentionEfficiency(**_numbers(data["attention"])),
         collectives={name: CollectiveEfficiency(**_numbers(nccl[name])) for name in COLLECTIVES},
         size_ranks=tuple(sizes["ranks"]),

@@ -118,7 +118,7 @@ def expert_operators(job: TrainingJob, x: Shapes) -> list[Operator]:
     rows, _ = expert_rows(
         x.sharded_tokens, model.moe_router_topk, model.num_moe_experts or 1, ep=x.ep, etp=x.etp, imbalance=stack.moe_imbalance
     )
-    factor = permute_factor(job.dispatcher, local_experts(job, x), padded=job.uses_fp8 and not job.drops_tokens)
+    factor = permute_factor(job.dispatcher, local_experts(job, x), padded=job.quantised and not job.drops_tokens)
     permuted = 8.0 * model.moe_router_topk * model.hidden_size * x.sharded_tokens * factor * job.factors.moe
     way, sent = expert_all_to_all_seconds(job, x)
     channels = rows * model.moe_ffn_hidden_size / x.etp

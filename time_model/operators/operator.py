@@ -73,7 +73,7 @@ def price_gemms(job: TrainingJob, gemms: Sequence[GemmShape]) -> list[Operator]:
     result: dict[int, Operator] = {}
     for low in (False, True):
         for grouped in (False, True):
-            mine = [i for i, g in enumerate(gemms) if (job.uses_fp8 and g.layer_precision) == low and g.grouped == grouped]
+            mine = [i for i, g in enumerate(gemms) if (job.quantised and g.layer_precision) == low and g.grouped == grouped]
             if mine:
                 result.update(zip(mine, _price_alike(job, [gemms[i] for i in mine], low, grouped), strict=True))
     return [result[i] for i in range(len(gemms))]
@@ -87,8 +87,8 @@ def _price_alike(job: TrainingJob, gemms: Sequence[GemmShape], low: bool, groupe
     )
     tables = job.gpu.tables.grouped_gemm if grouped else job.gpu.tables.gemm
     table = tables.get(job.table_precision(low))
-    forward, element = job.gemm_rate(low, table), 1.0 if low else float(job.activation_bytes)
-    backward = forward * (job.gpu.fp8.backward if low and table is not None else 1.0)
+    forward, element = job.gemm_rate(low, table), job.numerics.format.operand_bytes if low else float(job.activation_bytes)
+    backward = forward * (job.reached.backward if low and table is not None else 1.0)
     rate = np.array([forward, backward, backward])[:, None, None]
     shapes = np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m])
     common: dict[str, Any] = {
@@ -178,9 +178,9 @@ def fp8_casts(
 ) -> list[Operator]:
     """Casts of every GEMM's input (forward) and output gradient (backward) to fp8, an expert's rows apart (each expert but
     the first a start-up more). None without fp8."""
-    if not job.uses_fp8:
+    if not job.quantised:
         return []
-    cast = job.gpu.fp8.cast_bytes(job.numerics.fp8_recipe)
+    cast = job.reached.cast_bytes[job.numerics.format.recipe]
     low = [g for g in gemms if g.layer_precision]
     starts = sum(g.groups - 1.0 for g in low)
     return [

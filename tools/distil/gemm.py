@@ -68,7 +68,7 @@ def pooled_rows(wheel: Wheel, system: str, precision: str) -> tuple[pd.DataFrame
 
 def closed_form(rows: pd.DataFrame, gpu: GpuSpec, constants: GpuEfficiency, precision: str) -> Vector:
     """What the formula of time_model.operators.kernels says of the same shapes."""
-    ratio = constants.fp8.over_bf16 if precision == "fp8" else 1.0
+    ratio = constants.quantised[precision].over_bf16 if precision in constants.quantised else 1.0
     m, n, k = (rows[name].to_numpy(dtype=np.float64) for name in "mnk")
     return np.asarray(
         gemm_seconds(

@@ -119,7 +119,7 @@ def rising(grid: Vector) -> Vector:
 
 def _formula(m: Vector, groups: Vector, h: Vector, f: Vector, gpu: GpuSpec, constants: GpuEfficiency, precision: str) -> Vector:
     """fc1 and fc2 by the closed form."""
-    ratio = constants.fp8.over_bf16 if precision == "fp8" else 1.0
+    ratio = constants.quantised[precision].over_bf16 if precision in constants.quantised else 1.0
     return np.asarray(
         sum(
             grouped_gemm_seconds(
