@@ -168,8 +168,8 @@ def run_predictions(autoconfig, workplace, count):
 
 def test_random_questions(autoconfig, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
-    run_searches(autoconfig, 25)
-    run_predictions(autoconfig, workplace, 25)
+    run_searches(autoconfig, 12)
+    run_predictions(autoconfig, workplace, 12)
 
 
 @pytest.mark.soak
