@@ -24,11 +24,11 @@ LONG_FUNCTIONS: dict[str, str] = {
     "autoconfig/engines/cluster.py:kubernetes_objects": "one template of YAML",
     "api/routes/searches.py:router": "to be split",
 }
-NOT_YET = {"autoconfig/megatron"}
+NOT_YET = {"autoconfig/megatron", "specs"}
 """Folders that are still too full: to be empty."""
 TWICE_YET = {
-    *("Case", "Generation", "Group", "Job", "Kind", "LayerTable", "Limits", "Observation", "Operator"),
-    *("Search", "Served", "Shape", "Work", "_Stages"),
+    *("Case", "Generation", "Group", "LayerTable", "Limits", "Observation", "Operator", "Search", "Served", "Shape", "Work"),
+    *("_Stages", "_Told"),
 }
 """Names that are still two classes: to be empty."""
 
