@@ -24,14 +24,14 @@ from autoconfig.specs.errors import FileError, InputError
 from autoconfig.study.settings import Budget, Settings
 from autoconfig.study.storage import check_name, close, errors_of, open_storage, open_study, sqlite_url
 from autoconfig.study.this_machine import check_measured, operator_table
-from autoconfig.study.work import Work
+from autoconfig.study.work import StudyWork
 from autoconfig.study.worker import Listener, Worker
 
 OTHER_FOLDER = "; give another --folder"
 JOBS, LOCK = "jobs", "search.lock"
 CANDIDATES = "candidates"
 """Attribute of a study: a digest of its candidates."""
-WorkT = TypeVar("WorkT", bound=Work)
+WorkT = TypeVar("WorkT", bound=StudyWork)
 
 
 class NothingFitsError(InputError):
@@ -162,7 +162,7 @@ class StudyKind(abc.ABC, Generic[Settings, WorkT]):
         return Session(name=name, study=study, storage=storage, options=options, work=work)
 
 
-def _hold_candidates(study: Study, work: Work) -> None:
+def _hold_candidates(study: Study, work: StudyWork) -> None:
     """The candidates are those that the study began with. Raises InputError."""
     text = json.dumps([sorted(params.items()) for params in work.candidates.params])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -175,7 +175,7 @@ def _hold_candidates(study: Study, work: Work) -> None:
         )
 
 
-def check_machine(options: Options, work: Work) -> None:
+def check_machine(options: Options, work: StudyWork) -> None:
     """What the jobs need here is here. Raises RunnerError."""
     if options.runner == "slurm":
         check_programs()

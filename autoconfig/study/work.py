@@ -1,4 +1,4 @@
-"""Work: what a kind of study is, behind one protocol: what to measure next, the jobs that measure it, what they mean."""
+"""StudyWork: what a kind of study is, behind one protocol: what to measure next, the jobs that measure it, what they mean."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def not_measured(outcome: Outcome) -> Verdict:
     return Verdict(state=state, attributes=attributes)
 
 
-class Work(Protocol):
+class StudyWork(Protocol):
     """A question as a study measures it: its candidates, their order, their jobs."""
 
     @property

@@ -24,7 +24,7 @@ from autoconfig.specs.exit_code import ExitCode
 from autoconfig.study import trials as names
 from autoconfig.study.optuna_trials import as_stored, begin, is_stored, taken_up
 from autoconfig.study.settings import Budget
-from autoconfig.study.work import Proposal, Stage, Verdict, Work
+from autoconfig.study.work import Proposal, Stage, StudyWork, Verdict
 
 MAX_ATTEMPTS = 3
 """How often a job that was lost is started again."""
@@ -82,7 +82,7 @@ class Worker:
     """One search process. `run` returns why it stopped."""
 
     study: Study
-    work: Work
+    work: StudyWork
     runner: Runner
     jobs_folder: Path
     owner: str

@@ -6,14 +6,12 @@ import signal
 import pytest
 import stand_in
 from autoconfig.profiler.folder import NAME_DIGITS, folder_of, prepare, read_json, write_json
-from autoconfig.profiler.in_process import InProcessRunner
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.lock import holder, is_held, take
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked, started_at
 from autoconfig.profiler.runner import Life
 from autoconfig.specs.errors import FileError
-from autoconfig.specs.measurement import Measurement
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
 
 LIMIT_S = 60.0
@@ -147,23 +145,6 @@ def test_locks(tmp_path):
     first.release()
     first.release()
     assert not is_held(path)
-
-
-def test_in_process(new_folder):
-    """A function answers; a finished job is not asked again."""
-    asked = []
-
-    def measure(job):
-        asked.append(job)
-        return Measurement(job_hash=job.content_hash, plan=str(job.plan), status="ran", exit_code=0, step_seconds=0.5)
-
-    runner, folder = InProcessRunner(measure), new_folder()
-    assert runner.poll(folder) is Life.LOST
-    runner.submit(folder, LIMIT_S)
-    runner.submit(folder, LIMIT_S)
-    assert len(asked) == 1 and runner.poll(folder) is Life.ENDED
-    outcome = outcome_of(folder)
-    assert outcome is not None and outcome.kind is Kind.MEASURED
 
 
 def test_jobs_of_one_place_take_turns(runner, new_folder):

@@ -10,7 +10,7 @@ from autoconfig.study.training.candidates import candidates_of
 from autoconfig.study.training.failures import chance_to_run, features
 from autoconfig.study.training.memory_belief import MemoryFact, memory_belief
 from autoconfig.study.training.proposal import Result, believe, chances_to_win, propose, scatter_between_jobs
-from autoconfig.study.training.surrogate import DEGREES, Observation, Scatter, posterior, prior_covariance, shipped_scatter
+from autoconfig.study.training.surrogate import DEGREES, PlanMeasured, Scatter, posterior, prior_covariance, shipped_scatter
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 
@@ -33,7 +33,7 @@ def test_parameters_name_one_candidate(candidates):
 def test_one_measurement_by_hand(candidates):
     """With the shared error only, every plan moves by the same factor: prior variance over prior plus noise."""
     only_step = Scatter(step=0.3, part=1e-9, shape=1e-9, plan=1e-9, doublings=1.0, differences=1.0)
-    after = posterior(candidates, [Observation(row=3, log_ratio=0.2, log_sd=0.1)], only_step)
+    after = posterior(candidates, [PlanMeasured(row=3, log_ratio=0.2, log_sd=0.1)], only_step)
     moved = after.mean - np.log(candidates.predicted_s)
     assert moved == pytest.approx(np.full(len(candidates), 0.2 * 0.09 / (0.09 + 0.01)), rel=1e-6)
     assert after.covariance[0, 1] == pytest.approx(0.09 - 0.09**2 / 0.10, rel=1e-6)
@@ -41,8 +41,8 @@ def test_one_measurement_by_hand(candidates):
 
 
 def test_a_surprise_widens_every_band(candidates):
-    expected = posterior(candidates, [Observation(row=0, log_ratio=0.0)], shipped_scatter())
-    surprised = posterior(candidates, [Observation(row=0, log_ratio=2.0)], shipped_scatter())
+    expected = posterior(candidates, [PlanMeasured(row=0, log_ratio=0.0)], shipped_scatter())
+    surprised = posterior(candidates, [PlanMeasured(row=0, log_ratio=2.0)], shipped_scatter())
     assert np.all(surprised.log_sd[5:] > 1.5 * expected.log_sd[5:])
 
 

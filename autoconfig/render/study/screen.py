@@ -35,7 +35,7 @@ class Words(Protocol):
         """The final table and what was learned."""
 
 
-class _Told(Listener):
+class _Speaking(Listener):
     """A line for each event."""
 
     def __init__(self, words: Words) -> None:
@@ -48,7 +48,7 @@ class _Told(Listener):
         self.say(self._words.ended(trial))
 
 
-class Plain(_Told):
+class Plain(_Speaking):
     """One line per event."""
 
     def __init__(self, stream: TextIO, words: Words) -> None:
@@ -73,7 +73,7 @@ class Plain(_Told):
         print(text, file=self._stream, flush=True)
 
 
-class Live(_Told):
+class Live(_Speaking):
     """A table that is drawn again; the lines of the last events below it."""
 
     def __init__(self, live: Any, words: Words) -> None:

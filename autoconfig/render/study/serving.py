@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 class ServingWords:
-    """Lines of `study.screen` about deployments."""
+    """Tokens and times."""
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> str:
         """`trial 3: tp=2,..., predicted 410 tok/s/GPU at 21 ms; why`."""

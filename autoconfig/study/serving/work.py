@@ -40,7 +40,7 @@ INSTALL_VLLM = (
 
 @dataclass(frozen=True, kw_only=True)
 class ServingWork:
-    """`study.work.Work` of deployments."""
+    """`study.work.StudyWork` of deployments."""
 
     settings: ServingSettings
     question: ServeQuestion

@@ -48,7 +48,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class LayerShape:
     """What was learned of one layer shape: measured over predicted, and on how many trials it rests."""
 
     shape: str
@@ -74,7 +74,7 @@ class TrainingFound:
     scatter: float | None
     """Largest deviation from it, as a share."""
     memory_correction: float
-    shapes: tuple[Shape, ...]
+    shapes: tuple[LayerShape, ...]
     front: tuple[int, ...]
     """Trials that no other measured one beats in both step time and free memory."""
     noise: float | None
@@ -166,7 +166,7 @@ def _line(trial: FrozenTrial, candidates: Candidates) -> Line:
     )
 
 
-def _shapes(candidates: Candidates, trials: list[FrozenTrial]) -> tuple[Shape, ...]:
+def _shapes(candidates: Candidates, trials: list[FrozenTrial]) -> tuple[LayerShape, ...]:
     """Median ratio by layer shape (tp, cp, ep, micro-batch, sp, recompute): what plans that share it share."""
     ratios: dict[str, list[float]] = {}
     for trial in trials:
@@ -177,7 +177,7 @@ def _shapes(candidates: Candidates, trials: list[FrozenTrial]) -> tuple[Shape, .
         keys = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "mbs": plan.mbs, "sp": int(plan.sp)}
         shown = [f"{key}={value}" for key, value in keys.items() if key in ("tp", "mbs", "sp") or value != 1]
         ratios.setdefault(",".join([*shown, f"recompute={plan.recompute}"]), []).append(math.exp(ratio))
-    found = [Shape(shape=k, ratio=statistics.median(v), trials=len(v)) for k, v in ratios.items()]
+    found = [LayerShape(shape=k, ratio=statistics.median(v), trials=len(v)) for k, v in ratios.items()]
     return tuple(sorted(found, key=lambda shape: (-shape.trials, shape.shape))[:MAX_SHAPES])
 
 

@@ -41,7 +41,6 @@ class MemoryBelief:
     chance: Floats
     correction: float
     """Measured over predicted peak, median."""
-    correction_log_sd: float
 
 
 def memory_belief(candidates: Candidates, facts: Sequence[MemoryFact]) -> MemoryBelief:
@@ -59,8 +58,7 @@ def memory_belief(candidates: Candidates, facts: Sequence[MemoryFact]) -> Memory
     for fact in facts:
         chance[fact.row] = float(fact.ran)
     middle = float(weight @ GRID)
-    spread = float(np.sqrt(max(weight @ (GRID - middle) ** 2, 0.0)))
-    return MemoryBelief(chance=chance, correction=float(np.exp(middle)), correction_log_sd=spread)
+    return MemoryBelief(chance=chance, correction=float(np.exp(middle)))
 
 
 def _chance(candidates: Candidates, rows: np.ndarray) -> Floats:

@@ -26,7 +26,7 @@ from autoconfig.study.training.front import chances_on_front
 from autoconfig.study.training.memory_belief import MemoryBelief, MemoryFact, memory_belief
 from autoconfig.study.training.surrogate import (
     REPEAT_LOG_SD,
-    Observation,
+    PlanMeasured,
     Posterior,
     Scatter,
     posterior,
@@ -126,7 +126,7 @@ def believe(
     after = posterior(candidates, seen, scatter, covariance)
     if pending:
         guessed = [
-            Observation(row=row, log_ratio=float(after.mean[row] - np.log(candidates.predicted_s[row]))) for row in pending
+            PlanMeasured(row=row, log_ratio=float(after.mean[row] - np.log(candidates.predicted_s[row]))) for row in pending
         ]
         after = posterior(candidates, [*seen, *guessed], scatter, covariance)
     facts = [
@@ -156,7 +156,7 @@ def scatter_between_jobs(results: Sequence[Result]) -> float:
     return float(np.sqrt(sum(np.var(values) * len(values) for values in again) / free)) if free else 0.0
 
 
-def _observation(candidates: Candidates, result: Result, floor: float) -> Observation | None:
+def _observation(candidates: Candidates, result: Result, floor: float) -> PlanMeasured | None:
     """`floor`: least scatter of a full job."""
     ratio = result.log_ratio
     if ratio is None and result.step_seconds is not None:
@@ -164,7 +164,7 @@ def _observation(candidates: Candidates, result: Result, floor: float) -> Observ
     if ratio is None:
         return None
     own = REPEAT_LOG_SD if result.log_sd is None else result.log_sd
-    return Observation(row=result.row, log_ratio=ratio, log_sd=own if result.step_seconds is None else max(own, floor))
+    return PlanMeasured(row=result.row, log_ratio=ratio, log_sd=own if result.step_seconds is None else max(own, floor))
 
 
 def propose(

@@ -51,7 +51,7 @@ class Scatter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observation:
+class PlanMeasured:
     """One measured candidate."""
 
     row: int
@@ -98,7 +98,7 @@ def prior_covariance(candidates: Candidates, scatter: Scatter) -> Floats:
 
 
 def posterior(
-    candidates: Candidates, observations: Sequence[Observation], scatter: Scatter, covariance: Floats | None = None
+    candidates: Candidates, observations: Sequence[PlanMeasured], scatter: Scatter, covariance: Floats | None = None
 ) -> Posterior:
     """Belief after the observations. `covariance` saves computing the prior's again. The scale never shrinks below the prior's:
     a few lucky measurements do not make the model sure."""

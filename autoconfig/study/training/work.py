@@ -55,7 +55,7 @@ DRAWS = 4_000
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingWork:
-    """`study.work.Work` of training plans."""
+    """`study.work.StudyWork` of training plans."""
 
     settings: StudySettings
     question: Question
