@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 
 from autoconfig.accuracy.bands import banded, bands_of
-from autoconfig.calibration.calibrate import published_calibration, write_calibration
+from autoconfig.calibration.calibrate import published_calibration
+from autoconfig.planning.calibration_file import write_calibration
 from autoconfig.training.confidence import Band
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from autoconfig.calibration.fit import fit, refine
 from autoconfig.calibration.observe import Run, observe, published_runs, run_of, useful_for_calibration
-from autoconfig.planning.calibration_file import read_calibration, write_calibration
 from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.predict import read_table
 from autoconfig.runs.training_row import contradiction
@@ -109,6 +108,3 @@ def describe(calibration: Calibration, source: Path) -> list[str]:
 
 def _runs(count: int) -> str:
     return f"{count:,} run" + "s" * (count != 1)
-
-
-__all__ = ["calibrate_file", "describe", "published_calibration", "read_calibration", "write_calibration"]

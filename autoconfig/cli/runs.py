@@ -85,9 +85,8 @@ def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -
         describe,
         duplicates,
         usable_runs,
-        write_calibration,
     )
-    from autoconfig.planning.calibration_file import named_calibration
+    from autoconfig.planning.calibration_file import named_calibration, write_calibration
     from autoconfig.runs.predict import unread
     from autoconfig.specs.files import check_output_path
 

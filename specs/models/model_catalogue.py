@@ -2,7 +2,7 @@
 
 `index.json` beside the model files maps every spelling to its file, so that loading one model reads two small files. It is
 written by `write_index()`; a test holds it to the files. To add a model, add its file and run
-`python -c "from specs.model_catalogue import write_index; write_index()"`.
+`python -c "from autoconfig.specs.models.model_catalogue import write_index; write_index()"`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from autoconfig.specs.errors import InputError
 from autoconfig.time_model.calibration import entry_of, parse, shipped, to_json
 
 from autoconfig.accuracy.bands import banded, bands_of
-from autoconfig.calibration.calibrate import calibrate_file, published_calibration, write_calibration
+from autoconfig.calibration.calibrate import calibrate_file, published_calibration
 from autoconfig.calibration.observe import predicted_seconds
-from autoconfig.planning.calibration_file import named_calibration, read_calibration
+from autoconfig.planning.calibration_file import named_calibration, read_calibration, write_calibration
 from autoconfig.runs.training_row import published_rows, read_case
 from autoconfig.training.confidence import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
 from autoconfig.training.question import Request, understand
