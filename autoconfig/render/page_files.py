@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
+import json
 from functools import cache
 from html import escape
 from importlib import resources
@@ -16,10 +16,9 @@ INDEX = "index.html"
 REPORT = "report.html"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 REPORT_MODULES = ("dom", "format", "charts", "timeline", "plots", "views", "scaling", "deployments", "report")
-"""ES modules of a report, each after those that it imports."""
-
-_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([a-z]+)\.js";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export ((?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+"""ES modules of a report."""
+MODULE = "page/"
+"""How modules name each other in a report: relative names mean nothing in modules whose address holds their text."""
 
 
 def served_names() -> list[str]:
@@ -40,11 +39,16 @@ def media_type(name: str) -> str:
 
 
 def one_file(title: str, data: dict[str, Any]) -> str:
-    """The page of a report: styles, scripts and data inside, nothing from elsewhere. Its content policy allows just these."""
-    style, script = page_text("style.css"), _one_script()
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:"
-    parts = {"POLICY": policy, "TITLE": escape(title), "STYLE": style, "SCRIPT": script, "DATA": in_script(data)}
-    return re.sub("@@([A-Z]+)@@", lambda match: parts[match[1]], page_text(REPORT))
+    """The page of a report: styles, scripts and data inside, nothing from elsewhere.
+
+    Its content policy runs only scripts with the file's nonce, and what these import. The nonce is a hash of the data, so no
+    text in the data can hold it.
+    """
+    style, text = page_text("style.css"), in_script(data)
+    nonce = _hash(title + text)
+    policy = f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'nonce-{nonce}'; img-src data:"
+    parts = {"POLICY": policy, "TITLE": escape(title), "STYLE": style, "NONCE": nonce, "IMPORTS": _import_map(), "DATA": text}
+    return "".join(parts[part] if number % 2 else part for number, part in enumerate(page_text(REPORT).split("@@")))
 
 
 def in_script(data: dict[str, Any]) -> str:
@@ -53,17 +57,15 @@ def in_script(data: dict[str, Any]) -> str:
 
 
 @cache
-def _one_script() -> str:
-    """The modules as functions that give what they export: a file opened from disk cannot import."""
-    return "\n".join(_wrapped(name) for name in REPORT_MODULES)
-
-
-def _wrapped(name: str) -> str:
-    text = _IMPORT.sub(lambda match: f"const {match[1]} = {match[2]}_module;\n", page_text(f"{name}.js"))
-    names = [match[2] for match in _EXPORT.finditer(text)]
-    text = _EXPORT.sub(lambda match: match[1], text)
-    return f"const {name}_module = (() => {{\n{text}\nreturn {{ {', '.join(names)} }};\n}})();"
+def _import_map() -> str:
+    """The modules as addresses that hold them: a file opened from disk cannot import others."""
+    texts = {name: page_text(f"{name}.js").replace(' from "./', f' from "{MODULE}') for name in REPORT_MODULES}
+    addresses = {
+        f"{MODULE}{name}.js": f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
+        for name, text in texts.items()
+    }
+    return json.dumps({"imports": addresses})
 
 
 def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

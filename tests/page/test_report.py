@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.json_record import to_json
 from command_line import run_in_process
 from playwright.sync_api import expect
 
@@ -70,7 +71,7 @@ def test_names_cannot_break_out(tmp_path, pages):
     """Texts of an answer come from model files and command lines."""
     name = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\"><!--<script>"
     answer = search(Request(model="llama3-8b", gpus=8, gpu="a100-80gb", top=3))
-    data = report_data(answer, name)
+    data = to_json(report_data(answer, name))
     data["search"]["model"]["name"] = data["search"]["plans"][0]["why"] = name
     data["search"]["assumed"].append(name)
     path = tmp_path / "out.html"
@@ -87,15 +88,12 @@ def test_data_comes_back_as_it_was():
 
 
 def test_modules_of_a_report_are_whole():
-    """Whatever a module imports comes before it; nothing is imported at run time, nothing can end the script."""
-    before: set[str] = set()
+    """Whatever a module imports is there, under the name that the import map has; nothing can end a script."""
     for name in REPORT_MODULES:
-        text = page_text(f"{name}.js")
-        needed = {line.split('"./')[1].removesuffix('.js";') for line in text.splitlines() if ' from "./' in line}
-        assert needed <= before, name
-        before.add(name)
-    page = one_file("x", {})
-    assert "import {" not in page and "\nexport " not in page and page.count("</script>") == 2
+        lines = [line for line in page_text(f"{name}.js").splitlines() if line.startswith("import ")]
+        assert all(' from "./' in line for line in lines)
+        assert {line.split('"./')[1].removesuffix('.js";') for line in lines} <= set(REPORT_MODULES), name
+    assert one_file("x", {}).count("</script>") == 3
     assert all(f"{name}.js" in [*served_names(), "report.js"] for name in REPORT_MODULES)
 
 
