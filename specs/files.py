@@ -46,6 +46,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """`write_atomically` of a text. Raises FileError."""
+    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -24,9 +24,8 @@ from pydantic_core import core_schema
 from autoconfig.megatron.plan_json import ADDED_LATER, PlanFileJson
 from autoconfig.render.audit import AuditJson
 from autoconfig.render.check import CheckJson
-from autoconfig.render.emulate import EmulateJson
+from autoconfig.render.core import EmulateJson, TraceJson
 from autoconfig.render.scaling import ScalingJson
-from autoconfig.render.trace import TraceJson
 from autoconfig.render.training_json import ExplanationJson, SearchJson, TimelineJson
 from autoconfig.serving.deployment_json import ServeJson
 

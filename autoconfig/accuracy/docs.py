@@ -30,7 +30,7 @@ from autoconfig.accuracy.sheets import (
 from autoconfig.accuracy.validate import EVERYTHING, Sections, Validation, validate
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.sources import source_of
-from autoconfig.specs.files import write_atomically
+from autoconfig.specs.files import write_text
 from autoconfig.time_model.calibration import shipped
 from autoconfig.training.confidence import CLASSES, MIN_SOURCES
 
@@ -71,8 +71,7 @@ figure{display:inline-block;margin:0 1em 1em 0}figcaption{max-width:260px}svg{ba
 
 def write_docs(target: Path, progress: Progress | None = None) -> None:
     """Both ways of leaving out and everything else, written beside and renamed. Raises FileError."""
-    text = docs(validate("source", EVERYTHING, progress), validate("model", Sections(), progress))
-    write_atomically(target, lambda file: file.write_text(text, encoding="utf-8"))
+    write_text(target, docs(validate("source", EVERYTHING, progress), validate("model", Sections(), progress)))
 
 
 def docs(by_source: Validation, by_model: Validation) -> str:
@@ -130,7 +129,7 @@ def _resisting_experts() -> str:
 
 def write_html(found: Validation, target: Path) -> None:
     """Written beside and renamed. Raises FileError."""
-    write_atomically(target, lambda file: file.write_text(page(found), encoding="utf-8"))
+    write_text(target, page(found))
 
 
 def page(found: Validation) -> str:

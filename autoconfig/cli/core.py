@@ -38,11 +38,11 @@ def trace_command(plan: str, ranks: tuple[int, ...], python: str, as_json: bool,
     with _bar() as (started, done):
         answer = trace_plan(request_of(given), plan, ranks, done, started, python)
     if as_json:
-        from autoconfig.render.trace import trace_json
+        from autoconfig.render.core import trace_json
 
         print_json(trace_json(answer))
     else:
-        from autoconfig.render.trace import show_trace
+        from autoconfig.render.core import show_trace
 
         show_trace(console(), answer)
 
@@ -65,11 +65,11 @@ def emulate_command(plan: str, rank: int, device: str, steps: int, python: str, 
 
     answer = emulate_plan(request_of(given), plan, rank, device, steps, python)
     if as_json:
-        from autoconfig.render.emulate import emulate_json
+        from autoconfig.render.core import emulate_json
 
         print_json(emulate_json(answer))
     else:
-        from autoconfig.render.emulate import show_emulate
+        from autoconfig.render.core import show_emulate
 
         show_emulate(console(), answer)
 

@@ -32,7 +32,7 @@ def scaling_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         check_output_path(Path(plot), PLOT_SUFFIXES)
     answer = scale(scaling_request(given), _progress if sys.stderr.isatty() else None)
     if plot is not None:
-        from autoconfig.render.scaling_plot import draw
+        from autoconfig.render.scaling import draw
 
         draw(answer, Path(plot))
         click.echo(f"plot written to {plot}", err=True)

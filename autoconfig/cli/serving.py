@@ -69,9 +69,9 @@ def search_inference(ctx: click.Context, /, as_json: bool, **given: Any) -> None
 
         show_answer(console(), found)
     if report is not None:
-        from autoconfig.render.serving_html import write_report
+        from autoconfig.render.html import write_serving_report
 
-        write_report(found, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]))
+        write_serving_report(found, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]))
         click.echo(f"report written to {report}", err=True)
     if not found.reports:
         ctx.exit(EXIT_NOTHING_FITS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autoconfig.specs.calibration import DOCUMENTED_DEFAULTS, Calibration
 from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.files import write_atomically
+from autoconfig.specs.files import write_text
 from autoconfig.time_model.calibration import parse, shipped, to_json
 
 MAX_FILE_BYTES = 16 * 2**20
@@ -23,9 +23,7 @@ def named_calibration(name: str | None) -> Calibration:
 
 def write_calibration(calibration: Calibration, target: Path) -> None:
     """As JSON, written beside and renamed. Raises FileError."""
-    text = json.dumps(to_json(calibration), indent=1) + "\n"
-
-    write_atomically(target, lambda file: file.write_text(text, encoding="utf-8"))
+    write_text(target, json.dumps(to_json(calibration), indent=1) + "\n")
 
 
 def read_calibration(source: Path) -> Calibration:

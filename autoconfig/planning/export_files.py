@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from autoconfig.specs.errors import FileError
-from autoconfig.specs.files import write_atomically
+from autoconfig.specs.files import write_text
 
 MADE_BY = "megatron-autoconfig plan"
 """Stands in every JSON file of ours."""
@@ -25,7 +25,7 @@ def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False)
     written = []
     for file, text in texts.items():
         path = folder / file
-        write_atomically(path, lambda temporary, text=text: _fill(temporary, text))  # type: ignore[misc]
+        write_text(path, text)
         if path.suffix != ".json":
             path.chmod(path.stat().st_mode | 0o111)
         written.append(path)
@@ -48,10 +48,6 @@ def check_folder(folder: Path, files: Iterable[str], *, force: bool) -> None:
                 raise FileError(f"{path} was not written by autoconfig; name another folder, or say --force to replace it")
     except OSError as error:
         raise FileError(f"export folder {name} cannot be used: {error.strerror or error}") from error
-
-
-def _fill(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _ours(path: Path) -> bool:

@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autoconfig.engines.export import export_texts as start_scripts
 from autoconfig.megatron.export import export_texts
 from autoconfig.render.page_files import one_file
 from autoconfig.render.scaling import ScalingJson, scaling_json
 from autoconfig.render.training_json import explain_json, search_json, timeline_json
+from autoconfig.serving.answer import ServeAnswer
+from autoconfig.serving.deployment_json import serve_json
 from autoconfig.sizing.sizing import ScalingRequest, scale
 from autoconfig.specs.errors import AutoconfigError, InputError
-from autoconfig.specs.files import check_output_path, write_atomically
+from autoconfig.specs.files import check_output_path, write_text
 from autoconfig.specs.json_record import to_json
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.training.answer import SearchAnswer, explain_plan
@@ -32,9 +35,17 @@ def check_report_path(path: Path) -> None:
 
 def write_report(answer: SearchAnswer, path: Path, command: str, progress: Progress = None) -> None:
     """Write the report of an answer. Raises FileError."""
-    text = one_file(_title(answer), report_data(answer, command, progress))
+    cluster = answer.question.scenario.cluster
+    title = f"{answer.question.scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}"
+    write_text(path, one_file(title, report_data(answer, command, progress)))
 
-    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+def write_serving_report(answer: ServeAnswer, path: Path, command: str) -> None:
+    """The same of a serving answer, with the start scripts of its first deployment. Raises FileError."""
+    question = answer.question
+    files = start_scripts(question, answer.reports[0]) if answer.reports else {}
+    title = f"{question.model.name} served on {question.num_gpus:,} x {question.gpu.id}"
+    write_text(path, one_file(title, {"serve": serve_json(answer), "files": files, "command": command}))
 
 
 def report_data(answer: SearchAnswer, command: str, progress: Progress = None) -> dict[str, Any]:
@@ -51,11 +62,6 @@ def report_data(answer: SearchAnswer, command: str, progress: Progress = None) -
         "scaling": _scaling(answer, progress),
         "command": command,
     }
-
-
-def _title(answer: SearchAnswer) -> str:
-    cluster = answer.question.scenario.cluster
-    return f"{answer.question.scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}"
 
 
 def _details(answer: SearchAnswer, plan: TrainPlan) -> dict[str, Any]:

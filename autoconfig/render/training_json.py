@@ -8,15 +8,7 @@ from typing import Annotated, Any, Literal
 from autoconfig.core.timeline import Timeline, timeline
 from autoconfig.memory_model.predict import MOMENTS, allocator_bytes, cuda_context_bytes
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.json_record import (
-    AboveZero,
-    Keywords,
-    Natural,
-    NotNegative,
-    Parts,
-    Positive,
-    record_of,
-)  # fmt: skip
+from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Parts, Positive, record_of
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan_names import NamedPlan, named_plan

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
-from autoconfig.specs.files import write_atomically
+from autoconfig.specs.files import write_text
 from autoconfig.specs.hardware.gpu import GpuSpec, brief, gpu_from_mapping, gpu_ids, load_gpu
 
 KIND = "megatron-autoconfig operator table"
@@ -104,9 +104,7 @@ def _read(path: str, _modified_ns: int, _size: int) -> dict[str, Any]:
 def write_operator_table(path: Path, data: Mapping[str, Any]) -> None:
     """As JSON with lists of numbers on one line, beside, then renamed. Raises FileError, or InputError where it is no table."""
     check_operator_table(data, brief(str(path)))
-    text = operator_table_text(data)
-
-    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+    write_text(path, operator_table_text(data))
 
 
 def operator_table_text(data: Mapping[str, Any]) -> str:
