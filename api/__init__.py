@@ -1,16 +1,17 @@
-"""HTTP over the same application layer as the command line: parse, call, render. Pydantic and FastAPI live here only.
+"""HTTP over the same application as the command line: parse, call, render. Pydantic and FastAPI live here only.
 
-settings   what the service was started with
-bodies     request bodies: the command line's options with underscores, as pydantic models
-answers    a question in, rendered JSON out; runs in worker processes
-compute    the worker processes, their time limit, and the cache of rendered answers
-problems   errors as RFC 9457 problem documents
-schemas    the published JSON Schemas as OpenAPI components
-access     API keys, scopes, rate limits
-limits     body size, security headers
-metrics    what /metrics shows
-searches   searches as rows; `workflow` hands them to workers, `worker` answers them, `profile` those that measure
+settings      what the service was started with
+answers       a question in, rendered JSON out; runs in worker processes
+compute       the worker processes, their time limit, and the cache of rendered answers
+problems      errors as RFC 9457 problem documents
+access        API keys, scopes, rate limits
+context       what every endpoint needs: the running service, the caller's key, ready responses
+searches      searches as rows
 measurements  runs that jobs bring back, and the calibration that they make
-routes_*   the endpoints
-app        puts them together; `autoconfig serve` runs it
+store         the tables of both
+wire          bodies, made from the declared fields, and schemas of the OpenAPI document
+routes        the endpoints
+work          workers: searches taken from a queue, those that measure among them
+http          limits, pages of lists, metrics
+app           puts them together; `autoconfig serve` runs it (`cli/service.py`)
 """

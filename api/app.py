@@ -103,13 +103,7 @@ def openapi(app: FastAPI, settings: ServiceSettings) -> dict[str, Any]:
     """The OpenAPI document with our components."""
     if app.openapi_schema is None:
         found = FastAPI.openapi(app)
-        found["components"] = {
-            "schemas": {
-                **components(),
-                **search_schemas.COMPONENTS,
-                **routes_measurements.COMPONENTS,
-            }
-        }
+        found["components"] = {"schemas": {**components(), **search_schemas.COMPONENTS, **routes_measurements.COMPONENTS}}
         if settings.keys_required:
             found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             found["security"] = [{"key": []}]

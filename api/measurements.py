@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 from autoconfig.api.store import CALIBRATIONS, MEASUREMENTS, now, utc
 
-MOST_RUNS = 2_000
+MAX_RUNS = 2_000
 """Of one owner: fitting them takes seconds."""
 FRESH_SECONDS = 1.0
 """So long a process takes an owner's calibration for unchanged without asking the database."""
@@ -59,7 +59,7 @@ def add(engine: sa.Engine, owner: str, rows: Sequence[Mapping[str, Any]]) -> Non
             if connection.execute(MEASUREMENTS.update().where(mine).values(body=text, created=now())).rowcount == 0:
                 connection.execute(MEASUREMENTS.insert().values(owner=owner, run=row["id"], body=text, created=now()))
         count = sa.select(sa.func.count()).select_from(MEASUREMENTS).where(MEASUREMENTS.c.owner == owner)
-        if connection.execute(count).scalar_one() > MOST_RUNS:
+        if connection.execute(count).scalar_one() > MAX_RUNS:
             raise TooManyError
 
 

@@ -13,7 +13,7 @@ from autoconfig.specs.errors import InputError
 
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 30
-MOST_CONNECTIONS = 1_000
+MAX_CONNECTIONS = 1_000
 BACKLOG = 2_048
 """Connections that wait from the moment that the address is printed."""
 
@@ -33,7 +33,7 @@ def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         server_header=False,
     )
     with listening:

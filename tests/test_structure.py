@@ -22,7 +22,6 @@ LONG_MODULES = {
 LONG_FUNCTIONS: dict[str, str] = {
     "time_model/serving/simulation.py:simulate": "one loop over one state: every step of it needs all of it",
     "autoconfig/engines/cluster.py:kubernetes_objects": "one template of YAML",
-    "api/routes/searches.py:router": "to be split",
 }
 NOT_YET = {"autoconfig/megatron", "specs"}
 """Folders that are still too full: to be empty."""

@@ -8,14 +8,14 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 
 DEFAULT_LIMIT = 100
-MOST = 500
+MAX_LIMIT = 500
 PAGE_PARAMETERS: list[dict[str, Any]] = [
     {
         "name": "limit",
         "in": "query",
         "required": False,
         "description": f"Entries of a page; {DEFAULT_LIMIT} unless given.",
-        "schema": {"type": "integer", "minimum": 1, "maximum": MOST},
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
     },
     {
         "name": "cursor",
@@ -46,8 +46,8 @@ class Page:
 def bounds_of(request: HttpRequest) -> tuple[int, int]:
     """(offset, limit) of a request. Raises PageError."""
     limit = _number(request, "limit", str(DEFAULT_LIMIT))
-    if not 1 <= limit <= MOST:
-        raise PageError("limit", f"limit={limit}: give a whole number from 1 to {MOST}")
+    if not 1 <= limit <= MAX_LIMIT:
+        raise PageError("limit", f"limit={limit}: give a whole number from 1 to {MAX_LIMIT}")
     return _number(request, "cursor", "0"), limit
 
 

@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 30.0
 """Longest that a request line and its headers may take to arrive, from the connection or their first bytes on."""
-MOST_HEAD_BYTES = 64 * 2**10
+MAX_HEAD_BYTES = 64 * 2**10
 """Longest head, to within what is read at once."""
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -42,7 +42,7 @@ class LimitedHead(HttpToolsProtocol):
             self._end()
             return
         self._bytes += len(data)
-        if self._bytes > MOST_HEAD_BYTES:
+        if self._bytes > MAX_HEAD_BYTES:
             self._end()
             self.transport.write(TOO_LARGE)
             self.transport.close()

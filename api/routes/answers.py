@@ -76,13 +76,7 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
         "A Megatron-LM script, argument list or plan.json, as `autoconfig check --json`. It is read, never run.",
         CHECK_EXAMPLE,
     ),
-    (
-        "predict",
-        bodies.PredictBody,
-        "Predictions",
-        "A table of runs, as `autoconfig predict`.",
-        {"rows": [RUN_EXAMPLE]},
-    ),
+    ("predict", bodies.PredictBody, "Predictions", "A table of runs, as `autoconfig predict`.", {"rows": [RUN_EXAMPLE]}),
     (
         "deployments",
         bodies.DeploymentsBody,

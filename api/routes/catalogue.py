@@ -22,11 +22,7 @@ from starlette.responses import Response
 
 from autoconfig.render.listings import gpu_rows, model_rows, software_rows
 
-CATALOGUES: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "models": model_rows,
-    "gpus": gpu_rows,
-    "software": software_rows,
-}
+CATALOGUES: dict[str, Callable[[], list[dict[str, Any]]]] = {"models": model_rows, "gpus": gpu_rows, "software": software_rows}
 
 
 @cache
@@ -120,10 +116,7 @@ def router() -> APIRouter:
             tags=["operation"],
             operation_id=endpoint.__name__,
             response_class=Response,
-            responses={
-                200: {"description": "Yes.", "content": {JSON: {"schema": _STATUS}}},
-                **problem_responses({503: "No."}),
-            },
+            responses={200: {"description": "Yes.", "content": {JSON: {"schema": _STATUS}}}, **problem_responses({503: "No."})},
         )
     found.add_api_route(
         "/metrics",

@@ -43,7 +43,7 @@ async def create(request: HttpRequest) -> Response:
         await run_in_threadpool(measurements.add, service.engine, owner, [rows[number] for number in found["good"]])
     except measurements.TooManyError:
         return problem(
-            422, f"at most {measurements.MOST_RUNS:,} runs are kept for a key; replace some by their ids", field="rows"
+            422, f"at most {measurements.MAX_RUNS:,} runs are kept for a key; replace some by their ids", field="rows"
         )
     revision, kept = await run_in_threadpool(measurements.runs_of, service.engine, owner)
     fitted = await service.compute.run("calibrate", {"rows": kept})

@@ -30,7 +30,7 @@ from autoconfig.megatron.export import FORMATS
 POLL_SECONDS = 0.3
 SILENCE_SECONDS = 15.0
 """A comment is sent after so long without an event, so that proxies keep the connection."""
-MOST_KEY = 200
+MAX_KEY = 200
 KEY_PATTERN = "^[!-~]+$"
 
 
@@ -40,8 +40,8 @@ async def create(request: HttpRequest) -> Response:
     if not is_json(request):
         return problem(415, "send the question as application/json")
     key = request.headers.get("idempotency-key")
-    if key is not None and not (len(key) <= MOST_KEY and re.fullmatch(KEY_PATTERN, key)):
-        return problem(400, f"Idempotency-Key: give 1 to {MOST_KEY} visible ASCII characters", field="Idempotency-Key")
+    if key is not None and not (len(key) <= MAX_KEY and re.fullmatch(KEY_PATTERN, key)):
+        return problem(400, f"Idempotency-Key: give 1 to {MAX_KEY} visible ASCII characters", field="Idempotency-Key")
     try:
         body = read_search(await request.body())
         await run_in_threadpool(check_search, body)
@@ -204,13 +204,55 @@ _FOLLOWED = ("get_search", "cancel_search", "search_events", "search_plans", "ex
 _LINKS = {name: {"operationId": name, "parameters": {"search_id": "$response.body#/id"}} for name in _FOLLOWED}
 
 
+def _parameter(name: str, place: str, schema: dict[str, Any], **more: str) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": False, **more, "schema": schema}
+
+
+_KEY = _parameter(
+    "Idempotency-Key", "header", {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": KEY_PATTERN}
+)
+_STATE = _parameter("state", "query", {"enum": list(STATES)})
+_FORM = _parameter("format", "query", {"enum": list(FORMATS)})
+_PLAN = _parameter(
+    "plan", "query", {"type": "string", "maxLength": 500}, description="A plan in its short form; the first unless given."
+)
+_RESUME = _parameter("Last-Event-ID", "header", {"type": "string", "pattern": "^[0-9]{1,9}$"})
+_QUESTION = {JSON: {"schema": {"$ref": REF + "SearchBody"}, "example": PLANS_EXAMPLE}}
+_BAD = {
+    400: "The body is not JSON, or not as its schema says.",
+    408: "The body did not arrive in time.",
+    409: "The key was used for another question.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    422: "No search can answer the question.",
+}
+_NOT_DONE = {**_NOT_FOUND, 409: "The search is not done."}
+_NO_EXPORT = {**_NOT_DONE, 422: "No such format, or a plan that cannot be exported."}
+_HELD = {304: {"description": "As the caller has it."}}
+_STREAM = {"description": "Events until the search is over.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+_ACCEPTED = {202: {**_json("SearchRow"), "links": _LINKS}, 200: _json("SearchRow")}
+_OPERATIONS: tuple[tuple[str, str, str, Any, str, dict[Any, Any], dict[int, str], dict[str, Any]], ...] = (
+    ("", "POST", "profile", create, "create_search", _ACCEPTED, _BAD,
+     {"parameters": [_KEY], "requestBody": {"required": True, "content": _QUESTION}}),
+    ("", "GET", "read", listing, "list_searches", {200: _json("SearchPage")}, {422: "Not a page."},
+     {"parameters": [*PAGE_PARAMETERS, _STATE]}),
+    ("/{search_id}", "GET", "read", one, "get_search", {200: _json("SearchRow"), **_HELD}, _NOT_FOUND, {"parameters": [_ID]}),
+    ("/{search_id}", "DELETE", "profile", cancel, "cancel_search", {200: _json("SearchRow")}, _NOT_FOUND,
+     {"parameters": [_ID]}),
+    ("/{search_id}/events", "GET", "read", events, "search_events", {200: _STREAM},
+     {**_NOT_FOUND, 422: "Not the number of an event."}, {"parameters": [_ID, _RESUME]}),
+    ("/{search_id}/plans", "GET", "read", plans, "search_plans", {200: _json("SearchAnswer"), **_HELD}, _NOT_DONE,
+     {"parameters": [_ID]}),
+    ("/{search_id}/export", "GET", "read", export, "export_search", {200: _json("Scripts"), **_HELD}, _NO_EXPORT,
+     {"parameters": [_ID, _FORM, _PLAN]}),
+)  # fmt: skip
+"""Path, method, scope, endpoint, name, answers, problems, and what else the OpenAPI document says."""
+
+
 def router() -> APIRouter:
     """The endpoints of this module."""
     found = APIRouter(prefix="/v1/searches", tags=["searches"])
-
-    def add(
-        path: str, method: str, scope: str, endpoint: Any, name: str, responses: dict[Any, Any], extra: dict[str, Any]
-    ) -> None:
+    for path, method, scope, endpoint, name, answers, problems, extra in _OPERATIONS:
         found.add_api_route(
             path,
             guarded(scope, endpoint),
@@ -218,111 +260,8 @@ def router() -> APIRouter:
             summary=(endpoint.__doc__ or "").split("\n")[0],
             operation_id=name,
             response_class=Response,
-            status_code=next(iter(responses)),
-            responses=responses,
+            status_code=next(iter(answers)),
+            responses={**answers, **problem_responses(problems)},
             openapi_extra=extra,
         )
-
-    key = {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "required": False,
-        "schema": {"type": "string", "minLength": 1, "maxLength": MOST_KEY, "pattern": KEY_PATTERN},
-    }
-    question = {JSON: {"schema": {"$ref": REF + "SearchBody"}, "example": PLANS_EXAMPLE}}
-    state = {"name": "state", "in": "query", "required": False, "schema": {"enum": list(STATES)}}
-    form = {"name": "format", "in": "query", "required": False, "schema": {"enum": list(FORMATS)}}
-    plan = {
-        "name": "plan",
-        "in": "query",
-        "required": False,
-        "description": "A plan in its short form; the first unless given.",
-        "schema": {"type": "string", "maxLength": 500},
-    }
-    resume = {
-        "name": "Last-Event-ID",
-        "in": "header",
-        "required": False,
-        "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"},
-    }
-    bad = {
-        400: "The body is not JSON, or not as its schema says.",
-        408: "The body did not arrive in time.",
-        409: "The key was used for another question.",
-        413: "The body is too large.",
-        415: "The body is not JSON.",
-        422: "No search can answer the question.",
-    }
-    stream = {
-        "description": "Events until the search is over.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    }
-    add(
-        "",
-        "POST",
-        "profile",
-        create,
-        "create_search",
-        {202: {**_json("SearchRow"), "links": _LINKS}, 200: _json("SearchRow"), **problem_responses(bad)},
-        {"parameters": [key], "requestBody": {"required": True, "content": question}},
-    )
-    add(
-        "",
-        "GET",
-        "read",
-        listing,
-        "list_searches",
-        {200: _json("SearchPage"), **problem_responses({422: "Not a page."})},
-        {"parameters": [*PAGE_PARAMETERS, state]},
-    )
-    add(
-        "/{search_id}",
-        "GET",
-        "read",
-        one,
-        "get_search",
-        {200: _json("SearchRow"), 304: {"description": "As the caller has it."}, **problem_responses(_NOT_FOUND)},
-        {"parameters": [_ID]},
-    )
-    add(
-        "/{search_id}",
-        "DELETE",
-        "profile",
-        cancel,
-        "cancel_search",
-        {200: _json("SearchRow"), **problem_responses(_NOT_FOUND)},
-        {"parameters": [_ID]},
-    )
-    add(
-        "/{search_id}/events",
-        "GET",
-        "read",
-        events,
-        "search_events",
-        {200: stream, **problem_responses({**_NOT_FOUND, 422: "Not the number of an event."})},
-        {"parameters": [_ID, resume]},
-    )
-    not_done = {**_NOT_FOUND, 409: "The search is not done."}
-    add(
-        "/{search_id}/plans",
-        "GET",
-        "read",
-        plans,
-        "search_plans",
-        {200: _json("SearchAnswer"), 304: {"description": "As the caller has it."}, **problem_responses(not_done)},
-        {"parameters": [_ID]},
-    )
-    add(
-        "/{search_id}/export",
-        "GET",
-        "read",
-        export,
-        "export_search",
-        {
-            200: _json("Scripts"),
-            304: {"description": "As the caller has it."},
-            **problem_responses({**not_done, 422: "No such format, or a plan that cannot be exported."}),
-        },
-        {"parameters": [_ID, form, plan]},
-    )
     return found

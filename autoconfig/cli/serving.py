@@ -9,14 +9,7 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.console import (
-    EXIT_NOTHING_FITS,
-    clear_progress,
-    console,
-    print_json,
-    progress,
-    say_predicted,
-)
+from autoconfig.cli.console import EXIT_NOTHING_FITS, clear_progress, console, print_json, progress, say_predicted
 from autoconfig.cli.options import json_option, options, wants_profile
 from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE
 from autoconfig.specs.errors import option_name

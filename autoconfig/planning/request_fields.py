@@ -39,9 +39,7 @@ CLUSTER = Field("cluster", "JSON or TOML file that describes other hardware.")
 GPUS_PER_NODE = Field("gpus_per_node", "GPUs in one node, where it is not the usual server.", int)
 SOFTWARE = Field("software", f"Software stack (see `autoconfig software`); {DEFAULT_STACK} where the GPU runs it.")
 CALIBRATION = Field(
-    "calibration",
-    "Written by `autoconfig calibrate`; `none`: no measured runs.  [default: the shipped one]",
-    metavar="FILE",
+    "calibration", "Written by `autoconfig calibrate`; `none`: no measured runs.  [default: the shipped one]", metavar="FILE"
 )
 SEQ_LENGTH = Field("seq_length", "Tokens of one sample.", int)
 GLOBAL_BATCH_SIZE = Field("global_batch_size", "Samples of one optimizer step.", int)

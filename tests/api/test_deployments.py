@@ -104,4 +104,4 @@ def test_every_option_of_the_command_is_a_field_or_left_out():
     fields = set(DeploymentsBody.model_fields)
     assert {"isl", "osl", "ttft", "tpot", "rate", "goal", "chunked_prefill", "disaggregated", "fix", "include"} <= fields
     assert not {"inference", "export", "report", "json", "force"} & fields
-    assert "seconds" not in components()["Serve"]["properties"]["funnel"]["properties"]
+    assert "seconds" not in components()["ServeFunnel"]["properties"]

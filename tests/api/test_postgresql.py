@@ -34,7 +34,7 @@ def test_runs_that_come_at_once_are_all_kept_and_the_latest_calibration_stays(da
     assert measurements.current(engine, "key").version == "of 16"
     assert measurements.runs_of(engine, "other") == (0, [])
     with pytest.raises(measurements.TooManyError):
-        measurements.add(engine, "key", [{"id": f"many-{number}"} for number in range(measurements.MOST_RUNS)])
+        measurements.add(engine, "key", [{"id": f"many-{number}"} for number in range(measurements.MAX_RUNS)])
     assert measurements.runs_of(engine, "key") == (revision, runs), "a refusal changes nothing"
     engine.dispose()
 
