@@ -29,19 +29,8 @@ MIN_GAIN = 1e-4
 """Share by which a deployment on the frontier does more tokens/s/GPU than the next faster one for a user."""
 SPARE = 0.9
 """Share of its throughput that a deployment is asked for under a load: arrivals come in bursts."""
-COLUMNS = (
-    "layout",
-    "batch",
-    "tokens",
-    "replicas",
-    "requests_per_s",
-    "ttft_s",
-    "tpot_s",
-    "gpus",
-    "headroom",
-    "prefill",
-    "prefills",
-)
+COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "gpus", "headroom", "prefill",
+           "prefills")  # fmt: skip
 """layout: index; batch: sequences of an instance that run at once; requests_per_s: of the deployment; headroom: sequences that
 memory holds over batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances. Under a load also
 most_batch and most_tokens: the limits that leave headroom for bursts."""
