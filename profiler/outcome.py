@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from autoconfig.profiler.folder import JobFolder, read_json
 from autoconfig.specs.errors import AutoconfigError
-from autoconfig.specs.exit_code import ExitCode
-from autoconfig.specs.measurement import Measurement, read_measurement
+from autoconfig.specs.measurement import ExitCode, Measurement, read_measurement
 
 
 class Kind(enum.StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import statistics
 from dataclasses import dataclass, field
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.json_record import AboveZero, Keywords, from_json, to_json
 
 SCHEMA_VERSION = 1
@@ -17,6 +17,35 @@ RESULT_FILE = "result.json"
 STATUSES = ("ran", "oom", "failed")
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
 """What live bytes are held for."""
+
+
+class ExitCode(enum.IntEnum):
+    """How one rank ended: the exit status of `python -m autoconfig.trainer`.
+
+    torchrun itself exits 1 whatever its processes ended with; read `exit_code` of result.json, and the process's own line in
+    the log where there is no result.
+    """
+
+    RAN = 0
+    """All steps were run; result.json says `ran`."""
+    CRASHED = 1
+    """An error that nobody foresaw: the traceback is in the log; result.json says `failed`."""
+    BAD_JOB = 2
+    """The job cannot be read or its plan cannot run: not this world size, not this software, not these sizes."""
+    OUT_OF_MEMORY = 10
+    """A rank met its memory limit; result.json says `oom`, with the figures up to there."""
+    PEER_LOST = 11
+    """Another rank died, hung or could not be reached within the timeout; result.json says `failed`."""
+    MISSING_PACKAGE = 12
+    """torch, megatron-core or Transformer Engine is not installed; the message names the extra to install."""
+    DISK = 13
+    """result.json cannot be written (full disk, read-only folder): there is none."""
+    NO_DEVICE = 14
+    """The job wants CUDA and this machine has no usable GPU for the rank."""
+    INTERRUPTED = 130
+    """SIGINT: nothing is written."""
+    TERMINATED = 143
+    """SIGTERM: nothing is written."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,10 @@ from typing import Any
 from autoconfig.kernels import benchmark, nvml
 from autoconfig.kernels.bench.device import BenchDevice, find_device, software
 from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.import_path import with_import_path
 from autoconfig.specs.job import Job, job_text
-from autoconfig.specs.measurement import RESULT_FILE, Measurement, read_measurement
+from autoconfig.specs.measurement import RESULT_FILE, ExitCode, Measurement, read_measurement
 
 from tools.gpu_jobs import rank_jobs, sweep_series
 

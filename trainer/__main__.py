@@ -2,7 +2,7 @@
 
 torchrun starts them with PYTHONSAFEPATH=1.
 
-Exit codes: specs/exit_code.py. Nothing heavy is imported before the job was read.
+Exit codes: specs/measurement.py. Nothing heavy is imported before the job was read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import warnings
 from pathlib import Path
 
 from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.job import Job, read_job
+from autoconfig.specs.measurement import ExitCode
 from autoconfig.trainer.host.limits import limit_process
 from autoconfig.trainer.result_file import ResultFile
 from autoconfig.trainer.say import say

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.measurement import ExitCode
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 _PEER = (

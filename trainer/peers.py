@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.measurement import ExitCode
 from autoconfig.trainer.failure import Failure, Lost
 from autoconfig.trainer.say import say
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.job import Job
 from autoconfig.specs.json_record import from_json, to_json
-from autoconfig.specs.measurement import Measurement, RankFigures, step_statistics
+from autoconfig.specs.measurement import ExitCode, Measurement, RankFigures, step_statistics
 from autoconfig.trainer.emulate import without_peers
 from autoconfig.trainer.failure import Failure, Lost, classify
 from autoconfig.trainer.host.cpu import cpu_for_cuda

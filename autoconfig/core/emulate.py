@@ -16,11 +16,10 @@ from pathlib import Path
 
 from autoconfig.core.trace import core_stack, legal_plan
 from autoconfig.specs.errors import AutoconfigError, InputError
-from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.import_path import with_import_path
 from autoconfig.specs.job import Job, job_text
 from autoconfig.specs.layouts import stage_layers
-from autoconfig.specs.measurement import RESULT_FILE, Measurement, RankFigures, read_measurement
+from autoconfig.specs.measurement import RESULT_FILE, ExitCode, Measurement, RankFigures, read_measurement
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.trace import pipeline_stage

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autoconfig.specs.errors import AutoconfigError, InputError
-from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.import_path import with_import_path
+from autoconfig.specs.measurement import ExitCode
 from autoconfig.specs.trace import MAX_PROCESSES, RankTrace, TraceRequest, read_rank, request_text
 
 MODULE = "autoconfig.trainer.tracing.trace_process"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.gemm_formats import FP8_RECIPES
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.numerics import FP8_RECIPES, Numerics
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
 

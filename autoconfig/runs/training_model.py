@@ -11,10 +11,9 @@ from typing import Any
 
 from autoconfig.runs.cells import CellError, Row, cell, count_of, degree, flag, number, whole
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.gemm_formats import PRECISIONS
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.numerics import PRECISIONS, Numerics
 from autoconfig.specs.software.options import StackOptions, with_options
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, StackTime, load_stack
 

@@ -20,7 +20,7 @@ from autoconfig.profiler.outcome import FINAL, Kind, Outcome, outcome_of
 from autoconfig.profiler.progress import timed_steps
 from autoconfig.profiler.runner import Life, Runner
 from autoconfig.specs.errors import AutoconfigError, InputError
-from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.measurement import ExitCode
 from autoconfig.study import trials as names
 from autoconfig.study.optuna_trials import as_stored, begin, is_stored, taken_up
 from autoconfig.study.settings import Budget

@@ -7,8 +7,7 @@ from autoconfig.profiler.folder import prepare, write_json
 from autoconfig.profiler.launch import environment, torchrun
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.outcome import EXITED, Kind, outcome_of
-from autoconfig.specs.exit_code import ExitCode
-from autoconfig.specs.measurement import Measurement, measurement_text
+from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
 from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import TrainPlan
 from job_help import make_job, wait_for

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.exit_code import ExitCode
-from autoconfig.specs.measurement import read_measurement
+from autoconfig.specs.measurement import ExitCode, read_measurement
 from job_help import wait_until
 from optuna.trial import TrialState
 from study_help import ROOT, kill, left_over, runs, told, trials_of

@@ -211,8 +211,8 @@ def test_every_measured_software_name_has_a_stack() -> None:
 
 def test_every_quantised_format_has_its_rate_and_casts_for_every_gpu() -> None:
     """A format without them could not be priced on some GPU."""
-    from autoconfig.specs.gemm_formats import FORMATS
     from autoconfig.specs.hardware.gpu import gpu_ids
+    from autoconfig.specs.numerics import FORMATS
 
     for form in (form for form in FORMATS.values() if form.quantised):
         for gpu in map(load_gpu, gpu_ids()):

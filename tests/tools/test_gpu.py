@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.exit_code import ExitCode
-from autoconfig.specs.measurement import read_measurement
+from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
 
 from autoconfig.accuracy.gpu_runs import gpu_runs

@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.job import Job, job_text
-from autoconfig.specs.measurement import RESULT_FILE, read_measurement
+from autoconfig.specs.measurement import RESULT_FILE, ExitCode, read_measurement
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.numerics import Numerics, Workload

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.job import Generation, Job, job_text
-from autoconfig.specs.measurement import read_measurement
+from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.exit_code import ExitCode
 from autoconfig.specs.job import Job, job_text
+from autoconfig.specs.measurement import ExitCode
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import parse_plan

@@ -3,7 +3,7 @@
     python -P -m autoconfig.trainer.trace_process < request.json
 
 The first line is `{"versions": {...}}`, the others are RankTraces (specs/trace.py). What is wrong with the request goes to
-standard error in one line, with the exit codes of specs/exit_code.py.
+standard error in one line, with the exit codes of specs/measurement.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import warnings
 from typing import Any
 
 from autoconfig.specs.errors import AutoconfigError
-from autoconfig.specs.exit_code import ExitCode
+from autoconfig.specs.measurement import ExitCode
 from autoconfig.specs.trace import MAX_PROCESSES, TraceRequest, read_request
 from autoconfig.trainer.host.limits import limit_memory
 
