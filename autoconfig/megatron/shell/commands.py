@@ -124,7 +124,7 @@ class Loop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Choice:
     """case WORD in PATTERNS) BODY ;; ... esac."""
 
     word: Word
@@ -142,11 +142,11 @@ class Function:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class Block:
     """{ ... }, ( ... ) or the commands of a pipe."""
 
     body: tuple[Command, ...]
     line: int
 
 
-Command = Simple | Chain | Not | If | Loop | Case | Function | Group
+Command = Simple | Chain | Not | If | Loop | Choice | Function | Block

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoconfig.megatron.shell.commands import Assignment, Case, Chain, Command, Function, If, Loop, Not, Simple, Source, Word
+from autoconfig.megatron.shell.commands import Assignment, Chain, Choice, Command, Function, If, Loop, Not, Simple, Source, Word
 from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, launch_of
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.values import (
@@ -86,7 +86,7 @@ class Reader:
             return None if result is None else not result
         if isinstance(node, If):
             return self._if(node)
-        if isinstance(node, Case):
+        if isinstance(node, Choice):
             return self._case(node)
         if isinstance(node, Loop):
             return self._loop(node)
@@ -115,7 +115,7 @@ class Reader:
                 return None
         return True
 
-    def _case(self, node: Case) -> bool | None:
+    def _case(self, node: Choice) -> bool | None:
         self.why = reason_of(value_of(node.word, self.variables))
         subject = known_text(value_of(node.word, self.variables))
         if subject is None or any(piece.unset for piece in value_of(node.word, self.variables)):

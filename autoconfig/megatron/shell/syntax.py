@@ -15,11 +15,11 @@ from tree_sitter import Language, Node, Parser
 
 from autoconfig.megatron.shell.commands import (
     Assignment,
-    Case,
+    Block,
     Chain,
+    Choice,
     Command,
     Function,
-    Group,
     If,
     Loop,
     Not,
@@ -194,7 +194,7 @@ class _Reader:
     def _group(self, node: Node) -> Command:
         if node.children[0].type == "((":
             return Simple(words=(), line=self._line(node))
-        return Group(body=self.body(node.named_children), line=self._line(node))
+        return Block(body=self.body(node.named_children), line=self._line(node))
 
     def _if(self, node: Node) -> Command:
         branches = []
@@ -225,11 +225,11 @@ class _Reader:
                 values = item.children_by_field_name("value")
                 body = self.body(child for child in item.named_children if child not in values)
                 branches.append((tuple(map(self._word, values)), body))
-        return Case(word=self._word(node.named_children[0]), branches=tuple(branches), line=self._line(node))
+        return Choice(word=self._word(node.named_children[0]), branches=tuple(branches), line=self._line(node))
 
     def _function(self, node: Node) -> Command:
         name, body = node.named_children[0], self._command(node.named_children[-1])
-        inside = body.body if isinstance(body, Group) else (body,)
+        inside = body.body if isinstance(body, Block) else (body,)
         return Function(name=self.text[name.start_byte : name.end_byte], body=inside, line=self._line(node))
 
     def _redirected(self, node: Node) -> Command:
@@ -240,7 +240,7 @@ class _Reader:
             command = _with_words(command, self._behind_redirect(redirect))
             for child in redirect.named_children:
                 if child.type == "pipeline":
-                    command = Group(body=(command, *self.body(child.named_children)), line=command.line)
+                    command = Block(body=(command, *self.body(child.named_children)), line=command.line)
             joint, right = redirect.child_by_field_name("operator"), redirect.child_by_field_name("right")
             if joint is not None and right is not None:
                 command = Chain(links=(("", command), (joint.type, self._command(right))), line=command.line)
@@ -339,7 +339,7 @@ class _Reader:
 
 def _with_words(command: Command, words: Sequence[Word]) -> Command:
     """The command with more words behind it; of several joined ones the last."""
-    if not words or isinstance(command, If | Loop | Case | Function):
+    if not words or isinstance(command, If | Loop | Choice | Function):
         return command
     if isinstance(command, Simple):
         return replace(command, words=(*command.words, *words))
