@@ -17,6 +17,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
+from autoconfig.training.reasons import largest_parts
 
 TORCHRUN_SCRIPT = "train.sh"
 SBATCH_SCRIPT = "train.sbatch"
@@ -121,7 +122,6 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
     ]
     if report is not None:
         confidence = report.confidence
-        largest = sorted(report.time_parts.items(), key=lambda item: -item[1])[:3]
         lines += [
             f"Predicted step: {report.step_seconds:.3g} s (90 % band {confidence.step_seconds_p5:.3g} to "
             f"{confidence.step_seconds_p95:.3g} s), {report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
@@ -130,8 +130,7 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
             f"Predicted memory: {report.peak_bytes / GIB:.1f} GiB allocated on stage {report.worst_stage.stage}, limit "
             f"{report.limit_bytes / GIB:.1f} GiB, chance to fit {confidence.fit_probability:.0%}.",
             f"Calibration: {confidence.level}; {confidence.calibrated_on}.",
-            "Largest parts of the step: "
-            + ", ".join(f"{name} {seconds / report.step_seconds:.0%}" for name, seconds in largest if seconds > 0) + ".",
+            f"Largest parts of the step: {largest_parts(report)}.",
         ]  # fmt: skip
         if not report.fits:
             lines.append("WARNING: this plan is predicted not to fit; it was asked for by name.")

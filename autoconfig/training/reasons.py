@@ -24,6 +24,30 @@ SHOWN_VALUES = 12
 TRIES = 12
 
 
+PART_WORDS = {
+    "gemm_seconds": "GEMMs",
+    "grouped_gemm_seconds": "grouped GEMMs",
+    "tp_communication_seconds": "TP communication",
+    "cp_communication_seconds": "CP communication",
+    "expert_all_to_all_seconds": "expert all-to-all",
+    "p2p_seconds": "pipeline sends",
+    "fsdp_seconds": "FSDP gathers",
+    "host_floor_seconds": "waiting for the host",
+    "straggler_seconds": "stragglers",
+}
+
+
+def part_words(name: str) -> str:
+    """A part of the step in a sentence; tables and JSON have the name of its formula."""
+    return PART_WORDS.get(name, name.removesuffix("_seconds").replace("_", " "))
+
+
+def largest_parts(report: PlanReport) -> str:
+    """`GEMMs 74 %, TP communication 8 %, pointwise 4 %`: the largest parts of the step."""
+    parts = sorted(report.time_parts.items(), key=lambda item: -item[1])[: PARTS_NAMED + 1]
+    return ", ".join(f"{part_words(name)} {100 * s / report.step_seconds:.0f} %" for name, s in parts if s > 0)
+
+
 def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Group number (from 1) of every plan of a ranking: a group is all plans within RESOLUTION of its first."""
     groups = np.zeros(len(step_seconds), np.int64)
@@ -46,12 +70,9 @@ def reason_for(report: PlanReport, first: PlanReport | None, ranking: Ranking, p
 
 
 def _why_first(report: PlanReport, ranking: Ranking) -> str:
-    parts = sorted(report.time_parts.items(), key=lambda item: -item[1])
-    total = report.step_seconds
-    named = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in parts[: PARTS_NAMED + 1] if seconds > 0)
     free = (report.limit_bytes - report.peak_bytes) / GIB
     return (
-        f"fastest of {ranking.funnel.priced:,} plans that fit ({named} of the step), "
+        f"fastest of {ranking.funnel.priced:,} plans that fit ({largest_parts(report)} of the step), "
         f"{free:.1f} GiB below the limit on stage {report.worst_stage.stage}"
     )
 
@@ -63,8 +84,8 @@ def _trade(report: PlanReport, first: PlanReport) -> str:
         ((report.time_parts.get(n, 0.0) - first.time_parts.get(n, 0.0), n) for n in names), key=lambda item: -item[0]
     )
     small = 0.002 * first.step_seconds
-    losses = [f"{name} {_signed(seconds)}" for seconds, name in delta[:PARTS_NAMED] if seconds > small]
-    gains = [f"{name} {_signed(seconds)}" for seconds, name in delta[::-1][:PARTS_NAMED] if seconds < -small]
+    losses = [f"{part_words(name)} {_signed(seconds)}" for seconds, name in delta[:PARTS_NAMED] if seconds > small]
+    gains = [f"{part_words(name)} {_signed(seconds)}" for seconds, name in delta[::-1][:PARTS_NAMED] if seconds < -small]
     memory = (report.peak_bytes - first.peak_bytes) / GIB
     text = "; ".join(losses + gains)
     return (f": {text}" if text else "") + (f"; {memory:+.1f} GiB" if abs(memory) >= 0.05 else "")
