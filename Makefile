@@ -99,6 +99,8 @@ gpu:
 soak: $(DEV)
 	@echo "soak: seed $(SEED) (make soak SEED=$(SEED) repeats this run)"
 	AUTOCONFIG_SOAK=1 AUTOCONFIG_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -m soak --hypothesis-seed=$(SEED)
+	@[ -e $(JUDGE) ] || echo "the judge's random plans are left out: run make judge first"
+	@[ ! -e $(JUDGE) ] || $(JUDGE_BIN)/python -m pytest -m soak tests/judge
 
 clean:
 	rm -rf $(VENV) $(JUDGE_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
