@@ -27,7 +27,7 @@ from autoconfig.specs.job import Job, job_text, read_job
 NAME_DIGITS = 16
 STARTED = "started"
 """In life.json of a local job: its command was started, it does not wait any more."""
-MOST_LOG_BYTES = 64 * 1024
+MAX_LOG_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class JobFolder:
         """The end of the log; empty where there is none."""
         try:
             with self.log_file.open("rb") as file:
-                file.seek(max(0, self.log_file.stat().st_size - MOST_LOG_BYTES))
+                file.seek(max(0, self.log_file.stat().st_size - MAX_LOG_BYTES))
                 lines = file.read().decode("utf-8", errors="replace").splitlines()
         except OSError:
             return []

@@ -23,7 +23,7 @@ from autoconfig.profiler.outcome import CANCEL, EXITED, TIMEOUT
 from autoconfig.profiler.processes import MARK, die_with_parent, end_marked, start_ticks
 from autoconfig.specs.errors import AutoconfigError
 
-MOST_DESCRIPTORS = 65_536
+MAX_DESCRIPTORS = 65_536
 """Closed at the start: where the limit is a billion, trying each takes too long."""
 TURN_S = 0.2
 """How often a job that waits for another one looks."""
@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
     """FOLDER and the descriptor of its lock, which stays open until the end. What else was inherited would be held as long."""
     lock = int(arguments[1])
     os.closerange(3, lock)
-    os.closerange(lock + 1, min(os.sysconf("SC_OPEN_MAX"), MOST_DESCRIPTORS))
+    os.closerange(lock + 1, min(os.sysconf("SC_OPEN_MAX"), MAX_DESCRIPTORS))
     signal.signal(signal.SIGTERM, _cancel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

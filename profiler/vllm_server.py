@@ -38,7 +38,7 @@ LOOK_S = 0.5
 STATE_S = 5.0
 OUT_OF_MEMORY = ("out of memory", "No available memory for the cache blocks", "is larger than the available KV cache memory")
 """What vLLM's log says of a model or cache that does not fit."""
-MOST_LOG = 20_000
+MAX_LOG = 20_000
 CACHE_SPARE = 1.25
 """Cache of a CPU server over what the requests hold: blocks are of 16 tokens and more."""
 FP32_BYTES = 4
@@ -209,7 +209,7 @@ def _free_port() -> int:
 
 def _log(folder: Path) -> str:
     try:
-        return (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")[-MOST_LOG:]
+        return (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")[-MAX_LOG:]
     except OSError:
         return ""
 
