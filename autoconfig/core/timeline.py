@@ -79,7 +79,7 @@ class Timeline:
     stages: Annotated[tuple[StageTimeline, ...], Keywords(minItems=1)]
 
 
-def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow], calibration: str) -> Timeline:
+def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow]) -> Timeline:
     """The timeline of a legal plan from its operators (`time_model.explain.explain_operators`)."""
     total = scenario.workload.global_batch_size // (plan.mbs * plan.dp)
     shown = min(total, max(2 * plan.pp, MOST_MICROBATCHES // plan.pp * plan.pp))
@@ -89,7 +89,7 @@ def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRo
     last = max(piece.end for piece in work)
     busy = sum(piece.end - piece.start for piece in work)
     return Timeline(
-        calibration=calibration,
+        calibration=scenario.calibration.version,
         short=str(plan),
         num_microbatches=total,
         shown_microbatches=shown,

@@ -67,6 +67,8 @@ def _processes(requests: list[TraceRequest], python: str, lines: Any) -> Iterato
             if process.poll() is None:
                 process.kill()
             process.wait()
+            assert process.stderr is not None
+            process.stderr.close()
 
 
 def _start(request: TraceRequest, python: str) -> subprocess.Popen[str]:
@@ -92,9 +94,10 @@ def _start(request: TraceRequest, python: str) -> subprocess.Popen[str]:
 
 def _read(number: int, process: subprocess.Popen[str], lines: Any) -> None:
     assert process.stdout is not None
-    for text in process.stdout:
-        if text.startswith("{"):
-            lines.put((number, json.loads(text)))
+    with process.stdout as said:
+        for text in said:
+            if text.startswith("{"):
+                lines.put((number, json.loads(text)))
     lines.put((number, None))
 
 
@@ -104,7 +107,7 @@ def _check_end(process: subprocess.Popen[str]) -> None:
     said, code = process.stderr.read().strip(), process.wait()
     if code in (ExitCode.BAD_JOB, ExitCode.MISSING_PACKAGE):
         raise InputError(said.splitlines()[-1])
-    if f"No module named {MODULE}" in said or "No module named 'trainer'" in said:
+    if f"No module named {MODULE}" in said or "No module named 'autoconfig" in said:
         raise InputError("--python: that interpreter has no autoconfig; pip install 'megatron-autoconfig[train]' there")
     if code:
         raise AutoconfigError(f"the trace ended with exit code {code}: {said[-2000:]}")

@@ -392,7 +392,7 @@ def timeline_json(explanation: Explanation) -> TimelineJson:
     included, question = explanation.included, explanation.question
     if included.report is None:
         raise not_legal(explanation)
-    drawn = timeline(question.scenario, included.plan, explanation.operators, question.scenario.calibration.version)
+    drawn = timeline(question.scenario, included.plan, explanation.operators)
     return TimelineJson(**vars(drawn))
 
 

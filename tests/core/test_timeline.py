@@ -63,7 +63,7 @@ def test_stages_take_what_the_step_says(model, plan):
     """m times the longest stage and the bubble of the drawn step come from the same operators as the step's own time."""
     explanation = explain(Request(model=model, gpus=1024, gpu="h100"), plan, binds=False)
     scenario, report = explanation.question.scenario, explanation.included.report
-    drawn = timeline(scenario, report.plan, explanation.operators, "none")
+    drawn = timeline(scenario, report.plan, explanation.operators)
     seconds = chunk_seconds(scenario, report.plan, explanation.operators)
     longest = max(sum(fore + back for fore, back in chunks) for chunks in seconds)
     parts = report.time_parts

@@ -198,17 +198,20 @@ def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> 
     """SDPA's flash2 measured on Hopper: a flash3 stack is faster by the ratio of the published shares."""
     from autoconfig.specs.models.model_catalogue import load_model
     from autoconfig.specs.numerics import Numerics, Workload
+    from autoconfig.specs.scenario import Scenario
     from autoconfig.specs.software.software import load_stack
-    from autoconfig.time_model.job import Job
+    from autoconfig.time_model.job import TrainingJob
     from autoconfig.time_model.operators.layer import _flash_rate
 
     gpu, stack = saved(tmp_path / "h100.json", device=H100), load_stack("transformer-engine")
     rates = {}
     for generation in ("flash2", "flash3"):
         changed = replace(stack, time=replace(stack.time, attention_generation=generation))
-        job = Job(
-            load_model("llama3-8b"), cluster_of(gpu, 8), Numerics(), changed, Workload(seq_length=1024, global_batch_size=8)
+        workload = Workload(seq_length=1024, global_batch_size=8)
+        scenario = Scenario(
+            model=load_model("llama3-8b"), cluster=cluster_of(gpu, 8), numerics=Numerics(), software=changed, workload=workload
         )
+        job = TrainingJob(scenario)
         rates[generation] = float(_flash_rate(job, np.array([1024.0]))[0][0])
     table = efficiency_of(gpu).tables.attention
     assert table is not None
@@ -219,17 +222,19 @@ def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> 
 def test_fp32_has_tables_of_its_own(tmp_path: Path) -> None:
     from autoconfig.specs.models.model_catalogue import load_model
     from autoconfig.specs.numerics import Numerics, Workload
+    from autoconfig.specs.scenario import Scenario
     from autoconfig.specs.software.software import load_stack
-    from autoconfig.time_model.job import Job
+    from autoconfig.time_model.job import TrainingJob
 
     gpu = saved(tmp_path / "t.json", precision="fp32")
-    job = Job(
-        load_model("llama3-8b"),
-        cluster_of(gpu, 2),
-        Numerics(precision="fp32"),
-        load_stack("megatron-local"),
-        Workload(seq_length=64, global_batch_size=2),
+    scenario = Scenario(
+        model=load_model("llama3-8b"),
+        cluster=cluster_of(gpu, 2),
+        numerics=Numerics(precision="fp32"),
+        software=load_stack("megatron-local"),
+        workload=Workload(seq_length=64, global_batch_size=2),
     )
+    job = TrainingJob(scenario)
     assert job.table_precision(False) == "fp32" and job.gpu.tables.gemm["fp32"] is not None
     assert job.gpu.tables.attention is None and job.gpu.tables.attention_fp32 is not None
     assert job.gemm_rate(False, job.gpu.tables.gemm["fp32"]) == pytest.approx(gpu.flops_per_s["fp32"])
