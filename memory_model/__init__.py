@@ -1,4 +1,4 @@
-"""Bytes that one GPU of each pipeline stage holds, in closed form: formulas take scalars or NumPy arrays alike.
+"""Bytes that one GPU of each pipeline stage holds, in closed form. Formulas take scalars or NumPy arrays alike.
 
     predict.py        adds the parts up, per stage and moment, for many plans at once; what the driver, NCCL and the allocator
                       take, and the probability to fit

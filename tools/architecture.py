@@ -32,7 +32,7 @@ def words(package: str) -> str:
     """The first sentence of a package's docstring."""
     folder = next(path for path in (ROOT / "autoconfig" / package, ROOT / package) if path.exists())
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
-    return text.split("\n")[0].split(".")[0]
+    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
 
 
 def picture(used: Counter[str]) -> str:
@@ -68,10 +68,14 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width)
 
 
+def draw() -> str:
+    """The picture of today's packages; runs one search."""
+    return picture(Counter(module.split(".")[1] for module in modules_used(QUESTION) if module.count(".")))
+
+
 def main() -> None:
     """Write the picture."""
-    used = Counter(module.split(".")[1] for module in modules_used(QUESTION) if module.count("."))
-    PICTURE.write_text(picture(used), encoding="utf-8")
+    PICTURE.write_text(draw(), encoding="utf-8")
     print(f"wrote {PICTURE.relative_to(ROOT)}")
 
 

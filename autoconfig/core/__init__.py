@@ -1,1 +1,1 @@
-"""What the real megatron-core says of a plan: one rank traced or emulated, and the step as a timeline."""
+"""What the real megatron-core says of a plan: traces, emulated ranks, the step as a timeline."""

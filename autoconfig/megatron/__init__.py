@@ -1,1 +1,1 @@
-"""Megatron-LM launch scripts, both directions: arguments read into a question and a plan, and a plan written as arguments."""
+"""Megatron-LM launch scripts and plan.json, read and written."""

@@ -1,1 +1,1 @@
-"""Tables of measured runs, training and serving: cells, rows as questions, and a prediction for every row."""
+"""Tables of measured runs: cells, rows as questions, a prediction for every row."""

@@ -1,1 +1,1 @@
-"""Serving: rows of published runs, predictions, calibration, the search for a deployment and its answer."""
+"""Serving: from a question to the space of deployments, their prices, the ranking and the answer."""
