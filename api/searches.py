@@ -37,7 +37,7 @@ class ConflictError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class StoredSearch:
     """One accepted search."""
 
     id: str
@@ -78,7 +78,7 @@ class Event:
 
 def submit(
     engine: sa.Engine, client: DBOSClient, owner: str, body: dict[str, Any], key: str | None = None
-) -> tuple[Search, bool]:
+) -> tuple[StoredSearch, bool]:
     """(the search, whether it is new). Row and queue entry are one transaction. Raises ConflictError."""
     text = json.dumps(body, sort_keys=True)
     if key is not None:
@@ -114,7 +114,7 @@ def submit(
     return found, True
 
 
-def _by_key(engine: sa.Engine, owner: str, key: str, body: dict[str, Any]) -> Search | None:
+def _by_key(engine: sa.Engine, owner: str, key: str, body: dict[str, Any]) -> StoredSearch | None:
     """Questions are compared by what they ask: fields that came with a later release are at their defaults in older rows."""
     query = sa.select(SEARCHES).where(SEARCHES.c.owner == owner, SEARCHES.c.idempotency_key == key)
     with engine.connect() as connection:
@@ -126,7 +126,7 @@ def _by_key(engine: sa.Engine, owner: str, key: str, body: dict[str, Any]) -> Se
     return _search(row)
 
 
-def get(engine: sa.Engine, identity: str) -> Search | None:
+def get(engine: sa.Engine, identity: str) -> StoredSearch | None:
     """The search of this id; None where there is none, as where it is no id at all."""
     if not _is_id(identity):
         return None
@@ -143,7 +143,7 @@ def _is_id(text: str) -> bool:
         return False
 
 
-def listed(engine: sa.Engine, *, after: int, limit: int, state: str | None = None) -> list[Search]:
+def listed(engine: sa.Engine, *, after: int, limit: int, state: str | None = None) -> list[StoredSearch]:
     """Searches in the order of their acceptance, from number `after` + 1 on."""
     query = sa.select(SEARCHES).where(SEARCHES.c.number > after).order_by(SEARCHES.c.number).limit(limit)
     if state is not None:
@@ -163,7 +163,7 @@ def counts(engine: sa.Engine) -> dict[str, int]:
 NOBODY_MEASURES = "no worker that measures is there: start autoconfig worker --profile-folder DIR"
 
 
-def note(engine: sa.Engine, search: Search) -> str | None:
+def note(engine: sa.Engine, search: StoredSearch) -> str | None:
     """What keeps a search waiting; None: nothing but its turn."""
     if search.state != "queued" or not search.body.get("profile"):
         return None
@@ -252,8 +252,8 @@ def _add_event(connection: sa.Connection, identity: str, kind: str, data: dict[s
     )
 
 
-def _search(row: Any) -> Search:
-    return Search(
+def _search(row: Any) -> StoredSearch:
+    return StoredSearch(
         id=row.id,
         number=row.number,
         owner=row.owner,

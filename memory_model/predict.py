@@ -21,7 +21,7 @@ from autoconfig.memory_model.recomputation import (
     recomputed_activations,
     recomputed_layers_per_chunk,
 )
-from autoconfig.memory_model.tables import LayerTable, StageTerms, layer_tables, stage_terms
+from autoconfig.memory_model.tables import LayerBytes, StageTerms, layer_tables, stage_terms
 from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.plan import Recompute
@@ -137,7 +137,7 @@ def _worst_stage(fixed: _Fixed, recompute: Recompute, r: int) -> Floats:
 class _Fixed:
     """What no recompute option changes: [n, S]."""
 
-    layer: LayerTable
+    layer: LayerBytes
     terms: StageTerms
     present: dict[str, npt.NDArray[np.bool_]]
     """Kind of layer -> the stage holds some."""
@@ -147,7 +147,7 @@ class _Fixed:
     mlp_whole: Floats
 
     @classmethod
-    def of(cls, layer: LayerTable, terms: StageTerms) -> _Fixed:
+    def of(cls, layer: LayerBytes, terms: StageTerms) -> _Fixed:
         present = {kind: held > 0 for kind, held in terms.layers_in_flight.items()}
         largest = {name: _largest_of_kinds(layer.columns(name), present) for name in ("mlp_backward", "whole", "mlp_whole")}
         attention = layer.attention_backward[:, None]
@@ -172,7 +172,7 @@ def _largest_of_kinds(columns: dict[str, Floats], present: dict[str, npt.NDArray
 
 
 def _detailed(
-    layer: LayerTable, terms: StageTerms, recomputes: Sequence[Recompute], limit: Floats, device_bytes: int
+    layer: LayerBytes, terms: StageTerms, recomputes: Sequence[Recompute], limit: Floats, device_bytes: int
 ) -> MemoryEstimate:
     """Every stage with its parts, at the stage's largest moment."""
     fixed = _Fixed.of(layer, terms)
@@ -217,7 +217,7 @@ class _Stages:
     """MLP activations of one layer, gone when attention's backward starts."""
 
 
-def _held(layer: LayerTable, terms: StageTerms, recompute: Recompute, r: int) -> tuple[Floats, Floats]:
+def _held(layer: LayerBytes, terms: StageTerms, recompute: Recompute, r: int) -> tuple[Floats, Floats]:
     """Activations saved from forward, and the part of them that is inputs of checkpointed layers."""
     held = np.zeros(terms.state.shape)
     for kind, kept in layer.columns("kept", r).items():

@@ -54,7 +54,7 @@ class KindTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerTable:
+class LayerBytes:
     """Layers of n rows: those of their u unique shapes, gathered where a column is asked for."""
 
     kinds: dict[str, KindTable]
@@ -65,10 +65,10 @@ class LayerTable:
     attention_backward: Floats
     """[n]"""
 
-    def take(self, rows: npt.NDArray[np.int64]) -> LayerTable:
+    def take(self, rows: npt.NDArray[np.int64]) -> LayerBytes:
         """These rows alone."""
         arrays = {name: getattr(self, name)[rows] for name in ("shape", "layer_input", "attention_backward")}
-        return LayerTable(kinds=self.kinds, **arrays)
+        return LayerBytes(kinds=self.kinds, **arrays)
 
     def columns(self, name: str, option: int | None = None) -> dict[str, Floats]:
         """Kind -> [n]: a column of its table, under one recompute option where it depends on it."""
@@ -118,13 +118,13 @@ def _shape(scenario: Scenario, rows: Layouts) -> Shape:
     return Shape.of(seq_length=scenario.workload.seq_length, **degrees)
 
 
-def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute]) -> LayerTable:
+def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute]) -> LayerBytes:
     """Layer bytes for every row: formulas run once per unique (tp, sp, cp, ep, etp, micro-batch)."""
     first, inverse = layouts.unique("tp", "sp", "cp", "ep", "etp", "mbs")
     rows = layouts.take(first)
     model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
     shape = _shape(scenario, rows)
-    return LayerTable(
+    return LayerBytes(
         kinds={name: _kind_table(scenario, moe, shape, recomputes) for name, moe in kinds_of(model).items()},
         shape=inverse,
         layer_input=activations.layer_input(model, numerics, shape)[inverse],

@@ -23,8 +23,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "time_model/serving/simulation.py:simulate": "one loop over one state: every step of it needs all of it",
     "autoconfig/engines/cluster.py:kubernetes_objects": "one template of YAML",
 }
-TWICE_YET = {"Case", "Generation", "Group", "LayerTable", "Limits", "Search", "Served", "_Stages"}
-"""Names that are still two classes: to be empty."""
 
 
 def test_no_folder_is_crowded():
@@ -54,7 +52,7 @@ def test_one_name_is_one_class():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].add(str(path))
-    assert {name: found for name, found in places.items() if len(found) > 1 and name not in TWICE_YET} == {}
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_modules_and_functions_fit_on_a_few_screens():

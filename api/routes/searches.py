@@ -136,7 +136,7 @@ async def events(request: HttpRequest) -> Response:
     return StreamingResponse(_stream(request, found.id, int(last)), media_type="text/event-stream", headers=headers)
 
 
-async def _shown(request: HttpRequest, found: searches.Search) -> bytes:
+async def _shown(request: HttpRequest, found: searches.StoredSearch) -> bytes:
     note = await run_in_threadpool(searches.note, service_of(request).engine, found)
     return json.dumps(found.json(note)).encode()
 
@@ -178,7 +178,7 @@ def _result(engine: sa.Engine, identity: str) -> bytes:
     return found
 
 
-async def _found(request: HttpRequest) -> searches.Search | None:
+async def _found(request: HttpRequest) -> searches.StoredSearch | None:
     identity = request.path_params["search_id"]
     return await run_in_threadpool(searches.get, service_of(request).engine, identity)
 
@@ -187,7 +187,7 @@ def _missing(request: HttpRequest) -> Response:
     return problem(404, f"there is no search {request.path_params['search_id'][:40]!r}; GET /v1/searches lists them")
 
 
-def _not_done(found: searches.Search) -> Response:
+def _not_done(found: searches.StoredSearch) -> Response:
     why = f": {found.problem['detail']}" if found.problem else ""
     return problem(409, f"the search is {found.state}, not done{why}")
 
@@ -208,9 +208,7 @@ def _parameter(name: str, place: str, schema: dict[str, Any], **more: str) -> di
     return {"name": name, "in": place, "required": False, **more, "schema": schema}
 
 
-_KEY = _parameter(
-    "Idempotency-Key", "header", {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": KEY_PATTERN}
-)
+_KEY = _parameter("Idempotency-Key", "header", {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": KEY_PATTERN})
 _STATE = _parameter("state", "query", {"enum": list(STATES)})
 _FORM = _parameter("format", "query", {"enum": list(FORMATS)})
 _PLAN = _parameter(

@@ -137,7 +137,7 @@ class WorkerProcess:
         ended = searches.end(self.engine, identity, **({"result": body} if status == 200 else {"problem": body}))
         return "ended" if ended else "over"
 
-    def _task(self, found: searches.Search) -> Task:
+    def _task(self, found: searches.StoredSearch) -> Task:
         def say(kind: str, data: dict[str, Any]) -> None:
             searches.say(self.engine, found.id, kind, data)
 

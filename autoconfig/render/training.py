@@ -324,7 +324,7 @@ def _memory_table(report: PlanReport, width: int) -> Table:
     table.add_column("part", no_wrap=True)
     for stage in chosen:
         table.add_column(f"stage {stage}", justify="right", no_wrap=True)
-    names = {name for stage in chosen for name in report.stages[stage].parts}
+    names = dict.fromkeys(name for stage in chosen for name in report.stages[stage].parts)
     for name in sorted(names, key=lambda n: -max(report.stages[s].parts.get(n, 0.0) for s in chosen)):
         table.add_row(name, *(f"{report.stages[s].parts.get(name, 0.0) / GIB:.3f}" for s in chosen))
     table.add_row("[bold]peak[/bold]", *(f"[bold]{report.stages[s].peak_bytes / GIB:.3f}[/bold]" for s in chosen))

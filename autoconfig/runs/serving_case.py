@@ -18,14 +18,14 @@ from autoconfig.time_model.serving.calibration import ServingCalibration
 from autoconfig.time_model.serving.costs import ServingJob, constant_vector, iteration_seconds
 from autoconfig.time_model.serving.simulation import (
     IterationTable,
-    Limits,
     Requests,
-    Served,
+    SchedulerLimits,
+    SimulatedStream,
     poisson_arrivals,
     sampled_lengths,
     simulate,
 )
-from autoconfig.time_model.serving.steady import Generation, Lengths, generation
+from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation
 
 SEED = 20
 STEADY_SECONDS, MAX_REQUESTS = 600.0, 15_000
@@ -99,14 +99,14 @@ def _limits(case: ServingCase, job: ServingJob) -> tuple[int, int]:
     return found or (case.engine.max_batch_size, case.engine.max_num_tokens)
 
 
-def offline_generations(case: ServingCase, setup: Setup) -> tuple[list[tuple[float, Generation]], float]:
+def offline_generations(case: ServingCase, setup: Setup) -> tuple[list[tuple[float, SteadyGeneration]], float]:
     """([(how many, generation)], output tokens per GPU). Whole generations, and the last, partial one of a finite run."""
     lengths = Lengths(isl=case.lengths.isl, osl=case.lengths.osl)
     bursts = case.lengths.output_cv == 0.0
     plan = setup.job.plan
     ranks = _ranks(plan)
 
-    def of(running: float) -> Generation:
+    def of(running: float) -> SteadyGeneration:
         return generation(setup.job, lengths, running, setup.tokens, chunked=setup.chunked, bursts=bursts)
 
     if not case.requests:
@@ -144,7 +144,7 @@ class OpenLoop:
     e2e_s: float
     requests_per_s: float
     """Of the whole deployment."""
-    served: Served
+    served: SimulatedStream
     slowdown: float = 1.0
     """How much slower than priced the deployment is, where a published rate says so."""
 
@@ -178,7 +178,7 @@ def _simulated(
         osl=sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng),
     )
     held = float(setup.memory.kv_pool_bytes / setup.memory.kv_bytes_per_sequence) * (data.isl + data.osl) / plan.pp
-    limits = Limits(
+    limits = SchedulerLimits(
         batch=setup.batch,
         tokens=setup.tokens,
         kv_tokens=held,

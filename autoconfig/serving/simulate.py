@@ -13,9 +13,9 @@ from autoconfig.serving.disaggregated import transfer_seconds
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.time_model.serving.simulation import (
     IterationTable,
-    Limits,
     Requests,
-    Served,
+    SchedulerLimits,
+    SimulatedStream,
     poisson_arrivals,
     sampled_lengths,
     simulate,
@@ -132,7 +132,7 @@ def _run(
     """One rank. Its pool holds as many tokens as its sequences of average length take."""
     decode, memory = one.plan.decode, one.memory
     held = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) * question.workload.held_tokens / decode.pp
-    limits = Limits(
+    limits = SchedulerLimits(
         batch=running,
         tokens=decode.tokens,
         kv_tokens=held,
@@ -157,7 +157,7 @@ def _run(
     return _seen(one, stream, served, skipped)
 
 
-def _seen(one: DeploymentReport, stream: Stream, served: Served, skipped: float) -> _Seen:
+def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skipped: float) -> _Seen:
     count = len(stream.osl)
     first = int(count * skipped)
     kept = np.isfinite(served.e2e_s) & (np.arange(count) >= first)

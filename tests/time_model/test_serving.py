@@ -31,7 +31,7 @@ from autoconfig.time_model.serving.costs import (
     reduce_seconds,
 )
 from autoconfig.time_model.serving.layout import Pricer, steady_state
-from autoconfig.time_model.serving.simulation import IterationTable, Limits, Requests, sampled_lengths, simulate
+from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, sampled_lengths, simulate
 from autoconfig.time_model.serving.steady import (
     Lengths,
     generation,
@@ -206,7 +206,7 @@ def test_max_utilisation_admits_more_than_a_guaranteed_cache():
     """Sequences of 100 + 200 tokens, a cache of 600: two whole ones, more while they are short."""
     one, count = IterationTable(job()), 40
     requests = Requests(arrival_s=np.zeros(count), isl=np.full(count, 100.0), osl=np.full(count, 200.0))
-    limits = Limits(batch=64, tokens=2048, kv_tokens=600.0)
+    limits = SchedulerLimits(batch=64, tokens=2048, kv_tokens=600.0)
     guaranteed, filled = simulate(one, requests, limits), simulate(one, requests, dataclasses.replace(limits, whole=False))
     assert filled.duration_s < 0.7 * guaranteed.duration_s and np.isfinite(filled.e2e_s).all()
 
@@ -253,7 +253,7 @@ def test_closed_form_agrees_with_the_simulation(running, isl, osl):
     count = 8 * running
     spread = Requests(arrival_s=np.zeros(count), isl=np.full(count, isl), osl=sampled_lengths(osl, 0.3, 10 * osl, count, rng))
     served = simulate(
-        IterationTable(one), spread, Limits(batch=running, tokens=8192, kv_tokens=1e9, chunked=False), users=running
+        IterationTable(one), spread, SchedulerLimits(batch=running, tokens=8192, kv_tokens=1e9, chunked=False), users=running
     )
     last = np.arange(count) > count // 3
     assert served.requests_per_s == pytest.approx(float(found.requests_per_s), rel=0.12)
@@ -269,7 +269,7 @@ def test_drafts_cost_the_same_in_closed_form_and_simulation(acceptance):
     osl = sampled_lengths(500.0, 0.3, 5000.0, count, np.random.default_rng(1))
     served = simulate(
         IterationTable(one), Requests(arrival_s=np.zeros(count), isl=np.full(count, 1000.0), osl=osl),
-        Limits(batch=running, tokens=8192, kv_tokens=1e9, chunked=False, steps_per_token=1.0 / lengths.tokens_per_step,
+        SchedulerLimits(batch=running, tokens=8192, kv_tokens=1e9, chunked=False, steps_per_token=1.0 / lengths.tokens_per_step,
                checked=1.0 + drafted),
         users=running,
     )  # fmt: skip
@@ -283,9 +283,9 @@ def test_a_prefix_hit_saves_as_much_in_closed_form_and_simulation(cached):
     prices = Pricer(lengths=Lengths(isl=isl, osl=2.0, cached=cached)).prices(one)
     requests = Requests(arrival_s=np.zeros(1), isl=np.full(1, isl * (1.0 - cached)), osl=np.ones(1), cached=isl * cached)
     table = IterationTable(one)
-    whole = simulate(table, requests, Limits(batch=1, tokens=65536, kv_tokens=1e6)).ttft_s[0]
+    whole = simulate(table, requests, SchedulerLimits(batch=1, tokens=65536, kv_tokens=1e6)).ttft_s[0]
     assert whole == pytest.approx(float(prices.seconds(0.0, 1.0, 1.0, isl * (1.0 - cached))), rel=0.03)
-    parts = simulate(table, requests, Limits(batch=1, tokens=6400, kv_tokens=1e6)).ttft_s[0]
+    parts = simulate(table, requests, SchedulerLimits(batch=1, tokens=6400, kv_tokens=1e6)).ttft_s[0]
     assert parts == pytest.approx(whole, rel=0.12)
 
 
@@ -309,7 +309,7 @@ def test_the_simulation_serves_every_request_once_and_in_order():
     rng = np.random.default_rng(3)
     arrivals = np.cumsum(rng.exponential(0.05, 200))
     requests = Requests(arrival_s=arrivals, isl=np.full(200, 300.0), osl=np.full(200, 40.0))
-    served = simulate(table, requests, Limits(batch=64, tokens=2048, kv_tokens=64 * 340.0))
+    served = simulate(table, requests, SchedulerLimits(batch=64, tokens=2048, kv_tokens=64 * 340.0))
     assert np.isfinite(served.e2e_s).all() and (served.ttft_s > 0).all()
     assert np.allclose(served.e2e_s, served.ttft_s + served.tpot_s * 39.0)
     first = served.ttft_s + arrivals
@@ -320,7 +320,7 @@ def test_the_simulation_serves_every_request_once_and_in_order():
 
 def test_memory_for_one_sequence_serves_one_at_a_time():
     requests = Requests(arrival_s=np.zeros(5), isl=np.full(5, 100.0), osl=np.full(5, 20.0))
-    served = simulate(IterationTable(job()), requests, Limits(batch=64, tokens=2048, kv_tokens=120.0))
+    served = simulate(IterationTable(job()), requests, SchedulerLimits(batch=64, tokens=2048, kv_tokens=120.0))
     done = np.sort(served.e2e_s)
     assert np.allclose(np.diff(done), done[0], rtol=1e-6)
 
@@ -328,16 +328,16 @@ def test_memory_for_one_sequence_serves_one_at_a_time():
 def test_memory_that_a_sequence_leaves_is_given_to_the_next():
     one, count = IterationTable(job()), 12
     requests = Requests(arrival_s=np.zeros(count), isl=np.full(count, 100.0), osl=np.full(count, 200.0))
-    pairs = simulate(one, requests, Limits(batch=64, tokens=2048, kv_tokens=600.0))
-    alone = simulate(one, requests, Limits(batch=64, tokens=2048, kv_tokens=300.0))
+    pairs = simulate(one, requests, SchedulerLimits(batch=64, tokens=2048, kv_tokens=600.0))
+    alone = simulate(one, requests, SchedulerLimits(batch=64, tokens=2048, kv_tokens=300.0))
     assert pairs.duration_s == pytest.approx(alone.duration_s / 2, rel=0.1)
 
 
 def test_chunks_carry_a_long_prompt_over_several_iterations():
     requests = Requests(arrival_s=np.zeros(1), isl=np.array([8000.0]), osl=np.array([2.0]))
     table = IterationTable(job())
-    whole = simulate(table, requests, Limits(batch=4, tokens=8192, kv_tokens=1e6, chunked=True))
-    parts = simulate(table, requests, Limits(batch=4, tokens=1000, kv_tokens=1e6, chunked=True))
+    whole = simulate(table, requests, SchedulerLimits(batch=4, tokens=8192, kv_tokens=1e6, chunked=True))
+    parts = simulate(table, requests, SchedulerLimits(batch=4, tokens=1000, kv_tokens=1e6, chunked=True))
     assert parts.iterations >= whole.iterations + 7 and parts.ttft_s[0] > whole.ttft_s[0]
 
 

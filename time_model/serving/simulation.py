@@ -131,7 +131,7 @@ class Requests:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SchedulerLimits:
     """What the scheduler may do on one attention rank and micro-batch."""
 
     batch: int
@@ -148,7 +148,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class SimulatedStream:
     """Seconds of each request; NaN where it never ran."""
 
     ttft_s: Vector
@@ -176,8 +176,8 @@ def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> Vecto
 
 
 def simulate(
-    table: IterationTable, requests: Requests, limits: Limits, request_s: float = 0.0, users: int | None = None
-) -> Served:
+    table: IterationTable, requests: Requests, limits: SchedulerLimits, request_s: float = 0.0, users: int | None = None
+) -> SimulatedStream:
     """Runs all requests to completion. `users`: closed loop, that many at once, each asks again when it has its answer
     (arrival times are then found, not read)."""
     count = len(requests.arrival_s)
@@ -251,7 +251,7 @@ def simulate(
     ttft = first - np.array(arrival) + request_s
     tpot = np.where(requests.osl > 1, (done - first) / np.maximum(requests.osl - 1.0, 1.0), np.nan)
     ends, lengths, tokens = np.array(steps_done, dtype=np.float64).reshape(-1, 3).T
-    return Served(
+    return SimulatedStream(
         ttft_s=ttft,
         tpot_s=tpot,
         e2e_s=done - np.array(arrival) + request_s,

@@ -96,7 +96,7 @@ def highest_utilisation_within(services: float, servers: Vector) -> Vector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
+class SteadyGeneration:
     """Iterations of one generation of sequences on one attention rank: `mixed` carry prompts, `alone` only decode."""
 
     mixed: Vector
@@ -122,7 +122,7 @@ class Generation:
 
 def generation(
     job: ServingJob, lengths: Lengths, running: Number, tokens: Number, *, chunked: bool, bursts: bool
-) -> Generation:
+) -> SteadyGeneration:
     """A generation of `running` sequences on one attention rank.
 
     `bursts`: all sequences started at once and have one length (benchmarks): they stay in step, prompts come in full
@@ -139,7 +139,7 @@ def generation(
     prompts = np.minimum(c / np.maximum(mixed, 1e-12), most)
     decoding = c * np.minimum(1.0, steps / np.maximum(mixed, 1e-12)) if lengths.steps > 0 else 0.0 * c
     checked = 1.0 + lengths.drafted
-    return Generation(
+    return SteadyGeneration(
         mixed=mixed,
         mixed_features=iteration_features(job, decoding, lengths.average, prompts, lengths.prompt, checked),
         mixed_floor_s=floor_seconds(job, prompts, decoding + prompts),

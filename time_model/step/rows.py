@@ -89,14 +89,14 @@ def _cut(value: Any, start: int, stop: int) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stages:
+class _StageColumns:
     layers: list[list[Column]]
     first: list[Column]
     last: list[Column]
     whole: list[float]
 
 
-def _stages(job: TrainingJob, layouts: Layouts, kinds: int) -> _Stages:
+def _stages(job: TrainingJob, layouts: Layouts, kinds: int) -> _StageColumns:
     """Layers of each priced stage by kind. A multi-token-prediction depth counts as one more layer like the last."""
     model, stages = job.model, stage_table(job.model, layouts)
     sparse, last_kind = sum(model.moe_pattern), model.moe_pattern[-1]
@@ -107,7 +107,7 @@ def _stages(job: TrainingJob, layouts: Layouts, kinds: int) -> _Stages:
         for s in range(stages.layers.shape[1])
     ]
     whole = [model.num_layers - sparse + float(depths[0]), sparse + float(depths[-1])][:kinds]
-    return _Stages(
+    return _StageColumns(
         layers=layers,
         whole=whole,
         first=[column.astype(np.float64) for column in stages.is_first.T],
@@ -168,7 +168,7 @@ class Held:
     ends: Column
 
 
-def _held(layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) -> Held:
+def _held(layouts: Layouts, table: LayerTable, index: Index, stages: _StageColumns) -> Held:
     dense = [p[index] for p in table.dense_parameters]
     expert = [p[index] for p in table.expert_parameters]
     embedding, head = table.embedding_parameters[index], table.head_parameters[index]
@@ -220,7 +220,9 @@ class _Exchange:
         return full * exposed / np.maximum(sum(times), 1e-12)
 
 
-def _data_parallel(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index, stages: _Stages) -> dict[str, Any]:
+def _data_parallel(
+    job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index, stages: _StageColumns
+) -> dict[str, Any]:
     """Collectives of gradients and weights once a step, the optimizer, tied embeddings, and FSDP's per-layer collectives."""
     groups = data_group(layouts, job.cluster), expert_data_group(layouts, job.cluster)
     exchange = _Exchange(job=job, dense=groups[0], expert=groups[1], fsdp=layouts.fsdp)
