@@ -94,7 +94,7 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
         )
     for name, value in numerics.format.flags:
         out.add(name, *(() if value is None else (value,)))
-    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/software/fp8_gather.py)
+    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/software/megatron_build.py)
         out.add("fp8-param-gather", why="weights are kept and gathered in fp8")
         if numerics.fp8_recipe == "mxfp8" and plan.dist_opt:
             out.add("reuse-grad-buf-for-mxfp8-param-ag", why="mxfp8 weights are gathered through the gradient buffer")

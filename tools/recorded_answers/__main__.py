@@ -13,7 +13,7 @@ where anything differs. An intended change can be said beforehand: `--replace PA
 with the dependencies of this one, makes sure that it runs its own files alone, records both, and compares them.
 
 The product is only touched through its command, its files and its HTTP interface: nothing of it is imported, so that the
-questions outlive any change of modules. Input files are copies in `inputs/`, so that all revisions get the same ones. Commands
+questions outlive any change of modules. Input files are those of the checkout that asks: all revisions get the same. Commands
 run in an empty home, without the caller's environment variables, 160 columns wide, in UTC, with one thread for linear algebra
 and one seed for Python's hashes.
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-QUESTIONS, INPUTS = HERE / "questions", HERE / "inputs"
+QUESTIONS = HERE / "questions"
+INPUTS = (HERE / "inputs", HERE.parents[1] / "tests" / "megatron")
+"""Of this checkout, whichever revision is asked, so that all revisions get the same files; the second holds `scripts/`."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Question:
     run: tuple[tuple[str, ...], ...]
     """Arguments of the command, one tuple a run."""
     inputs: tuple[str, ...] = ()
-    """Patterns of files of `inputs/`, copied flat into the folder."""
+    """Patterns of files of INPUTS, copied flat into the folder."""
     texts: dict[str, str] = field(default_factory=dict)
     """Further input files: name and text."""
     forget: tuple[str, ...] = ()
@@ -32,9 +34,9 @@ class Question:
 
     def input_files(self) -> list[Path]:
         """The committed input files."""
-        found = [path for pattern in self.inputs for path in sorted(INPUTS.glob(pattern))]
+        found = [path for pattern in self.inputs for folder in INPUTS for path in sorted(folder.glob(pattern))]
         if len(found) < len(self.inputs):
-            raise ValueError(f"{self.name}: not every pattern of {self.inputs} names a file of {INPUTS}")
+            raise ValueError(f"{self.name}: not every pattern of {self.inputs} names a file of {', '.join(map(str, INPUTS))}")
         return found
 
 
