@@ -1,30 +1,30 @@
-"""The service as an ASGI application."""
+"""The service as an ASGI application, run under uvicorn, with worker processes that it starts beside itself."""
 
 from __future__ import annotations
 
 import json
 import logging
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
-from autoconfig.api.access import RateLimit
-from autoconfig.api.compute import Compute
-from autoconfig.api.context import JSON, Service, guarded
-from autoconfig.api.http.limits import Limits
-from autoconfig.api.http.metrics import Metrics
+import click
+import uvicorn
+from autoconfig.api.context import JSON, Compute, Service, guarded
+from autoconfig.api.http import LimitedHead, Limits, Metrics
 from autoconfig.api.problems import TITLES, problem
 from autoconfig.api.routes import answers as routes_answers
 from autoconfig.api.routes import catalogue as routes_catalogue
 from autoconfig.api.routes import measurements as routes_measurements
-from autoconfig.api.routes import page as routes_page
 from autoconfig.api.routes import searches as routes_searches
-from autoconfig.api.settings import ServiceSettings
-from autoconfig.api.store import dbos_url, engine_of
-from autoconfig.api.wire import search_schemas
-from autoconfig.api.wire.schemas import components
-from autoconfig.api.work.worker_processes import WorkerProcesses
+from autoconfig.api.store import RateLimit, ServiceSettings, dbos_url, engine_of
+from autoconfig.api.wire.schemas import COMPONENTS, components
+from autoconfig.specs.errors import InputError
 from dbos import DBOSClient
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -32,6 +32,47 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
+
+RESTART_SECONDS = 1.0
+STOP_SECONDS = 20.0
+
+
+class WorkerProcesses:
+    """`start` and `stop` bracket the life of the service."""
+
+    def __init__(self, database: str, count: int) -> None:
+        self._command = [sys.executable, "-m", "autoconfig", "worker", "--database", database]
+        self._count = count
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._ending = threading.Event()
+        self._watch = threading.Thread(target=self._keep_running, daemon=True)
+
+    def start(self) -> None:
+        """Start them all."""
+        if self._count:
+            self._running = [subprocess.Popen(self._command) for _ in range(self._count)]
+            self._watch.start()
+
+    def stop(self) -> None:
+        """End them in order; those that do not go in time are killed, and their searches taken up by the next."""
+        self._ending.set()
+        if self._watch.is_alive():
+            self._watch.join()
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _keep_running(self) -> None:
+        while not self._ending.wait(RESTART_SECONDS):
+            for number, process in enumerate(self._running):
+                if process.poll() is not None:
+                    self._running[number] = subprocess.Popen(self._command)
+
 
 LOG = logging.getLogger("autoconfig.training.answer")
 TITLE = "autoconfig"
@@ -81,7 +122,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.include_router(routes_searches.router())
     app.include_router(routes_measurements.router())
     app.include_router(routes_catalogue.router())
-    app.include_router(routes_page.router())
+    app.include_router(routes_catalogue.page_router())
     _add_document(app, settings)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -103,7 +144,7 @@ def openapi(app: FastAPI, settings: ServiceSettings) -> dict[str, Any]:
     """The OpenAPI document with our components."""
     if app.openapi_schema is None:
         found = FastAPI.openapi(app)
-        found["components"] = {"schemas": {**components(), **search_schemas.COMPONENTS, **routes_measurements.COMPONENTS}}
+        found["components"] = {"schemas": {**components(), **COMPONENTS, **routes_measurements.COMPONENTS}}
         if settings.keys_required:
             found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             found["security"] = [{"key": []}]
@@ -147,3 +188,45 @@ async def _gone(_: HttpRequest, error: Exception) -> Response:
 async def _bug(request: HttpRequest, error: Exception) -> Response:
     LOG.error("%s %s", request.method, request.url.path, exc_info=error)
     return problem(500, "a bug of ours; the service's log has it")
+
+
+KEEP_ALIVE_SECONDS = 75
+SHUTDOWN_SECONDS = 30
+MAX_CONNECTIONS = 1_000
+BACKLOG = 2_048
+"""Connections that wait from the moment that the address is printed."""
+
+
+def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0) -> None:
+    """Listen until SIGTERM or Ctrl-C, then finish what runs. Raises InputError where the address cannot be used."""
+    app = create_app(settings)
+    app.state.search_workers = search_workers
+    listening = _listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(f"listening on http://{shown}:{listening.getsockname()[1]}", err=True)
+    config = uvicorn.Config(
+        app,
+        http=LimitedHead,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        limit_concurrency=MAX_CONNECTIONS,
+        server_header=False,
+    )
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(f"cannot listen on {host}:{port}: {why}; choose another --port or --host") from None
+    return listening

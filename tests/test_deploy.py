@@ -12,8 +12,7 @@ import click
 import kubernetes_validate
 import pytest
 import yaml
-from autoconfig.api.access import create_key
-from autoconfig.api.store import engine_of
+from autoconfig.api.store import create_key, engine_of
 
 from autoconfig.cli.service import serve_command, worker_command
 from tests.api.conftest import start

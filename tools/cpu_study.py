@@ -26,8 +26,7 @@ from autoconfig.specs.files import replace_section
 from autoconfig.specs.job import Job
 
 from autoconfig.study.session import Options, Session, lock_folder
-from autoconfig.study.training.found import TrainingFound, study_found
-from autoconfig.study.training.session import TRAINING
+from autoconfig.study.training.session import TRAINING, TrainingFound, study_found
 from autoconfig.study.training.work import TrainingWork, full_job
 
 ROOT = Path(__file__).parents[1]

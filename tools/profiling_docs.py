@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autoconfig.accuracy.replay.docs import rewrite
-from autoconfig.accuracy.replay.recorded import sweeps
-from autoconfig.accuracy.replay.scatter_fit import LEAST_ROWS, write_scatter
+from autoconfig.accuracy.replay.docs import LEAST_ROWS, rewrite, write_scatter
+from autoconfig.accuracy.replay.replay import sweeps
 
 ROOT = Path(__file__).parents[1]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.api.compute import AnswerCache
-from autoconfig.api.context import JSON, Endpoint, guarded, is_json, own_calibration, respond, service_of
+from autoconfig.api.context import JSON, AnswerCache, Endpoint, guarded, is_json, own_calibration, respond, service_of
 from autoconfig.api.problems import MEDIA_TYPE, problem
 from autoconfig.api.wire import bodies
 from autoconfig.api.wire.bodies import BodyError, read_body

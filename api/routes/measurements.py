@@ -7,7 +7,7 @@ from typing import Any
 
 from autoconfig.api import measurements
 from autoconfig.api.context import JSON, guarded, is_json, own_calibration, service_of
-from autoconfig.api.http.pages import PAGE_PARAMETERS, PageError, bounds_of
+from autoconfig.api.http import PAGE_PARAMETERS, PageError, bounds_of
 from autoconfig.api.problems import problem
 from autoconfig.api.routes.answers import RUN_EXAMPLE, problem_responses
 from autoconfig.api.wire.bodies import BodyError, MeasurementsBody, read_body

@@ -11,9 +11,18 @@ from typing import Any
 import sqlalchemy as sa
 from autoconfig.api import searches
 from autoconfig.api.answers import check_search
-from autoconfig.api.compute import AnswerCache, render
-from autoconfig.api.context import DATABASE_AWAY, JSON, guarded, is_json, own_calibration, respond, service_of
-from autoconfig.api.http.pages import PAGE_PARAMETERS, PageError, bounds_of
+from autoconfig.api.context import (
+    DATABASE_AWAY,
+    JSON,
+    AnswerCache,
+    guarded,
+    is_json,
+    own_calibration,
+    render,
+    respond,
+    service_of,
+)
+from autoconfig.api.http import PAGE_PARAMETERS, PageError, bounds_of
 from autoconfig.api.problems import MEDIA_TYPE, of_error, problem
 from autoconfig.api.routes.answers import PLANS_EXAMPLE, problem_responses
 from autoconfig.api.store import ENDED, STATES

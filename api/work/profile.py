@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from autoconfig.api.answers import profile_request
 from autoconfig.api.problems import of_error, problem_bytes
 from autoconfig.api.searches import TRIAL
-from autoconfig.api.work.tasks import LeavingError, Task
+from autoconfig.api.work.workflow import LeavingError, Task
 from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.lock import take
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError
@@ -26,7 +26,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
-from autoconfig.render.study.training import TrainingWords
+from autoconfig.render.study import TrainingWords
 from autoconfig.study import trials as names
 from autoconfig.study.session import Options, Session
 from autoconfig.study.settings import Budget, parse_budget, parse_time

@@ -1,8 +1,8 @@
 """The durable work: one workflow a search, taken from a queue by any worker, finished by another where one dies.
 
 The engine is DBOS: the queue hands a workflow to exactly one worker, a worker's death gives it back. What DBOS leaves to its
-user is here: every worker has an id of its own that stays as long as it lives, beats in a table, and takes up what workers
-with a still heart had begun; the workflow's version is named and not a hash of the code.
+user is here: every worker has an id of its own that stays as long as it lives, beats in a table, and takes up what workers with
+a still heart had begun; the workflow's version is named and not a hash of the code.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,8 +23,40 @@ from autoconfig.api import measurements, searches
 from autoconfig.api.problems import problem_bytes
 from autoconfig.api.searches import DEAD_AFTER_SECONDS, PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
 from autoconfig.api.store import OPEN, WORKERS, dbos_url
-from autoconfig.api.work.tasks import Answering, LeavingError, Task
 from dbos import DBOS
+
+
+class LeavingError(Exception):
+    """The process is to end: the search is neither ended nor failed, the next worker begins it again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A search that a worker has taken up."""
+
+    id: str
+    body: dict[str, Any]
+    spent_seconds: float = 0.0
+    """While workers before had it."""
+    spend: Callable[[float], None]
+    """Keeps the seconds while workers had it, these and those before, for a worker that follows."""
+    calibration: Callable[[], str | None]
+    """The one of the caller's own measurements, as JSON."""
+    say: Callable[[str, dict[str, Any]], None]
+    """(kind, data) of an event."""
+    cancelled: Callable[[], bool]
+    stopping: Callable[[], bool]
+    """Whether this process is to end."""
+
+    def check(self) -> None:
+        """Raises LeavingError where there is no reason to go on."""
+        if self.stopping() or self.cancelled():
+            raise LeavingError
+
+
+Answering = Callable[[Task], tuple[int, bytes]]
+"""(status, rendered answer)."""
+
 
 LOG = logging.getLogger("autoconfig.worker")
 BEAT_SECONDS = 2.0

@@ -13,8 +13,8 @@ import numpy as np
 
 from autoconfig.megatron.check import plan_violations
 from autoconfig.megatron.check_input import read_text
-from autoconfig.runs.cells import Row, cell, whole
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
+from autoconfig.runs.table import Row, cell, whole
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.json_record import Keywords
 from autoconfig.specs.plan import TrainPlan

@@ -1,4 +1,4 @@
-"""Errors of step times by source and GPU, and those that the project holds itself to."""
+"""Errors of step times by source and GPU; our first choice among measured plans; runs that came after the formulas."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoconfig.accuracy.runs import Predicted
-from autoconfig.calibration.observe import Dropped, gpu_name
+from autoconfig.accuracy.runs import LeaveOut, Predicted
+from autoconfig.calibration.observe import Dropped, Run, gpu_name
+from autoconfig.runs.predict import predict_rows
 from autoconfig.runs.sources import source_of, sources
+from autoconfig.runs.table import cell, number
+from autoconfig.runs.training_row import measured_step_seconds, published_rows, read_case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,3 +130,139 @@ def bars(predicted: Sequence[Predicted], leave_out: str | None) -> list[Bar]:
 def resisting(predicted: Iterable[Predicted], least: float = 0.15) -> list[Predicted]:
     """Large runs of calibrated sources whose error is above `least`, worst first."""
     return sorted((p for p in predicted if is_large_dense(p) and abs(p.ratio) > least), key=lambda p: -abs(p.ratio))
+
+
+LEAST_ROWS = 6
+"""Measured plans that make a group."""
+FIRST_CHOICES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """How the ranking of one source's groups went. Regret: measured time of the chosen plan over the best measured, less 1."""
+
+    source: str
+    constants: str
+    """Whether they have seen the rows."""
+    groups: int
+    rows: int
+    spearman_median: float
+    spearman_min: float
+    regret_mean: float
+    regret_max: float
+    regret_first_three_mean: float
+    regret_first_three_max: float
+    mean_error: float
+    """Mean absolute error of all rows of these groups."""
+
+
+def decisions(predicted: Sequence[Predicted], leave_out: LeaveOut) -> list[Decisions]:
+    """Every source with groups."""
+    constants = "seen" if leave_out is None else "not seen"
+    found = (
+        _decide([p for p in predicted if p.source == source], constants) for source in sorted({p.source for p in predicted})
+    )
+    return [one for one in found if one is not None]
+
+
+def _question(run: Run) -> tuple[object, ...]:
+    scenario = run.case.scenario
+    model, work = scenario.model, scenario.workload
+    shape = (model.num_layers, model.hidden_size, model.num_attention_heads)
+    return (*shape, scenario.cluster.num_gpus, work.seq_length, work.global_batch_size)
+
+
+def _decide(rows: Sequence[Predicted], constants: str) -> Decisions | None:
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, one in enumerate(rows):
+        groups.setdefault(_question(one.run), []).append(index)
+    large = [members for members in groups.values() if len(members) >= LEAST_ROWS]
+    if not large:
+        return None
+    measured = np.array([one.run.measured_s for one in rows])
+    predicted = np.array([one.step_seconds for one in rows])
+    kept = np.concatenate(large)
+    ranks = [_spearman(measured[m], predicted[m]) for m in large]
+    first = [_regret(measured[m], predicted[m], 1) for m in large]
+    three = [_regret(measured[m], predicted[m], FIRST_CHOICES) for m in large]
+    return Decisions(
+        source=rows[0].source,
+        constants=constants,
+        groups=len(large),
+        rows=len(kept),
+        spearman_median=float(np.median(ranks)),
+        spearman_min=float(np.min(ranks)),
+        regret_mean=float(np.mean(first)),
+        regret_max=float(np.max(first)),
+        regret_first_three_mean=float(np.mean(three)),
+        regret_first_three_max=float(np.max(three)),
+        mean_error=float(np.abs(predicted[kept] / measured[kept] - 1).mean()),
+    )
+
+
+def _spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
+    """Correlation of the ranks, ties at their mean rank."""
+    from scipy.stats import rankdata
+
+    a, b = rankdata(measured), rankdata(predicted)
+    if a.std() == 0 or b.std() == 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _regret(measured: np.ndarray, predicted: np.ndarray, choices: int) -> float:
+    order = np.argsort(predicted, kind="stable")[:choices]
+    return float(measured[order].min() / measured.min() - 1)
+
+
+UNSEEN = "unseen_measurements"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unseen:
+    """One run beside its prediction with the shipped constants."""
+
+    id: str
+    what: str
+    """Model, GPUs, precision, sequence length, plan."""
+    remark: str
+    measured_s: float
+    predicted_s: float
+    inside: bool
+    """Within the 90 % band."""
+    measured_gib: float | None
+    """Peak as the run reports it."""
+    predicted_gib: float | None
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured step time, less 1."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+def unseen_runs() -> tuple[Unseen, ...]:
+    """Every row of data/published/unseen_measurements.csv. Raises InputError for a row that cannot be read, ValueError
+    for one that cannot be predicted: the table ships with the project."""
+    rows = list(published_rows(UNSEEN))
+    found = []
+    for row, prediction in zip(rows, predict_rows(rows), strict=True):
+        case = read_case(row)
+        measured = measured_step_seconds(row, case.scenario)
+        if prediction.step_seconds is None or prediction.confidence is None or measured is None:
+            raise ValueError(f"{cell(row, 'id')}: {prediction.note or 'no measured time'}")
+        band = prediction.confidence
+        workload = case.scenario.workload
+        found.append(
+            Unseen(
+                id=cell(row, "id"),
+                what=f"{cell(row, 'model')}, {cell(row, 'gpus')} x {cell(row, 'gpu')}, {cell(row, 'precision')}, sequence "
+                f"{workload.seq_length:,}, {case.plan}",
+                remark=cell(row, "notes"),
+                measured_s=measured,
+                predicted_s=prediction.step_seconds,
+                inside=band.step_seconds_p5 <= measured <= band.step_seconds_p95,
+                measured_gib=number(row, "peak_mem_gib"),
+                predicted_gib=prediction.peak_gib,
+            )
+        )
+    return tuple(found)

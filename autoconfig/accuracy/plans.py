@@ -14,8 +14,8 @@ import numpy as np
 from autoconfig.accuracy.runs import Constants
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
-from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.sources import source_of
+from autoconfig.runs.table import Row, cell
 from autoconfig.specs.errors import PlanError
 from autoconfig.specs.plan import TrainPlan, parse_keys
 from autoconfig.specs.scenario import Scenario

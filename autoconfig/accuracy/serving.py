@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.calibration.serving_fit import FirstToken, Sample, fit, samples_of
-from autoconfig.runs.cells import Row, cell, number
 from autoconfig.runs.predict_serving import ServingPrediction, predict_rows, read_table
 from autoconfig.runs.sources import ServingFigure, serving_figures
+from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.time_model.serving.calibration import shipped_calibration

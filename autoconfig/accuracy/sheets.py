@@ -12,10 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.accuracy.bands import POOLED, Coverage
-from autoconfig.accuracy.decisions import Decisions
-from autoconfig.accuracy.gpu_runs import GpuRun
-from autoconfig.accuracy.groups import Bar, ErrorGroup, Figures
-from autoconfig.accuracy.memory import labelled_source
+from autoconfig.accuracy.groups import Bar, Decisions, ErrorGroup, Figures
+from autoconfig.accuracy.memory import GpuRun, labelled_source
 from autoconfig.accuracy.plans import PlacedPlan, plans_summary
 from autoconfig.accuracy.serving import Figure, ServingValidation
 from autoconfig.accuracy.validate import Validation, judged_lines

@@ -8,16 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autoconfig.accuracy.bands import POOLED, ROWS_OF_A_CLASS, Coverage, banded, bands_of, coverage
-from autoconfig.accuracy.decisions import Decisions, decisions
-from autoconfig.accuracy.gpu_runs import GpuRun, gpu_runs
-from autoconfig.accuracy.groups import Bar, ErrorGroup, bars, error_groups, resisting
+from autoconfig.accuracy.bands import POOLED, ROWS_OF_A_CLASS, Coverage, Reading, banded, bands_of, coverage, readings
+from autoconfig.accuracy.groups import Bar, Decisions, ErrorGroup, Unseen, bars, decisions, error_groups, resisting, unseen_runs
 from autoconfig.accuracy.headlines import Headline, headlines
-from autoconfig.accuracy.memory import MemoryGroup, Verdicts, labelled_source, memory_groups, verdicts
+from autoconfig.accuracy.memory import GpuRun, MemoryGroup, Verdicts, gpu_runs, labelled_source, memory_groups, verdicts
 from autoconfig.accuracy.plans import PlacedPlan, placed_plans, plans_summary
-from autoconfig.accuracy.readings import Reading, readings
 from autoconfig.accuracy.runs import LeaveOut, Predicted, predictions
-from autoconfig.accuracy.unseen import Unseen, unseen_runs
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.sources import source_of

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from autoconfig.calibration.fit import fit, refine
 from autoconfig.calibration.observe import Run, observe, published_runs, run_of, useful_for_calibration
-from autoconfig.runs.cells import Row, cell
 from autoconfig.runs.predict import read_table
+from autoconfig.runs.table import Row, cell
 from autoconfig.runs.training_row import contradiction
 from autoconfig.specs.calibration import MOST, NAMES, Calibration
 from autoconfig.specs.errors import InputError

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from autoconfig.calibration.fit import Observation, shares_of
-from autoconfig.runs.cells import NO, Row, cell
-from autoconfig.runs.nvidia_row import as_training_row
-from autoconfig.runs.sources import source_of
+from autoconfig.runs.sources import as_training_row, source_of
+from autoconfig.runs.table import NO, Row, cell
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.models.parameters import total_parameters

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from autoconfig.runs.cells import Row, cell, number
 from autoconfig.runs.serving_case import offline_generations, set_up
 from autoconfig.runs.serving_row import ServingCase, read_case
+from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.software.engine import engine_names, load_engine

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from autoconfig.api import access
-from autoconfig.api.settings import DEFAULT_DATABASE, LOOPBACK, ServiceSettings
+from autoconfig.api import store as access
+from autoconfig.api.store import DEFAULT_DATABASE, LOOPBACK, ServiceSettings
 from autoconfig.cli.console import print_json
 from autoconfig.cli.options import given_options, json_option, options
 from autoconfig.planning.request_fields import RUNNER
@@ -52,7 +52,7 @@ def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, s
     if not local and not keys and not without_keys:
         raise InputError(f"--host {host} without keys: leave out --no-keys, or say --without-keys to let anyone ask")
     settings = ServiceSettings(keys_required=keys, **options)
-    from autoconfig.api.server import run
+    from autoconfig.api.app import run
 
     run(settings, host, port, search_workers)
 
@@ -73,8 +73,7 @@ def worker_command(database: str, concurrency: int, profile_folder: Path | None,
     autoconfig worker --database postgresql://autoconfig@db/autoconfig
     autoconfig worker --database postgresql://autoconfig@db/autoconfig --profile-folder /shared/jobs --runner slurm
     """
-    from autoconfig.api.work.measuring import check_measuring
-    from autoconfig.api.work.worker import run
+    from autoconfig.api.work.worker import check_measuring, run
 
     profiling = None
     if profile_folder is not None:

@@ -11,7 +11,7 @@ from autoconfig.cli.study import Profile
 from autoconfig.specs.errors import InputError
 
 if TYPE_CHECKING:
-    from autoconfig.study.serving.settings import ServingSettings
+    from autoconfig.study.serving.work import ServingSettings
 
 CPU_LENGTHS = {"isl": 64, "osl": 16}
 """Tokens of a request on a CPU where none were given: jobs of seconds."""
@@ -19,7 +19,7 @@ CPU_LENGTHS = {"isl": 64, "osl": 16}
 
 def serving(options: dict[str, Any]) -> Profile:
     """Studies of deployments."""
-    from autoconfig.render.study.serving import ServingWords
+    from autoconfig.render.study import ServingWords
     from autoconfig.study.serving.session import SERVING
 
     return Profile(kind=SERVING, words=ServingWords(), settings=lambda: settings_of(options))
@@ -28,7 +28,7 @@ def serving(options: dict[str, Any]) -> Profile:
 def settings_of(options: dict[str, Any]) -> ServingSettings:
     """What is measured. Raises InputError."""
     from autoconfig.serving.request import DEFAULT_TOKENS, request_of
-    from autoconfig.study.serving.settings import ENGINES, ServingSettings
+    from autoconfig.study.serving.work import ENGINES, ServingSettings
     from autoconfig.study.settings import parse_size
 
     given = given_options(click.get_current_context())

@@ -82,8 +82,7 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
 @click.option("--force", is_flag=True, help="With --storage: even while searches are at it; they end, and say why.")
 def delete_command(name: str, folder: Path, storage: str | None, force: bool) -> None:
     """Forget a study. Job folders stay: what they measured is not measured again."""
-    from autoconfig.study.deletion import forget
-    from autoconfig.study.session import lock_folder
+    from autoconfig.study.session import forget, lock_folder
     from autoconfig.study.storage import opened
 
     url = existing_storage(folder, storage)

@@ -23,7 +23,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.study.settings import Budget, parse_budget, parse_time
 
 if TYPE_CHECKING:
-    from autoconfig.render.study.screen import Words
+    from autoconfig.render.study import Words
     from autoconfig.study.session import Options, Session, StudyKind
     from autoconfig.study.settings import MeasuredQuestion
     from autoconfig.study.worker import Control
@@ -45,7 +45,7 @@ class Profile:
 
 def training(options: dict[str, Any]) -> Profile:
     """Studies of training plans."""
-    from autoconfig.render.study.training import TrainingWords
+    from autoconfig.render.study import TrainingWords
     from autoconfig.study.training.session import TRAINING
     from autoconfig.study.training.settings import settings_of_options
     from autoconfig.training.question import request_of
@@ -96,7 +96,7 @@ def _worked_on(
     session: Session[Any], budget: Budget, asked: Profile, options: dict[str, Any], again: str, *, as_json: bool
 ) -> tuple[Control, str, Any]:
     """(what signals said, why it stopped, what was found); the session is closed. `again`: the command that goes on."""
-    from autoconfig.render.study.screen import screen
+    from autoconfig.render.study import screen
     from autoconfig.study.storage import errors_of
     from autoconfig.study.worker import Control
 

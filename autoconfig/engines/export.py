@@ -1,20 +1,160 @@
-"""Start scripts of a deployment: how its instances start, and the benchmark that repeats the predicted point."""
+"""Start scripts of a deployment: its instances, alone, under Slurm and Kubernetes; the router in front of a disaggregated one
+(sglang-router 0.3.2, vllm-router 0.1.17, `trtllm-serve disaggregated`); the benchmark that repeats the predicted point."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from autoconfig.engines.cluster import kubernetes_objects, slurm_script
-from autoconfig.engines.router import ROUTER_PORT, router_script
-from autoconfig.engines.start import FIRST_PORT, STARTS, Start, benchmark
+from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, Start, benchmark
 from autoconfig.planning.export_files import MADE_BY, MARK, write_export
+from autoconfig.planning.script_text import slug
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
-from autoconfig.serving.engine_limits import require_runs
 from autoconfig.serving.question import ServeQuestion
+from autoconfig.serving.space import require_runs
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.json_record import json_text
 from autoconfig.specs.serve_plan import EnginePlan
+
+ROUTER_PORT = 9000
+TRTLLM = """\
+{
+  printf 'hostname: 0.0.0.0\\nport: %s\\nbackend: pytorch\\n' "$PORT"
+  printf 'context_servers:\\n  num_instances: %s\\n  urls:\\n' "${#prefill[@]}"
+  printf '    - "%s"\\n' "${prefill[@]}"
+  printf 'generation_servers:\\n  num_instances: %s\\n  urls:\\n' "${#decode[@]}"
+  printf '    - "%s"\\n' "${decode[@]}"
+} > "$(dirname "$0")/router.yaml"
+trtllm-serve disaggregated --config_file "$(dirname "$0")/router.yaml"
+"""
+SGLANG = f"""\
+words=()
+# The bootstrap port of a prefill instance has its server port's number.
+for at in "${{prefill[@]}}"; do
+  words+=(--prefill "http://$at" $((${{at##*:}} - ${{FIRST_PORT:-{FIRST_PORT}}} + {SGLANG_BOOTSTRAP_PORT})))
+done
+for at in "${{decode[@]}}"; do words+=(--decode "http://$at"); done
+python3 -m sglang_router.launch_router --pd-disaggregation --host 0.0.0.0 --port "$PORT" "${{words[@]}}"
+"""
+VLLM = """\
+words=()
+for at in "${prefill[@]}"; do words+=(--prefill "http://$at"); done
+for at in "${decode[@]}"; do words+=(--decode "http://$at"); done
+python3 -m vllm_router.launch_router --vllm-pd-disaggregation --host 0.0.0.0 --port "$PORT" "${words[@]}"
+"""
+ROUTERS = {"tensorrt-llm": TRTLLM, "sglang": SGLANG, "vllm": VLLM}
+
+
+def router_script(question: ServeQuestion, prefill: EnginePlan, decode: EnginePlan) -> str:
+    """`router.sh`: on port 9000, in front of the instances of this machine or of those that PREFILL and DECODE name."""
+    here = prefill.gpus + decode.gpus <= question.gpus_per_node
+    first = {"PREFILL": FIRST_PORT, "DECODE": FIRST_PORT + prefill.replicas}
+    lines = ["#!/usr/bin/env bash", MARK, "set -euo pipefail", f"PORT=${{PORT:-{ROUTER_PORT}}}"]
+    for name, plan in (("PREFILL", prefill), ("DECODE", decode)):
+        ours = " ".join(f"localhost:{first[name] + number}" for number in range(plan.replicas))
+        given = f"${{{name}:-{ours}}}" if here else f"${{{name}:?set {name} to host:port of its {plan.replicas} instances}}"
+        lines.append(f'read -ra {name.lower()} <<< "{given}"')
+    return "\n".join(lines) + "\n" + ROUTERS[question.engine.framework]
+
+
+PORT = 8000
+IMAGES = {"vllm": "vllm/vllm-openai", "sglang": "lmsysorg/sglang", "tensorrt-llm": "tensorrt-llm/release"}
+"""Names under which the engines publish their images; the registry and the tag are the reader's to choose."""
+
+
+def slurm_script(question: ServeQuestion, kind: str, plan: EnginePlan) -> str:
+    """`sbatch serve.sbatch`: an array of one job per instance, each on its own node share."""
+    gpus, per_node = plan.tp * plan.pp * plan.adp, question.gpus_per_node
+    nodes = -(-gpus // per_node)
+    launched = nodes > 1 and question.engine.framework == "tensorrt-llm"  # trtllm-llmapi-launch: a task for each GPU
+    lines = [
+        "#!/usr/bin/env bash",
+        MARK,
+        f"#SBATCH --job-name={slug(question.model.name)}-{kind}",
+        f"#SBATCH --array=0-{plan.replicas - 1}",
+        f"#SBATCH --nodes={nodes}",
+        f"#SBATCH --ntasks-per-node={per_node if launched else 1}",
+        f"#SBATCH --gpus-per-node={min(gpus, per_node)}",
+        "set -euo pipefail",
+        "# Port of an instance: FIRST_PORT (8000) + its number in the array; the node is in the job's output.",
+        "export INSTANCE=$SLURM_ARRAY_TASK_ID",
+        f'srun {"--mpi=pmix " if launched else ""}bash "${{SLURM_SUBMIT_DIR:-$PWD}}/{kind}.sh"',
+    ]
+    if nodes > 1:
+        lines[-1:-1] = [
+            "# One instance over all nodes of the job; the script runs once on each.",
+            'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export HEAD_NODE",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def kubernetes_objects(question: ServeQuestion, kind: str, plan: EnginePlan, files: dict[str, str]) -> str | None:
+    """ConfigMap with the scripts, Deployment of one pod per instance, Service; None where an instance needs several nodes.
+
+    IMAGE and MODEL are filled in by `envsubst '$IMAGE $MODEL' < serve.kubernetes.yaml | kubectl apply -f -`.
+    """
+    gpus = plan.tp * plan.pp * plan.adp
+    if gpus > question.gpus_per_node:
+        return None
+    name = f"{slug(question.model.name)}-{kind}".replace("_", "-").replace(".", "-").lower()
+    data = "".join(f"  {file}: |\n" + "".join(f"    {line}\n" for line in text.splitlines()) for file, text in files.items())
+    image = IMAGES.get(question.engine.framework, "an image with the engine")
+    return f"""{MARK}
+# IMAGE (for example {image} of your registry) and MODEL:
+#   envsubst '$IMAGE $MODEL' < {kind}.kubernetes.yaml | kubectl apply -f -
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {name}
+data:
+{data}---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {name}
+spec:
+  replicas: {plan.replicas}
+  selector:
+    matchLabels: {{app: {name}}}
+  template:
+    metadata:
+      labels: {{app: {name}}}
+    spec:
+      containers:
+        - name: server
+          image: "$IMAGE"
+          command: ["bash", "/scripts/{kind}.sh"]
+          env:
+            - {{name: MODEL, value: "$MODEL"}}
+            - {{name: INSTANCE, value: "0"}}
+            - {{name: FIRST_PORT, value: "{PORT}"}}
+          ports:
+            - containerPort: {PORT}
+          readinessProbe:
+            httpGet: {{path: /health, port: {PORT}}}
+            initialDelaySeconds: 60
+            periodSeconds: 10
+          resources:
+            limits: {{nvidia.com/gpu: {gpus}}}
+          volumeMounts:
+            - {{name: scripts, mountPath: /scripts}}
+            - {{name: shared-memory, mountPath: /dev/shm}}
+      volumes:
+        - name: scripts
+          configMap: {{name: {name}}}
+        - name: shared-memory
+          emptyDir: {{medium: Memory}}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+spec:
+  selector: {{app: {name}}}
+  ports:
+    - {{port: {PORT}, targetPort: {PORT}}}
+"""
 
 
 def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, str]:

@@ -26,7 +26,7 @@ from autoconfig.accuracy.audit import (
     audit_record,
 )
 from autoconfig.render.training_json import AnswerJson
-from autoconfig.runs.cells import cell
+from autoconfig.runs.table import cell
 from autoconfig.specs.errors import FileError
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.json_record import Natural, Share

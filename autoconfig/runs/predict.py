@@ -20,8 +20,18 @@ import numpy as np
 
 from autoconfig.memory_model.predict import allocator_bytes, estimate_memory, fit_probability
 from autoconfig.planning.progress import Progress
-from autoconfig.runs.cells import CellError, Row, cell, flag
-from autoconfig.runs.table import check_columns, check_rows, read_csv, unread_columns, with_short_names, write_csv
+from autoconfig.runs.table import (
+    CellError,
+    Row,
+    cell,
+    check_columns,
+    check_rows,
+    flag,
+    read_csv,
+    unread_columns,
+    with_short_names,
+    write_csv,
+)
 from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
 from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import AutoconfigError, InputError

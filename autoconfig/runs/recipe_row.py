@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoconfig.runs.cells import Row, cell, whole
+from autoconfig.runs.table import Row, cell, whole
 from autoconfig.runs.training_row import even_ends
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of

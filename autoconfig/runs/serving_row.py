@@ -6,9 +6,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from autoconfig.runs.cells import Row, cell, count_of, degree, number
-from autoconfig.serving.engine_limits import limit
-from autoconfig.serving.space import expert_degrees
+from autoconfig.runs.table import Row, cell, count_of, degree, number
+from autoconfig.serving.space import expert_degrees, limit
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec

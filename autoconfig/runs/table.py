@@ -1,14 +1,122 @@
-"""Tables of runs (CSV) of `predict` and `calibrate`, for training and for serving: read, checked, and the answer written."""
+"""Tables of runs (CSV): read, checked and written; their cells as numbers and words."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from autoconfig.specs.errors import FileError, InputError, nearest
 from autoconfig.specs.files import write_atomically
+from autoconfig.specs.software.options import (
+    FLASH_GENERATION,
+    GRAD_REDUCE,
+    LOSS_BYTES,
+    PARAM_GATHER,
+    SOFTMAX_SLOWDOWN,
+    TP_OVERLAP,
+)
+
+Row = Mapping[str, str]
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+class CellError(InputError):
+    """A cell holds something that cannot be read; what it decides is not guessed."""
+
+
+def cell(row: Row, key: str) -> str:
+    """The trimmed text of a cell, empty where it is missing."""
+    return (row.get(key) or "").strip()
+
+
+def whole(row: Row, key: str, default: int | None = None) -> int:
+    """A whole number, or the default for an empty cell. Raises InputError where it is empty, CellError where it is odd."""
+    text = cell(row, key)
+    if not text:
+        if default is None:
+            raise InputError(f"cell {key} is empty")
+        return default
+    value = number(row, key)
+    assert value is not None
+    if value != int(value):
+        raise CellError(f"cell {key}={text[:40]!r} is not a whole number")
+    return int(value)
+
+
+def number(row: Row, key: str) -> float | None:
+    """A finite number, None for an empty cell. Raises CellError naming the cell."""
+    text = cell(row, key)
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not -1e18 < value < 1e18:
+        raise CellError(f"cell {key}={text[:40]!r} is not a number")
+    return value
+
+
+def degree(row: Row, key: str, default: int | None = 1) -> int:
+    """A whole number of at least 1. Raises InputError where it is empty and has no default, CellError where it is odd."""
+    value = whole(row, key, default)
+    if value < 1:
+        raise CellError(f"cell {key}={value} must be at least 1")
+    return value
+
+
+def flag(row: Row, key: str) -> bool | None:
+    """1, true, yes, on; 0, false, no, off; None for an empty cell. Raises CellError."""
+    text = cell(row, key).lower()
+    if text and text not in YES + NO:
+        raise CellError(f"cell {key}={text[:40]!r} is neither {YES[0]} nor {NO[0]}")
+    return text in YES if text else None
+
+
+def count_of(row: Row, key: str) -> int | None:
+    """A whole number of at least 1, None for an empty cell. Raises CellError where it is odd."""
+    return degree(row, key) if cell(row, key) else None
+
+
+OF_SOFTWARE = "as the software has it"
+WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "peak_rank": (("worst", "last"), "worst"),
+    "peak_kind": (("allocated", "reserved", "unstated"), "allocated"),
+    "attention_kernel": (("flash", *FLASH_GENERATION, *SOFTMAX_SLOWDOWN), "flash"),
+    "norm_kernel": (("torch", "fused-rms"), OF_SOFTWARE),
+    "loss_fusion": (tuple(LOSS_BYTES), OF_SOFTWARE),
+    "transformer_impl": (("transformer_engine", "local"), OF_SOFTWARE),
+    "moe_routing": (("tokendrop", "dropless"), "dropless"),
+    "peft": (("none", "lora"), "none"),
+    "offload": (("none", "optimizer"), "none"),
+    "overlap": (
+        ("none", GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP, "overlap-moe-expert-parallel-comm"),
+        "without it",
+    ),
+}
+"""Column -> (words that are known, what another word is read as). Columns of one word but the last, whose words + joins."""
+
+
+def odd_words(row: Row) -> tuple[str, ...]:
+    """A remark for every cell whose word is not known: what it is read as, what was given, which words are known."""
+    return _odd_words(tuple(cell(row, column) for column in WORDS))
+
+
+@cache
+def _odd_words(cells: tuple[str, ...]) -> tuple[str, ...]:
+    found = []
+    for (column, (words, read_as)), text in zip(WORDS.items(), cells, strict=True):
+        parts = text.split("+") if column == "overlap" else [text]
+        found += [
+            f"{column} {read_as} ({part[:40]!r} is none of {', '.join(words)})"
+            for part in parts
+            if part and part.lower() not in {word.lower() for word in words}
+        ]
+    return tuple(found)
+
 
 MAX_INPUT_BYTES = 512 * 2**20
 MAX_NAMED = 12

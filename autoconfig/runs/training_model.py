@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.runs.cells import CellError, Row, cell, count_of, degree, flag, number, whole
+from autoconfig.runs.table import CellError, Row, cell, count_of, degree, flag, number, whole
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from autoconfig.runs.cells import NO, YES, CellError, Row, cell, count_of, degree, flag, number, whole
+from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
 from autoconfig.runs.training_model import read_model, read_numerics, read_stack
-from autoconfig.runs.words import odd_words
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
 from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu

@@ -10,14 +10,13 @@ import numpy as np
 from autoconfig.planning.answer import first_positions, spread
 from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
-from autoconfig.serving.deployment import DeploymentReport, Latency, decode_memory, report
-from autoconfig.serving.engine_limits import limit as engine_limit
+from autoconfig.serving.deployment import DeploymentReport, Latency, decode_memory, report, simulated
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import Deployments, search, single
 from autoconfig.serving.reasons import exceeded_limits, nearest_row, no_deployment, over_text, sensitivity, shortfall, why
 from autoconfig.serving.request import ServeRequest
-from autoconfig.serving.simulate import simulated
 from autoconfig.serving.space import layouts
+from autoconfig.serving.space import limit as engine_limit
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.serve_plan import ServePlan, parse_serve_plan
 from autoconfig.specs.software.serving_formats import supports

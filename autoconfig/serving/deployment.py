@@ -1,16 +1,30 @@
-"""One deployment in full: what it carries, how fast it answers, what its memory holds."""
+"""One deployment in full: what it carries and its memory holds; as a finalist also its latencies under load, event by event."""
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
-from autoconfig.serving.disaggregated import prefill_memory
+from autoconfig.serving.disaggregated import prefill_memory, transfer_seconds
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.costs import iteration_parts
+from autoconfig.time_model.serving.simulation import (
+    IterationTable,
+    Requests,
+    SchedulerLimits,
+    SimulatedStream,
+    poisson_arrivals,
+    sampled_lengths,
+    simulate,
+)
 from autoconfig.time_model.serving.steady import prompts_per_iteration
+from autoconfig.time_model.serving.workload import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,3 +121,196 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
 def decode_memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
     """Of one GPU of an instance at its own limits of sequences and tokens."""
     return question.memory(question.job(plan), float(plan.batch), float(plan.tokens))
+
+
+Vector = npt.NDArray[np.float64]
+SEED = 20
+SIMULATED = 400
+"""Requests of a finalist's simulation per attention rank at most, and at least four generations of its batch."""
+MAX_RECORDED = 20_000
+"""Requests of a trace that are simulated per finalist: whole ranks while they stay within it, else the first of one rank."""
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """The requests of one attention rank and micro-batch, in order; times are theirs, lengths as asked."""
+
+    arrival_s: Vector
+    isl: Vector
+    osl: Vector
+    prefilled_s: Vector | None = None
+    """When separate prefill instances have sent each one's cache and first token."""
+    early_s: Vector | None = None
+    """Times to first token where decoding has a closed loop of its own (a full queue before separate prefill)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """Latencies of one stream's requests, and its iterations."""
+
+    ttft_s: Vector
+    tpot_s: Vector
+    """NaN for answers of one token."""
+    e2e_s: Vector
+    tokens: float
+    seconds: float
+    itl_s: Vector
+    itl_tokens: Vector
+
+
+def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
+    """The finalist's latency under its load: a trace at its times, Poisson arrivals at --rate, else as many users as its batch,
+    each asking again at once.
+
+    Ranks and micro-batches of decode instances get requests in turn; of drawn requests one such rank is simulated, of a trace
+    all of them (up to MAX_RECORDED requests). With separate prefill, its ranks take prompts first in first out; with a full
+    queue prompts come to them at random, as many as the deployment serves, while decode instances run their whole batch. Of
+    drawn requests the first quarter is not counted.
+    """
+    decode = one.plan.decode
+    ranks = decode.adp * decode.pp
+    running = max(decode.batch // ranks, 1)
+    streams = _streams(question, one, ranks * decode.replicas, running)
+    table = IterationTable(question.job(decode), most_length=question.workload.longest_tokens)
+    skipped = 0.0 if isinstance(question.workload, Trace) else 0.25
+    seen = [_run(question, one, table, stream, running, skipped) for stream in streams]
+    return _latency(question, one, seen, ranks * decode.replicas / len(seen))
+
+
+def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running: int) -> list[Stream]:
+    """The ranks that are simulated, each with its requests."""
+    work, disaggregated = question.workload, one.plan.prefill is not None
+    rng = np.random.default_rng(SEED)
+    if isinstance(work, Trace):
+        arrival, isl, osl = work.arrival_s, work.input_tokens, work.output_tokens
+        share = max(len(arrival) // ranks, 1)
+        chosen = max(min(MAX_RECORDED // share, ranks, len(arrival)), 1)
+        most = MAX_RECORDED
+    else:
+        count = max(min(SIMULATED, 8 * running), 4 * running)
+        together = ranks if disaggregated else 1  # separate prefill sees the requests of all ranks
+        most, chosen, count = count, 1, min(count * together, MAX_RECORDED)
+        rate = (question.rate or (one.requests_per_s if disaggregated else 0.0)) * together / ranks
+        arrival = poisson_arrivals(rate, count, rng) if rate else np.zeros(count)
+        isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
+        osl = sampled_lengths(work.osl, work.data.output_cv, work.data.most_output, count, rng)
+        ranks = together
+    if not disaggregated:
+        return [
+            Stream(arrival_s=arrival[i::ranks][:most], isl=isl[i::ranks][:most], osl=osl[i::ranks][:most])
+            for i in range(chosen)
+        ]
+    ready = _prefilled(question, one, arrival, isl)
+    turn = [np.argsort(ready, kind="stable")[i::ranks][:most] for i in range(chosen)]
+    if not question.rate:
+        return [Stream(arrival_s=0.0 * arrival[t], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in turn]
+    return [Stream(arrival_s=arrival[t], isl=isl[t], osl=osl[t], prefilled_s=ready[t]) for t in turn]
+
+
+def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, isl: Vector) -> Vector:
+    """When the first token and the cache of each request are with a decode instance: one prompt at a time on every rank of the
+    prefill instances, first in first out, then the transfer."""
+    plan = one.plan.prefill
+    assert plan is not None
+    job = question.job(plan)
+    table = IterationTable(job, most_length=question.workload.longest_tokens)
+    sent = transfer_seconds(question, plan) * isl / question.lengths.isl
+    free = [0.0] * (plan.adp * plan.pp * plan.replicas)
+    ready, hit = np.empty_like(arrival), question.lengths.cached
+    for i, (time, tokens) in enumerate(zip(arrival.tolist(), isl.tolist(), strict=True)):
+        prompt = max(tokens * (1.0 - hit), 1.0)
+        own = table.seconds(0.0, 1.0, 1.0, prompt, tokens, cached=hit) + job.constants.request_s
+        done = max(time, heapq.heappop(free)) + own
+        heapq.heappush(free, done)
+        ready[i] = done
+    return ready + sent
+
+
+def _run(
+    question: ServeQuestion, one: DeploymentReport, table: IterationTable, stream: Stream, running: int, skipped: float
+) -> _Seen:
+    """One rank. Its pool holds as many tokens as its sequences of average length take."""
+    decode, memory = one.plan.decode, one.memory
+    held = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) * question.workload.held_tokens / decode.pp
+    limits = SchedulerLimits(
+        batch=running,
+        tokens=decode.tokens,
+        kv_tokens=held,
+        chunked=question.chunked,
+        steps_per_token=1.0 / question.lengths.tokens_per_step,
+        checked=1.0 + question.lengths.drafted,
+    )
+    disaggregated = one.plan.prefill is not None
+    prompt = (
+        np.ones_like(stream.isl) if disaggregated else np.maximum(np.round(stream.isl * (1.0 - question.lengths.cached)), 1.0)
+    )
+    # A request that was prefilled elsewhere brings its first token: its first decode iteration gives the second.
+    left = np.maximum(stream.osl - 1.0, 1.0) if disaggregated else stream.osl
+    start = stream.arrival_s if stream.prefilled_s is None else stream.prefilled_s
+    served = simulate(
+        table,
+        Requests(arrival_s=start, isl=prompt, osl=left, cached=stream.isl - prompt),
+        limits,
+        0.0 if disaggregated else question.job(decode).constants.request_s,
+        users=None if question.rate else running,
+    )
+    return _seen(one, stream, served, skipped)
+
+
+def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skipped: float) -> _Seen:
+    count = len(stream.osl)
+    first = int(count * skipped)
+    kept = np.isfinite(served.e2e_s) & (np.arange(count) >= first)
+    ttft, tpot, e2e = served.ttft_s, served.tpot_s, served.e2e_s
+    if one.plan.prefill is not None:
+        early = stream.early_s if stream.prefilled_s is None else stream.prefilled_s - stream.arrival_s
+        assert early is not None
+        more = stream.osl > 1
+        tpot = np.where(more, e2e / np.maximum(stream.osl - 1.0, 1.0), np.nan)
+        ttft, e2e = early, early + np.where(more, e2e, 0.0)
+    late = slice(len(served.step_s) * first // count, None)
+    return _Seen(
+        ttft_s=ttft[kept],
+        tpot_s=tpot[kept],
+        e2e_s=e2e[kept],
+        tokens=served.requests_per_s * served.duration_s * float(stream.osl.mean()),
+        seconds=served.duration_s,
+        itl_s=served.step_s[late],
+        itl_tokens=served.step_tokens[late],
+    )
+
+
+def _latency(question: ServeQuestion, one: DeploymentReport, seen: list[_Seen], share: float) -> Latency:
+    """All streams together; `share`: ranks that each of them stands for."""
+    ttft, tpot, e2e = (np.concatenate([getattr(s, name) for s in seen]) for name in ("ttft_s", "tpot_s", "e2e_s"))
+    good = (ttft <= (question.ttft_s or np.inf)) & (np.nan_to_num(tpot) <= (question.tpot_s or np.inf))
+    speed = share * sum(s.tokens for s in seen) / max(max(s.seconds for s in seen), 1e-12) / one.gpus
+    if one.plan.prefill is not None:
+        speed = min(speed, one.tokens_per_s_per_gpu)
+    between = np.concatenate([s.itl_s for s in seen]) / question.lengths.tokens_per_step
+    return Latency(
+        requests=len(ttft),
+        ttft_s=summary(ttft),
+        tpot_s=summary(tpot[np.isfinite(tpot)]),
+        itl_s=_weighted(between, np.concatenate([s.itl_tokens for s in seen])),
+        e2e_s=summary(e2e),
+        tokens_per_s_per_gpu=float(speed),
+        goodput_ratio=float(good.mean()),
+    )
+
+
+def summary(values: Vector) -> dict[str, float]:
+    """Mean and percentiles; zeros where no request has the figure (answers of one token have no TPOT)."""
+    values = values if len(values) else np.zeros(1)
+    return {"mean": float(values.mean()), **{f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES}}
+
+
+def _weighted(values: Vector, weights: Vector) -> dict[str, float]:
+    """The same over tokens: iterations count by the tokens that they gave."""
+    if not len(values):
+        return summary(values)
+    order = np.argsort(values)
+    below = np.cumsum(weights[order])
+    found = {f"p{p}": float(values[order][np.searchsorted(below, p / 100.0 * below[-1])]) for p in PERCENTILES}
+    return {"mean": float(np.average(values, weights=weights)), **found}

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.planning.request_fields import GOALS
 from autoconfig.serving.answer import ServeAnswer
-from autoconfig.serving.deployment import DeploymentReport, Latency
-from autoconfig.serving.simulate import summary
+from autoconfig.serving.deployment import DeploymentReport, Latency, summary
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, Share, record_of
 from autoconfig.specs.serve_plan import SHORT_TO_LONG, EnginePlan
 from autoconfig.specs.units import GIB

@@ -1,19 +1,21 @@
-"""A serving question: names and numbers resolved, with what was taken for granted said aloud."""
+"""A serving question: names, numbers and load resolved, with what was taken for granted said aloud."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, serving_memory
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_model
-from autoconfig.serving.calibration_file import serving_calibration
-from autoconfig.serving.load import read_workload
-from autoconfig.serving.request import DEFAULT_IMBALANCE, DEFAULT_TOKENS, ServeRequest, check_request
+from autoconfig.serving.request import DEFAULT_IMBALANCE, DEFAULT_TOKENS, ServeRequest, check_request, read_trace, trace_of
 from autoconfig.serving.space import SEARCHED_KV, weight_formats
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import FileError, InputError, option
+from autoconfig.specs.files import write_atomically
 from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
@@ -21,11 +23,84 @@ from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
 from autoconfig.specs.software.engine import DEFAULT_ENGINE, EngineSpec, load_engine
 from autoconfig.specs.software.serving_formats import supports
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-from autoconfig.time_model.serving.calibration import ServingCalibration
+from autoconfig.time_model.serving.calibration import NUMBERS, EngineConstants, ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.costs import ServingJob
 from autoconfig.time_model.serving.steady import Lengths, tokens_per_step
 from autoconfig.time_model.serving.tables import has_tables, serving_tables_of
-from autoconfig.time_model.serving.workload import Trace, Workload
+from autoconfig.time_model.serving.workload import Drawn, Trace, Workload
+
+KIND, SCHEMA_VERSION = "serving calibration", 1
+MAX_BYTES = 2**20
+FACTORS = ("factor", "experts_factor")
+
+
+def write_serving_calibration(engine: str, gpu: str, origin: str, constants: EngineConstants, target: Path) -> str:
+    """Write the constants of an engine on a GPU; returns what was learned, in words. Raises FileError."""
+    body = {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        "engine": engine,
+        "gpu": gpu,
+        "origin": origin,
+        "constants": {name: getattr(constants, name) for name in (*FACTORS, *NUMBERS)},
+    }
+
+    write_atomically(target, lambda file: file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8"))
+    return f"of {engine} on {gpu}"
+
+
+def serving_calibration(path: str | None) -> ServingCalibration:
+    """The shipped constants; with a file, its own for its engine and GPU. Raises FileError or InputError."""
+    shipped = shipped_calibration()
+    if path is None:
+        return shipped
+    body = _read(Path(path))
+    engine, constants = body["engine"], body["constants"]
+    factors = {"all": constants["factor"], "experts": constants["experts_factor"]}
+    return replace(
+        shipped,
+        engines={**shipped.engines, engine: {name: constants[name] for name in NUMBERS}},
+        gpus={**shipped.gpus, engine: {**shipped.gpus.get(engine, {}), body["gpu"]: factors}},
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    shown = f"calibration {str(path)[:200]!r}"
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise FileError(f"{shown} is larger than {MAX_BYTES // 2**20} MiB")
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"{shown} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{shown} is no JSON; write one with autoconfig search --inference --profile") from error
+    constants = body.get("constants") if isinstance(body, dict) else None
+    if not isinstance(constants, dict) or body.get("kind") != KIND or body.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"{shown} is no {KIND}; write one with autoconfig search --inference --profile --save-calibration FILE"
+        )
+    names = (*FACTORS, *NUMBERS)
+    wrong = [n for n in names if isinstance(constants.get(n), bool) or not isinstance(constants.get(n), int | float)]
+    named = all(isinstance(body.get(n), str) for n in ("engine", "gpu"))
+    if wrong or not named or not all(0 <= constants[n] < 1e6 for n in names):
+        raise InputError(f"{shown}: constants {', '.join(names)} must be numbers from 0 to 1e6, engine and gpu names")
+    return body
+
+
+def read_workload(request: ServeRequest) -> tuple[Workload, float]:
+    """(what is asked, requests per second; 0: a queue that is never empty). --rate stretches a trace's times. Raises
+    InputError."""
+    if request.trace is None:
+        isl, osl = (float(DEFAULT_TOKENS if value is None else value) for value in (request.isl, request.osl))
+        return Drawn.of(isl, osl, request.isl_stddev or 0.0, request.osl_stddev or 0.0), request.rate
+    if not isinstance(request.trace, str):
+        trace = trace_of(request.trace)
+    elif request.local_files:
+        trace = read_trace(Path(request.trace))
+    else:
+        raise InputError("trace: give the requests as a list, not the name of a file")
+    return (trace.at_rate(request.rate), request.rate) if request.rate else (trace, trace.rate)
+
 
 NIC_EFFICIENCY = 0.8
 """Share of a network card's rate that a cache transfer reaches (docs/time_model.md, network)."""
@@ -190,7 +265,7 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
         yield from borrowed_shares(serving_tables_of(gpu), model, gpu, weight_formats(gpu, weights), caches or SEARCHED_KV)
     if request.chunked is None:
         yield f"{'chunked' if engine.chunked_prefill else 'whole-prompt'} prefill, the engine's default (--chunked-prefill)"
-    yield from _load(request, workload)
+    yield from _assumed_load(request, workload)
     if workload.osl <= 1.0:
         limit = ", --tpot is not looked at" if request.tpot_s is not None else ""
         yield f"answers of one token: no TPOT{limit}, no separate decode instances"
@@ -209,7 +284,7 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
     yield f"{engine.runtime_bytes / 1e9:g} GB of a GPU for context, libraries and workspaces"
 
 
-def _load(request: ServeRequest, workload: Workload) -> Iterator[str]:
+def _assumed_load(request: ServeRequest, workload: Workload) -> Iterator[str]:
     if isinstance(workload, Trace):
         yield "requests go to replicas and ranks in turn"
         return

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from autoconfig.planning.answer import pareto_front
 from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
-from autoconfig.serving.engine_limits import least_tokens
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.space import layouts, loads
+from autoconfig.serving.space import layouts, least_tokens, loads
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.costs import ServingJob
 from autoconfig.time_model.serving.layout import Pricer, steady_state

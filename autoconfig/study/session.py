@@ -1,4 +1,4 @@
-"""From a question to a worker on its study, for every kind of study."""
+"""From a question to a worker on its study, for every kind of study; and how a study is forgotten."""
 
 from __future__ import annotations
 
@@ -7,23 +7,39 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from optuna.storages import RDBStorage
 from optuna.study import Study
+from optuna.trial import TrialState
 
+from autoconfig.profiler.folder import JobFolder, read_json
 from autoconfig.profiler.launch import environment
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.lock import FileLock, holder, take
 from autoconfig.profiler.runner import Runner
 from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner, check_programs
 from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.job import Job
+from autoconfig.study import trials as names
 from autoconfig.study.settings import Budget, Settings
-from autoconfig.study.storage import check_name, close, errors_of, open_storage, open_study, sqlite_url
-from autoconfig.study.this_machine import check_measured, operator_table
+from autoconfig.study.storage import (
+    DATABASE,
+    check_name,
+    close,
+    delete_study,
+    errors_of,
+    list_studies,
+    open_storage,
+    open_study,
+    opened,
+    sqlite_url,
+    study_id,
+)
+from autoconfig.study.this_machine import check_measured, forget_operators, operator_table
 from autoconfig.study.work import StudyWork
 from autoconfig.study.worker import Listener, Worker
 
@@ -211,3 +227,37 @@ def _take(path: Path) -> FileLock | None:
         return take(path)
     except FileError as error:
         raise FileError(f"{error}{OTHER_FOLDER}") from error
+
+
+def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool, force: bool = False) -> None:
+    """Delete a study. `shared`: the storage is not the folder's own, whose lock the caller holds; then other workers may be at
+    it, and no job is ended: while trials run it is refused, but with `force`. Raises UnknownNameError, InputError, FileError,
+    RunnerError."""
+    trials = storage.get_all_trials(study_id(storage, name), deepcopy=False)
+    running = [t for t in trials if t.state == TrialState.RUNNING]
+    if shared and running and not force:
+        owners = sorted({str(t.user_attrs.get(names.OWNER, "unknown")) for t in running})
+        raise InputError(
+            f"study {name} has {len(running)} running trial{'s' * (len(running) > 1)} (of {', '.join(owners[:4])}): end the "
+            "searches at it first; --force deletes it all the same, which ends them"
+        )
+    if not shared:
+        ours = [t for t in running if t.user_attrs.get(names.OWNER) == owner_of(folder)]
+        _end_jobs([JobFolder(folder.absolute() / JOBS / t.user_attrs[names.JOB]) for t in ours if names.JOB in t.user_attrs])
+    delete_study(storage, name)
+    left = {study.name for study in list_studies(storage)}
+    if shared and (folder / DATABASE).exists():
+        with opened(sqlite_url(folder)) as own:
+            left |= {study.name for study in list_studies(own)}
+    forget_operators(folder, name, left)
+
+
+def _end_jobs(folders: Sequence[JobFolder]) -> None:
+    for folder in folders:
+        slurm = read_json(folder.launch_file).get("runner") == SlurmRunner.name
+        runner: Runner = SlurmRunner(_none, SlurmOptions()) if slurm else LocalRunner(_none)
+        runner.cancel(folder)
+
+
+def _none(folder: JobFolder, job: Job) -> list[str]:
+    raise AssertionError("nothing is started here")

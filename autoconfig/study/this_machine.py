@@ -1,7 +1,8 @@
-"""A study on this machine's CPU: its measured operators, and a memory limit for every rank."""
+"""A study on this machine: the interpreter that runs jobs, asked of itself; its CPU's measured operators."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -10,11 +11,53 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.folder import write_text
 from autoconfig.profiler.processes import MARK, die_with_parent, end_marked
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.local_cpu import memory_bytes
 from autoconfig.specs.import_path import with_import_path
+
+TOO_FEW_GPUS = 14
+HAS_TORCH = f"""
+import importlib.util as u, sys
+if not all(map(u.find_spec, ("torch", "megatron.core"))): sys.exit(1)
+if int(sys.argv[1]):
+    import torch
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    print(found)
+    sys.exit({TOO_FEW_GPUS} if found < int(sys.argv[1]) else 0)
+"""
+"""Asked of the jobs' interpreter, with the number of GPUs that a job needs."""
+PYTHON_S = 120.0
+"""What its answer may take: torch lies on a busy file system, maybe."""
+
+
+def asked(python: str, question: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the interpreter answers to a short program. Raises RunnerError where it cannot be started."""
+    try:
+        command = [python, "-c", question, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PYTHON_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RunnerError(f"--python {python} cannot be started: {getattr(error, 'strerror', None) or error}") from error
+
+
+@functools.cache
+def check_python(python: str, gpus: int) -> None:
+    """The interpreter has torch and megatron-core, and finds so many GPUs. Raises RunnerError; asked once in a process."""
+    done = asked(python, HAS_TORCH, str(gpus))
+    if done.returncode == TOO_FEW_GPUS:
+        found = int(done.stdout.split()[-1])
+        fewer = f"--gpus-here {found} emulates ranks of each plan on one GPU" if found else "--device cpu measures on this CPU"
+        raise RunnerError(
+            f"no job can be measured here: torch finds {found or 'no'} usable GPU{'s' * (found > 1)}, jobs need {gpus}; "
+            f"{fewer}, --runner slurm asks a cluster"
+        )
+    if done.returncode:
+        raise RunnerError(
+            f"{python} has no torch with megatron-core: pip install 'megatron-autoconfig[train]', or name another with --python"
+        )
+
 
 if TYPE_CHECKING:
     from optuna.study import Study  # slow to load, and not needed to ask a question

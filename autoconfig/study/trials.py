@@ -1,15 +1,57 @@
-"""What a trial carries in Optuna's storage: names of attributes in one place.
+"""Candidates and trials: the rows that a study may measure, each named by its parameters, and what a trial carries in Optuna's
+storage. Attributes are written for people too: optuna-dashboard shows them beside the parameters.
 
-Attributes are written for people too: optuna-dashboard shows them beside the parameters.
+The one place of Optuna's private names: `Study.ask` after `Study.enqueue_trial` would write the owner and each parameter by
+itself, and another worker's `ask` may take what was enqueued: a search killed in between would leave a trial that nobody takes
+up, or one without parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+import numpy as np
+import numpy.typing as npt
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from autoconfig.study.candidates import Choices
+Floats = npt.NDArray[np.float64]
+Value = str | int | float
+Params = Mapping[str, Value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a study may choose from: n rows, each named by its parameters."""
+
+    params: tuple[Params, ...]
+    """What distinguishes the rows; no two are the same."""
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+    @cached_property
+    def _index(self) -> dict[tuple[tuple[str, Value], ...], int]:
+        return {_key(params): row for row, params in enumerate(self.params)}
+
+    @cached_property
+    def choices(self) -> dict[str, tuple[Value, ...]]:
+        """Parameter -> every value that occurs, sorted: the categorical distributions of the study."""
+        found = {name: {params[name] for params in self.params} for name in self.params[0]}
+        return {name: tuple(sorted(values, key=lambda v: (isinstance(v, str), v))) for name, values in found.items()}
+
+    def row_of(self, params: Params) -> int | None:
+        """The candidate with these parameters; None where there is none."""
+        return self._index.get(_key(params))
+
+
+def _key(params: Params) -> tuple[tuple[str, Value], ...]:
+    return tuple(sorted(params.items()))
+
 
 PLAN = "plan"
 OUTCOME = "outcome"
@@ -70,3 +112,37 @@ def outcome_of(trial: FrozenTrial) -> str:
 def told(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Without those that only say that another worker had the same plan."""
     return [trial for trial in trials if trial.user_attrs.get(OUTCOME) != DUPLICATE]
+
+
+def distributions(candidates: Choices) -> dict[str, BaseDistribution]:
+    """Parameter -> categorical distribution over its values."""
+    return {name: CategoricalDistribution(choices=values) for name, values in candidates.choices.items()}
+
+
+def begin(study: Study, candidates: Choices, row: int, attributes: Mapping[str, Any]) -> Trial:
+    """A running trial of a candidate, with its parameters and attributes, in one write."""
+    template = create_trial(
+        state=TrialState.RUNNING,
+        params=dict(candidates.params[row]),
+        distributions=distributions(candidates),
+        user_attrs=dict(attributes),
+    )
+    return Trial(study, study._storage.create_new_trial(study._study_id, template_trial=template))
+
+
+def taken_up(study: Study, frozen: FrozenTrial) -> Trial:
+    """A trial that another process began."""
+    return Trial(study, frozen._trial_id)
+
+
+def as_stored(trial: Trial) -> FrozenTrial:
+    """What the storage holds of it now."""
+    return trial.study._storage.get_trial(trial._trial_id)
+
+
+def is_stored(study: Study) -> bool:
+    """Whether the study was not deleted since."""
+    try:
+        return study._storage.get_study_id_from_name(study.study_name) == study._study_id
+    except KeyError:
+        return False

@@ -13,8 +13,8 @@ from autoconfig.profiler.outcome import Kind, Outcome
 from autoconfig.profiler.runner import Command
 from autoconfig.specs.job import Job
 from autoconfig.study import trials as names
-from autoconfig.study.candidates import Choices
 from autoconfig.study.settings import MeasuredQuestion
+from autoconfig.study.trials import Choices
 
 MAX_MESSAGE = 1000
 LIMIT_TIMES = 5.0

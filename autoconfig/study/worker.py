@@ -22,8 +22,8 @@ from autoconfig.profiler.runner import Life, Runner
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.measurement import ExitCode
 from autoconfig.study import trials as names
-from autoconfig.study.optuna_trials import as_stored, begin, is_stored, taken_up
 from autoconfig.study.settings import Budget
+from autoconfig.study.trials import as_stored, begin, is_stored, taken_up
 from autoconfig.study.work import Proposal, Stage, StudyWork, Verdict
 
 MAX_ATTEMPTS = 3

@@ -13,8 +13,8 @@ from autoconfig.specs.calibration import NAMES
 from autoconfig.time_model.calibration import entry_of
 
 from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile
-from autoconfig.accuracy.decisions import decisions
 from autoconfig.accuracy.docs import page
+from autoconfig.accuracy.groups import decisions
 from autoconfig.accuracy.headlines import FAR, headlines
 from autoconfig.accuracy.memory import best_offset
 from autoconfig.accuracy.plans import not_printed
@@ -317,7 +317,7 @@ def test_bad_options(options: list[str], autoconfig: SimpleNamespace) -> None:
 
 
 def test_runs_added_after_the_formulas_are_in_no_fit_and_printed():
-    from autoconfig.accuracy.unseen import unseen_runs
+    from autoconfig.accuracy.groups import unseen_runs
 
     runs = unseen_runs()
     assert len(runs) == 15 and not {run.id for run in runs} & {run.case.id for run in published_runs().runs}

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from autoconfig.api.access import SCOPES, RateLimit
 from autoconfig.api.app import create_app, every_route
-from autoconfig.api.settings import ServiceSettings
+from autoconfig.api.store import SCOPES, RateLimit, ServiceSettings
 from command_line import run_in_process, run_process
 from study_help import fake_python
 
@@ -141,7 +140,7 @@ def test_rate_limit(services):
 
 def test_the_bucket_fills_again(monkeypatch):
     moment = [0.0]
-    monkeypatch.setattr("autoconfig.api.access.time.monotonic", lambda: moment[0])
+    monkeypatch.setattr("autoconfig.api.store.time.monotonic", lambda: moment[0])
     limit = RateLimit(2.0)
     assert [limit.wait("a") for _ in range(4)] == [0.0] * 4
     assert limit.wait("a") == pytest.approx(0.5) and limit.wait("b") == 0.0

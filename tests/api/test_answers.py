@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.core.timeline import timeline
 from autoconfig.planning.schemas import schema
-from autoconfig.render.page_files import media_type, page_text, served_names
+from autoconfig.render.html import media_type, page_text, served_names
 from autoconfig.training.answer import explain
 from autoconfig.training.question import Request
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from autoconfig.api.access import create_key
-from autoconfig.api.store import engine_of
+from autoconfig.api.store import create_key, engine_of
 
 from tests.api.cluster import QUESTION, begin_worker, ended, wait_for
 from tests.api.conftest import ROOT, start

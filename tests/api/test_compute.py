@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from autoconfig.api.answers import answer
-from autoconfig.api.compute import Compute
+from autoconfig.api.context import Compute
 
 QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "h100-sxm-80gb", "memory_margin": 0.0, "top": 1, "sort_by": "step"}
 

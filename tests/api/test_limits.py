@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
-from autoconfig.api.http import protocol
-from autoconfig.api.http.limits import Limits
+from autoconfig.api import http as protocol
+from autoconfig.api.http import Limits
 from starlette.requests import Request
 from starlette.responses import Response
 

@@ -12,8 +12,7 @@ import pytest
 import sqlalchemy as sa
 from autoconfig.api import searches
 from autoconfig.api.app import create_app
-from autoconfig.api.settings import ServiceSettings
-from autoconfig.api.store import WORKERS, dbos_url, engine_of
+from autoconfig.api.store import WORKERS, ServiceSettings, dbos_url, engine_of
 from autoconfig.api.wire.bodies import read_search
 from dbos import DBOSClient
 

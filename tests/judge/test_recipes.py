@@ -3,7 +3,7 @@
 import pytest
 
 from autoconfig.accuracy.audit import ILLEGAL
-from autoconfig.runs.cells import cell
+from autoconfig.runs.table import cell
 from tools.judge.recipes import audited_recipes, judged_recipes
 
 

@@ -10,8 +10,7 @@ from autoconfig.specs.json_record import to_json
 from command_line import run_in_process
 from playwright.sync_api import expect
 
-from autoconfig.render.html import report_data
-from autoconfig.render.page_files import REPORT_MODULES, in_script, one_file, page_text, served_names
+from autoconfig.render.html import REPORT_MODULES, in_script, one_file, page_text, report_data, served_names
 from autoconfig.training.answer import search
 from autoconfig.training.question import Request
 from tests.page.looks import chosen, rows, serious, settled, shorts, too_wide

@@ -121,7 +121,7 @@ def _odd(row: dict[str, str]) -> bool:
 
 
 def predict_note(row: dict[str, str]) -> str:
-    from autoconfig.runs.words import odd_words
+    from autoconfig.runs.table import odd_words
 
     return ", ".join(odd_words(row))
 

@@ -14,11 +14,10 @@ from autoconfig.time_model.serving.workload import Drawn, Trace
 from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema
-from autoconfig.serving import request_trace as trace_module
+from autoconfig.serving import request as trace_module
 from autoconfig.serving.answer import answer
 from autoconfig.serving.question import understand
-from autoconfig.serving.request import ServeRequest
-from autoconfig.serving.request_trace import read_trace, trace_of
+from autoconfig.serving.request import ServeRequest, read_trace, trace_of
 
 SMALL = ServeRequest(model="llama3-8b", gpus=1, gpu="h100-sxm-80gb", simulate=1, top=3, disaggregated=False)
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

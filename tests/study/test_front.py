@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from autoconfig.study.training.candidates import candidates_of
-from autoconfig.study.training.front import gains
 from autoconfig.study.training.proposal import Result, propose
+from autoconfig.study.training.surrogate import gains
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 

@@ -7,10 +7,19 @@ import numpy as np
 import pytest
 
 from autoconfig.study.training.candidates import candidates_of
-from autoconfig.study.training.failures import chance_to_run, features
-from autoconfig.study.training.memory_belief import MemoryFact, memory_belief
 from autoconfig.study.training.proposal import Result, believe, chances_to_win, propose, scatter_between_jobs
-from autoconfig.study.training.surrogate import DEGREES, PlanMeasured, Scatter, posterior, prior_covariance, shipped_scatter
+from autoconfig.study.training.surrogate import (
+    DEGREES,
+    MemoryFact,
+    PlanMeasured,
+    Scatter,
+    chance_to_run,
+    features,
+    memory_belief,
+    posterior,
+    prior_covariance,
+    shipped_scatter,
+)
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 

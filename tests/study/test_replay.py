@@ -5,16 +5,13 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from autoconfig.accuracy.replay.docs import LEAST_TIMED
-from autoconfig.accuracy.replay.recorded import Sweep, paper, sweeps
-from autoconfig.accuracy.replay.replay import by_prior, by_sampler, quiet_optuna, replay, replay_study
-from autoconfig.accuracy.replay.scatter_fit import LEAST_ROWS, fit_scatter
-from autoconfig.study.optuna_trials import begin
+from autoconfig.accuracy.replay.docs import LEAST_ROWS, LEAST_TIMED, fit_scatter
+from autoconfig.accuracy.replay.replay import Sweep, by_prior, by_sampler, paper, quiet_optuna, replay, replay_study, sweeps
 from autoconfig.study.training.proposal import TOLERANCE
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.study.training.surrogate import shipped_scatter
 from autoconfig.study.training.work import TrainingWork
-from autoconfig.study.trials import OUT_OF_MEMORY, OUTCOME, STEP_SECONDS
+from autoconfig.study.trials import OUT_OF_MEMORY, OUTCOME, STEP_SECONDS, begin
 from autoconfig.training.question import Request
 
 

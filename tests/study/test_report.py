@@ -5,8 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from autoconfig.render.study.training import TrainingWords
-from autoconfig.study.training.found import Line, TrainingFound
+from autoconfig.render.study import TrainingWords
+from autoconfig.study.training.session import Line, TrainingFound
 
 
 def line(trial: int, plan: str, measured_s: float | None, outcome: str = "measured") -> Line:

@@ -19,13 +19,10 @@ from autoconfig.specs.hardware.gpu import load_gpu
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.calibration import EngineConstants
 
-from autoconfig.serving.calibration_file import serving_calibration
-from autoconfig.serving.question import understand
+from autoconfig.serving.question import serving_calibration, understand
 from autoconfig.serving.request import ServeRequest
-from autoconfig.study.serving.candidates import candidates_of
-from autoconfig.study.serving.proposal import behind, on_frontier, propose
-from autoconfig.study.serving.rounds import Round, RoundFigures, predicted, refined
-from autoconfig.study.serving.settings import ServingSettings
+from autoconfig.study.serving.candidates import Round, RoundFigures, candidates_of, predicted, refined
+from autoconfig.study.serving.work import ServingSettings, behind, on_frontier, propose
 from autoconfig.study.settings import settings_json, settings_of
 from autoconfig.study.storage import opened, sqlite_url
 from autoconfig.study.training.settings import StudySettings
@@ -49,8 +46,9 @@ def command(place, *arguments):
     """`search --inference`; jobs run under an interpreter that leaves a line in the folder of each that it starts."""
     script = place / "python"
     if not script.exists():
-        script.write_text(f'#!/bin/bash\ncase "$*" in *"-m autoconfig.trainer"*) echo $$ >> runs.txt;; esac\n'
-        f'exec {sys.executable} "$@"\n')
+        script.write_text(
+            f'#!/bin/bash\ncase "$*" in *"-m autoconfig.trainer"*) echo $$ >> runs.txt;; esac\nexec {sys.executable} "$@"\n'
+        )
         script.chmod(0o755)
     return [
         sys.executable, "-m", "autoconfig", "search", "--inference", *arguments, "--folder", str(place / "work"),
@@ -200,9 +198,7 @@ def test_a_batch_out_of_memory_rules_out_larger_ones_of_its_layout():
 @pytest.mark.parametrize("tokens", [None, 256])
 def test_measured_rounds_give_the_constants_that_made_them(tokens):
     found = choices(fix=("tp=1",))
-    made = EngineConstants(
-        factor=3.0, experts_factor=3.0, host_s=2e-3, sampler_bytes=0.0, request_s=0.03 if tokens else 0.0
-    )
+    made = EngineConstants(factor=3.0, experts_factor=3.0, host_s=2e-3, sampler_bytes=0.0, request_s=0.03 if tokens else 0.0)
     job = found.rows[0].job
     asked = [Round(batch=b, prompt=64, new=16, tokens=tokens) for b in BATCHES]
     seen = [(job, one, predicted(dataclasses.replace(job, constants=made), one)) for one in asked]

@@ -14,8 +14,7 @@ from job_help import stand_in_command, wait_until
 from optuna.trial import TrialState
 from study_help import QUESTION, left_over, runs, trials_of, write_oracle
 
-from autoconfig.study.deletion import forget
-from autoconfig.study.session import Options, Session
+from autoconfig.study.session import Options, Session, forget
 from autoconfig.study.settings import Budget
 from autoconfig.study.training.session import TRAINING
 from autoconfig.study.training.settings import StudySettings

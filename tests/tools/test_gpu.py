@@ -10,7 +10,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
 
-from autoconfig.accuracy.gpu_runs import gpu_runs
+from autoconfig.accuracy.memory import gpu_runs
 from autoconfig.accuracy.sheets import gpu_sheet
 from tools import gpu, gpu_jobs
 

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from autoconfig.accuracy.audit import Audit
-from autoconfig.runs.cells import cell
+from autoconfig.runs.table import cell
 from autoconfig.training.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
 from tools.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses
 from tools.judge.client import ROOT, Judge, Judges

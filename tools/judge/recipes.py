@@ -13,8 +13,8 @@ from autoconfig.megatron.argument import words
 from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
 from autoconfig.megatron.write import mock_arguments
 from autoconfig.megatron.write_run import environment
-from autoconfig.runs.cells import cell, whole
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe
+from autoconfig.runs.table import cell, whole
 from autoconfig.training.pipeline_split import PipelineSplit
 from tools.judge.client import ROOT, Judge
 

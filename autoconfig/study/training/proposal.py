@@ -19,20 +19,22 @@ import numpy.typing as npt
 from optuna.trial import FrozenTrial
 
 from autoconfig.study import trials as names
-from autoconfig.study.candidates import Floats
 from autoconfig.study.training.candidates import Candidates
-from autoconfig.study.training.failures import chance_to_run
-from autoconfig.study.training.front import chances_on_front
-from autoconfig.study.training.memory_belief import MemoryBelief, MemoryFact, memory_belief
 from autoconfig.study.training.surrogate import (
     REPEAT_LOG_SD,
+    MemoryBelief,
+    MemoryFact,
     PlanMeasured,
     Posterior,
     Scatter,
+    chance_to_run,
+    chances_on_front,
+    memory_belief,
     posterior,
     prior_covariance,
     shipped_scatter,
 )
+from autoconfig.study.trials import Floats
 from autoconfig.study.work import Proposal
 
 DRAWS = 2_000

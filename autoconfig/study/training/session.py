@@ -1,21 +1,219 @@
-"""Studies of training: from their question to what they measure."""
+"""Studies of training: from their question to what they measure, what was found, and a calibration file for later searches."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+import statistics
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from optuna.trial import FrozenTrial
+
+from autoconfig.calibration.fit import Observation, refine
+from autoconfig.planning.answer import on_front
 from autoconfig.planning.calibration_file import write_calibration
+from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
+from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.units import GIB
+from autoconfig.study import trials as names
 from autoconfig.study.session import NothingFitsError, Options, Session, StudyKind
-from autoconfig.study.training.candidates import candidates_of
-from autoconfig.study.training.found import TrainingFound, learned_calibration, study_found
+from autoconfig.study.training.candidates import Candidates, build, candidates_of
+from autoconfig.study.training.proposal import CONFIDENCE, believe, results_of, scatter_between_jobs
 from autoconfig.study.training.settings import StudySettings, on_this_device
 from autoconfig.study.training.work import TrainingWork, full_job
 from autoconfig.training.question import understand
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.reasons import nothing_legal
 from autoconfig.training.space import Constraints
+
+MAX_SHAPES = 12
+SECONDS_PER_HOUR = 3600
+MAX_UNMEASURED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One trial."""
+
+    trial: int
+    plan: str
+    outcome: str
+    predicted_s: float | None
+    measured_s: float | None
+    spread_s: float | None
+    predicted_peak_gib: float | None
+    measured_peak_gib: float | None
+    message: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted."""
+        return self.measured_s / self.predicted_s if self.measured_s and self.predicted_s else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerShape:
+    """What was learned of one layer shape: measured over predicted, and on how many trials it rests."""
+
+    shape: str
+    ratio: float
+    trials: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFound:
+    """The state of a study."""
+
+    name: str
+    best: Line | None
+    lines: tuple[Line, ...]
+    """Measured ones fastest first, then the others in the order of trials."""
+    prior_best: str
+    """The time model's first plan."""
+    unmeasured: tuple[tuple[str, float, float], ...]
+    """(plan, corrected prediction, its spread) of the most promising plans that were not measured."""
+    candidates: int
+    correction: float | None
+    """Median of measured over predicted."""
+    scatter: float | None
+    """Largest deviation from it, as a share."""
+    memory_correction: float
+    shapes: tuple[LayerShape, ...]
+    front: tuple[int, ...]
+    """Trials that no other measured one beats in both step time and free memory."""
+    noise: float | None
+    """Median spread of the timed steps over their median."""
+    noise_between_jobs: float | None
+    """Standard deviation of log step seconds between jobs of one plan, where plans were measured again."""
+    tokens_per_money: float | None
+    """Of the winner, where a price is known: tokens for one unit of the money that --price is in."""
+
+    @property
+    def measured_less(self) -> Line | None:
+        """The fastest measured line where that is another plan than the winner: noise can make it so."""
+        if self.best is None:
+            return None
+        like = [line for line in self.lines if line.outcome == self.best.outcome and line.measured_s is not None]
+        return like[0] if like and like[0].plan != self.best.plan else None
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs. Seconds and GiB; ratios are measured over predicted."""
+        body = {"schema_version": 1, **asdict(self), "confidence": CONFIDENCE}
+        body["lines"] = [{**asdict(line), "ratio": line.ratio} for line in self.lines]
+        body["unmeasured"] = [{"plan": p, "step_seconds": s, "spread": d} for p, s, d in self.unmeasured]
+        return body
+
+
+def study_found(session: Session[TrainingWork], price_per_gpu_hour: float | None = None) -> TrainingFound:
+    """Everything that the finished trials say."""
+    trials, work = session.study.get_trials(deepcopy=False), session.work
+    candidates = work.candidates
+    lines = [_line(trial, candidates) for trial in names.told(trials)]
+    measured = sorted((line for line in lines if line.measured_s is not None), key=lambda line: (line.measured_s, line.trial))
+    full = any(trial.user_attrs.get(names.OUTCOME) == names.MEASURED for trial in trials)
+    results = results_of(trials, candidates, emulated=not full)
+    belief = believe(candidates, results)
+    best_plan = None if belief.best is None else str(candidates.plans[belief.best])
+    gone = {result.row for result in results} | set(names.tried_in_vain(trials, candidates))
+    order = [int(row) for row in np.argsort(belief.step_seconds, kind="stable")]
+    left = [row for row in order if row not in gone and belief.memory.chance[row] > 0.5][:MAX_UNMEASURED]
+    ratios = [line.ratio for line in measured if line.ratio is not None]
+    middle = statistics.median(ratios) if ratios else None
+    noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
+    best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
+    return TrainingFound(
+        name=session.name,
+        best=best,
+        lines=(*measured, *(line for line in lines if line.measured_s is None)),
+        prior_best=str(candidates.plans[0]),
+        unmeasured=tuple(
+            (str(candidates.plans[row]), float(belief.step_seconds[row]), float(belief.posterior.log_sd[row])) for row in left
+        ),
+        candidates=len(candidates),
+        correction=middle,
+        scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
+        memory_correction=belief.memory.correction,
+        shapes=_shapes(candidates, trials),
+        front=_front(measured) if work.settings.objective == "headroom" else (),
+        noise=statistics.median(noise) if noise else None,
+        noise_between_jobs=scatter_between_jobs(results) or None,
+        tokens_per_money=_tokens_per_money(work.scenario, best, price_per_gpu_hour),
+    )
+
+
+def _tokens_per_money(scenario: Scenario, best: Line | None, price_per_gpu_hour: float | None) -> float | None:
+    """Tokens of a step over what its GPUs cost meanwhile."""
+    if best is None or best.measured_s is None or not price_per_gpu_hour:
+        return None
+    money = best.measured_s / SECONDS_PER_HOUR * scenario.cluster.num_gpus * price_per_gpu_hour
+    return scenario.workload.tokens_per_step / money
+
+
+def _front(measured: list[Line]) -> tuple[int, ...]:
+    steps = [line.measured_s or 0.0 for line in measured]
+    free = [-(line.measured_peak_gib or line.predicted_peak_gib or 0.0) for line in measured]
+    return tuple(line.trial for line, kept in zip(measured, on_front(steps, free), strict=True) if kept)
+
+
+def _line(trial: FrozenTrial, candidates: Candidates) -> Line:
+    attributes, row = trial.user_attrs, names.row_of(trial, candidates)
+    return Line(
+        trial=trial.number,
+        plan=str(attributes.get(names.PLAN, "-")),
+        outcome=names.outcome_of(trial),
+        predicted_s=attributes.get(names.PREDICTED),
+        measured_s=attributes.get(names.STEP_SECONDS),
+        spread_s=attributes.get(names.SPREAD),
+        predicted_peak_gib=None if row is None else float(candidates.peak_bytes[row]) / GIB,
+        measured_peak_gib=attributes.get(names.PEAK_GIB),
+        message=str(attributes.get(names.MESSAGE, "")),
+    )
+
+
+def _shapes(candidates: Candidates, trials: list[FrozenTrial]) -> tuple[LayerShape, ...]:
+    """Median ratio by layer shape (tp, cp, ep, micro-batch, sp, recompute): what plans that share it share."""
+    ratios: dict[str, list[float]] = {}
+    for trial in trials:
+        row, ratio = names.row_of(trial, candidates), trial.user_attrs.get(names.LOG_RATIO)
+        if row is None or ratio is None:
+            continue
+        plan = candidates.plans[row]
+        keys = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "mbs": plan.mbs, "sp": int(plan.sp)}
+        shown = [f"{key}={value}" for key, value in keys.items() if key in ("tp", "mbs", "sp") or value != 1]
+        ratios.setdefault(",".join([*shown, f"recompute={plan.recompute}"]), []).append(math.exp(ratio))
+    found = [LayerShape(shape=k, ratio=statistics.median(v), trials=len(v)) for k, v in ratios.items()]
+    return tuple(sorted(found, key=lambda shape: (-shape.trials, shape.shape))[:MAX_SHAPES])
+
+
+def learned_calibration(session: Session[TrainingWork]) -> Calibration | None:
+    """The calibration of the question, refined with what was measured; None where nothing was."""
+    work = session.work
+    plain = understand(replace(work.question.request, calibration="none")).scenario
+    plain = replace(plain, cluster=work.scenario.cluster)
+    observations = []
+    for trial in session.study.get_trials(deepcopy=False):
+        row, seconds = names.row_of(trial, work.candidates), trial.user_attrs.get(names.STEP_SECONDS)
+        if row is None or seconds is None or trial.user_attrs.get(names.OUTCOME) == names.EMULATED:
+            continue
+        alone = build([(plain, work.candidates.plans[row])])
+        observations.append(
+            Observation(
+                id=f"{session.name}/{trial.number}",
+                source=f"study {session.name}",
+                model=plain.model.name,
+                architecture=plain.cluster.gpu.architecture,
+                generation=plain.software.generation,
+                moe=plain.model.is_moe,
+                log_ratio=math.log(seconds / float(alone.predicted_s[0])),
+                shares=(1.0, *(float(share) for share in alone.shares[0])),
+            )
+        )
+    if not observations:
+        return None
+    return refine(work.scenario.calibration, observations, f"study-{session.name}-{len(observations)}")
 
 
 class TrainingKind(StudyKind[StudySettings, TrainingWork]):

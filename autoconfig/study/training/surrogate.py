@@ -1,11 +1,23 @@
-"""What measured plans say about the others: a Student-t process on log(measured / predicted).
+"""What measured plans say about the others: their step times, whether they fit, whether they run, what they add to a front.
 
-The time model is the prior mean. Its error is a sum of what all plans share (the whole step), what plans share by where their
-time goes (one random factor per kind of operator, the factors of `time_model.calibration`), what plans share by layer shape
-(nearer keys share more), and what is a plan's own. All are normal on the log scale given one common scale, whose inverse
-square is gamma distributed: where the first measurements are far off, every band widens (O'Hagan and Forster 2004, Kendall's
-Advanced Theory of Statistics 2B, section 9; Shah et al. 2014, Student-t processes as alternatives to Gaussian processes,
-equations 4 to 6).
+Step times are a Student-t process on log(measured / predicted). The time model is the prior mean. Its error is a sum of what
+all plans share (the whole step), what plans share by where their time goes (one random factor per kind of operator, the factors
+of `time_model.calibration`), what plans share by layer shape (nearer keys share more), and what is a plan's own. All are normal
+on the log scale given one common scale, whose inverse square is gamma distributed: where the first measurements are far off,
+every band widens (O'Hagan and Forster 2004, Kendall's Advanced Theory of Statistics 2B, section 9; Shah et al. 2014, Student-t
+processes as alternatives to Gaussian processes, equations 4 to 6).
+
+Memory has one correction of all predicted peaks, theta = log(true / predicted), normal before the study. A job that ran, or did
+not, counts by the memory model's own chance to fit (`memory_model.predict.fit_probability`) at the corrected peak; a measured
+peak counts by its distance. An out-of-memory job is a constraint learned: others with the same need follow it out of the space.
+
+Failures: a suspect is a set of features of one failed plan (modules that it recomputes, kinds of parallelism in use) less
+everything that plans that ran have too. Candidates that hold a whole suspect set fail likely; each such failure counts once
+more.
+
+The worth of a front of step time against memory headroom is its hypervolume up to SLOWEST times the best step and down to no
+headroom at all (Zitzler and Thiele 1999). The next plan is the one that adds most on average over the draws (expected
+hypervolume improvement, Emmerich et al. 2006).
 """
 
 from __future__ import annotations
@@ -21,8 +33,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.study.candidates import Floats
+from autoconfig.memory_model.predict import fit_probability
+from autoconfig.planning.answer import pareto_front
+from autoconfig.specs.plan import TrainPlan
 from autoconfig.study.training.candidates import Candidates
+from autoconfig.study.trials import Floats
 
 DEGREES = 4.0
 """Degrees of freedom of the common scale: how many measurements the prior scale is worth."""
@@ -140,3 +155,125 @@ def scatter_json(scatter: Scatter, sources: Sequence[str], groups: int) -> dict[
     """What `shipped_scatter` reads."""
     rounded = {name: round(value, 4) for name, value in asdict(scatter).items()}
     return {"schema_version": 1, "scatter": rounded, "groups": groups, "sources": list(sources)}
+
+
+PRIOR_LOG_SD = 0.05
+"""Width of the correction before the first measurement (docs/accuracy.md: peaks of software that was never seen)."""
+PEAK_LOG_SD = 0.05
+"""Scatter of one measured peak around the corrected prediction."""
+GRID = np.linspace(-0.3, 0.3, 121)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFact:
+    """What one job said about memory."""
+
+    row: int
+    ran: bool
+    peak_bytes: float | None = None
+    """Measured peak of the worst rank, where the job ran at full size and a peak was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBelief:
+    """Chance to fit of every candidate, and the correction behind it."""
+
+    chance: Floats
+    correction: float
+    """Measured over predicted peak, median."""
+
+
+def memory_belief(candidates: Candidates, facts: Sequence[MemoryFact]) -> MemoryBelief:
+    """Belief after the facts; plans that ran have chance 1, plans that did not 0."""
+    log_weight = -0.5 * (GRID / PRIOR_LOG_SD) ** 2
+    for fact in facts:
+        chance = _chance(candidates, np.array([fact.row]))[:, 0]
+        log_weight = log_weight + np.log(np.clip(chance if fact.ran else 1 - chance, 1e-6, 1.0))
+        if fact.peak_bytes is not None:
+            ratio = np.log(fact.peak_bytes / candidates.peak_bytes[fact.row])
+            log_weight -= 0.5 * np.minimum(((GRID - ratio) / PEAK_LOG_SD) ** 2, 9.0)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    chance = weight @ _chance(candidates, np.arange(len(candidates)))
+    for fact in facts:
+        chance[fact.row] = float(fact.ran)
+    middle = float(weight @ GRID)
+    return MemoryBelief(chance=chance, correction=float(np.exp(middle)))
+
+
+def _chance(candidates: Candidates, rows: np.ndarray) -> Floats:
+    """[grid, rows] chance to fit at every correction."""
+    peak = np.exp(GRID)[:, None] * candidates.peak_bytes[rows]
+    found: Floats = fit_probability(peak, candidates.limit_bytes[rows], candidates.device_bytes)
+    return found
+
+
+CHANCE_OF_A_SUSPECT = 0.1
+"""Chance to run that one failure for a like reason leaves."""
+
+
+def features(plan: TrainPlan) -> frozenset[str]:
+    """What may be why a plan does not run."""
+    recompute = plan.recompute
+    found = {f"recompute {recompute.granularity}", *(f"recompute {module}" for module in recompute.modules)}
+    if recompute.granularity == "full":
+        found.add(f"recompute {recompute.method}")
+    found |= {f"{key} above 1" for key in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs") if getattr(plan, key) > 1}
+    flags = {
+        "sp": plan.sp, "uneven stages": plan.first is not None or plan.last is not None, "fsdp": bool(plan.fsdp),
+        "no distributed optimizer": not plan.dist_opt, "offload": plan.offload > 0,
+    }  # fmt: skip
+    return frozenset(found | {name for name, there in flags.items() if there})
+
+
+def suspects(candidates: Candidates, failed: Sequence[int], ran: Sequence[int]) -> list[frozenset[str]]:
+    """One set per failed plan; failures that nothing sets apart from plans that ran say nothing."""
+    innocent = frozenset().union(*(features(candidates.plans[row]) for row in ran)) if ran else frozenset[str]()
+    found = [features(candidates.plans[row]) - innocent for row in failed]
+    return [suspect for suspect in found if suspect]
+
+
+def chance_to_run(candidates: Candidates, failed: Sequence[int], ran: Sequence[int]) -> Floats:
+    """[n] chance that a job of the plan does not fail. 1 while nothing ran: then the reason is likely no plan's."""
+    chance = np.ones(len(candidates))
+    if not ran:
+        return chance
+    for suspect in suspects(candidates, failed, ran):
+        held = np.array([suspect <= features(plan) for plan in candidates.plans])
+        chance[held] *= CHANCE_OF_A_SUSPECT
+    return chance
+
+
+SLOWEST = 2.0
+"""Plans this many times slower than the best measured one add nothing."""
+
+
+def gains(points: Sequence[tuple[float, float]], step: Floats, free: Floats) -> tuple[Floats, float]:
+    """(hypervolume that each new point adds to the measured `points`, theirs). `step` [n, draws] seconds, `free` [n] bytes; the
+    points' own order does not matter."""
+    best = min(point[0] for point in points)
+    end = SLOWEST * best
+    front = [points[row] for row in pareto_front(*np.transpose(points)) if points[row][0] < end]
+    starts = np.array([0.0, *(point[0] for point in front)])
+    ends = np.array([*(point[0] for point in front), end])
+    heights = np.array([0.0, *np.maximum.accumulate([max(0.0, point[1]) for point in front])])
+    worth = float(((ends - starts) * heights).sum())
+    added = np.zeros_like(step)
+    for low, high, height in zip(starts, ends, heights, strict=True):
+        width = np.clip(high - np.maximum(step, low), 0.0, None)
+        added += width * np.maximum(0.0, free - height)[:, None]
+    return added, worth
+
+
+def chances_on_front(
+    points: Sequence[tuple[float, float]],
+    draws: npt.NDArray[np.float64],
+    free: Floats,
+    fits: npt.NDArray[np.bool_],
+    share: float,
+) -> tuple[Floats, float]:
+    """(mean share of the front's worth that each row adds, share of the draws in which one row adds more than `share`).
+    `draws` [n, draws] log step seconds."""
+    added, worth = gains(points, np.exp(draws), free)
+    relative = np.where(fits, added, 0.0) / max(worth, 1e-30)
+    return relative.mean(axis=1), float((relative.max(axis=0) > share).mean())

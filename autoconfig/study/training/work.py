@@ -31,12 +31,12 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.units import GIB
 from autoconfig.study import trials as names
-from autoconfig.study.candidates import Floats
-from autoconfig.study.interpreter import check_python
+from autoconfig.study.this_machine import check_python
 from autoconfig.study.training.candidates import Candidates, build
 from autoconfig.study.training.proposal import CONFIDENCE, TOLERANCE, Result, believe, propose, results_of
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.study.training.surrogate import REPEAT_LOG_SD, SHORT_LOG_SD, prior_covariance, shipped_scatter
+from autoconfig.study.trials import Floats
 from autoconfig.study.work import FULL, Proposal, Stage, Verdict, not_measured
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Question

@@ -1,0 +1,245 @@
+"""The protocol's edge: limits of a request's head and body and headers of every response (plain ASGI middleware, uvicorn's
+HTTP/1.1), what /metrics shows, and pages of a list: `?limit=50&cursor=...`; the answer's `next` is the cursor of the page
+after, null at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from autoconfig.api.problems import MEDIA_TYPE, problem_bytes
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.requests import Request as HttpRequest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+    (b"content-security-policy", CONTENT_POLICY.encode()),
+)
+
+
+BODY_SECONDS = 60.0
+"""Longest that a body may take to arrive."""
+
+
+class Limits:
+    """Refuses bodies above the limit before they are read whole, those that do not arrive and those that are compressed; adds
+    the security headers."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int, body_seconds: float = BODY_SECONDS) -> None:
+        self.app, self.most, self.body_seconds = app, most_bytes, body_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+
+        async def with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
+            await send(message)
+
+        given = dict(scope["headers"])
+        declared = given.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self.most:
+            await _refuse(with_headers, self._too_large())
+            return
+        if given.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+            await _refuse(with_headers, _RefusedError(415, "the body is compressed; send it without Content-Encoding"))
+            return
+        received, whole, until = 0, False, asyncio.get_running_loop().time() + self.body_seconds
+
+        async def counted() -> Message:
+            nonlocal received, whole
+            if whole:  # what is waited for now is the caller's leaving
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise _RefusedError(408, f"the body did not arrive within {self.body_seconds:g} s") from None
+            received += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            if received > self.most:
+                raise self._too_large()
+            return message
+
+        try:
+            await self.app(scope, counted, with_headers)
+        except _RefusedError as error:
+            if not started:
+                await _refuse(with_headers, error)
+
+    def _too_large(self) -> _RefusedError:
+        return _RefusedError(413, f"the body is larger than {self.most:,} bytes")
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+async def _refuse(send: Send, error: _RefusedError) -> None:
+    """The problem document; the connection ends, for what was not read of the body is still on it."""
+    body = problem_bytes(error.status, error.detail)
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """The counters of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.latency = Histogram(
+            "autoconfig_request_seconds",
+            "Seconds from request to response.",
+            ("route", "status"),
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self.cached = Counter("autoconfig_answers_cached", "Answers that came from the cache.", registry=self.registry)
+        self.searches = Gauge("autoconfig_searches", "Searches by state.", ("state",), registry=self.registry)
+        self.trials = Gauge(
+            "autoconfig_trials", "Trials of searches that measure, by how they ended.", ("outcome",), registry=self.registry
+        )
+        self.waiting = Gauge("autoconfig_answers_waiting", "Questions being computed or queued.", registry=self.registry)
+
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 500
+PAGE_PARAMETERS: list[dict[str, Any]] = [
+    {
+        "name": "limit",
+        "in": "query",
+        "required": False,
+        "description": f"Entries of a page; {DEFAULT_LIMIT} unless given.",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
+    },
+    {
+        "name": "cursor",
+        "in": "query",
+        "required": False,
+        "description": "`next` of the page before.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"},
+    },
+]
+
+
+class PageError(Exception):
+    """A limit or cursor that cannot be used."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a list."""
+
+    items: list[Any]
+    next: str | None
+
+
+def bounds_of(request: HttpRequest) -> tuple[int, int]:
+    """(offset, limit) of a request. Raises PageError."""
+    limit = _number(request, "limit", str(DEFAULT_LIMIT))
+    if not 1 <= limit <= MAX_LIMIT:
+        raise PageError("limit", f"limit={limit}: give a whole number from 1 to {MAX_LIMIT}")
+    return _number(request, "cursor", "0"), limit
+
+
+def page_of(request: HttpRequest, items: list[Any]) -> Page:
+    """The page that a request asks for. Raises PageError."""
+    offset, limit = bounds_of(request)
+    part = items[offset : offset + limit]
+    return Page(part, str(offset + limit) if offset + limit < len(items) else None)
+
+
+def _number(request: HttpRequest, name: str, default: str) -> int:
+    given = request.query_params.getlist(name) or [default]
+    if len(given) > 1 or not (given[0].isascii() and given[0].isdigit() and len(given[0]) <= 9):
+        raise PageError(name, f"{name}={','.join(given)[:40]!r}: give one whole number")
+    return int(given[0])
+
+
+HEAD_SECONDS = 30.0
+"""Longest that a request line and its headers may take to arrive, from the connection or their first bytes on."""
+MAX_HEAD_BYTES = 64 * 2**10
+"""Longest head, to within what is read at once."""
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class LimitedHead(HttpToolsProtocol):
+    """Ends connections whose head is too large or does not arrive. A head that is there at once costs no timer."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _in_head = True
+    _bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The first head is waited for."""
+        super().connection_made(transport)
+        self._wait()
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        super().on_message_begin()
+        self._in_head, self._bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Counts what belongs to a head that is not complete."""
+        super().data_received(data)
+        if not self._in_head:
+            self._end()
+            return
+        self._bytes += len(data)
+        if self._bytes > MAX_HEAD_BYTES:
+            self._end()
+            self.transport.write(TOO_LARGE)
+            self.transport.close()
+        elif self._timer is None:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for any more."""
+        self._end()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        self.transport.close()

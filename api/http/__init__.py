@@ -1,1 +1,0 @@
-"""The protocol's edge: limits, pages of lists, metrics."""

@@ -1,1 +1,0 @@
-"""A study while it runs, and what it found."""
