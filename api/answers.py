@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 from autoconfig.api.problems import of_error
-from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import AutoconfigError, InputError, option
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.models.model_catalogue import resolve_model
-from autoconfig.time_model.calibration import parse, shipped
-from autoconfig.time_model.calibration import to_json as calibration_json
+from autoconfig.specs.scenario import Calibration
+from autoconfig.time_model.job import parse, shipped
+from autoconfig.time_model.job import to_json as calibration_json
 
 from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autoconfig.runs.predict_serving import ServingPrediction
     from autoconfig.serving.answer import ServeAnswer
     from autoconfig.sizing.sizing import ScalingAnswer
-    from autoconfig.specs.calibration import Calibration
+    from autoconfig.specs.scenario import Calibration
     from autoconfig.training.answer import Explanation, SearchAnswer
 
 Asked = ParamSpec("Asked")

@@ -2,10 +2,10 @@
 
     predict.py        adds the parts up, per stage and moment, for many plans at once; what the driver, NCCL and the allocator
                       take, and the probability to fit
-      |- state.py         weights, gradients, optimizer state
-      |- activations.py   tensors that autograd saves per layer, and for how many micro-batches a stage holds them
-      |- recomputation.py what remains of them under recomputation, and what comes back in backward
-      `- transients.py    temporaries of the moments in which a step can peak
+      |- tables.py        layers priced once per unique shape, stages once per row
+      |- state.py         weights, gradients, optimizer state; temporaries of the moments in which a step can peak
+      `- activations.py   tensors that autograd saves per layer, for how many micro-batches a stage holds them, what remains of
+                          them under recomputation, and what comes back in backward
 
 Imports specs only.
 """

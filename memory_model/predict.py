@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model.activations import Number
-from autoconfig.memory_model.recomputation import (
+from autoconfig.memory_model.activations import (
+    Number,
     checkpoints_per_chunk,
     mlp_released,
     recomputed_activations,
     recomputed_layers_per_chunk,
 )
 from autoconfig.memory_model.tables import LayerBytes, StageTerms, layer_tables, stage_terms
-from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
+from autoconfig.specs.errors import GIB
+from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import StackMemory
-from autoconfig.specs.units import GIB
 
 Floats = npt.NDArray[np.float64]
 ROWS_PER_BLOCK = 8192

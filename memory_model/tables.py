@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model import activations, state, transients, transients_unfused
-from autoconfig.memory_model.activations import Shape, chunk_counts, chunks_in_flight
-from autoconfig.memory_model.recomputation import MLP_PARTS, kept_under_selective
-from autoconfig.memory_model.recompute_by_operator import kept_by_operator
+from autoconfig.memory_model import activations, state, transients_unfused
+from autoconfig.memory_model.activations import (
+    MLP_PARTS,
+    KeptLayer,
+    Number,
+    Shape,
+    chunk_counts,
+    chunks_in_flight,
+    kept_under_selective,
+)
 from autoconfig.specs.layouts import Layouts, StageTable, stage_table
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import (
@@ -19,16 +25,41 @@ from autoconfig.specs.models.parameters import (
     dense_gemm_weights,
     embedding_parameters,
     final_norm_parameters,
+    kv_heads_per_rank,
     layer_parameters,
     mtp_layer_parameters,
     output_layer_parameters,
     padded_vocab_size,
 )
-from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.plan import Recompute
-from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.megatron_build import gathers_fp8
+from autoconfig.specs.scenario import Numerics, Scenario, gathers_fp8
 from autoconfig.specs.software.software import StackMemory
+
+
+def kept_by_operator(model: ModelSpec, moe: bool, numerics: Numerics, shape: Shape, parts: Mapping[str, Number]) -> KeptLayer:
+    """Bytes that stay of one layer and micro-batch; `parts`: activations.layer_activations of the whole layer.
+
+    Layer input w T h / u; q and v w T (q + kv) / t; output and logsumexp of attention w T q / t + 4 T a / t; first product of a
+    dense MLP w T f / t; product of a gated MLP's down projection w T h, and with tensor parallelism both reduce-scattered
+    outputs, 2 w T h / u. Experts are run again whole. w: bytes per activation; MLA: q and k count as q.
+    """
+    w, tokens = numerics.activation_bytes, shape.tokens
+    heads = model.num_attention_heads / shape.tp
+    values = heads if model.multi_latent_attention else kv_heads_per_rank(model, shape.tp)
+    hidden = w * tokens * model.hidden_size
+    kept: dict[str, Number] = {
+        "norm_inputs": hidden / shape.sp,
+        "query_key_value": w * tokens * (heads * model.query_head_dim + values * model.value_head_dim),
+        "attention_scores": parts["attention_scores"],
+        "attention_output": w * tokens * heads * model.value_head_dim,
+        "reduced_outputs": np.where(np.greater(shape.tp, 1), 2 * hidden / shape.sp, 0.0),
+    }
+    if not moe:
+        kept["mlp_inside"] = w * tokens * model.ffn_hidden_size / shape.tp
+        kept["down_projection"] = hidden if model.gated_linear_unit else 0.0 * tokens
+    back = sum(parts.values(), 0.0 * tokens) - sum(kept.values(), 0.0 * tokens)
+    return KeptLayer(kept=kept, back_in_mlp=back, back_in_attention=back)
+
 
 Floats = npt.NDArray[np.float64]
 
@@ -133,7 +164,7 @@ def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Reco
 
 
 def _attention_backward(model: ModelSpec, numerics: Numerics, memory: StackMemory, shape: Shape) -> Floats:
-    formula = transients_unfused if memory.separate_weight_gradients else transients
+    formula = transients_unfused if memory.separate_weight_gradients else state
     return np.asarray(formula.attention_backward(model, numerics, memory, shape))
 
 
@@ -146,8 +177,8 @@ def _mlp_backward(
             return np.asarray(transients_unfused.expert_backward(model, numerics, shape, parts))
         return np.asarray(transients_unfused.mlp_backward(model, model.ffn_hidden_size, numerics, shape, parts["mlp_inside"]))
     if moe:
-        return np.asarray(transients.expert_backward(model, numerics, shape))
-    return np.asarray(transients.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape))
+        return np.asarray(state.expert_backward(model, numerics, shape))
+    return np.asarray(state.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape))
 
 
 def _kind_table(scenario: Scenario, moe: bool, shape: Shape, recomputes: Sequence[Recompute]) -> KindTable:
@@ -193,12 +224,12 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     in_flight = _layers_in_flight(layouts, stages, chunks)
     groups = _parameter_groups(model, numerics, layouts, stages)
     parts = _state_parts(scenario, layouts, groups)
-    embedding = transients.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
+    embedding = state.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
     vocab = padded_vocab_size(model, layouts.tp)
-    parts["retained_logits"] = transients.retained_logits(memory, vocab, shape)[:, None] * stages.is_last
-    parts["final_norm"] = transients.final_norm(model, numerics, shape)[:, None] * stages.is_last
-    depths = transients.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
+    parts["retained_logits"] = state.retained_logits(memory, vocab, shape)[:, None] * stages.is_last
+    parts["final_norm"] = state.final_norm(model, numerics, shape)[:, None] * stages.is_last
+    depths = state.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
     loss, head, embedding_end, tied = _end_moments(model, numerics, memory, vocab, shape, layouts)
     if memory.separate_weight_gradients:
         parts["gather_buffer"] = np.broadcast_to(
@@ -222,12 +253,12 @@ def _end_moments(
     model: ModelSpec, numerics: Numerics, memory: StackMemory, vocab: Floats, shape: Shape, layouts: Layouts
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """[n]: temporaries of the loss, of the output layer's and the embedding's backward; a tied weight's waiting gradient."""
-    loss, pp = transients.loss(memory, vocab, shape), layouts.pp
-    embedding = transients.embedding_backward(model, numerics, vocab, shape, pp)
-    tied = transients.tied_weight_gradient(model, numerics, vocab, shape, pp)
+    loss, pp = state.loss(memory, vocab, shape), layouts.pp
+    embedding = state.embedding_backward(model, numerics, vocab, shape, pp)
+    tied = state.tied_weight_gradient(model, numerics, vocab, shape, pp)
     if not memory.separate_weight_gradients:
-        return loss, transients.output_layer_backward(model, numerics, memory, vocab, shape, pp), embedding, tied
-    logits = transients.logits_per_rank(memory, vocab, shape)
+        return loss, state.output_layer_backward(model, numerics, memory, vocab, shape, pp), embedding, tied
+    logits = state.logits_per_rank(memory, vocab, shape)
     loss = loss + transients_unfused.sent_and_received(model, numerics, shape, pp)
     return loss, transients_unfused.output_layer_backward(model, numerics, memory, logits, vocab, shape, pp), embedding, tied
 
@@ -305,7 +336,7 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
         layer = layer_parameters(model, moe, layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None])
         shapes += layer.gemm_shapes if not shapes else layer.gemm_shapes[len(attention_gemms(model, 1)) :]
         largest = np.maximum(largest, layer.dense + layer.experts)
-    dummies = transients.dummy_weight_gradients(stack.memory, numerics, shapes)
+    dummies = state.dummy_weight_gradients(stack.memory, numerics, shapes)
     fp8 = gathers_fp8(numerics, stack, fsdp)
     return {
         "weight_bytes": sum((state.weight_bytes(g, numerics, gpu, fsdp, fp8) for g in groups), zeros),

@@ -14,7 +14,7 @@ import numpy as np
 from autoconfig.memory_model.activations import Number, Shape, routed_rows
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import kv_heads_per_rank
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import StackMemory
 
 

@@ -24,11 +24,10 @@ from pathlib import Path
 from autoconfig.profiler.folder import write_json, write_text
 from autoconfig.profiler.load_client import LoadRound, ServerError, load_round
 from autoconfig.profiler.processes import die_with_parent, group_members
-from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.job import Job, read_job
 from autoconfig.specs.measurement import RESULT_FILE, ExitCode, Measurement, Served, measurement_text, step_statistics
-from autoconfig.specs.models.huggingface_config import huggingface_config
-from autoconfig.specs.units import GIB
+from autoconfig.specs.models.huggingface import huggingface_config
 
 MODEL_FOLDER, LOG_FILE = "model", "server.log"
 SERVER = "vllm.entrypoints.openai.api_server"

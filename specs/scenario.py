@@ -1,18 +1,320 @@
-"""Scenario: everything about a question but the plan. Memory model, time model and rules take it whole."""
+"""What a run is priced from: numerics, workload, calibration, the Scenario that holds them; what Megatron runs of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any
 
-from autoconfig.specs.calibration import DOCUMENTED_DEFAULTS, Calibration
+import numpy as np
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.json_record import AboveZero, Keywords, Positive
 from autoconfig.specs.layouts import Layouts, layouts_of
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.software.software import SoftwareStack
+
+POOL = "*"
+"""Generation name of the entry that stands in where neither a generation nor an ancestor has one."""
+DEFAULTS_VERSION = "documented-defaults"
+MOST = 4.0
+"""Factors beyond 1/MOST to MOST are not believed: fitting stops there, and a file that holds one is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factors:
+    """Seconds over the formula's, by what they scale."""
+
+    step: float = 1.0
+    memory: float = 1.0
+    """Memory-bound chains."""
+    communication: float = 1.0
+    attention: float = 1.0
+    moe: float = 1.0
+    """Grouped GEMMs, routing, permutation."""
+    host: float = 1.0
+    """The host's floor per layer."""
+
+
+NAMES = tuple(f.name for f in fields(Factors))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRuns:
+    """The runs of one cluster's own that an entry was refined on, and how they scatter around it."""
+
+    runs: int
+    log_sd: float
+    """Scatter of log(measured / predicted) around the refined entry."""
+    degrees_of_freedom: float
+    """Runs less the effective number of factors that they determined."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What was fitted for one (architecture, generation)."""
+
+    architecture: str
+    generation: str
+    kind: str = "dense"
+    """dense or moe: mixtures of experts have factors of their own."""
+    factors: Factors
+    log_sd: dict[str, float] = field(default_factory=dict)
+    """Posterior standard deviation of each factor's logarithm; the prior's where the runs do not determine it."""
+    determined: tuple[str, ...] = ()
+    """Factors that the runs narrowed to less than half of their prior's width."""
+    rows: tuple[str, ...] = ()
+    """Ids of the measured runs behind it."""
+    sources: tuple[str, ...] = ()
+    own: OwnRuns | None = None
+    """None: published runs, of clusters that are not the user's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """All entries and a version that answers name."""
+
+    version: str
+    entries: tuple[Entry, ...] = ()
+
+
+DOCUMENTED_DEFAULTS = Calibration(version=DEFAULTS_VERSION)
+"""No calibration: every factor is 1."""
+
+
+MX_BYTES = 1 + 1 / 32
+"""One byte and a shared scale per 32 elements (OCP Microscaling specification 1.0, section 5.2)."""
+Flags = tuple[tuple[str, str | int | None], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmFormat:
+    """One number format of the layers' GEMMs: a new precision or scaling recipe is a new row of FORMATS. Bytes are of one
+    element.
+
+    What a GPU reaches in a format stands in `time_model/data/gpu_efficiency.json` under the format's `peak`, and what it casts
+    for a recipe under `cast_RECIPE_bytes` and `recipe_RECIPE`.
+    """
+
+    peak: str
+    """Key of GpuSpec.flops_per_s."""
+    recipe: str = ""
+    """How a quantised format is scaled."""
+    activation_bytes: int = 2
+    """Of what no GEMM quantises."""
+    quantised: bool = False
+    """Operands are cast from 16 bits; all that is no GEMM of a layer stays in 16 bits."""
+    operand_bytes: float = 2.0
+    """Of an operand that a GEMM reads, and of a weight that is gathered in this format."""
+    saved_bytes: float = 2.0
+    """Of a GEMM's input that is saved in this format, and of one orientation of a weight."""
+    both_orientations: bool = False
+    """A weight is kept along rows and columns on every GPU; else where GEMMs take one layout only (below Blackwell)."""
+    least_compute_capability: float = 0.0
+    flags: Flags = ()
+    """Megatron-LM's arguments, without the dashes."""
+
+    def weight_copy_bytes(self, compute_capability: float | None) -> float:
+        """Bytes of a quantised weight with every orientation that the GPU needs. No measured row.
+
+        Source: Transformer Engine's Float8Tensor, MXFP8Tensor.
+        """
+        return self.saved_bytes * (2.0 if self.both_orientations or (compute_capability or 0.0) < BLACKWELL else 1.0)
+
+
+BLACKWELL = 10.0
+"""Compute capability."""
+"""Compute capability from which fp8 GEMMs read either layout, and microscaling formats exist (Transformer Engine)."""
+
+
+def _fp8(recipe: str, form: str, *more: tuple[str, str | int], **changes: float) -> GemmFormat:
+    flags: Flags = (("bf16", None), ("fp8-format", form), ("fp8-recipe", recipe), *more)
+    values = {"operand_bytes": 1.0, "saved_bytes": 1.0, **changes}
+    return GemmFormat(peak="fp8", recipe=recipe, quantised=True, flags=flags, **values)  # type: ignore[arg-type]
+
+
+FORMATS: dict[tuple[str, str], GemmFormat] = {
+    ("bf16", ""): GemmFormat(peak="bf16", flags=(("bf16", None),)),
+    ("fp16", ""): GemmFormat(peak="fp16", flags=(("fp16", None),)),
+    ("fp8", "delayed"): _fp8("delayed", "hybrid", ("fp8-amax-history-len", 1024), ("fp8-amax-compute-algo", "max")),
+    ("fp8", "tensorwise"): _fp8("tensorwise", "hybrid"),
+    ("fp8", "blockwise"): _fp8("blockwise", "e4m3"),
+    ("fp8", "mxfp8"): _fp8("mxfp8", "e4m3", saved_bytes=MX_BYTES, both_orientations=True, least_compute_capability=BLACKWELL),
+    ("fp32", ""): GemmFormat(peak="tf32", activation_bytes=4, operand_bytes=4.0, saved_bytes=4.0),
+}
+"""(precision, fp8 recipe; empty where there is none) -> format."""
+PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in FORMATS))
+FP8_RECIPES = tuple(recipe for precision, recipe in FORMATS if precision == "fp8")
+TYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "precision": PRECISIONS,
+    "fp8_recipe": FP8_RECIPES,
+    "peft": ("none", "lora"),
+    "grad_reduce_dtype": ("fp32", "bf16"),
+    "main_params_dtype": ("fp32", "fp16"),
+    "exp_avg_dtype": ("fp32", "bf16", "fp16", "fp8"),
+    "exp_avg_sq_dtype": ("fp32", "bf16", "fp16", "fp8"),
+}
+"""What the fields of Numerics that name a type or recipe may be."""
+Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """Types of the run, in Megatron's words. Raises InputError for values that do not exist."""
+
+    precision: Annotated[str, Keywords(enum=CHOICES["precision"])] = "bf16"
+    """bf16, fp16, fp8 (GEMMs in fp8, the rest in bf16) or fp32."""
+    fp8_recipe: Annotated[str, Keywords(enum=CHOICES["fp8_recipe"])] = "delayed"
+    fp8_param_gather: bool = False
+    """Weights kept and gathered in fp8."""
+    grad_reduce_dtype: Annotated[str, Keywords(enum=CHOICES["grad_reduce_dtype"])] = "fp32"
+    """Type of the gradient buffer and its reduction: fp32 (accumulate_allreduce_grads_in_fp32) or bf16."""
+    main_params_dtype: Annotated[str, Keywords(enum=CHOICES["main_params_dtype"])] = "fp32"
+    exp_avg_dtype: Annotated[str, Keywords(enum=CHOICES["exp_avg_dtype"])] = "fp32"
+    exp_avg_sq_dtype: Annotated[str, Keywords(enum=CHOICES["exp_avg_sq_dtype"])] = "fp32"
+    """Types of the optimizer's master weights and moments; other than fp32 means the precision-aware optimizer."""
+    store_param_remainders: bool = False
+    """Master weights kept as the 16 bits that the bf16 weight lacks."""
+    attention_dropout: Dropout = 0.1
+    hidden_dropout: Dropout = 0.1
+    """Megatron's defaults are 0.1 and 0.1."""
+    moe_capacity_factor: AboveZero | None = None
+    """Experts drop and pad to this multiple of a balanced load; None: dropless."""
+    moe_imbalance: Annotated[float, Keywords(minimum=1)] = 1.0
+    """Dropless: rows of the busiest rank over a balanced load."""
+    deterministic: bool = False
+    """Megatron's --deterministic-mode: limits which attention kernels may run."""
+    peft: Annotated[str, Keywords(enum=CHOICES["peft"])] = "none"
+    lora_rank: Positive = 8
+    lora_target_modules: tuple[str, ...] = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}")
+        for name in ("attention_dropout", "hidden_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise InputError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
+        if self.fp8_param_gather and not self.format.quantised:
+            raise InputError(f"fp8_param_gather needs precision fp8 ({option('precision')} fp8)")
+        if not 1 <= self.lora_rank <= 65_536:
+            raise InputError(f"lora_rank={self.lora_rank} must be from 1 to 65,536")
+        if not 1.0 <= self.moe_imbalance <= 1000.0:
+            raise InputError(f"moe_imbalance={self.moe_imbalance!r} must be from 1 (balanced) to 1,000")
+        if self.moe_capacity_factor is not None and not 0.0 < self.moe_capacity_factor <= 1000.0:
+            raise InputError(f"moe_capacity_factor={self.moe_capacity_factor!r} must be above 0 and at most 1,000")
+
+    @property
+    def format(self) -> GemmFormat:
+        """The number format of the layers' GEMMs."""
+        return FORMATS[self.precision, self.fp8_recipe if self.precision == "fp8" else ""]
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of one activation outside quantised GEMM inputs."""
+        return self.format.activation_bytes
+
+    @property
+    def gemm_precision(self) -> str:
+        """Key of GpuSpec.flops_per_s for the GEMMs of the layers."""
+        return self.format.peak
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What one step trains on."""
+
+    seq_length: Positive
+    """Tokens of one sample."""
+    global_batch_size: Positive
+    """Samples of one optimizer step over the whole cluster."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("seq_length", 2**24), ("global_batch_size", 2**24)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= most:
+                raise InputError(f"{name}={value!r} must be a whole number from 1 to {most:,}")
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.seq_length * self.global_batch_size
+
+
+def all_biases(model: ModelSpec) -> bool:
+    """Megatron's add_bias_linear: attention output, MLP, experts and router have biases, all or none."""
+    return model.add_bias_linear or (model.add_attention_output_bias and model.moe_expert_bias)
+
+
+def not_buildable(model: ModelSpec) -> list[str]:
+    """What of this architecture Megatron has no setting for, in words; empty where it can be built."""
+    reasons = {
+        "alibi positions": model.position_embedding_type == "alibi",
+        "attention and MLP in parallel": model.parallel_attention,
+        "a norm behind the embedding": model.embedding_layernorm,
+        "a LayerNorm without bias": model.normalization == "LayerNorm" and not model.layernorm_bias,
+        f"the activation {model.activation}": model.activation in ("geglu", "relu"),
+        "norms behind attention and MLP (four a layer)": model.num_layernorms_per_layer > 2 and not model.parallel_attention,
+        "biases in some linear layers only": model.add_attention_output_bias != all_biases(model) and not model.add_bias_linear,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def endless_recomputation(model: ModelSpec, modules: Sequence[str]) -> str | None:
+    """Why this selective recomputation never ends in megatron-core, or None.
+
+    An MLP with biases returns its last bias, a parameter, as an output of `checkpoint` (tensor_parallel/random.py,
+    0.16.1 and 0.19.2); autograd then takes the checkpoint for the parameter's history, and its backward runs itself again.
+    """
+    if "mlp" not in modules or not all_biases(model) or 0 not in model.moe_pattern:
+        return None
+    return (
+        "recomputing mlp where linear layers have biases never ends in megatron-core (the checkpoint returns the bias, a "
+        "parameter, as its output); take full recomputation, or other modules"
+    )
+
+
+def gathers_fp8(numerics: Numerics, stack: SoftwareStack, fsdp: Number) -> Number:
+    """Whether fp8_param_gather holds in a plan (scalar fsdp), or in each of many (a column).
+
+    Megatron-LM switches it off under torch FSDP2 and gathers in bf16 (megatron/training/arguments.py of 0.19.2, validate_args:
+    "FSDP2 FP8 param gather is not supported yet in TE 2.0"). Megatron-FSDP keeps it (core/distributed/fsdp).
+    """
+    return numerics.fp8_param_gather & (np.equal(fsdp, 0) | stack.supports_fp8_param_gather_with_fsdp)
+
+
+
+
+def userbuffers_know(model: ModelSpec, numerics: Numerics, stack: SoftwareStack) -> bool:
+    """The stack overlaps tensor-parallel communication with GEMMs, and model and numerics are of a kind that it is made for.
+
+    Dense models without multi-latent attention: Transformer Engine has buffers for qkv, proj, fc1 and fc2 only
+    (transformer_engine/pytorch/module/base.py, initialize_ub), and NVIDIA's recipes leave it off in every mixture of experts
+    (autoconfig/data/published/nvidia_recipes.csv, column tpovl). Megatron-LM refuses it in deterministic mode (validate_args).
+    """
+    plain = not (model.is_moe or model.multi_latent_attention or numerics.deterministic)
+    return plain and stack.time.tp_overlap_share > 0
+
+
+def userbuffers_run(
+    model: ModelSpec, numerics: Numerics, stack: SoftwareStack, cluster: ClusterSpec, *, tp: Number, sp: Number, fsdp: Number
+) -> Number:
+    """Whether userbuffers run in a plan (scalars), or in each of many (columns).
+
+    With sequence parallelism (validate_args) and inside one link domain. Not with FSDP on GPUs before Blackwell: there
+    userbuffers want CUDA_DEVICE_MAX_CONNECTIONS to be 1, and FSDP wants it to be unset (validate_args).
+    """
+    one_connection = one_connection_needed(cluster)
+    inside = (tp > 1) & (tp <= cluster.link_domain_size) & sp
+    return userbuffers_know(model, numerics, stack) & inside & ((fsdp == 0) | (not one_connection))
+
+
+def one_connection_needed(cluster: ClusterSpec) -> bool:
+    """Kernels overlap in order only with CUDA_DEVICE_MAX_CONNECTIONS=1: GPUs before Blackwell (validate_args)."""
+    capability = cluster.gpu.compute_capability
+    return capability is None or capability < BLACKWELL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from autoconfig.specs.errors import PlanError, UnsupportedError
 from autoconfig.specs.job import Job
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import padded_vocab_size
-from autoconfig.specs.software.megatron_build import all_biases, endless_recomputation, not_buildable
+from autoconfig.specs.scenario import all_biases, endless_recomputation, not_buildable
 from megatron.core import parallel_state
 from megatron.core.activations import squared_relu
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec

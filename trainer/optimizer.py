@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.job import Job
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import load_stack
 from autoconfig.trainer.host.without_engine import transformer_engine_is_there
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads

@@ -31,7 +31,7 @@ from autoconfig.accuracy.validate import EVERYTHING, Sections, Validation, valid
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.sources import source_of
 from autoconfig.specs.files import write_text
-from autoconfig.time_model.calibration import shipped
+from autoconfig.time_model.job import shipped
 from autoconfig.training.confidence import CLASSES, MIN_SOURCES
 
 FAR = 0.15

@@ -22,16 +22,13 @@ from autoconfig.runs.predict import peak_bytes
 from autoconfig.runs.sources import source_of, sources
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.runs.training_row import published_rows, read_case
-from autoconfig.specs.errors import AutoconfigError, FileError, InputError
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import GpuSpec, gpu_ids, load_gpu
+from autoconfig.specs.errors import GIB, AutoconfigError, FileError, InputError
+from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, gpu_ids, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
-from autoconfig.specs.job import Job, read_job
+from autoconfig.specs.job import Job, pipeline_stage, read_job
 from autoconfig.specs.measurement import RESULT_FILE, Measurement, read_measurement
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import load_stack
-from autoconfig.specs.trace import pipeline_stage
-from autoconfig.specs.units import GIB
 from autoconfig.training.price import report_plan
 
 FOLDS = 5

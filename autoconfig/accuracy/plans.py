@@ -16,10 +16,9 @@ from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.sources import source_of
 from autoconfig.runs.table import Row, cell
-from autoconfig.specs.errors import PlanError
+from autoconfig.specs.errors import GIB, PlanError
 from autoconfig.specs.plan import TrainPlan, parse_keys
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import GIB
 from autoconfig.training.answer import IncludedPlan, include
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
 from autoconfig.training.price import Money, Violation, report_plan

@@ -12,10 +12,9 @@ from autoconfig.calibration.fit import Observation, fit
 from autoconfig.calibration.observe import Run, observe, published_runs, useful_for_calibration
 from autoconfig.runs.sources import source_of
 from autoconfig.runs.training_row import Case
-from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.calibration import shipped
+from autoconfig.specs.scenario import Calibration, Scenario
+from autoconfig.time_model.job import shipped
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.confidence import confidence_class
 

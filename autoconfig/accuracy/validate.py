@@ -17,7 +17,7 @@ from autoconfig.accuracy.runs import LeaveOut, Predicted, predictions
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.sources import source_of
-from autoconfig.time_model.calibration import shipped
+from autoconfig.time_model.job import shipped
 from autoconfig.training.confidence import Band
 
 SCHEMA_VERSION = 1

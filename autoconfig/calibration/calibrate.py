@@ -14,9 +14,9 @@ from autoconfig.calibration.observe import Run, observe, published_runs, run_of,
 from autoconfig.runs.predict import read_table
 from autoconfig.runs.table import Row, cell
 from autoconfig.runs.training_row import contradiction
-from autoconfig.specs.calibration import MOST, NAMES, Calibration
 from autoconfig.specs.errors import InputError
-from autoconfig.time_model.calibration import shipped
+from autoconfig.specs.scenario import MOST, NAMES, Calibration
+from autoconfig.time_model.job import shipped
 
 
 def published_calibration() -> Calibration:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.specs.calibration import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns
-from autoconfig.time_model.calibration import entry_of, parents
+from autoconfig.specs.scenario import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns
+from autoconfig.time_model.job import entry_of, parents
 
 PRIOR_LOG_SD = {"step": 0.10, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}
 """Width of each factor's prior."""

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.hardware.operator_table import gpu_of_table, local_folder, read_operator_table, write_operator_table
 from autoconfig.specs.import_path import with_import_path
 

@@ -17,12 +17,11 @@ from pathlib import Path
 from autoconfig.core.trace import core_stack, legal_plan
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.import_path import with_import_path
-from autoconfig.specs.job import Job, job_text
+from autoconfig.specs.job import Job, job_text, pipeline_stage
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.measurement import RESULT_FILE, ExitCode, Measurement, RankFigures, read_measurement
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.trace import pipeline_stage
 from autoconfig.training.price import PlanReport, StageMemory, report_plan
 from autoconfig.training.question import Question, Request, understand
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 from autoconfig.core.trace_process import Traces, run_traces
 from autoconfig.memory_model.activations import Shape, flash_package_runs
-from autoconfig.memory_model.transients import logits_per_rank
+from autoconfig.memory_model.state import logits_per_rank
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.job import Job
+from autoconfig.specs.job import CATEGORIES, Job, RankTrace, TraceRequest, default_ranks
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.megatron_build import endless_recomputation
+from autoconfig.specs.scenario import Scenario, endless_recomputation
 from autoconfig.specs.software.software import SoftwareStack
-from autoconfig.specs.trace import CATEGORIES, RankTrace, TraceRequest, default_ranks
 from autoconfig.training.price import StageMemory, report_plan, violations
 from autoconfig.training.question import Question, Request, understand
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.import_path import with_import_path
+from autoconfig.specs.job import MAX_PROCESSES, RankTrace, TraceRequest, read_rank, request_text
 from autoconfig.specs.measurement import ExitCode
-from autoconfig.specs.trace import MAX_PROCESSES, RankTrace, TraceRequest, read_rank, request_text
 
 MODULE = "autoconfig.trainer.tracing.trace_process"
 

@@ -19,12 +19,11 @@ from autoconfig.planning.export_files import MADE_BY, MARK
 from autoconfig.planning.fields import field_names
 from autoconfig.planning.request_fields import CHECK
 from autoconfig.planning.resolve import read_cluster
-from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import FileError, InputError, option
-from autoconfig.specs.hardware.gpu import gpu_ids
+from autoconfig.specs.hardware.cluster import gpu_ids
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.calibration import shipped
+from autoconfig.specs.scenario import Calibration, Scenario
+from autoconfig.time_model.job import shipped
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.price import Violation
 from autoconfig.training.question import Question, Request

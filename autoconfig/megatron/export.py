@@ -9,10 +9,9 @@ from pathlib import Path
 from autoconfig.megatron.plan_json import plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.planning.export_files import check_folder, write_export
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import GIB
 from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand

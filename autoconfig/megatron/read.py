@@ -17,9 +17,8 @@ from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack, load_stack
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.price import Violation

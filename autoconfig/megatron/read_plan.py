@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import FP8_RECIPES, Numerics
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.scenario import FP8_RECIPES, Numerics
 from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
 
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}

@@ -9,8 +9,16 @@ from autoconfig.megatron.write_run import overlap_arguments
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.options import GRAD_REDUCE, PARAM_GATHER, StackOptions, with_options
-from autoconfig.specs.software.software import DEFAULT_STACK, DISPATCHERS, SoftwareStack, load_stack
+from autoconfig.specs.software.software import (
+    DEFAULT_STACK,
+    DISPATCHERS,
+    GRAD_REDUCE,
+    PARAM_GATHER,
+    SoftwareStack,
+    StackOptions,
+    load_stack,
+    with_options,
+)
 
 GATHER = "--overlap-param-gather"
 OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"

@@ -13,9 +13,9 @@ from autoconfig.megatron.write_model import not_written, unsaid_scaling
 from autoconfig.megatron.write_run import environment
 from autoconfig.planning.export_files import MARK
 from autoconfig.planning.script_text import quoted, remark, slug
+from autoconfig.specs.errors import GIB
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import GIB
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
 from autoconfig.training.reasons import largest_parts
 

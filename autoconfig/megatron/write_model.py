@@ -7,8 +7,7 @@ from itertools import groupby
 from autoconfig.megatron.argument import Argument, Collector
 from autoconfig.specs.errors import UnsupportedError, option
 from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec
-from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.megatron_build import all_biases, not_buildable
+from autoconfig.specs.scenario import Scenario, all_biases, not_buildable
 from autoconfig.time_model.job import TrainingJob
 
 RECOMMENDED_COEFFICIENT = 0.01

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from autoconfig.specs.calibration import DOCUMENTED_DEFAULTS, Calibration
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.files import write_text
-from autoconfig.time_model.calibration import parse, shipped, to_json
+from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, Calibration
+from autoconfig.time_model.job import parse, shipped, to_json
 
 MAX_FILE_BYTES = 16 * 2**20
 NO_CALIBRATION = "none"

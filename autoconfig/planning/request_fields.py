@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.planning.fields import Bounds, Field, Fields
+from autoconfig.specs.errors import parse_count, parse_seconds
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, SHORT_NAMES
-from autoconfig.specs.numerics import CHOICES
+from autoconfig.specs.scenario import CHOICES
 from autoconfig.specs.software.software import DEFAULT_STACK
-from autoconfig.specs.units import parse_count, parse_seconds
 
 
 def _tokens(given: str | float) -> float:

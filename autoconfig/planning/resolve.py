@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from autoconfig.specs.errors import InputError, option
-from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
+from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
-from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE, GpuSpec, load_gpu
 from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack
 
 DEFAULT_GPU = "h100-sxm-80gb"

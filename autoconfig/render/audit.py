@@ -27,10 +27,9 @@ from autoconfig.accuracy.audit import (
 )
 from autoconfig.render.training_json import AnswerJson
 from autoconfig.runs.table import cell
-from autoconfig.specs.errors import FileError
+from autoconfig.specs.errors import GIB, FileError
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.json_record import Natural, Share
-from autoconfig.specs.units import GIB
 from autoconfig.training.reasons import RESOLUTION
 
 SHOWN = 15

@@ -12,9 +12,9 @@ from rich.table import Table
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
 from autoconfig.render.training import seconds_text, show_question, show_remedies
 from autoconfig.render.training_json import AnswerJson, PlanJson, PlanReportJson, QuestionJson, question_json, report_json
+from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import Keywords, Natural
-from autoconfig.specs.plan_names import named_plan
-from autoconfig.specs.units import GIB
+from autoconfig.specs.plan import named_plan
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, Violation
 from autoconfig.training.reasons import RESOLUTION
 

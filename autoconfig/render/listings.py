@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.specs.hardware.gpu import gpu_ids, load_gpu
+from autoconfig.specs.errors import GIB
+from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.models.parameters import active_matmul_parameters, total_parameters
 from autoconfig.specs.software.engine import engine_names, load_engine
 from autoconfig.specs.software.software import load_stack, software_names
-from autoconfig.specs.units import GIB
 
 
 def model_rows() -> list[dict[str, Any]]:

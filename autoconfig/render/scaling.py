@@ -14,9 +14,9 @@ from rich.text import Text
 from autoconfig.render.training_json import AnswerJson, PlanReportJson, QuestionJson, question_json, report_json
 from autoconfig.sizing.goodput import Reliability
 from autoconfig.sizing.sizing import ScalingAnswer, ScalingPoint, tokens_per_second
+from autoconfig.specs.errors import GIB
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.json_record import Natural, NotNegative, Positive, record_of
-from autoconfig.specs.units import GIB
 
 PLOT_HEIGHT = 16
 LEAST_POINTS = 2

@@ -12,7 +12,7 @@ from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.specs.units import GIB
+from autoconfig.specs.errors import GIB
 from autoconfig.time_model.serving.workload import Trace
 
 

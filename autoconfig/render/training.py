@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autoconfig.specs.errors import GIB
 from autoconfig.specs.files import check_output_path, write_atomically
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
-from autoconfig.specs.units import GIB
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
 from autoconfig.training.question import Question

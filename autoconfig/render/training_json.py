@@ -7,13 +7,12 @@ from typing import Annotated, Any, Literal
 
 from autoconfig.core.timeline import Timeline, timeline
 from autoconfig.memory_model.predict import MOMENTS, allocator_bytes, cuda_context_bytes
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Parts, Positive, record_of
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.numerics import Numerics, Workload
-from autoconfig.specs.plan_names import NamedPlan, named_plan
-from autoconfig.specs.units import GIB
-from autoconfig.time_model.explain import OperatorRow
+from autoconfig.specs.plan import NamedPlan, named_plan
+from autoconfig.specs.scenario import Numerics, Workload
+from autoconfig.time_model.predict import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.binding import Gain
 from autoconfig.training.confidence import Confidence

@@ -33,13 +33,11 @@ from autoconfig.runs.table import (
     write_csv,
 )
 from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
-from autoconfig.specs.calibration import Calibration
-from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import GIB
-from autoconfig.time_model.calibration import shipped
+from autoconfig.specs.scenario import Calibration, Scenario
+from autoconfig.time_model.job import shipped
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.confidence import Confidence, confidence_of, least_confident
 from autoconfig.training.plan_rules import broken_as_published, broken_rules

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from autoconfig.runs.serving_case import Setup, offline_throughput, open_loop, rated_loop, set_up, single_request, together
 from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, check_columns, check_rows, read_csv, unread_columns, write_csv
-from autoconfig.specs.errors import AutoconfigError
-from autoconfig.specs.units import GIB
+from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.calibration import ServingCalibration, shipped_calibration
 

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from autoconfig.runs.table import Row, cell, whole
 from autoconfig.runs.training_row import even_ends
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
 

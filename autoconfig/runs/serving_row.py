@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from autoconfig.runs.table import Row, cell, count_of, degree, number
 from autoconfig.serving.space import expert_degrees, limit
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
-from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
+from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import EngineSpec, load_engine, nearest_release
 from autoconfig.specs.software.serving_formats import kv_format, supports, weight_format
-from autoconfig.time_model.serving.benchmark import DataSet, data_set, data_set_of_lengths, offline_requests
+from autoconfig.time_model.serving.workload import DataSet, data_set, data_set_of_lengths, offline_requests
 
 MEASURED = frozenset(
     {

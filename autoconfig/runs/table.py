@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autoconfig.specs.errors import FileError, InputError, nearest
 from autoconfig.specs.files import write_atomically
-from autoconfig.specs.software.options import (
+from autoconfig.specs.software.software import (
     FLASH_GENERATION,
     GRAD_REDUCE,
     LOSS_BYTES,

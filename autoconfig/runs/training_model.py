@@ -13,9 +13,8 @@ from autoconfig.runs.table import CellError, Row, cell, count_of, degree, flag, 
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import PRECISIONS, Numerics
-from autoconfig.specs.software.options import StackOptions, with_options
-from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, StackTime, load_stack
+from autoconfig.specs.scenario import PRECISIONS, Numerics
+from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, StackOptions, StackTime, load_stack, with_options
 
 
 @cache

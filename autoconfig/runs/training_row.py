@@ -17,12 +17,10 @@ from importlib import resources
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
 from autoconfig.runs.training_model import read_model, read_numerics, read_stack
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
-from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
+from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.price import CONVENTIONS
 from autoconfig.training.space import Constraints

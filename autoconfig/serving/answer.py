@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoconfig.planning.answer import first_positions, spread
 from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
 from autoconfig.serving.deployment import DeploymentReport, Latency, decode_memory, report, simulated
@@ -17,11 +16,11 @@ from autoconfig.serving.reasons import exceeded_limits, nearest_row, no_deployme
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.space import layouts
 from autoconfig.serving.space import limit as engine_limit
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import GIB, InputError, option
+from autoconfig.specs.layouts import first_positions, spread
 from autoconfig.specs.serve_plan import ServePlan, parse_serve_plan
 from autoconfig.specs.software.serving_formats import supports
-from autoconfig.specs.units import GIB
-from autoconfig.time_model.serving.layout import Pricer
+from autoconfig.time_model.serving.steady import Pricer
 
 PARETO_POINTS = 12
 HEADROOM_STEP, MAX_SIZES = 1.5, 6

@@ -9,9 +9,9 @@ from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.planning.request_fields import GOALS
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport, Latency, summary
+from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, Share, record_of
 from autoconfig.specs.serve_plan import SHORT_TO_LONG, EnginePlan
-from autoconfig.specs.units import GIB
 from autoconfig.time_model.serving.workload import Trace
 
 

@@ -12,8 +12,7 @@ from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, kv
 from autoconfig.serving.question import NIC_EFFICIENCY, ServeQuestion
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.costs import ServingJob
-from autoconfig.time_model.serving.layout import Pricer
-from autoconfig.time_model.serving.steady import highest_utilisation_within, waiting_services
+from autoconfig.time_model.serving.steady import Pricer, highest_utilisation_within, waiting_services
 
 Vector = npt.NDArray[np.float64]
 PREFILLS_KEPT = 6

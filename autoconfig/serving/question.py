@@ -16,7 +16,7 @@ from autoconfig.serving.request import DEFAULT_IMBALANCE, DEFAULT_TOKENS, ServeR
 from autoconfig.serving.space import SEARCHED_KV, weight_formats
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.files import write_atomically
-from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
+from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys

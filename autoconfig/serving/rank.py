@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.planning.answer import pareto_front
 from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, least_tokens, loads
+from autoconfig.specs.layouts import pareto_front
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.costs import ServingJob
-from autoconfig.time_model.serving.layout import Pricer, steady_state
+from autoconfig.time_model.serving.steady import Pricer, steady_state
 
 Vector = npt.NDArray[np.float64]
 BATCHES = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from autoconfig.memory_model.serving import weights_bytes
-from autoconfig.specs.errors import UnsupportedError
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.errors import UnsupportedError, divisors
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import EngineSpec
 from autoconfig.specs.software.serving_formats import module_formats, supports
-from autoconfig.specs.units import divisors
 
 
 def limit(engine: EngineSpec, plan: EnginePlan) -> str:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from autoconfig.planning.request_fields import DEVICES
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.json_record import canonical_json, from_json, to_json
-from autoconfig.specs.units import GIB
 
 SCHEMA_VERSION = 1
 

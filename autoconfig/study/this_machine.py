@@ -15,7 +15,7 @@ from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.folder import write_text
 from autoconfig.profiler.processes import MARK, die_with_parent, end_marked
 from autoconfig.specs.errors import FileError, InputError, option
-from autoconfig.specs.hardware.local_cpu import memory_bytes
+from autoconfig.specs.hardware.local_gpu import memory_bytes
 from autoconfig.specs.import_path import with_import_path
 
 TOO_FEW_GPUS = 14

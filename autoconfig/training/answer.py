@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.planning.answer import first_positions, pareto_front
-from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.errors import GIB
+from autoconfig.specs.layouts import first_positions, pareto_front, stage_layers
 from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.specs.units import GIB
-from autoconfig.time_model.explain import OperatorRow, explain_operators
+from autoconfig.time_model.predict import OperatorRow, explain_operators
 from autoconfig.training.binding import Gain, memory_binds, what_binds
 from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations

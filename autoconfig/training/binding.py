@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.json_record import NotNegative
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import GIB
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.price import PlanReport
 from autoconfig.training.rank import Ranking, rank_plans

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from autoconfig.specs.calibration import POOL, OwnRuns
 from autoconfig.specs.json_record import NotNegative, Share
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.calibration import entry_for
+from autoconfig.specs.scenario import POOL, OwnRuns, Scenario
+from autoconfig.time_model.job import entry_for
 
 CALIBRATED = "calibrated generation"
 RELATED = "related generation"

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from autoconfig.specs.errors import InputError, PlanError
+from autoconfig.specs.errors import InputError, PlanError, divisors
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import divisors
 from autoconfig.training.price import violations
 from autoconfig.training.rules import recompute_rule
 from autoconfig.training.space import Constraints, axes, enumerate_space, recompute_options

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory, nccl_bytes
+from autoconfig.specs.errors import SECONDS_PER_DAY
 from autoconfig.specs.json_record import Keywords
 from autoconfig.specs.models.parameters import model_flops_per_token
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import SECONDS_PER_DAY
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 from autoconfig.training.confidence import Confidence, confidence_of
 from autoconfig.training.plan_rules import broken_rules

@@ -14,14 +14,12 @@ from autoconfig.planning.calibration_file import NO_CALIBRATION, named_calibrati
 from autoconfig.planning.fields import check_bounds, field_names, field_values
 from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS
 from autoconfig.planning.resolve import check_runs, read_cluster, read_model, read_stack
-from autoconfig.specs.calibration import Calibration
 from autoconfig.specs.errors import InputError, option
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Calibration, Numerics, Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory, fit_probability
-from autoconfig.planning.answer import first_positions
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
-from autoconfig.specs.layouts import Layouts, middle_layers
+from autoconfig.specs.layouts import Layouts, first_positions, middle_layers
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time

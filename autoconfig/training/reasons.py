@@ -7,9 +7,8 @@ import contextlib
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import GIB, InputError, divisors, option
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import GIB, divisors
 from autoconfig.training.price import PlanReport
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Ranking

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import gpu_ids, load_gpu
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.errors import GIB, InputError
+from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import GIB
+from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Ranking, rank_plans
 from autoconfig.training.space import Constraints

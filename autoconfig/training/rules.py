@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.specs.plan import Recompute
-from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.megatron_build import all_biases
+from autoconfig.specs.scenario import Scenario, all_biases
 
 Mask = npt.NDArray[np.bool_]
 Columns = Mapping[str, npt.NDArray[Any]]

@@ -10,8 +10,8 @@ from typing import Any
 
 from autoconfig.kernels import nvml
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE, match_reported_gpu
-from autoconfig.specs.hardware.local_cpu import cpu_name, memory_bytes
+from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, match_reported_gpu
+from autoconfig.specs.hardware.local_gpu import cpu_name, memory_bytes
 
 ARCHITECTURES = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
 """By the first digit of the CUDA compute capability (8.9 is ada)."""
@@ -99,7 +99,7 @@ def find_device(torch: Any, wanted: str, threads: int) -> BenchDevice:
 
 
 def gpu_spec(device: BenchDevice, measured: dict[str, Any], driver: dict[str, Any]) -> dict[str, Any]:
-    """Fields of specs.gpu.GpuSpec for a device that the catalogue lacks; `sources` says which were measured.
+    """Fields of GpuSpec for a device that the catalogue lacks; `sources` says which were measured.
 
     `measured`: `flops_per_s` by precision, `copy_bytes_per_s`, `link_bytes_per_s` (None where no collective ran).
     """

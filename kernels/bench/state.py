@@ -29,7 +29,7 @@ from autoconfig.kernels.bench.table import (
 )
 from autoconfig.kernels.bench.timing import Timing
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.hardware.operator_table import KIND, SCHEMA_VERSION, read_operator_table, write_operator_table
 
 SAVE_EVERY_S = 5.0

@@ -1,11 +1,256 @@
-"""ClusterSpec: how many GPUs of which type, and the links between them."""
+"""GPUs and clusters: the catalogue, which GPU this machine reports, and how many of which GPU with which links a run has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import math
+import re
+import subprocess
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from autoconfig.specs.errors import InputError, option
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, option
+
+CPU_ARCHITECTURE = "cpu"
+"""Architecture of a machine's own CPU, measured in place of a GPU (kernels.benchmark)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSpec:
+    """One GPU type. Rates are per GPU, dense (no sparsity) and per direction."""
+
+    id: str
+    """Canonical id, for example `h100-sxm-80gb`."""
+    name: str
+    vendor: str
+    architecture: str
+    """volta, ampere, ada, hopper, blackwell, cdna3 or cdna4; cpu or unknown where a machine's own device was measured."""
+    compute_capability: float | None
+    """CUDA compute capability; None for other vendors."""
+    memory_bytes: int
+    """Total device memory as the driver reports it to a process (`torch.cuda.get_device_properties().total_memory`)."""
+    hbm_bytes_per_s: float
+    flops_per_s: dict[str, float] = field(hash=False)
+    """Dense peak by precision: fp32, tf32, bf16, fp16, fp8, fp4, int8 (those that the GPU has)."""
+    num_sms: int
+    """Streaming multiprocessors (compute units on AMD)."""
+    link: str
+    """nvlink, xgmi or pcie: how GPUs of one node talk."""
+    link_bytes_per_s: float
+    """All links of one GPU together, one direction."""
+    link_domain_size: int
+    """GPUs that reach each other over `link` in the usual server (8 in a DGX H100, 72 in an NVL72 rack)."""
+    gpus_per_node: int
+    """GPUs under one operating system in the usual server."""
+    nic_bytes_per_s: float
+    """Network bandwidth per GPU of the usual server, one direction."""
+    aliases: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
+    operator_tables: str = ""
+    """File of operators measured on this very machine (specs.operator_table); empty: the tables that ship."""
+
+    def peak_flops_per_s(self, precision: str) -> float:
+        """Dense peak for a training precision; tf32 means fp32 where there is none. Raises InputError naming what there is."""
+        if precision == "tf32" and "tf32" not in self.flops_per_s:
+            precision = "fp32"
+        if precision not in self.flops_per_s:
+            raise InputError(f"{self.id} has no {precision} matrix unit; it has {', '.join(sorted(self.flops_per_s))}")
+        return self.flops_per_s[precision]
+
+
+DEFAULT_GPU = "h100-sxm-80gb"
+_FOLDER = Path(__file__).parents[1] / "catalogue" / "gpus"
+_HINT = "autoconfig gpus lists them all"
+_PREFIX_WORDS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce", "dgx", "hgx"})
+_MAX_NAME = 100
+LOCAL_MEMORY_TOLERANCE = 0.10
+"""nvidia-smi counts memory that the driver reserves, total_memory does not (2 % apart), and ECC takes 6 % of GDDR memory."""
+_SMI_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+_SMI_TIMEOUT_S = 20.0
+
+
+@cache
+def gpu_ids() -> tuple[str, ...]:
+    """Canonical ids of the catalogue, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+def load_gpu(name: str) -> GpuSpec:
+    """The GPU with this id, alias or unambiguous beginning of an id. Raises UnknownNameError naming the candidates."""
+    return _load(_resolve(_normal(name), name))
+
+
+def _normal(name: str) -> str:
+    """`"NVIDIA A100_SXM4 80GB"` as `"a100-sxm4-80gb"`."""
+    if not isinstance(name, str) or len(name) > _MAX_NAME:
+        raise InputError(f"a GPU is named by a text of at most {_MAX_NAME} characters, such as {DEFAULT_GPU}; {_HINT}")
+    words = [word for word in re.split(r"[\s_\-]+", name.strip().lower()) if word]
+    while len(words) > 1 and words[0] in _PREFIX_WORDS:
+        words.pop(0)
+    return "-".join(words)
+
+
+@cache
+def _resolve(wanted: str, given: str) -> str:
+    """The canonical id that `wanted` (a normalised name) stands for; `given` is for the message."""
+    ids = gpu_ids()
+    if wanted in ids:
+        return wanted
+    whole_words = [gpu for gpu in ids if gpu.startswith(wanted + "-")] if wanted else []
+    if len(whole_words) == 1:
+        return whole_words[0]
+    if wanted in _aliases():
+        return _aliases()[wanted]
+    candidates = whole_words or [gpu for gpu in ids if wanted and gpu.startswith(wanted)]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise UnknownNameError("GPU", given, candidates, f"ambiguous: name one of {', '.join(candidates)}", field="gpu")
+    raise UnknownNameError("GPU", given, [*ids, *_aliases()], _HINT, field="gpu")
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """Every alias with its canonical id; reads all files, so it is asked for only when an id does not answer."""
+    found: dict[str, str] = {}
+    for gpu in gpu_ids():
+        for alias in _raw(gpu)["aliases"]:
+            if found.setdefault(alias, gpu) != gpu:
+                raise CatalogueError(f"alias {alias!r} is in both gpus/{found[alias]}.json and gpus/{gpu}.json")
+    return found
+
+
+@cache
+def _raw(gpu: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((_FOLDER / f"{gpu}.json").read_text(encoding="utf-8"))
+    if data.get("id") != gpu:
+        raise CatalogueError(f"gpus/{gpu}.json says its id is {data.get('id')!r}")
+    return data
+
+
+@cache
+def _load(gpu: str) -> GpuSpec:
+    try:
+        return gpu_from_mapping(_raw(gpu))
+    except (TypeError, InputError) as error:
+        raise CatalogueError(f"gpus/{gpu}.json: {error}") from error
+
+
+def gpu_from_mapping(data: dict[str, Any]) -> GpuSpec:
+    """A GpuSpec from JSON values. Raises TypeError for missing or unknown keys, InputError for values that cannot be."""
+    spec = GpuSpec(**{**data, "aliases": tuple(data.get("aliases", ()))})
+    numbers = {
+        "memory_bytes": spec.memory_bytes,
+        "hbm_bytes_per_s": spec.hbm_bytes_per_s,
+        "link_bytes_per_s": spec.link_bytes_per_s,
+        "nic_bytes_per_s": spec.nic_bytes_per_s,
+        "num_sms": spec.num_sms,
+        "link_domain_size": spec.link_domain_size,
+        "gpus_per_node": spec.gpus_per_node,
+    }
+    if not isinstance(spec.flops_per_s, dict) or not spec.flops_per_s:
+        raise InputError('flops_per_s must say at least one precision, for example {"bf16": 989.4e12}')
+    numbers |= {f"flops_per_s.{precision}": rate for precision, rate in spec.flops_per_s.items()}
+    whole = {"memory_bytes", "num_sms", "link_domain_size", "gpus_per_node"}
+    for key, value in numbers.items():
+        kind = int if key in whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < 1e20 or not math.isfinite(value):
+            raise InputError(f"{key}={brief(value)} must be a positive {'whole ' if key in whole else ''}number below 1e20")
+    return spec
+
+
+def brief(value: object) -> str:
+    """A value for a message: printable and never longer than a line."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} too large to print"
+    text = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def reported_gpu(tried: list[str]) -> tuple[str, float] | None:
+    """(name, memory in bytes) of this machine's GPUs as the driver says it; None, and why in `tried`, where there is none.
+
+    Raises InputError where they are of several types.
+    """
+    found = _read_nvidia_smi(tried) or _read_nvml(tried)
+    if len({name for name, _ in found}) > 1:
+        kinds = ", ".join(sorted({name for name, _ in found}))
+        raise InputError(f"this machine holds GPUs of several types ({kinds}); name one with {option('gpu')}")
+    return found[0] if found else None
+
+
+def match_reported_gpu(name: str, memory_bytes: float) -> GpuSpec:
+    """The catalogue's entry for a GPU as a driver names it, with its memory. Raises InputError when none agrees with both."""
+    seen = f"this machine's GPU is {name[:_MAX_NAME]!r} with {memory_bytes / 2**30:.1f} GiB"
+    if not memory_bytes > 0:
+        raise InputError(f"{seen}; its memory could not be read; name the GPU with {option('gpu')} ({_HINT})")
+    wanted = _normal(name[:_MAX_NAME])
+    if wanted in gpu_ids() or wanted in _aliases():
+        candidates = [_resolve(wanted, name)]
+    else:
+        candidates = [gpu for gpu in gpu_ids() if wanted and gpu.startswith(wanted + "-")]
+    for gpu in candidates:
+        spec = _load(gpu)
+        if abs(memory_bytes / spec.memory_bytes - 1.0) <= LOCAL_MEMORY_TOLERANCE:
+            return spec
+    known = (
+        f"the catalogue knows {', '.join(candidates)} by that name, with other memory"
+        if candidates
+        else "the catalogue has no such GPU"
+    )
+    raise InputError(
+        f"{seen}; {known}; name the nearest with {option('gpu')} ({_HINT}) or describe it in a {option('cluster')} file"
+    )
+
+
+def _read_nvidia_smi(tried: list[str]) -> list[tuple[str, float]]:
+    """(name, memory in bytes) per GPU as nvidia-smi reports it; an empty list and a line in `tried` when it cannot."""
+    try:
+        done = subprocess.run(_SMI_QUERY, capture_output=True, text=True, errors="replace", timeout=_SMI_TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        tried.append("nvidia-smi is not installed")
+        return []
+    except (OSError, subprocess.TimeoutExpired) as error:
+        tried.append(f"nvidia-smi failed: {type(error).__name__}")
+        return []
+    rows = [re.fullmatch(r"\s*(\S.*?)\s*,\s*([0-9.]+)\s*", line) for line in done.stdout.splitlines()]
+    found = [(row[1], float(row[2]) * 2**20) for row in rows if row and row[2].count(".") <= 1 and row[2] != "."]
+    if done.returncode or not found:
+        text = " ".join((done.stderr or done.stdout).split())[:120]
+        tried.append(f"nvidia-smi exited {done.returncode}" + (f": {text}" if text else " and listed no GPU"))
+        return []
+    return found
+
+
+def _read_nvml(tried: list[str]) -> list[tuple[str, float]]:
+    """The same through nvidia-ml-py, where it is installed and nvidia-smi is not (slim containers)."""
+    try:
+        import pynvml
+    except ImportError:
+        tried.append("nvidia-ml-py is not installed")
+        return []
+    try:
+        pynvml.nvmlInit()
+        try:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
+            found = [
+                (name.decode() if isinstance(name, bytes) else str(name), float(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
+                for name, handle in zip(names, handles, strict=True)
+            ]
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        tried.append(f"NVML: {error}")
+        return []
+    if not found:
+        tried.append("NVML lists no GPU")
+    return found
+
 
 MAX_GPUS = 1_000_000
 MAX_BYTES = 1e20

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option
-from autoconfig.specs.hardware.cluster import MAX_GPUS, ClusterSpec, cluster_of
-from autoconfig.specs.hardware.gpu import GpuSpec, brief, gpu_from_mapping, load_gpu
+from autoconfig.specs.hardware.cluster import MAX_GPUS, ClusterSpec, GpuSpec, brief, cluster_of, gpu_from_mapping, load_gpu
 
 MAX_FILE_BYTES = 1_000_000
 LINKS = ("nvlink", "xgmi", "pcie")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
+from pathlib import Path
+
 from autoconfig.specs.errors import InputError, UnknownNameError, option
-from autoconfig.specs.hardware.gpu import (
+from autoconfig.specs.hardware.cluster import (
     DEFAULT_GPU,
     LOCAL_MEMORY_TOLERANCE,
     GpuSpec,
@@ -11,8 +15,26 @@ from autoconfig.specs.hardware.gpu import (
     match_reported_gpu,
     reported_gpu,
 )
-from autoconfig.specs.hardware.local_cpu import cpu_name
 from autoconfig.specs.hardware.operator_table import COMMAND, gpu_of_table, local_tables, read_operator_table
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def cpu_name() -> str:
+    """As the kernel reports it (`AMD EPYC 9654 96-Core Processor`), with the number of cores; never empty."""
+    name = ""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    except OSError:
+        pass
+    name = name or platform.processor() or platform.machine() or "unknown"
+    return f"{name[:80]} {os.cpu_count() or 1} cores"
+
+
+def memory_bytes() -> int:
+    """Physical memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def local_gpu() -> tuple[GpuSpec, str]:
@@ -59,6 +81,3 @@ def find_gpu(name: str) -> GpuSpec:
             if data["gpu"] == name:
                 return gpu_of_table(data, path)
         raise
-
-
-__all__ = ["find_gpu", "gpu_of_file", "local_gpu"]

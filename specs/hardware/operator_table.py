@@ -4,7 +4,7 @@ Written by `python -P -m autoconfig.kernels.benchmark` (a machine's own) and by 
 `time_model/data/operators`); read by `time_model.hardware.efficiency`. JSON, one object:
 
 `schema_version`, `kind`, `complete`, `missing` (measured files): this format; whether something is missing, and what.
-`gpu`: id of the GPU catalogue, or an id of its own with `gpu_spec`, an object with the fields of `specs.hardware.gpu.GpuSpec`.
+`gpu`: id of the GPU catalogue, or an id of its own with `gpu_spec`, the fields of `specs.hardware.cluster.GpuSpec`.
 `device`, `provenance` (measured files): what the driver calls the device; when, with which software, clocks, power, heat.
 `gemm`, `grouped_gemm`, by precision: `axes` (m, n, k; rows, width, groups), `efficiency` (nested lists, last axis innermost):
 share of `peak_flops_per_s`; `use`: whether the time model prices with it.
@@ -29,7 +29,7 @@ from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from autoconfig.specs.files import write_text
-from autoconfig.specs.hardware.gpu import GpuSpec, brief, gpu_from_mapping, gpu_ids, load_gpu
+from autoconfig.specs.hardware.cluster import GpuSpec, brief, gpu_from_mapping, gpu_ids, load_gpu
 
 KIND = "megatron-autoconfig operator table"
 SCHEMA_VERSION = 1

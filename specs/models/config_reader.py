@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.models.model import MAX_DIMENSION
+from autoconfig.specs.models.model import LLAMA3_ORIGINAL, MAX_DIMENSION, YARN_ORIGINAL, RopeScaling, RouterNumbers
 
 MAX_BYTES = 2**20
 _MISSING: Any = object()
@@ -124,3 +124,99 @@ def _short(value: object) -> str:
     except (ValueError, RecursionError):
         return "a huge value"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": float(LLAMA3_ORIGINAL)}
+_YARN = {"beta_fast": 32.0, "beta_slow": 1.0}
+"""What Megatron-LM has fixed, or fixed for multi-latent attention."""
+
+
+def rotary_fields(cfg: ConfigReader, base: int = 10_000, percent: float = 1.0) -> dict[str, Any]:
+    """position_embedding_type, rotary_base, rotary_percent, rope_scaling; `base`, `percent`: the family's for absent keys."""
+    scaling = _scaling(cfg.section("rope_scaling") if "rope_scaling" in cfg else cfg.section("rope_parameters"))
+    return {
+        "position_embedding_type": "yarn" if scaling is not None and scaling.type == "yarn" else "rope",
+        "rotary_base": _base(cfg, base),
+        "rotary_percent": _percent(cfg, percent),
+        "rope_scaling": scaling,
+    }
+
+
+def _base(cfg: ConfigReader, default: int) -> int:
+    for reader, key in ((cfg, "rope_theta"), (cfg.section("rope_parameters"), "rope_theta"), (cfg, "rotary_emb_base")):
+        if key in reader:
+            value = reader.number(key)
+            if value < 1 or value >= 2**31 or value != int(value):
+                raise reader.fail(f"{key}={value:g} must be a whole number from 1 (Megatron-LM's --rotary-base takes no other)")
+            return int(value)
+    return default
+
+
+def _percent(cfg: ConfigReader, default: float) -> float:
+    for reader, key in (
+        (cfg, "partial_rotary_factor"),
+        (cfg.section("rope_parameters"), "partial_rotary_factor"),
+        (cfg, "rotary_pct"),
+    ):
+        if key in reader:
+            value = reader.number(key)
+            if not 0 < value <= 1:
+                raise reader.fail(f"{key}={value:g} must be above 0 and at most 1")
+            return value
+    return default
+
+
+def _scaling(section: ConfigReader) -> RopeScaling | None:
+    kind = section.text("rope_type", section.text("type", "default"))
+    if kind == "default":
+        return None
+    factor = section.number("factor", 1.0)
+    if kind == "linear":
+        return RopeScaling(type="linear", factor=factor)
+    if kind == "llama3":
+        usual = all(section.number(key, value) == value for key, value in _LLAMA3.items())
+        return RopeScaling(type="llama3" if usual else "other", factor=factor)
+    if kind == "yarn":
+        return RopeScaling(
+            type="yarn" if all(section.number(key, value) == value for key, value in _YARN.items()) else "other",
+            factor=factor,
+            original_max_position_embeddings=section.integer("original_max_position_embeddings", YARN_ORIGINAL),
+            mscale=section.number("mscale", 1.0),
+            mscale_all_dim=section.number("mscale_all_dim", 0.0),
+            truncate=section.boolean("truncate", True),
+        )
+    return RopeScaling(type="other", factor=factor)
+
+
+def norm_epsilon(cfg: ConfigReader) -> float | None:
+    """The norms' epsilon; None where the file does not say it."""
+    key = next((key for key in ("rms_norm_eps", "norm_eps", "layer_norm_epsilon", "layer_norm_eps") if key in cfg), None)
+    return None if key is None else cfg.number(key)
+
+
+def softmax_router(cfg: ConfigReader, normalises: bool | None) -> dict[str, Any]:
+    """`normalises`: whether the family normalises the chosen scores (Mixtral: always); None where norm_topk_prob says it."""
+    if normalises is None and "norm_topk_prob" not in cfg:
+        return {}
+    over_all = not (cfg.boolean("norm_topk_prob", True) if normalises is None else normalises)
+    coefficient = cfg.number("router_aux_loss_coef") if "router_aux_loss_coef" in cfg else None
+    return {"router": RouterNumbers(score_function="softmax", pre_softmax=over_all, aux_loss_coeff=coefficient)}
+
+
+def deepseek_router(cfg: ConfigReader) -> dict[str, Any]:
+    """DeepSeek-V3's norm_topk_prob is true, and Megatron's sigmoid scores are normalised always."""
+    if "scoring_func" not in cfg:
+        return {}
+    score, grouped = cfg.text("scoring_func"), cfg.text("topk_method", "") in ("group_limited_greedy", "noaux_tc")
+    groups = cfg.optional_integer("n_group") if grouped else None
+    return {
+        "router": RouterNumbers(
+            score_function=score,
+            pre_softmax=score == "softmax" and not cfg.boolean("norm_topk_prob", False),
+            topk_scaling_factor=cfg.number("routed_scaling_factor", 1.0),
+            num_groups=groups,
+            group_topk=cfg.optional_integer("topk_group") if groups else None,
+            load_balancing_type="seq_aux_loss" if cfg.boolean("seq_aux", True) else "aux_loss",
+            aux_loss_coeff=cfg.number("aux_loss_alpha") if "aux_loss_alpha" in cfg else None,
+        )
+    }

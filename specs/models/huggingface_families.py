@@ -9,9 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autoconfig.specs.errors import UnsupportedError
-from autoconfig.specs.models.config_reader import ConfigReader
-from autoconfig.specs.models.huggingface_rope import rotary_fields
-from autoconfig.specs.models.huggingface_router import deepseek_router, norm_epsilon, softmax_router
+from autoconfig.specs.models.config_reader import ConfigReader, deepseek_router, norm_epsilon, rotary_fields, softmax_router
 from autoconfig.specs.models.model import RouterNumbers
 
 Fields = dict[str, Any]

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from autoconfig.specs.errors import UnknownNameError
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 
 WEIGHT_BYTES = {

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.units import GIB
 
 from autoconfig.calibration.observe import published_runs
 from autoconfig.runs.sources import source_of
@@ -96,9 +95,7 @@ def test_7b_and_15b_above_what_stays_after_a_step() -> None:
         stays = sum(float(found.parts[name][0, 0, -1]) for name in STATE)
         predicted = (float(found.per_stage_bytes[0, 0, -1]) - stays) / GIB
         measured = float(row["peak_mem_gib"]) - float(row["metric_mem_after_step_gib"])
-        print(
-            f"{row['id']} {row['model']} {row['gpu']}: {measured:.2f}, {predicted:.2f} GiB ({predicted / measured - 1:+.2%})"
-        )
+        print(f"{row['id']} {row['model']} {row['gpu']}: {measured:.2f}, {predicted:.2f} GiB ({predicted / measured - 1:+.2%})")
         # GV-0007 and GV-0008 hold the numbers of the tp 8 recipe under the name of the tp 4 one: copies, printed only
         if row["gpu"] == "GB200" or "gb200" not in row["model"]:
             seen += 1

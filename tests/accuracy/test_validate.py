@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from autoconfig.specs.calibration import NAMES
-from autoconfig.time_model.calibration import entry_of
+from autoconfig.specs.scenario import NAMES
+from autoconfig.time_model.job import entry_of
 
 from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile
 from autoconfig.accuracy.docs import page

@@ -8,7 +8,7 @@ import re
 
 import pytest
 from autoconfig.api.routes.answers import CHECK_EXAMPLE, RUN_EXAMPLE
-from autoconfig.time_model.calibration import factors_for
+from autoconfig.time_model.job import factors_for
 from command_line import run_in_process
 from jsonschema import Draft202012Validator
 

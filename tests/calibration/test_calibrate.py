@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from autoconfig.specs.calibration import DOCUMENTED_DEFAULTS, NAMES, Calibration
 from autoconfig.specs.errors import InputError
-from autoconfig.time_model.calibration import entry_of, parse, shipped, to_json
+from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, NAMES, Calibration
+from autoconfig.time_model.job import entry_of, parse, shipped, to_json
 
 from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration.calibrate import calibrate_file, published_calibration
@@ -171,9 +171,7 @@ def test_tables_without_a_usable_run_are_refused(autoconfig: SimpleNamespace, tm
 
 
 @pytest.mark.parametrize("absurd", [{"metric_mfu": "55"}, {"metric_step_s": "1e9"}])
-def test_absurd_measurements_are_not_used_and_said(
-    absurd: dict[str, str], autoconfig: SimpleNamespace, tmp_path: Path
-) -> None:
+def test_absurd_measurements_are_not_used_and_said(absurd: dict[str, str], autoconfig: SimpleNamespace, tmp_path: Path) -> None:
     blank = {"metric_step_s": "", "metric_tokens_per_s_per_gpu": "", "metric_tflops_per_gpu": "", "metric_mfu": ""}
     good = as_measured(ROWS)[0]
     bad = good | blank | absurd | {"id": "bad"}

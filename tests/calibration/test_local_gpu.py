@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from autoconfig.specs.hardware.local_cpu import cpu_name
+from autoconfig.specs.hardware.local_gpu import cpu_name
 from autoconfig.specs.hardware.operator_table import COMMAND, KIND, local_folder
 
 from autoconfig.calibration import local as local_benchmark

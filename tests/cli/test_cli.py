@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from autoconfig.specs.hardware.gpu import gpu_ids
+from autoconfig.specs.hardware.cluster import gpu_ids
 from autoconfig.specs.models.model_catalogue import model_names
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.software.software import software_names

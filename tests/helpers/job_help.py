@@ -9,8 +9,8 @@ from autoconfig.profiler.folder import JobFolder
 from autoconfig.profiler.runner import Life, Runner
 from autoconfig.specs.job import Job
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Workload
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 DEADLINE_S = 120.0

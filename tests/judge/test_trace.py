@@ -3,12 +3,10 @@
 import warnings
 
 import pytest
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 
 from autoconfig.core.trace import compare, trace_request

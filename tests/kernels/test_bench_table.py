@@ -17,8 +17,7 @@ from autoconfig.kernels.bench.state import Results
 from autoconfig.kernels.bench.table import collective_terms, score_gemm_rate
 from autoconfig.kernels.bench.timing import Timing, summary
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
+from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.time_model.hardware.efficiency import efficiency_of, formula_efficiency_of
 from autoconfig.time_model.network.collectives import Group, collective_seconds, links_of, send_seconds
@@ -197,8 +196,7 @@ def test_a_known_gpu_keeps_its_published_numbers_and_what_was_not_measured(tmp_p
 def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> None:
     """SDPA's flash2 measured on Hopper: a flash3 stack is faster by the ratio of the published shares."""
     from autoconfig.specs.models.model_catalogue import load_model
-    from autoconfig.specs.numerics import Numerics, Workload
-    from autoconfig.specs.scenario import Scenario
+    from autoconfig.specs.scenario import Numerics, Scenario, Workload
     from autoconfig.specs.software.software import load_stack
     from autoconfig.time_model.job import TrainingJob
     from autoconfig.time_model.operators.layer import _flash_rate
@@ -221,8 +219,7 @@ def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> 
 
 def test_fp32_has_tables_of_its_own(tmp_path: Path) -> None:
     from autoconfig.specs.models.model_catalogue import load_model
-    from autoconfig.specs.numerics import Numerics, Workload
-    from autoconfig.specs.scenario import Scenario
+    from autoconfig.specs.scenario import Numerics, Scenario, Workload
     from autoconfig.specs.software.software import load_stack
     from autoconfig.time_model.job import TrainingJob
 

@@ -1,10 +1,8 @@
 """Megatron-LM's arguments of every year as a question and a plan; what our export writes reads back to the same plan."""
 
-
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 
 from autoconfig.megatron.argument_list import known_arguments, name_hint, split_arguments
 from autoconfig.megatron.read import Overrides, read_arguments

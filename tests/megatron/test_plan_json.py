@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import parse_plan
-from autoconfig.time_model.calibration import shipped
+from autoconfig.time_model.job import shipped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.activations import Shape, chunks_in_flight, layer_activations, layer_input
-from autoconfig.memory_model.recomputation import kept_under_selective
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.memory_model.activations import Shape, chunks_in_flight, kept_under_selective, layer_activations, layer_input
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import load_stack
 
 FP16 = Numerics(precision="fp16", attention_dropout=0.1, hidden_dropout=0.1)

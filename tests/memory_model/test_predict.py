@@ -5,13 +5,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack, software_names
 
 NO_DROPOUT = Numerics(attention_dropout=0.0, hidden_dropout=0.0)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from autoconfig.memory_model import state
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.scenario import Numerics
 
 H100, B200 = load_gpu("h100"), load_gpu("b200")
 BF16 = Numerics()
@@ -16,8 +16,11 @@ def group(shard: int = 8) -> state.ParameterGroup:
 
 
 def total(numerics: Numerics, dist_opt: bool, fsdp: int = 0) -> float:
-    parts = (state.weight_bytes(group(), numerics, H100, fsdp, False), state.gradient_bytes(group(), numerics, fsdp),
-             state.optimizer_bytes(group(), numerics, dist_opt, fsdp, 0.0))
+    parts = (
+        state.weight_bytes(group(), numerics, H100, fsdp, False),
+        state.gradient_bytes(group(), numerics, fsdp),
+        state.optimizer_bytes(group(), numerics, dist_opt, fsdp, 0.0),
+    )
     return float(sum(parts))
 
 

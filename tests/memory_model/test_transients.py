@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.memory_model import transients as moments
+from autoconfig.memory_model import state as moments
 from autoconfig.memory_model.activations import Shape
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import load_stack
 
 GPT3 = load_model("gpt3-175b")

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from autoconfig.planning.answer import first_positions, on_front, pareto_front, spread
+from autoconfig.specs.layouts import first_positions, on_front, pareto_front, spread
 
 
 def test_the_front_by_hand():

@@ -13,8 +13,8 @@ from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked
 from autoconfig.profiler.runner import Life
 from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner
-from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Workload
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
 from study_help import ARGUMENTS, fake_python, runs, search, trials_of
 

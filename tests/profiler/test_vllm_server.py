@@ -14,10 +14,10 @@ from autoconfig.profiler.outcome import Kind, outcome_of
 from autoconfig.profiler.processes import group_members, marked
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.job import Generation
-from autoconfig.specs.models.huggingface_config import huggingface_config
+from autoconfig.specs.models.huggingface import huggingface_config
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Numerics, Workload
 from job_help import make_job, wait_for, wait_until
 
 from autoconfig.study.serving.work import HAS_VLLM, serving_command

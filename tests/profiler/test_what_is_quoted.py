@@ -8,8 +8,8 @@ from autoconfig.profiler.launch import environment, torchrun
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.outcome import EXITED, Kind, outcome_of
 from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
-from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Workload
 from job_help import make_job, wait_for
 
 LIMIT_S = 120.0

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from autoconfig.specs.errors import AutoconfigError, FileError, InputError
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.errors import AutoconfigError, FileError, InputError, parse_seconds
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.software.engine import load_engine
-from autoconfig.specs.units import parse_seconds
 from autoconfig.time_model.serving.calibration import shipped_calibration
 from autoconfig.time_model.serving.costs import constant_vector
 from jsonschema import Draft202012Validator

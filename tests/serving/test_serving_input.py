@@ -8,8 +8,8 @@ import pytest
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.costs import iteration_seconds
-from autoconfig.time_model.serving.layout import Pricer
 from autoconfig.time_model.serving.simulation import IterationTable, sampled_lengths
+from autoconfig.time_model.serving.steady import Pricer
 from autoconfig.time_model.serving.workload import Drawn, Trace
 from jsonschema import Draft202012Validator
 

@@ -5,16 +5,26 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
+from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.cluster_file import KEYS, cluster_from_mapping, load_cluster
-from autoconfig.specs.hardware.gpu import load_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "cluster.json"
-INLINE = {"id": "x1", "vendor": "acme", "architecture": "hopper", "memory_bytes": 64 * 2**30, "hbm_bytes_per_s": 2e12,
-          "flops_per_s": {"bf16": 5e14, "fp32": 5e13}, "num_sms": 100, "link": "nvlink", "link_bytes_per_s": 2e11,
-          "link_domain_size": 8, "gpus_per_node": 8, "nic_bytes_per_s": 2.5e10}
+INLINE = {
+    "id": "x1",
+    "vendor": "acme",
+    "architecture": "hopper",
+    "memory_bytes": 64 * 2**30,
+    "hbm_bytes_per_s": 2e12,
+    "flops_per_s": {"bf16": 5e14, "fp32": 5e13},
+    "num_sms": 100,
+    "link": "nvlink",
+    "link_bytes_per_s": 2e11,
+    "link_domain_size": 8,
+    "gpus_per_node": 8,
+    "nic_bytes_per_s": 2.5e10,
+}
 
 
 def write(folder: Path, content: object, name: str = "c.json") -> Path:
@@ -36,10 +46,18 @@ def test_usual_servers():
     assert cluster_of(load_gpu("h100"), 4).gpus_per_node == 4
 
 
-@pytest.mark.parametrize(("gpu", "per_node", "domain"), [
-    ("h100", 4, 4), ("h100", 16, 16), ("gb200", 8, 72), ("gb200", 16, 64), ("gb200", 100, 100), ("h100-nvl", 4, 2),
-    ("h100-nvl", 1, 1),
-])
+@pytest.mark.parametrize(
+    ("gpu", "per_node", "domain"),
+    [
+        ("h100", 4, 4),
+        ("h100", 16, 16),
+        ("gb200", 8, 72),
+        ("gb200", 16, 64),
+        ("gb200", 100, 100),
+        ("h100-nvl", 4, 2),
+        ("h100-nvl", 1, 1),
+    ],
+)
 def test_link_domain_follows_other_nodes(gpu, per_node, domain):
     assert cluster_of(load_gpu(gpu), per_node * 2, gpus_per_node=per_node).link_domain_size == domain
 
@@ -50,13 +68,26 @@ def test_partly_used_nodes_are_refused_with_the_neighbours():
     assert cluster_of(load_gpu("h100"), 1001, gpus_per_node=7).num_nodes == 143
 
 
-@pytest.mark.parametrize("change", [
-    {"num_gpus": 0}, {"num_gpus": -8}, {"num_gpus": 1_000_001}, {"gpus_per_node": 0}, {"gpus_per_node": -1},
-    {"link_domain_size": 0},
-    {"link_domain_size": 12}, {"link_bytes_per_s": 0.0}, {"nic_bytes_per_s": float("nan")}, {"nic_bytes_per_s": float("inf")},
-    {"memory_bytes": 0}, {"memory_bytes": -1}, {"memory_bytes": 10**30},
-    {"nic_bytes_per_s": 7.8e307}, {"link_bytes_per_s": 1e300},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_gpus": 0},
+        {"num_gpus": -8},
+        {"num_gpus": 1_000_001},
+        {"gpus_per_node": 0},
+        {"gpus_per_node": -1},
+        {"link_domain_size": 0},
+        {"link_domain_size": 12},
+        {"link_bytes_per_s": 0.0},
+        {"nic_bytes_per_s": float("nan")},
+        {"nic_bytes_per_s": float("inf")},
+        {"memory_bytes": 0},
+        {"memory_bytes": -1},
+        {"memory_bytes": 10**30},
+        {"nic_bytes_per_s": 7.8e307},
+        {"link_bytes_per_s": 1e300},
+    ],
+)
 def test_impossible_clusters_are_refused(change):
     with pytest.raises(InputError):
         cluster_of(load_gpu("h100"), **{"num_gpus": 64, **change})
@@ -86,30 +117,51 @@ def test_inline_gpu(tmp_path):
     assert load_cluster(write(tmp_path, {"gpu": full}), 8).gpu.name == "X One"
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"gpus": 8}, "unknown cluster key 'gpus'; did you mean"), ({"gpu_per_node": 8}, "did you mean gpus_per_node"),
-    ({"gpu": "h1000"}, "unknown GPU"), ({"gpu": "v100"}, "v100-16gb"), ({"gpu": None}, "gpu is missing"),
-    ({"gpu": 7}, "gpu is 7"),
-    ({"gpu": {}}, "gpu lacks id, vendor"), ({"gpu": {**INLINE, "sms": 4}}, "unknown key of gpu 'sms'"),
-    ({"gpu": {**INLINE, "memory_bytes": -1}}, "memory_bytes=-1"),
-    ({"gpu": {**INLINE, "flops_per_s": {"bf17": 1e14}}}, "its keys are"),
-    ({"gpu": {**INLINE, "flops_per_s": 5}}, "at least one precision"),
-    ({"gpu": {**INLINE, "link": "string"}}, "nvlink, xgmi, pcie"),
-    ({"gpu": {**INLINE, "compute_capability": "9"}}, "compute_capability"), ({"gpu": {**INLINE, "sources": 5}}, "sources"),
-    ({"gpu": {**INLINE, "id": 5}}, "printable"), ({"gpu": {**INLINE, "link": ["nvlink"]}}, "printable"),
-    ({"num_gpus": "64"}, "whole number from 1 to 1,000,000"), ({"num_gpus": 64.5}, "whole"), ({"num_gpus": True}, "whole"),
-    ({"num_gpus": 0}, "whole"), ({"num_gpus": 10**30}, "whole"), ({"num_gpus": None}, "whole"),
-    ({"gpus_per_node": 7}, "use 63 or 70"),
-    ({"gpus_per_node": -8}, "gpus_per_node=-8"), ({"link": "ethernet"}, "nvlink, xgmi, pcie"),
-    ({"link": "pcie"}, "link_gb_per_s"),
-    ({"link": 3}, "printable"), ({"link_gb_per_s": 0}, "above 0"), ({"link_gb_per_s": 1e9}, "at most 100,000"),
-    ({"link_domain_size": 12}, "neither a multiple"), ({"nics_per_node": 4}, "belong together"),
-    ({"nic_gbit_per_s": 4}, "belong together"),
-    ({"nics_per_node": 4, "nic_gbit_per_s": 400, "nic_gbit_per_s_per_gpu": 400}, "not both"),
-    ({"memory_gib": 80}, "at most the 79"),
-    ({"memory_gib": 1e-12}, "above 0"), ({"memory_gib": -5}, "above 0"), ({"memory_gib": "79"}, "number above 0"),
-    ({"name": "a\nb"}, "printable"), ({"name": "x" * 300}, "200 characters"), ({"name": ["x"]}, "printable"),
-])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"gpus": 8}, "unknown cluster key 'gpus'; did you mean"),
+        ({"gpu_per_node": 8}, "did you mean gpus_per_node"),
+        ({"gpu": "h1000"}, "unknown GPU"),
+        ({"gpu": "v100"}, "v100-16gb"),
+        ({"gpu": None}, "gpu is missing"),
+        ({"gpu": 7}, "gpu is 7"),
+        ({"gpu": {}}, "gpu lacks id, vendor"),
+        ({"gpu": {**INLINE, "sms": 4}}, "unknown key of gpu 'sms'"),
+        ({"gpu": {**INLINE, "memory_bytes": -1}}, "memory_bytes=-1"),
+        ({"gpu": {**INLINE, "flops_per_s": {"bf17": 1e14}}}, "its keys are"),
+        ({"gpu": {**INLINE, "flops_per_s": 5}}, "at least one precision"),
+        ({"gpu": {**INLINE, "link": "string"}}, "nvlink, xgmi, pcie"),
+        ({"gpu": {**INLINE, "compute_capability": "9"}}, "compute_capability"),
+        ({"gpu": {**INLINE, "sources": 5}}, "sources"),
+        ({"gpu": {**INLINE, "id": 5}}, "printable"),
+        ({"gpu": {**INLINE, "link": ["nvlink"]}}, "printable"),
+        ({"num_gpus": "64"}, "whole number from 1 to 1,000,000"),
+        ({"num_gpus": 64.5}, "whole"),
+        ({"num_gpus": True}, "whole"),
+        ({"num_gpus": 0}, "whole"),
+        ({"num_gpus": 10**30}, "whole"),
+        ({"num_gpus": None}, "whole"),
+        ({"gpus_per_node": 7}, "use 63 or 70"),
+        ({"gpus_per_node": -8}, "gpus_per_node=-8"),
+        ({"link": "ethernet"}, "nvlink, xgmi, pcie"),
+        ({"link": "pcie"}, "link_gb_per_s"),
+        ({"link": 3}, "printable"),
+        ({"link_gb_per_s": 0}, "above 0"),
+        ({"link_gb_per_s": 1e9}, "at most 100,000"),
+        ({"link_domain_size": 12}, "neither a multiple"),
+        ({"nics_per_node": 4}, "belong together"),
+        ({"nic_gbit_per_s": 4}, "belong together"),
+        ({"nics_per_node": 4, "nic_gbit_per_s": 400, "nic_gbit_per_s_per_gpu": 400}, "not both"),
+        ({"memory_gib": 80}, "at most the 79"),
+        ({"memory_gib": 1e-12}, "above 0"),
+        ({"memory_gib": -5}, "above 0"),
+        ({"memory_gib": "79"}, "number above 0"),
+        ({"name": "a\nb"}, "printable"),
+        ({"name": "x" * 300}, "200 characters"),
+        ({"name": ["x"]}, "printable"),
+    ],
+)
 def test_bad_values_say_what_is_allowed(tmp_path, change, said):
     path = write(tmp_path, {"gpu": "h100", "num_gpus": 64, **change})
     with pytest.raises(InputError, match=r"c\.json") as caught:
@@ -122,24 +174,42 @@ def test_number_of_gpus_must_be_said(tmp_path):
         load_cluster(write(tmp_path, {"gpu": "h100"}))
 
 
-@pytest.mark.parametrize(("content", "name"), [
-    (b"", "c.json"), (b"{", "c.json"), (b'{"gpu": "h100", "num', "c.json"), (b"[]", "c.json"), (b"null", "c.json"),
-    (b"12", "c.json"),
-    (b"\x00\x01\x02\xff\xfe", "c.json"), (b'{"gpu": "h100", "num_gpus": NaN}', "c.json"),
-    (b'{"memory_gib": -Infinity}', "c.json"),
-    (b'{"gpu": "h100", "gpu": "a100"}', "c.json"), (b"[" * 200_000, "c.json"),
-    (b'{"num_gpus": ' + b"9" * 10_000 + b"}", "c.json"),
-    (b"gpu = ", "c.toml"), (b"gpu: h100\n", "c.yaml"), (b"{" + b" " * 1_000_001 + b"}", "c.json"), (b"\xed\xa0\x80", "c.json"),
-])
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (b"", "c.json"),
+        (b"{", "c.json"),
+        (b'{"gpu": "h100", "num', "c.json"),
+        (b"[]", "c.json"),
+        (b"null", "c.json"),
+        (b"12", "c.json"),
+        (b"\x00\x01\x02\xff\xfe", "c.json"),
+        (b'{"gpu": "h100", "num_gpus": NaN}', "c.json"),
+        (b'{"memory_gib": -Infinity}', "c.json"),
+        (b'{"gpu": "h100", "gpu": "a100"}', "c.json"),
+        (b"[" * 200_000, "c.json"),
+        (b'{"num_gpus": ' + b"9" * 10_000 + b"}", "c.json"),
+        (b"gpu = ", "c.toml"),
+        (b"gpu: h100\n", "c.yaml"),
+        (b"{" + b" " * 1_000_001 + b"}", "c.json"),
+        (b"\xed\xa0\x80", "c.json"),
+    ],
+)
 def test_broken_files_are_refused(tmp_path, content, name):
     with pytest.raises(FileError) as caught:
         load_cluster(write(tmp_path, content, name))
     assert name in str(caught.value) and len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("content", [b"gpu = 'h100'\nnum_gpus = 0x" + b"f" * 9000,
-                                     b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = nan",
-                                     b"gpu = 'h100'\nnum_gpus = 1979-05-27", b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = inf"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"gpu = 'h100'\nnum_gpus = 0x" + b"f" * 9000,
+        b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = nan",
+        b"gpu = 'h100'\nnum_gpus = 1979-05-27",
+        b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = inf",
+    ],
+)
 def test_odd_toml_values(tmp_path, content):
     with pytest.raises(InputError, match=r"c\.toml"):
         load_cluster(write(tmp_path, content, "c.toml"))
@@ -151,16 +221,21 @@ def test_things_that_are_no_files(tmp_path):
             load_cluster(path)
 
 
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just(8), st.just(0.5),
-                    st.just("h100"))
-VALUES = st.recursive(SCALARS, max_leaves=6, extend=lambda inner: (
-    st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)))
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just(8), st.just(0.5), st.just("h100")
+)
+VALUES = st.recursive(
+    SCALARS,
+    max_leaves=6,
+    extend=lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+)
 CHANGES = st.dictionaries(st.sampled_from([*INLINE, "sources", "name"]), VALUES, max_size=3)
 INLINES = CHANGES.map(lambda change: {**INLINE, **change})
 
 
-OBJECTS = st.fixed_dictionaries({}, optional={
-    **{key: VALUES for key in KEYS}, "gpu": st.one_of(st.just("h100"), INLINES, VALUES), "zzz": VALUES})
+OBJECTS = st.fixed_dictionaries(
+    {}, optional={**{key: VALUES for key in KEYS}, "gpu": st.one_of(st.just("h100"), INLINES, VALUES), "zzz": VALUES}
+)
 
 
 def gives_a_cluster_or_an_input_error(data: dict) -> None:
@@ -196,7 +271,14 @@ def test_any_bytes_give_a_file_error_or_an_input_error(tmp_path_factory, content
 @settings(max_examples=100, deadline=None)
 @given(nodes=st.integers(1, 2000), per_node=st.integers(1, 64), gbit=st.floats(1, 3200), memory=st.floats(1, 79))
 def test_sensible_clusters_load(nodes, per_node, gbit, memory):
-    cluster = cluster_from_mapping({"gpu": "h100", "num_gpus": nodes * per_node, "gpus_per_node": per_node,
-                                    "nic_gbit_per_s_per_gpu": gbit, "memory_gib": memory})
+    cluster = cluster_from_mapping(
+        {
+            "gpu": "h100",
+            "num_gpus": nodes * per_node,
+            "gpus_per_node": per_node,
+            "nic_gbit_per_s_per_gpu": gbit,
+            "memory_gib": memory,
+        }
+    )
     assert (cluster.num_nodes, cluster.link_domain_size) == (nodes, per_node)
     assert cluster.nic_bytes_per_s == pytest.approx(gbit * 1e9 / 8)

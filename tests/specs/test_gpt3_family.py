@@ -4,7 +4,7 @@ import math
 
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.models.gpt3_family import MAX_PARAMETERS, MIN_PARAMETERS, gpt3_style
+from autoconfig.specs.models.model_catalogue import MAX_PARAMETERS, MIN_PARAMETERS, gpt3_style
 from autoconfig.specs.models.parameters import total_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,47 +8,95 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError, UnknownNameError
-from autoconfig.specs.hardware import gpu as catalogue
-from autoconfig.specs.hardware.gpu import gpu_from_mapping, gpu_ids, load_gpu, match_reported_gpu, reported_gpu
+from autoconfig.specs.hardware import cluster as catalogue
+from autoconfig.specs.hardware.cluster import gpu_from_mapping, gpu_ids, load_gpu, match_reported_gpu, reported_gpu
 
 FOLDER = Path(catalogue.__file__).parents[1] / "catalogue" / "gpus"
-NUMERIC = ("memory_bytes", "hbm_bytes_per_s", "num_sms", "link_bytes_per_s", "link_domain_size", "gpus_per_node",
-           "nic_bytes_per_s")
+NUMERIC = (
+    "memory_bytes",
+    "hbm_bytes_per_s",
+    "num_sms",
+    "link_bytes_per_s",
+    "link_domain_size",
+    "gpus_per_node",
+    "nic_bytes_per_s",
+)
 PRECISIONS = {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"}
 FACTS = [  # id, bf16 or fp16 peak, one-direction link, link domain, network per GPU: typed from datasheets, not from the files
-    ("v100-32gb", 125e12, 150e9, 8, 6.25e9), ("a100-80gb", 312e12, 300e9, 8, 25e9), ("a800-80gb", 312e12, 200e9, 8, 25e9),
-    ("h100-sxm-80gb", 989.4e12, 450e9, 8, 50e9), ("h200-sxm-141gb", 989.4e12, 450e9, 8, 50e9),
+    ("v100-32gb", 125e12, 150e9, 8, 6.25e9),
+    ("a100-80gb", 312e12, 300e9, 8, 25e9),
+    ("a800-80gb", 312e12, 200e9, 8, 25e9),
+    ("h100-sxm-80gb", 989.4e12, 450e9, 8, 50e9),
+    ("h200-sxm-141gb", 989.4e12, 450e9, 8, 50e9),
     ("h800-80gb", 989.4e12, 200e9, 8, 50e9),
-    ("h20-96gb", 148e12, 450e9, 8, 50e9), ("b200-180gb", 2250e12, 900e9, 8, 50e9), ("gb200-192gb", 2500e12, 900e9, 72, 50e9),
-    ("b300-288gb", 2250e12, 900e9, 8, 100e9), ("gb300-288gb", 2500e12, 900e9, 72, 100e9),
+    ("h20-96gb", 148e12, 450e9, 8, 50e9),
+    ("b200-180gb", 2250e12, 900e9, 8, 50e9),
+    ("gb200-192gb", 2500e12, 900e9, 72, 50e9),
+    ("b300-288gb", 2250e12, 900e9, 8, 100e9),
+    ("gb300-288gb", 2500e12, 900e9, 72, 100e9),
     ("mi300x-192gb", 1307.4e12, 448e9, 8, 50e9),
 ]
 SPELLINGS = {  # every value of the columns gpu, system and hw in the measurement tables, and names that drivers report
-    "A100": "a100-80gb", "A100-80GB": "a100-80gb", "A100-SXM-80GB": "a100-80gb", "A100-SXM4-80GB": "a100-80gb",
+    "A100": "a100-80gb",
+    "A100-80GB": "a100-80gb",
+    "A100-SXM-80GB": "a100-80gb",
+    "A100-SXM4-80GB": "a100-80gb",
     "A800": "a800-80gb",
-    "B200": "b200-180gb", "B200-180GB": "b200-180gb", "DGX-A100-80GB": "a100-80gb", "DGX-B200": "b200-180gb",
-    "DGX-GB200": "gb200-192gb", "DGX-GB300": "gb300-288gb", "DGX-H100": "h100-sxm-80gb", "GB200": "gb200-192gb",
-    "GB200-192GB": "gb200-192gb", "GB300": "gb300-288gb", "GH200": "gh200-96gb", "GH200-480GB": "gh200-96gb",
-    "H100": "h100-sxm-80gb", "H100-SXM-80GB": "h100-sxm-80gb", "H100_NVL": "h100-nvl-94gb", "H200": "h200-sxm-141gb",
-    "H200-SXM-141GB": "h200-sxm-141gb", "H800": "h800-80gb", "L40S": "l40s-48gb", "MI300X": "mi300x-192gb",
-    "RTX-PRO-6000-Blackwell-Server": "rtx-pro-6000-96gb", "gb200": "gb200-192gb", "gb300": "gb300-288gb",
+    "B200": "b200-180gb",
+    "B200-180GB": "b200-180gb",
+    "DGX-A100-80GB": "a100-80gb",
+    "DGX-B200": "b200-180gb",
+    "DGX-GB200": "gb200-192gb",
+    "DGX-GB300": "gb300-288gb",
+    "DGX-H100": "h100-sxm-80gb",
+    "GB200": "gb200-192gb",
+    "GB200-192GB": "gb200-192gb",
+    "GB300": "gb300-288gb",
+    "GH200": "gh200-96gb",
+    "GH200-480GB": "gh200-96gb",
+    "H100": "h100-sxm-80gb",
+    "H100-SXM-80GB": "h100-sxm-80gb",
+    "H100_NVL": "h100-nvl-94gb",
+    "H200": "h200-sxm-141gb",
+    "H200-SXM-141GB": "h200-sxm-141gb",
+    "H800": "h800-80gb",
+    "L40S": "l40s-48gb",
+    "MI300X": "mi300x-192gb",
+    "RTX-PRO-6000-Blackwell-Server": "rtx-pro-6000-96gb",
+    "gb200": "gb200-192gb",
+    "gb300": "gb300-288gb",
     "h100": "h100-sxm-80gb",
-    "a100 40gb": "a100-40gb", "L4": "l4-24gb", "b300": "b300-288gb", "h20": "h20-96gb", "  H100_SXM ": "h100-sxm-80gb",
+    "a100 40gb": "a100-40gb",
+    "L4": "l4-24gb",
+    "b300": "b300-288gb",
+    "h20": "h20-96gb",
+    "  H100_SXM ": "h100-sxm-80gb",
     "gb2": "gb200-192gb",
 }
 REPORTED = [  # name and MiB as nvidia-smi prints them
-    ("NVIDIA H100 80GB HBM3", 81559, "h100-sxm-80gb"), ("NVIDIA H100 PCIe", 81559, "h100-pcie-80gb"),
+    ("NVIDIA H100 80GB HBM3", 81559, "h100-sxm-80gb"),
+    ("NVIDIA H100 PCIe", 81559, "h100-pcie-80gb"),
     ("NVIDIA H100 NVL", 95830, "h100-nvl-94gb"),
-    ("NVIDIA A100-SXM4-80GB", 81920, "a100-80gb"), ("NVIDIA A100-SXM4-40GB", 40960, "a100-40gb"),
+    ("NVIDIA A100-SXM4-80GB", 81920, "a100-80gb"),
+    ("NVIDIA A100-SXM4-40GB", 40960, "a100-40gb"),
     ("NVIDIA A800-SXM4-80GB", 81920, "a800-80gb"),
-    ("NVIDIA H200", 143771, "h200-sxm-141gb"), ("NVIDIA H20", 97871, "h20-96gb"), ("NVIDIA H800", 81559, "h800-80gb"),
-    ("NVIDIA B200", 183359, "b200-180gb"), ("NVIDIA GB200", 189471, "gb200-192gb"),
+    ("NVIDIA H200", 143771, "h200-sxm-141gb"),
+    ("NVIDIA H20", 97871, "h20-96gb"),
+    ("NVIDIA H800", 81559, "h800-80gb"),
+    ("NVIDIA B200", 183359, "b200-180gb"),
+    ("NVIDIA GB200", 189471, "gb200-192gb"),
     ("NVIDIA B300 SXM6 AC", 275040, "b300-288gb"),
-    ("NVIDIA GB300", 284208, "gb300-288gb"), ("NVIDIA GH200 480GB", 97871, "gh200-96gb"),
-    ("NVIDIA GH200 144G HBM3e", 146831, "gh200-144gb"), ("NVIDIA L4", 23034, "l4-24gb"),
-    ("NVIDIA L40S", 46068, "l40s-48gb"), ("NVIDIA A10G", 23028, "a10g-24gb"), ("NVIDIA RTX A6000", 46068, "a6000-48gb"),
-    ("NVIDIA GeForce RTX 4090", 24564, "rtx-4090-24gb"), ("NVIDIA GeForce RTX 5090", 32607, "rtx-5090-32gb"),
-    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "rtx-pro-6000-96gb"), ("Tesla V100-SXM2-16GB", 16384, "v100-16gb"),
+    ("NVIDIA GB300", 284208, "gb300-288gb"),
+    ("NVIDIA GH200 480GB", 97871, "gh200-96gb"),
+    ("NVIDIA GH200 144G HBM3e", 146831, "gh200-144gb"),
+    ("NVIDIA L4", 23034, "l4-24gb"),
+    ("NVIDIA L40S", 46068, "l40s-48gb"),
+    ("NVIDIA A10G", 23028, "a10g-24gb"),
+    ("NVIDIA RTX A6000", 46068, "a6000-48gb"),
+    ("NVIDIA GeForce RTX 4090", 24564, "rtx-4090-24gb"),
+    ("NVIDIA GeForce RTX 5090", 32607, "rtx-5090-32gb"),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "rtx-pro-6000-96gb"),
+    ("Tesla V100-SXM2-16GB", 16384, "v100-16gb"),
     ("Tesla V100-SXM2-32GB", 32768, "v100-32gb"),
 ]
 
@@ -122,18 +170,24 @@ def test_aliases_resolve_to_their_own_file():
         assert [alias for alias in raw(gpu)["aliases"] if load_gpu(alias).id != gpu] == []
 
 
-@pytest.mark.parametrize(("name", "candidates"), [
-    ("v100", ["v100-16gb", "v100-32gb"]), ("h10", ["h100-nvl-94gb", "h100-pcie-80gb", "h100-sxm-80gb"]),
-    ("gb", ["gb200-192gb", "gb300-288gb"]), ("mi3", ["mi300x-192gb", "mi325x-256gb", "mi355x-288gb"]),
-])
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [
+        ("v100", ["v100-16gb", "v100-32gb"]),
+        ("h10", ["h100-nvl-94gb", "h100-pcie-80gb", "h100-sxm-80gb"]),
+        ("gb", ["gb200-192gb", "gb300-288gb"]),
+        ("mi3", ["mi300x-192gb", "mi325x-256gb", "mi355x-288gb"]),
+    ],
+)
 def test_ambiguous_beginnings_name_the_candidates(name, candidates):
     with pytest.raises(UnknownNameError) as caught:
         load_gpu(name)
     assert all(gpu in str(caught.value) for gpu in candidates)
 
 
-@pytest.mark.parametrize("name", ["", "  ", "nvidia", "h1000", "A100-PCIE-20GB", "../software/litgpt", "h100-sxm-80gb.json",
-                                  "*", "\0"])
+@pytest.mark.parametrize(
+    "name", ["", "  ", "nvidia", "h1000", "A100-PCIE-20GB", "../software/litgpt", "h100-sxm-80gb.json", "*", "\0"]
+)
 def test_unknown_names_are_refused(name):
     with pytest.raises(UnknownNameError, match="autoconfig gpus"):
         load_gpu(name)
@@ -162,9 +216,16 @@ def test_one_gpu_is_read_without_parsing_the_others(monkeypatch):
 
 def test_broken_numbers_are_refused():
     good = raw("h100-sxm-80gb")
-    for change in ({"memory_bytes": -1}, {"memory_bytes": 8.5e10}, {"num_sms": True}, {"hbm_bytes_per_s": "3e12"},
-                   {"flops_per_s": {}},
-                   {"link_bytes_per_s": float("nan")}, {"nic_bytes_per_s": float("inf")}, {"flops_per_s": {"bf16": 0}}):
+    for change in (
+        {"memory_bytes": -1},
+        {"memory_bytes": 8.5e10},
+        {"num_sms": True},
+        {"hbm_bytes_per_s": "3e12"},
+        {"flops_per_s": {}},
+        {"link_bytes_per_s": float("nan")},
+        {"nic_bytes_per_s": float("inf")},
+        {"flops_per_s": {"bf16": 0}},
+    ):
         with pytest.raises(InputError):
             gpu_from_mapping({**good, **change})
 
@@ -174,11 +235,18 @@ def test_reported_names_are_matched(name, mib, gpu):
     assert match_reported_gpu(name, mib * 2**20).id == gpu
 
 
-@pytest.mark.parametrize(("name", "mib"), [
-    ("NVIDIA GeForce RTX 4090", 49140), ("NVIDIA GeForce GTX 1080", 8192), ("", 81559), ("NVIDIA H100", 0),
-    ("NVIDIA H200 NVL", 143771),
-    ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", 9728), ("NVIDIA H100 80GB HBM3", float("nan")),
-])
+@pytest.mark.parametrize(
+    ("name", "mib"),
+    [
+        ("NVIDIA GeForce RTX 4090", 49140),
+        ("NVIDIA GeForce GTX 1080", 8192),
+        ("", 81559),
+        ("NVIDIA H100", 0),
+        ("NVIDIA H200 NVL", 143771),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", 9728),
+        ("NVIDIA H100 80GB HBM3", float("nan")),
+    ],
+)
 def test_reported_gpus_that_the_catalogue_lacks(name, mib):
     with pytest.raises(InputError, match="--gpu"):
         match_reported_gpu(name, mib * 2**20)
@@ -190,6 +258,7 @@ def fake_smi(monkeypatch, stdout="", stderr="", code=0, error=None):
         if error:
             raise error
         return subprocess.CompletedProcess(args, code, stdout, stderr)
+
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
 
@@ -205,11 +274,19 @@ def test_local_gpus_of_several_types(monkeypatch):
         reported_gpu([])
 
 
-@pytest.mark.parametrize("kwargs", [
-    {"error": FileNotFoundError()}, {"error": PermissionError()}, {"error": subprocess.TimeoutExpired("nvidia-smi", 20)},
-    {"stdout": "NVIDIA-SMI has failed because it could not talk to the driver", "code": 9}, {"stdout": ""},
-    {"stdout": "NVIDIA H100, [N/A]\n"}, {"stdout": "a, .\n"}, {"stdout": "\x00\xff garbage"},
-])
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"error": FileNotFoundError()},
+        {"error": PermissionError()},
+        {"error": subprocess.TimeoutExpired("nvidia-smi", 20)},
+        {"stdout": "NVIDIA-SMI has failed because it could not talk to the driver", "code": 9},
+        {"stdout": ""},
+        {"stdout": "NVIDIA H100, [N/A]\n"},
+        {"stdout": "a, .\n"},
+        {"stdout": "\x00\xff garbage"},
+    ],
+)
 def test_no_local_gpu_says_what_was_tried(monkeypatch, kwargs):
     fake_smi(monkeypatch, **kwargs)
     tried: list[str] = []

@@ -11,8 +11,8 @@ from autoconfig.specs.errors import FileError, InputError, PlanError
 from autoconfig.specs.job import Job, job_json, job_text, read_job, read_job_text
 from autoconfig.specs.measurement import Measurement, RankFigures, measurement_text, read_measurement_text, step_statistics
 from autoconfig.specs.models.model_catalogue import load_model, model_names
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
+from autoconfig.specs.scenario import Numerics, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

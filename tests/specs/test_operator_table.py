@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from autoconfig.specs.hardware import local_gpu as local
-from autoconfig.specs.hardware.gpu import load_gpu
-from autoconfig.specs.hardware.local_cpu import cpu_name, memory_bytes
+from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.hardware.local_gpu import cpu_name, memory_bytes
 from autoconfig.specs.hardware.operator_table import (
     COMMAND,
     KIND,

@@ -2,7 +2,7 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, PlanError, UnknownNameError
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.serve_plan import MAX_VALUE, EnginePlan, ServePlan, parse_serve_plan
 from autoconfig.specs.software.engine import engine_names, load_engine

@@ -3,9 +3,9 @@
 import math
 
 import pytest
+from autoconfig.specs.job import pipeline_stage
 from autoconfig.specs.measurement import Measurement, RankFigures
 from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.trace import pipeline_stage
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from autoconfig.profiler.processes import marked
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.calibration import EngineConstants
 

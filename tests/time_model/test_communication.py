@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
@@ -27,7 +26,7 @@ from autoconfig.time_model.network.collectives import (
     tensor_group,
 )
 from autoconfig.time_model.operators.layer import tp_communication_seconds
-from autoconfig.time_model.step.schedule import (
+from autoconfig.time_model.step.rows import (
     block_recomputed_layers,
     bucketed_exposed_seconds,
     embedding_gradient_seconds,

@@ -7,19 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import Recompute, parse_plan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack, load_stack
-from autoconfig.time_model.explain import OperatorRow, explain_operators
 from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.operators.kernels import gemm_flops, grouped_gemm_seconds
 from autoconfig.time_model.operators.moe import permute_factor
-from autoconfig.time_model.predict import TimeEstimate, _prepare, estimate_step_time
+from autoconfig.time_model.predict import OperatorRow, TimeEstimate, _prepare, estimate_step_time, explain_operators
 
 QWEN = load_model("qwen3-30b-a3b")
 FP8 = Numerics(precision="fp8", fp8_param_gather=True, grad_reduce_dtype="bf16", attention_dropout=0.0, hidden_dropout=0.0)

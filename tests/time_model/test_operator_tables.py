@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.gpu import gpu_ids, load_gpu
+from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
 from autoconfig.time_model.hardware.efficiency import (
     GridTable,
     OperatorTables,

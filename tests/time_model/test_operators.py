@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.gpu import gpu_ids, load_gpu
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
+from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import load_stack, software_names
 from autoconfig.time_model.hardware.efficiency import COLLECTIVES, GemmEfficiency, efficiency_of
 from autoconfig.time_model.operators.kernels import (
@@ -34,7 +34,7 @@ from autoconfig.time_model.operators.kernels import (
     weight_gradient_seconds,
 )
 from autoconfig.time_model.operators.moe import domain_copies, expert_rows
-from autoconfig.time_model.step.schedule import optimizer_bytes_per_parameter, optimizer_seconds
+from autoconfig.time_model.step.rows import optimizer_bytes_per_parameter, optimizer_seconds
 
 PERFECT = GemmEfficiency(e=1.0, k0_elements=0.0, t0_s=0.0, eb=1.0, r1=1.0, r2=1.0)
 MACHINE = {"flops_per_s": 312e12, "hbm_bytes_per_s": 2.0e12, "num_sms": 108}
@@ -211,8 +211,8 @@ def test_every_measured_software_name_has_a_stack() -> None:
 
 def test_every_quantised_format_has_its_rate_and_casts_for_every_gpu() -> None:
     """A format without them could not be priced on some GPU."""
-    from autoconfig.specs.hardware.gpu import gpu_ids
-    from autoconfig.specs.numerics import FORMATS
+    from autoconfig.specs.hardware.cluster import gpu_ids
+    from autoconfig.specs.scenario import FORMATS
 
     for form in (form for form in FORMATS.values() if form.quantised):
         for gpu in map(load_gpu, gpu_ids()):

@@ -14,16 +14,13 @@ import autoconfig.time_model
 import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of, load_gpu
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack, software_names
-from autoconfig.time_model.explain import explain_operators
-from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
+from autoconfig.time_model.predict import TimeEstimate, estimate_step_time, explain_operators
 
 GPT3 = load_model("gpt3-175b")
 FULL = [

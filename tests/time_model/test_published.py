@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import Recompute, TrainPlan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.predict import estimate_step_time
 

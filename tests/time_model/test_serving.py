@@ -6,19 +6,11 @@ import heapq
 import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.gpu import gpu_ids, load_gpu
+from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving import ideal
-from autoconfig.time_model.serving.benchmark import (
-    DataSet,
-    data_set_of_lengths,
-    offline_requests,
-    trtllm_bench_limits,
-    trtllm_bench_table,
-    tuned_batch,
-)
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.calibration import NO_CALIBRATION, EngineConstants, ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.costs import (
@@ -30,16 +22,25 @@ from autoconfig.time_model.serving.costs import (
     linear_seconds,
     reduce_seconds,
 )
-from autoconfig.time_model.serving.layout import Pricer, steady_state
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, sampled_lengths, simulate
 from autoconfig.time_model.serving.steady import (
     Lengths,
+    Pricer,
     generation,
     highest_utilisation_within,
+    steady_state,
     tokens_per_step,
     waiting_services,
 )
 from autoconfig.time_model.serving.tables import serving_tables_of
+from autoconfig.time_model.serving.workload import (
+    DataSet,
+    data_set_of_lengths,
+    offline_requests,
+    trtllm_bench_limits,
+    trtllm_bench_table,
+    tuned_batch,
+)
 
 H100, H200 = load_gpu("h100"), load_gpu("h200")
 

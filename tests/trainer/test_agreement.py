@@ -6,8 +6,8 @@
 import pytest
 from autoconfig.specs.job import Job, job_text
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.scenario import Numerics, Workload
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 GPT = ModelSpec(

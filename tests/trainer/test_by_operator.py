@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from autoconfig.memory_model.activations import Shape, layer_activations
-from autoconfig.memory_model.recompute_by_operator import kept_by_operator
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.memory_model.tables import kept_by_operator
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics
+from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import load_stack
 
 torch = pytest.importorskip("torch", reason="torch comes with the dev extra; the formula is compared with torch's own policy")

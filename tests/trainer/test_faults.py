@@ -14,8 +14,8 @@ from autoconfig.specs.job import Job, job_text
 from autoconfig.specs.measurement import RESULT_FILE, ExitCode, read_measurement
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.scenario import Numerics, Workload
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 ROOT = Path(__file__).parents[2]

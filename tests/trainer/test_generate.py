@@ -10,8 +10,8 @@ import pytest
 from autoconfig.specs.job import Generation, Job, job_text
 from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Numerics, Workload
 
 pytest.importorskip("megatron.core", reason="the training core generates with megatron-core")
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,8 @@ import pytest
 from autoconfig.specs.job import Job, job_text
 from autoconfig.specs.measurement import ExitCode
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Workload
 from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.software.megatron_build import endless_recomputation
+from autoconfig.specs.scenario import Workload, endless_recomputation
 from autoconfig.trainer.host import limits
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ import pytest
 from autoconfig.specs.job import Job, job_text
 from autoconfig.specs.measurement import read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.scenario import Numerics, Workload
 from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema

@@ -5,11 +5,10 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import Recompute, parse_plan
-from autoconfig.specs.units import GIB
 from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema

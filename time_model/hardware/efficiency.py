@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.hardware.operator_table import read_operator_table
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.numerics import FORMATS
+from autoconfig.specs.scenario import FORMATS
 
 Vector = npt.NDArray[np.float64]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank
-from autoconfig.specs.software.megatron_build import userbuffers_run
+from autoconfig.specs.scenario import userbuffers_run
 from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.network.collectives import Group, collective_seconds, exposed_seconds, send_seconds
 from autoconfig.time_model.operators.kernels import (
@@ -260,7 +260,7 @@ def tp_communication_seconds(
 
 
 def hidden_share(job: TrainingJob, x: Shapes) -> Number:
-    """Share of TP communication that the stack hides, where userbuffers run (specs/software/megatron_build.py)."""
+    """Share of TP communication that the stack hides, where userbuffers run (specs/scenario.py)."""
     runs = userbuffers_run(job.model, job.numerics, job.scenario.software, job.cluster, tp=x.tp, sp=x.sp, fsdp=x.fsdp)
     return np.where(runs, job.software.tp_overlap_share, 0.0)
 

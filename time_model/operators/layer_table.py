@@ -17,8 +17,8 @@ from autoconfig.specs.models.parameters import (
     output_layer_parameters,
     padded_vocab_size,
 )
-from autoconfig.specs.numerics import Numerics
 from autoconfig.specs.plan import Recompute
+from autoconfig.specs.scenario import Numerics
 from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.kernels import host_floor_seconds, layer_launch_seconds, norm_bytes
 from autoconfig.time_model.operators.layer import (

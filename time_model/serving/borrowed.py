@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.software.serving_formats import ModuleFormats, module_formats
 from autoconfig.time_model.serving.costs import cache_table, head_dim, stand_in

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.software.engine import EngineSpec, load_engine
 
 PATH = resources.files("autoconfig.time_model") / "data" / "serving_calibration.json"

@@ -12,8 +12,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number, attention_gemms, kv_heads_per_rank, padded_vocab_size
 from autoconfig.specs.serve_plan import EnginePlan

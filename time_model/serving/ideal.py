@@ -6,7 +6,7 @@ The serving tables (data/serving) hold the share of these times that was measure
 from __future__ import annotations
 
 import numpy as np
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.software.serving_formats import KV_BYTES, WEIGHT_BYTES
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
+from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.parameters import Number
 from autoconfig.time_model.hardware.efficiency import GridTable
 from autoconfig.time_model.network.collectives import ring_factor

@@ -7,12 +7,128 @@ sequences that run count a request by O (length-biased sampling).
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.time_model.serving.benchmark import DataSet
+from autoconfig.specs.errors import UnknownNameError
+from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.serving_formats import KV_BYTES, ModuleFormats
+
+DEFAULTS = (2048, 8192)
+WHOLE_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
+"""Bytes per parameter as trtllm-bench counts them, 2 otherwise."""
+
+
+def trtllm_bench_limits(
+    model: ModelSpec, plan: EnginePlan, gpu: GpuSpec, formats: ModuleFormats, isl: float, osl: float
+) -> tuple[int, int]:
+    """(max_batch_size, max_num_tokens) that trtllm-bench chooses for a model, layout and lengths.
+
+    Requests r = 0.95 (memory - parameters) / (KV bytes of I + O tokens); batch b = min(r, 4096) / pp, tokens min(b (1 + I/O),
+    32768);
+    both rounded up to coarse steps, at least 64 and 2,048. A head is h/a wide with multi-latent attention (it knows no better).
+    Formats it does not know (mxfp4) get the engine's defaults. Source: NVIDIA/TensorRT-LLM tensorrt_llm/bench/build/tuning.py,
+    build.py (TUNED_QUANTS).
+    """
+    if any("mxfp4" in name for name in (formats.experts, plan.weights)):
+        return DEFAULTS
+    width = model.hidden_size // model.num_attention_heads if model.multi_latent_attention else model.kv_channels
+    ranks = plan.tp * plan.adp
+    free = gpu.memory_bytes * ranks * plan.pp - total_parameters(model) * WHOLE_BYTES.get(plan.weights, 2.0)
+    heads = max(ranks, model.num_query_groups)
+    each = 2.0 * model.num_layers * heads * width * KV_BYTES[plan.kv] * (isl + osl)
+    batch = min(max(0.95 * free / each, 1.0), 4096.0) / plan.pp
+    tokens = min(batch * (1.0 + isl / osl), 32768.0)
+    step = 32 if batch < 256 else 128 if batch < 1024 else 256
+    token_step = 256 if tokens < 4096 else 512 if tokens < 8192 else 1024
+    return max(64, step * int(np.ceil(batch / step))), max(2048, token_step * int(np.ceil(tokens / token_step)))
+
+
+def trtllm_bench_table(model: ModelSpec, plan: EnginePlan, isl: float, osl: float) -> tuple[int, int] | None:
+    """(max_batch_size, max_num_tokens) in the table that trtllm-bench had before it computed them, by model, layout and longest
+    sequence; None for others. Source: data/serving_workloads.json."""
+    layouts: dict[str, dict[str, list[int]]] = _workloads()["bench_table"]["by_model"].get(model.name, {})
+    row = layouts.get(f"tp{plan.tp}_pp{plan.pp}")
+    if row is None:
+        return None
+    batch, tokens = row.get(f"{isl + osl:g}") or row["general"]
+    return batch, tokens
+
+
+TUNED_BATCHES = ((144, 128), (336, 256), (672, 512), (832, 768), (1280, 1024), (1664, 1536))
+
+
+def tuned_batch(capacity: int) -> int:
+    """Batch size that TensorRT-LLM's C++ executor sets while it runs, where `capacity` sequences fit the cache.
+
+    Source: NVIDIA/TensorRT-LLM cpp/tensorrt_llm/executor/dynamicBatchConfig.cpp (kDefaultBatchSizeTable) and
+    dynamicBatchTuner.cpp (getRuntimeBatchSize: beyond the table, down to a multiple of 512 where at most 127 are lost).
+    """
+    for below, batch in TUNED_BATCHES:
+        if capacity < below:
+            return batch
+    return capacity - capacity % 512 if capacity % 512 < 128 else capacity
+
+
+@cache
+def _workloads() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(
+        (resources.files("autoconfig.time_model") / "data" / "serving_workloads.json").read_text(encoding="utf-8")
+    )
+    return data
+
+
+def offline_requests(isl: float, osl: float) -> int:
+    """Requests of a published offline run by its lengths (TensorRT-LLM performance overviews); 3,000 for others."""
+    table: dict[str, int] = _workloads()["offline_requests"]["by_lengths"]
+    return table.get(f"{isl:g}/{osl:g}", 3000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """Lengths of the requests of a run: means, coefficients of variation (0: all alike), and where they are cut."""
+
+    name: str = "fixed lengths"
+    isl: float
+    osl: float
+    input_cv: float = 0.0
+    output_cv: float = 0.0
+    most_input: float = 10_000_000.0
+    most_output: float = 10_000_000.0
+
+    def held_tokens(self, scheduler_policy: str) -> float:
+        """Cache that a running sequence holds on average over time, in tokens.
+
+        A sequence of O output tokens runs for O iterations, so that long ones count by O: E[O^2] / E[O] = O (1 + cv^2).
+        no_evict holds it from the start, max_util as it grows, half of it on average.
+        """
+        whole = self.osl * (1.0 + self.output_cv**2)
+        return self.isl + (whole / 2.0 if scheduler_policy == "max_util" else whole)
+
+
+def data_set(name: str) -> DataSet:
+    """A data set of data/serving_workloads.json. Raises UnknownNameError naming what there is."""
+    known = _workloads()["data_sets"]
+    if name not in known:
+        raise UnknownNameError("data set", name, known, "give isl and osl")
+    return DataSet(name=name, **{key: value for key, value in known[name].items() if key != "source"})
+
+
+def data_set_of_lengths(isl: float, osl: float) -> DataSet:
+    """The data set with these mean lengths, where they are a known one's; else fixed lengths."""
+    for name, known in _workloads()["data_sets"].items():
+        if (known["isl"], known["osl"]) == (isl, osl):
+            return data_set(name)
+    return DataSet(isl=isl, osl=osl)
+
 
 Vector = npt.NDArray[np.float64]
 LONGEST_STDDEVS = 6.0

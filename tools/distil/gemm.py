@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from autoconfig.specs.hardware.gpu import GpuSpec
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.time_model.hardware.efficiency import GpuEfficiency
 from autoconfig.time_model.operators.kernels import gemm_flops, gemm_seconds
 

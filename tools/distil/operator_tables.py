@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.files import replace_section
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import load_gpu
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
 from autoconfig.time_model.network.collectives import links_of
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from autoconfig.specs.files import replace_section
-from autoconfig.specs.hardware.gpu import GpuSpec, load_gpu
+from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.tables import MAX_SHARE
 

@@ -9,7 +9,7 @@ import os
 import resource
 from pathlib import Path
 
-from autoconfig.specs.hardware.local_cpu import memory_bytes
+from autoconfig.specs.hardware.local_gpu import memory_bytes
 from autoconfig.specs.job import Job
 
 MACHINE_SHARE = 0.8

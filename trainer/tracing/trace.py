@@ -20,10 +20,9 @@ from unittest import mock
 import megatron.core.pipeline_parallel.schedules as schedules
 import torch
 import torch._dynamo
-from autoconfig.specs.job import Job
+from autoconfig.specs.job import Job, RankTrace, SavedTensor, TraceRequest
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.software.software import StackMemory
-from autoconfig.specs.trace import RankTrace, SavedTensor, TraceRequest
 from autoconfig.trainer.host.cpu import cpu_for_cuda
 from autoconfig.trainer.host.timers import PhaseTimers
 from autoconfig.trainer.host.without_engine import without_engine

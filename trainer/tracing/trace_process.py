@@ -2,7 +2,7 @@
 
     python -P -m autoconfig.trainer.trace_process < request.json
 
-The first line is `{"versions": {...}}`, the others are RankTraces (specs/trace.py). What is wrong with the request goes to
+The first line is `{"versions": {...}}`, the others are RankTraces (specs/job.py). What is wrong with the request goes to
 standard error in one line, with the exit codes of specs/measurement.py.
 """
 
@@ -17,8 +17,8 @@ import warnings
 from typing import Any
 
 from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.job import MAX_PROCESSES, TraceRequest, read_request
 from autoconfig.specs.measurement import ExitCode
-from autoconfig.specs.trace import MAX_PROCESSES, TraceRequest, read_request
 from autoconfig.trainer.host.limits import limit_memory
 
 

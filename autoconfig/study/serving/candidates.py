@@ -18,8 +18,7 @@ from scipy.optimize import nnls
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, loads
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.cluster import cluster_of
-from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE, GpuSpec
+from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, GpuSpec, cluster_of
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.study.session import NothingFitsError
 from autoconfig.study.trials import Choices, Floats

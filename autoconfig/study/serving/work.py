@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from autoconfig.planning.answer import on_front
 from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.folder import JobFolder
 from autoconfig.profiler.launch import torchrun
@@ -29,8 +28,9 @@ from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.request import ServeRequest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.job import Generation, Job
-from autoconfig.specs.numerics import Numerics, Workload
+from autoconfig.specs.layouts import on_front
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.study import trials as names
 from autoconfig.study.serving.candidates import DeploymentChoices, RoundFigures
 from autoconfig.study.settings import MeasuredQuestion

@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from autoconfig.calibration.fit import shares_of
 from autoconfig.memory_model.predict import estimate_memory
-from autoconfig.specs.calibration import NAMES
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import NAMES, Scenario
 from autoconfig.study.trials import Choices, Floats, Params, Value
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.rank import Ranking

@@ -12,12 +12,11 @@ import numpy as np
 from optuna.trial import FrozenTrial
 
 from autoconfig.calibration.fit import Observation, refine
-from autoconfig.planning.answer import on_front
 from autoconfig.planning.calibration_file import write_calibration
-from autoconfig.specs.calibration import Calibration
-from autoconfig.specs.hardware.gpu import CPU_ARCHITECTURE
-from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import GIB
+from autoconfig.specs.errors import GIB
+from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
+from autoconfig.specs.layouts import on_front
+from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.study import trials as names
 from autoconfig.study.session import NothingFitsError, Options, Session, StudyKind
 from autoconfig.study.training.candidates import Candidates, build, candidates_of

@@ -2,7 +2,7 @@
 
 Step times are a Student-t process on log(measured / predicted). The time model is the prior mean. Its error is a sum of what
 all plans share (the whole step), what plans share by where their time goes (one random factor per kind of operator, the factors
-of `time_model.calibration`), what plans share by layer shape (nearer keys share more), and what is a plan's own. All are normal
+of `time_model.job`), what plans share by layer shape (nearer keys share more), and what is a plan's own. All are normal
 on the log scale given one common scale, whose inverse square is gamma distributed: where the first measurements are far off,
 every band widens (O'Hagan and Forster 2004, Kendall's Advanced Theory of Statistics 2B, section 9; Shah et al. 2014, Student-t
 processes as alternatives to Gaussian processes, equations 4 to 6).
@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.predict import fit_probability
-from autoconfig.planning.answer import pareto_front
+from autoconfig.specs.layouts import pareto_front
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.study.training.candidates import Candidates
 from autoconfig.study.trials import Floats

@@ -23,13 +23,12 @@ from autoconfig.profiler.folder import prepare
 from autoconfig.profiler.launch import torchrun
 from autoconfig.profiler.outcome import Kind, Outcome, outcome_of
 from autoconfig.profiler.runner import Command
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.job import SOFTWARE, Job
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.measurement import Measurement
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.units import GIB
 from autoconfig.study import trials as names
 from autoconfig.study.this_machine import check_python
 from autoconfig.study.training.candidates import Candidates, build
