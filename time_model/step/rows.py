@@ -293,34 +293,16 @@ def _p2p(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index) ->
     return result
 
 
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """Trained parameters of one rank: of the fullest stage, of one layer by kind, and of embedding and head together."""
-
-    dense: Column
-    expert: Column
-    """Of the fullest stage."""
-    layer_dense: list[Column]
-    layer_expert: list[Column]
-    """[kind]"""
-    ends: Column
-
-
-def _held(layouts: Layouts, table: LayerTable, index: Index, stages: _StageColumns) -> Held:
+def _held(table: LayerTable, index: Index, stages: _StageColumns) -> tuple[Column, Column]:
+    """Trained parameters, dense and of experts, of one rank of the fullest stage."""
     dense = [p[index] for p in table.dense_parameters]
     expert = [p[index] for p in table.expert_parameters]
     embedding, head = table.embedding_parameters[index], table.head_parameters[index]
-    held, held_expert = [], []
-    for layers, first, last in zip(stages.layers, stages.first, stages.last, strict=True):
-        held.append(_dot(layers, dense) + first * embedding + last * head)
-        held_expert.append(_dot(layers, expert))
-    return Held(
-        dense=np.maximum.reduce(held),
-        expert=np.maximum.reduce(held_expert),
-        layer_dense=dense,
-        layer_expert=expert,
-        ends=embedding + head,
-    )
+    held = [
+        _dot(layers, dense) + first * embedding + last * head
+        for layers, first, last in zip(stages.layers, stages.first, stages.last, strict=True)
+    ]
+    return np.maximum.reduce(held), np.maximum.reduce([_dot(layers, expert) for layers in stages.layers])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,13 +346,13 @@ def _data_parallel(
     """Collectives of gradients and weights once a step, the optimizer, tied embeddings, and FSDP's per-layer collectives."""
     groups = data_group(layouts, job.cluster), expert_data_group(layouts, job.cluster)
     exchange = _Exchange(job=job, dense=groups[0], expert=groups[1], fsdp=layouts.fsdp)
-    held = _held(layouts, table, index, stages)
+    dense, expert = _held(table, index, stages)
     sharded = layouts.dist_opt | (layouts.fsdp > 0)
     ranks, expert_ranks = np.where(sharded, exchange.dense.size, 1.0), np.where(sharded, exchange.expert.size, 1.0)
     owners = np.where(sharded, exchange.dense.size, 0.0)
     optimizer = optimizer_seconds(
-        held.dense / ranks + held.expert / expert_ranks,
-        held.dense + held.expert,
+        dense / ranks + expert / expert_ranks,
+        dense + expert,
         owners,
         layouts.offload,
         numerics=job.numerics,
@@ -380,34 +362,42 @@ def _data_parallel(
         host_bytes_per_s=job.gpu.host_bytes_per_s,
         cpu_memory_bytes_per_s=job.gpu.cpu_memory_bytes_per_s,
     )
-    tied = 0.0 * held.dense
+    tied = 0.0 * dense
     if not job.model.untie_embeddings_and_output_weights:
         tied = embedding_gradient_seconds(
             table.embedding_parameters[index], layouts.pp, pipeline_crosses(layouts, job.cluster), job.gradient_bytes, job.links
         )
     return {
-        "reduction": np.where(layouts.fsdp > 0, 0.0, exchange.reduce(held.dense, held.expert, sharded)),
-        "gather": np.where(sharded & (layouts.fsdp < 3), exchange.gather(held.dense, held.expert), 0.0),
+        "reduction": np.where(layouts.fsdp > 0, 0.0, exchange.reduce(dense, expert, sharded)),
+        "gather": np.where(sharded & (layouts.fsdp < 3), exchange.gather(dense, expert), 0.0),
         "optimizer": optimizer,
         "embedding_gradient": tied,
-        **_fsdp(exchange, layouts, table, index, held),
+        **_fsdp(exchange, layouts, table, index),
     }
 
 
-def _fsdp(exchange: _Exchange, layouts: Layouts, table: LayerTable, index: Index, held: Held) -> dict[str, Any]:
+def _fsdp(exchange: _Exchange, layouts: Layouts, table: LayerTable, index: Index) -> dict[str, Any]:
     """Collective time of one layer under FSDP, and what is exposed of those of embedding and head; empty lists where no
     row uses it."""
     if not np.any(layouts.fsdp):
-        return {"fsdp_interference": [], "fsdp_gather": [], "fsdp_scatter": [], "fsdp_outside": 0.0 * held.dense}
-    layers = list(zip(held.layer_dense, held.layer_expert, strict=True))
-    none = 0.0 * held.ends
+        return {
+            "fsdp_interference": [],
+            "fsdp_gather": [],
+            "fsdp_scatter": [],
+            "fsdp_outside": 0.0 * table.head_parameters[index],
+        }
+    layers = [
+        (dense[index], expert[index]) for dense, expert in zip(table.dense_parameters, table.expert_parameters, strict=True)
+    ]
+    ends = (table.embedding_parameters + table.head_parameters)[index]
+    none = 0.0 * ends
     outside = fsdp_seconds(
-        exchange.gather(held.ends, none),
-        exchange.reduce(held.ends, none, True),
+        exchange.gather(ends, none),
+        exchange.reduce(ends, none, True),
         table.head[0][index],
         table.head[1][index],
         stage=layouts.fsdp,
-        interference=exchange.interference(held.ends, none),
+        interference=exchange.interference(ends, none),
     )
     return {
         "fsdp_interference": [exchange.interference(dense, expert) for dense, expert in layers],
