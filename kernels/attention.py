@@ -12,11 +12,62 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from autoconfig.kernels.context_parallel import gather_sequence, local_chunks
 from megatron.core import tensor_parallel
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.utils import is_layer_window_attention
 from torch import Tensor
+
+
+def sequence_share(tensor: Tensor, rank: int, size: int, dim: int) -> Tensor:
+    """What rank `rank` of `size` holds of a whole sequence that lies along `dim`."""
+    chunks = tensor.chunk(2 * size, dim=dim)
+    return tensor if size == 1 else torch.cat([chunks[rank], chunks[2 * size - 1 - rank]], dim=dim)
+
+
+def local_chunks(tensor: Tensor, group: Any) -> list[tuple[Tensor, int]]:
+    """The two chunks along dimension 0 that this rank holds, each with its first position in the whole sequence."""
+    size, rank = group.size(), group.rank()
+    length = tensor.size(0) // 2
+    return [(tensor[:length], rank * length), (tensor[length:], (2 * size - 1 - rank) * length)]
+
+
+def gather_sequence(tensor: Tensor, group: Any) -> Tensor:
+    """[s, ...] in the order of the sequence from each rank's [s / c, ...]; its gradient is the sum over ranks of this share."""
+    return _GatherSequence.apply(tensor, group)
+
+
+class _GatherSequence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        by_rank = tensor.new_empty(group.size() * tensor.size(0), *tensor.shape[1:])
+        dist.all_gather_into_tensor(by_rank, tensor.contiguous(), group=group)
+        return _chunks(by_rank, group)[_places(group)].flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        group = ctx.group
+        chunks = _chunks(gradient, group)
+        by_rank = chunks[_order(group)].flatten(0, 1).contiguous()
+        share = gradient.new_empty(gradient.size(0) // group.size(), *gradient.shape[1:])
+        dist.reduce_scatter_tensor(share, by_rank, group=group)
+        return share, None
+
+
+def _chunks(tensor: Tensor, group: Any) -> Tensor:
+    return tensor.unflatten(0, (2 * group.size(), -1))
+
+
+def _order(group: Any) -> list[int]:
+    """Chunk numbers in the order in which the ranks hold them: 0, 2c-1, 1, 2c-2, ..."""
+    size = group.size()
+    return [chunk for rank in range(size) for chunk in (rank, 2 * size - 1 - rank)]
+
+
+def _places(group: Any) -> list[int]:
+    """Where each chunk of the sequence lies in that order."""
+    order = _order(group)
+    return [order.index(chunk) for chunk in range(len(order))]
 
 
 class FlashAttention(torch.nn.Module):
@@ -24,7 +75,7 @@ class FlashAttention(torch.nn.Module):
 
     Keeps q, k, v, the output and one logsumexp per row. Knows grouped queries, MLA's k_channels and v_channels (values are
     padded to the width of the keys, as the flash kernels want it), sliding windows, and context parallelism, for which keys and
-    values of the whole sequence are gathered (`kernels/context_parallel.py`). Attention sinks are refused.
+    values of the whole sequence are gathered (`kernels/attention.py`). Attention sinks are refused.
     """
 
     def __init__(

@@ -29,10 +29,9 @@ from typing import Any, NoReturn
 
 from autoconfig.kernels.bench.collectives import CollectiveBench
 from autoconfig.kernels.bench.compute import ComputeBench, default_precisions
-from autoconfig.kernels.bench.device import BenchDevice, find_device, software
-from autoconfig.kernels.bench.sizes import SETS, Sizes
+from autoconfig.kernels.bench.device import BenchDevice, CpuClock, CudaClock, find_device, software, summary
 from autoconfig.kernels.bench.state import Results
-from autoconfig.kernels.bench.timing import CpuClock, CudaClock, summary
+from autoconfig.kernels.bench.table import SETS, Sizes
 from autoconfig.kernels.nvml import slowed
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.files import check_output_path

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
-from autoconfig.profiler.errors import RunnerError
-from autoconfig.profiler.folder import STARTED, JobFolder, read_json, write_json
-from autoconfig.profiler.lock import FileLock, is_held, take
+from autoconfig.profiler.folder import STARTED, FileLock, JobFolder, is_held, read_json, take, write_json
 from autoconfig.profiler.outcome import LOSS, outcome_of
 from autoconfig.profiler.processes import POLL_S, end_marked, signalled, started_at
-from autoconfig.profiler.runner import Command, Life
+from autoconfig.profiler.runner import Command, Life, RunnerError
 from autoconfig.profiler.supervise import GRACE_S
 from autoconfig.specs.import_path import with_import_path
 

@@ -114,3 +114,16 @@ def _tail(folder: JobFolder) -> str:
     reasons = [line for line in said if not line.startswith(CONSEQUENCES)]
     shown = reasons[-1:] or said[-1:] or lines[-3:]
     return f"; log {folder.log_file}" + (f" ends: {' | '.join(line.strip()[:400] for line in shown)}" if shown else " is empty")
+
+
+_STEP = re.compile(r"step (\d+)/(\d+) \(timed\): ([0-9.eE+-]+) s\b")
+MAX_LINES = 400
+
+
+def timed_steps(folder: JobFolder) -> list[float]:
+    """Seconds of the timed steps so far, in order; empty before the first."""
+    found = []
+    for line in folder.last_lines(MAX_LINES):
+        if match := _STEP.search(line):
+            found.append(float(match[3]))
+    return found

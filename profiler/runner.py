@@ -1,14 +1,18 @@
-"""Runner: the one protocol behind which a job is started, watched and ended. Everything that a runner must remember is in the
-job's folder, so that another process can go on where one was killed.
+"""Runner: the one protocol behind which a job is started, watched and ended, and the command line that measures a job.
+
+Everything that a runner must remember is in the job's folder, so that another process can go on where one was killed.
 """
 
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from autoconfig.profiler.folder import JobFolder
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.import_path import import_path
 from autoconfig.specs.job import Job
 
 
@@ -43,3 +47,37 @@ class Runner(Protocol):
 
     def cancel(self, folder: JobFolder) -> None:
         """End it and everything that it started, and wait until that is so. Nothing where it does not run."""
+
+
+class RunnerError(InputError):
+    """Jobs cannot be run here: a program is missing, or a scheduler refuses; the message says which and what to try."""
+
+
+def torchrun(python: str = sys.executable, nodes: int = 1) -> Command:
+    """One process per rank. `python`: the interpreter that has torch. Several nodes meet at the first one of the Slurm job."""
+
+    def command(folder: JobFolder, job: Job) -> list[str]:
+        per_node = -(-job.num_processes // nodes)
+        launcher = [python, "-m", "torch.distributed.run", f"--nproc-per-node={per_node}"]
+        core = ["-m", "autoconfig.trainer", "--job", str(folder.job_file)]
+        if nodes == 1:
+            return [*launcher, "--standalone", *core]
+        meet = ["--rdzv-backend=c10d", f"--rdzv-id={folder.name}"]
+        return ["bash", "-c", _several_nodes([*launcher, f"--nnodes={nodes}", *meet], core)]
+
+    return command
+
+
+def _several_nodes(launcher: Sequence[str], core: Sequence[str]) -> str:
+    import shlex
+
+    head = 'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    return f"{head}; exec {shlex.join(launcher)} --rdzv-endpoint=$head:29511 {shlex.join(core)}"
+
+
+def environment(threads: int | None = None) -> dict[str, str]:
+    """Variables of a job: our code, never what lies in the working folder; so many threads a rank."""
+    found = {"PYTHONPATH": str(import_path()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    if threads is not None:
+        found |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return found

@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.folder import NAME_DIGITS, JobFolder, read_json, write_json, write_text
 from autoconfig.profiler.outcome import CANCEL, EXITED, LOSS, TIMEOUT, outcome_of
 from autoconfig.profiler.processes import MARK
-from autoconfig.profiler.runner import Command, Life
+from autoconfig.profiler.runner import Command, Life, RunnerError
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 NAME_PREFIX = "autoconfig-"

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import core_schema
 
-from autoconfig.megatron.plan_json import ADDED_LATER, PlanFileJson
+from autoconfig.megatron.export import ADDED_LATER, PlanFileJson
 from autoconfig.render.audit import AuditJson
 from autoconfig.render.check import CheckJson
 from autoconfig.render.core import EmulateJson, TraceJson

@@ -17,8 +17,7 @@ from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.job import Job, read_job
 from autoconfig.specs.measurement import ExitCode
 from autoconfig.trainer.host.limits import limit_process
-from autoconfig.trainer.result_file import ResultFile
-from autoconfig.trainer.say import say
+from autoconfig.trainer.result_file import ResultFile, say
 
 
 def main(arguments: list[str] | None = None) -> ExitCode:
@@ -76,7 +75,7 @@ def _seconds(text: str) -> float:
 
 
 def _missing_engine(job: Job) -> str | None:
-    from autoconfig.trainer.host.without_engine import transformer_engine_is_there
+    from autoconfig.trainer.host.cpu import transformer_engine_is_there
 
     if job.software == "transformer-engine" and not transformer_engine_is_there():
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from autoconfig.kernels.context_parallel import sequence_share
+from autoconfig.kernels.attention import sequence_share
 from autoconfig.specs.job import Job
 from megatron.core import parallel_state
 from torch import Tensor
@@ -30,3 +30,13 @@ def sample(job: Job, step: int, number: int) -> Tensor:
     seed = (job.seed * 1_000_003 + step) * 1_000_003 + number
     generator = torch.Generator().manual_seed(seed % 2**63)
     return torch.randint(job.model.vocab_size, (job.workload.seq_length + 1,), generator=generator)
+
+
+def enough_microbatches(job: Job) -> Job:
+    """The job with as many micro-batches as bring the schedule into its steady state: what is in flight is the same.
+
+    1F1B holds at most p of them, interleaving at most 2 (p - 1) + (v - 1) p + 1 chunks, which 2 p micro-batches cover.
+    """
+    plan = job.plan
+    wanted = 2 if plan.pp == 1 else plan.pp + 1 if plan.vpp == 1 else 2 * plan.pp
+    return job.shortened(num_microbatches=min(wanted, job.num_microbatches))

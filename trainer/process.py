@@ -1,33 +1,96 @@
-"""One rank as a process: device, process groups, the run, and how it ends (trainer/peers.py)."""
+"""One rank as a process: device, process groups, the run, and how it ends (trainer/peers.py).
+
+An emulated rank runs real tensors and kernels without its peers: collectives return at once (trainer/tracing/fake_ranks.py),
+what they would bring is what the rank has itself. Time and memory are the rank's own: the planner adds what collectives cost.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import platform
 import socket
 import time
 import traceback
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from autoconfig.specs.job import Job
 from autoconfig.specs.json_record import from_json, to_json
 from autoconfig.specs.measurement import ExitCode, Measurement, RankFigures, step_statistics
-from autoconfig.trainer.emulate import without_peers
-from autoconfig.trainer.failure import Failure, Lost, classify
-from autoconfig.trainer.host.cpu import cpu_for_cuda
-from autoconfig.trainer.host.layer_timers import LayerTimers
+from autoconfig.trainer.batches import enough_microbatches
+from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine
 from autoconfig.trainer.host.live_memory import LiveMemory
-from autoconfig.trainer.host.versions import device_name, versions
-from autoconfig.trainer.host.without_engine import without_engine
-from autoconfig.trainer.microbatches import enough_microbatches
-from autoconfig.trainer.parallel import parallel_groups, process_group_timeout
-from autoconfig.trainer.peers import Peers
-from autoconfig.trainer.result_file import ResultFile
-from autoconfig.trainer.say import say
+from autoconfig.trainer.host.timers import LayerTimers
+from autoconfig.trainer.optimizer import parallel_groups, process_group_timeout
+from autoconfig.trainer.peers import Failure, Lost, Peers, classify
+from autoconfig.trainer.result_file import ResultFile, say
+from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fixed_routing
 from autoconfig.trainer.training import Progress, build, rank_figures, train
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+
+NOISE_STD = 0.02
+"""Of received activations and gradients."""
+
+
+@contextlib.contextmanager
+def without_peers(job: Job) -> Iterator[None]:
+    """torch.distributed as rank `job.rank` of the plan's world."""
+    assert job.rank is not None
+    plain = P2PCommunicator._communicate
+
+    def communicate(*arguments: Any, **named: Any) -> Any:
+        received = plain(*arguments, **named)
+        for tensor in received[:2]:
+            if isinstance(tensor, torch.Tensor):
+                tensor.data.normal_(std=NOISE_STD)
+        return received
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(fake_process_group(job.rank, job.plan.world_size))
+        stack.enter_context(fixed_routing(job.numerics.moe_imbalance, values=True))
+        stack.enter_context(mock.patch.object(P2PCommunicator, "_communicate", communicate))
+        yield
+
+
+def versions() -> dict[str, str]:
+    """Of python, torch, megatron-core, transformer-engine, cuda, nccl and driver: those that are there."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("megatron-core", "transformer-engine"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if torch.version.cuda and torch.cuda.is_available():
+        found["cuda"] = torch.version.cuda
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found |= _driver()
+    return found
+
+
+def _driver() -> dict[str, str]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return {"driver": str(pynvml.nvmlSystemGetDriverVersion())}
+    except Exception:  # nvidia-ml-py is not there, or no NVML in this container
+        return {}
+
+
+def device_name(device: str) -> str:
+    """The GPU's name, or the CPU's with the number of threads that torch uses."""
+    if device == "cuda":
+        return str(torch.cuda.get_device_name())
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {torch.get_num_threads()} threads a rank"
 
 
 class Process:

@@ -1,8 +1,9 @@
-"""result.json: written beside, then renamed, so that there is a whole one or none."""
+"""What the training core says: result.json, whole or none, and lines on stderr."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from autoconfig.specs.measurement import RESULT_FILE, Measurement, measurement_text
@@ -41,3 +42,9 @@ class ResultFile:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+
+
+def say(message: str) -> None:
+    """One line in one write: the ranks of a job share a log, and two writes would mingle."""
+    sys.stderr.write(f"trainer: {message}\n")
+    sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The training loop of one rank: build, step, measure. Process groups exist already (trainer/parallel.py)."""
+"""The training loop of one rank: build, step, measure. Process groups exist already (trainer/optimizer.py)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Progress:
     """Live bytes after the last whole step."""
     pipeline_stage: int = 0
     layer_seconds: dict[str, float] = field(default_factory=dict)
-    """Emulated ranks: median seconds of one layer and micro-batch (trainer/host/layer_timers.py)."""
+    """Emulated ranks: median seconds of one layer and micro-batch (trainer/host/timers.py)."""
     served: Served | None = None
     """Of a generation's timed rounds."""
 

@@ -21,6 +21,9 @@ from autoconfig.api.searches import TRIAL
 from autoconfig.api.work.workflow import LeavingError, Task
 from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.lock import take
+from autoconfig.api.work.tasks import LeavingError, Task
+from autoconfig.profiler.folder import take
+from autoconfig.profiler.runner import RunnerError
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState

@@ -11,15 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check, read_text
-from autoconfig.megatron.read import as_megatron_takes_it
-from autoconfig.megatron.read_software import OVERLAPS, is_modern
-from autoconfig.megatron.write_run import (
-    environment,
-    numerics_arguments,
-    optimizer_arguments,
-    overlap_arguments,
-    plan_arguments,
-)
+from autoconfig.megatron.read import OVERLAPS, as_megatron_takes_it, is_modern
+from autoconfig.megatron.write import environment, numerics_arguments, optimizer_arguments, overlap_arguments, plan_arguments
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.megatron.argument_list import megatron_program, name_hint
-from autoconfig.megatron.plan_json import read_plan_text
+from autoconfig.megatron.export import read_plan_text
 from autoconfig.megatron.read import Overrides, connections_violation, read_arguments
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.values import Value, plain_value

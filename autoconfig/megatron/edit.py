@@ -14,16 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.megatron.argument import Argument
 from autoconfig.megatron.argument_list import Arguments, Given, split_arguments
 from autoconfig.megatron.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
-from autoconfig.megatron.plan_json import plan_text
+from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.read_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
 from autoconfig.megatron.scripts import argument_line, story
 from autoconfig.megatron.shell.values import Value, text_of
-from autoconfig.megatron.write import train_arguments
-from autoconfig.megatron.write_run import overlap_arguments
+from autoconfig.megatron.write import overlap_arguments, train_arguments
+from autoconfig.megatron.write_model import Argument
 from autoconfig.planning.export_files import MARK
 from autoconfig.planning.script_text import remark
 from autoconfig.specs.errors import FileError, InputError

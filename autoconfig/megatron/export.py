@@ -1,20 +1,208 @@
-"""The application's part of `search --export` and `export`: one plan, checked, predicted and written."""
+"""`search --export` and `export`: one plan, checked, predicted and written; `plan.json`, which `check` reads back."""
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from autoconfig.megatron.plan_json import plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.planning.export_files import check_folder, write_export
 from autoconfig.specs.errors import GIB, InputError
+from autoconfig.planning.export_files import MADE_BY, check_folder, write_export
+from autoconfig.planning.schemas import schema
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.hardware.local_gpu import find_gpu
+from autoconfig.specs.json_record import (
+    AboveZero,
+    Keywords,
+    Natural,
+    NotNegative,
+    Positive,
+    Share,
+    json_text,
+    record_of,
+    to_json,
+)  # fmt: skip
+from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
+from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.software import load_stack
+from autoconfig.specs.units import GIB
 from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand
+
+PLAN_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanClusterJson:
+    """The hardware; links and network of one GPU, one direction."""
+
+    gpu: str
+    """GPU type of the catalogue."""
+    num_gpus: Positive
+    gpus_per_node: Positive
+    link_domain_size: Positive
+    link_bytes_per_s: AboveZero
+    nic_bytes_per_s: AboveZero
+    memory_bytes: AboveZero
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedJson:
+    """What was predicted when the file was written."""
+
+    step_seconds: NotNegative
+    step_seconds_p5: NotNegative
+    """Lower end of the 90 % band."""
+    step_seconds_p95: NotNegative
+    tokens_per_second_per_gpu: NotNegative
+    peak_gib: NotNegative
+    """Of the worst stage."""
+    limit_gib: NotNegative
+    worst_stage: Natural
+    fits: bool
+    fit_probability: Share
+    level: str
+    """Class of runs that gave the band."""
+    calibrated_on: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFileJson:
+    """One plan with its whole question and what was predicted, as `autoconfig export` writes it.
+
+    Sizes are GiB unless the name says bytes, times seconds, names Megatron's.
+    """
+
+    schema_version: Literal[1] = 1
+    """Changes when a reader must change."""
+    kind: Annotated[str, Keywords(const=MADE_BY)] = MADE_BY
+    """Marks the file as ours."""
+    short: str
+    """The plan in its short form; the form that is read back."""
+    plan: NamedPlan
+    model: ModelSpec
+    cluster: PlanClusterJson
+    numerics: Numerics
+    workload: Workload
+    software: str
+    """Software stack that the prediction is for."""
+    predicted: PredictedJson | None
+    """Null where nothing was asked."""
+
+
+ADDED_LATER = frozenset({"norm_epsilon", "rotary_base", "rotary_percent", "rope_scaling", "router"})
+"""Fields of the model that older files do not have."""
+
+
+def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> PlanFileJson:
+    """The content of plan.json."""
+    return PlanFileJson(
+        short=str(plan),
+        plan=named_plan(plan, scenario.workload.global_batch_size),
+        model=scenario.model,
+        cluster=record_of(PlanClusterJson, scenario.cluster, gpu=scenario.cluster.gpu.id),
+        numerics=scenario.numerics,
+        workload=scenario.workload,
+        software=scenario.software.name,
+        predicted=None if report is None else _predicted(report),
+    )
+
+
+def _predicted(report: PlanReport) -> PredictedJson:
+    return record_of(
+        PredictedJson,
+        report.confidence,
+        step_seconds=report.step_seconds,
+        tokens_per_second_per_gpu=report.tokens_per_second_per_gpu,
+        peak_gib=report.peak_bytes / GIB,
+        limit_gib=report.limit_bytes / GIB,
+        worst_stage=report.worst_stage.stage,
+        fits=report.fits,
+    )
+
+
+def plan_text(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
+    """plan.json as text."""
+    return json_text(plan_file(scenario, plan, report)) + "\n"
+
+
+def read_plan_text(text: str) -> tuple[Scenario, TrainPlan]:
+    """What plan.json says, as written by `plan_text`. Raises InputError, naming the field, for anything else."""
+    try:
+        body = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"plan file: this is not JSON: {str(error)[:200]}") from None
+    if not isinstance(body, dict) or body.get("kind") != MADE_BY:
+        raise InputError(f'this JSON is not a plan file: it needs "kind": "{MADE_BY}", as `autoconfig export` writes it')
+    if body.get("schema_version") != PLAN_SCHEMA_VERSION:
+        raise InputError(
+            f"plan file: schema_version {str(body.get('schema_version'))[:40]}: this autoconfig reads {PLAN_SCHEMA_VERSION}; "
+            "write it again"
+        )
+    check_schema(body)
+    try:
+        scenario = _scenario(body)
+        plan = parse_plan(body["short"], scenario.cluster.num_gpus)
+    except InputError as error:
+        raise InputError(f"plan file: {error}") from None
+    _check_agreement(body["plan"], to_json(named_plan(plan, scenario.workload.global_batch_size)))
+    return scenario, plan
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def check_schema(body: Mapping[str, Any]) -> None:
+    """Raises InputError naming the field that breaks `autoconfig/schemas/plan.schema.json`."""
+    import jsonschema  # a tenth of a second: only where a plan file is read
+
+    checker = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=checker)(schema("plan"))
+    error = jsonschema.exceptions.best_match(validator.iter_errors(body))
+    if error is not None:
+        where = ".".join(map(str, error.absolute_path)) or "the file"
+        raise InputError(f"plan file: {where}: {error.message[:200]}; write it again with `autoconfig export`, or put it right")
+
+
+def _check_agreement(given: Mapping[str, Any], short: Mapping[str, Any]) -> None:
+    """The plan stands in a plan file twice. Raises InputError where the two differ."""
+    for name, value in short.items():
+        if given.get(name) != value:
+            raise InputError(
+                f"plan file: plan.{name} is {json.dumps(given.get(name))}, and the plan in `short` says {json.dumps(value)}; "
+                "the plan stands there twice: change both, or write the file again with `autoconfig export`"
+            )
+
+
+def _scenario(body: Mapping[str, Any]) -> Scenario:
+    model = dict(body["model"])
+    if isinstance(model.get("moe_layer_freq"), list):
+        model["moe_layer_freq"] = tuple(model["moe_layer_freq"])
+    model["rope_scaling"] = rope_scaling_of(model.get("rope_scaling"))
+    model["router"] = router_of(model.get("router"))
+    numerics = dict(body["numerics"])
+    numerics["lora_target_modules"] = tuple(numerics["lora_target_modules"])
+    cluster = dict(body["cluster"])
+    return Scenario(
+        model=ModelSpec(**model),
+        cluster=ClusterSpec(**{**cluster, "gpu": find_gpu(cluster["gpu"])}),
+        numerics=Numerics(**numerics),
+        software=load_stack(body["software"]),
+        workload=Workload(**body["workload"]),
+    )
+
 
 FORMATS = ("megatron", "plan")
 PLAN_FILE = "plan.json"

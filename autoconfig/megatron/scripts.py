@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from autoconfig.megatron.argument import GROUPS, Argument
-from autoconfig.megatron.write import MOCK_STEPS, train_arguments
-from autoconfig.megatron.write_model import not_written, unsaid_scaling
-from autoconfig.megatron.write_run import environment
+from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
+from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid_scaling
 from autoconfig.planning.export_files import MARK
 from autoconfig.planning.script_text import quoted, remark, slug
 from autoconfig.specs.errors import GIB

@@ -1,18 +1,174 @@
-"""Everything that Megatron-LM's pretrain_gpt.py needs to start a plan, as an ordered list of arguments."""
+"""Everything that Megatron-LM's pretrain_gpt.py needs to start a plan, as an ordered list of arguments.
+
+Every function takes any plan, legal or not: the judge must see what a broken rule looks like in Megatron's own words.
+"""
 
 from __future__ import annotations
 
-from autoconfig.megatron.argument import Argument, Collector
-from autoconfig.megatron.write_model import model_arguments
-from autoconfig.megatron.write_run import (
-    batch_arguments,
-    numerics_arguments,
-    optimizer_arguments,
-    overlap_arguments,
-    plan_arguments,
-)
-from autoconfig.specs.plan import TrainPlan
+from autoconfig.megatron.write_model import Argument, Collector, model_arguments
+from autoconfig.specs.errors import UnsupportedError, option
+from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.megatron_build import one_connection_needed, userbuffers_run
+
+CP_COMM_TYPES = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather"}
+
+
+def plan_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
+    """Parallelism, stages, recomputation, sharding."""
+    model, out = scenario.model, Collector("plan")
+    out.add("tensor-model-parallel-size", plan.tp, why=f"{plan.tp} GPUs share every layer" if plan.tp > 1 else "")
+    stages = f"{model.num_layers} layers over {plan.pp} stages"
+    out.add("pipeline-model-parallel-size", plan.pp, why=stages if plan.pp > 1 else "")
+    _stages(out, scenario, plan)
+    out.add("context-parallel-size", plan.cp, why=f"{plan.cp} GPUs share a sequence" if plan.cp > 1 else "")
+    if plan.cp > 1:
+        out.add("cp-comm-type", CP_COMM_TYPES[scenario.software.memory.cp_comm_type], why="as this software stack is priced")
+    out.add("expert-model-parallel-size", plan.ep, why=f"{model.num_moe_experts} experts over {plan.ep}" if plan.ep > 1 else "")
+    out.add("expert-tensor-parallel-size", plan.etp, why="written always: Megatron's own default is tp")
+    if plan.sp:
+        out.add("sequence-parallel", why="norms and residuals are divided over tp, too")
+    _recompute(out, plan.recompute)
+    _sharding(out, scenario, plan)
+    return out.arguments
+
+
+def _stages(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
+    whole = plan.pp == 1 and {plan.first, plan.last} <= {None, scenario.model.num_layers}
+    if plan.first is not None and not whole:
+        out.add("decoder-first-pipeline-num-layers", plan.first, why="the first stage also holds the embedding")
+    if plan.last is not None and not whole:
+        out.add("decoder-last-pipeline-num-layers", plan.last, why="the last stage also holds the output layer and the loss")
+    if plan.vpp == 1:
+        return
+    layers = scenario.model.num_layers
+    if plan.first is None and plan.last is None and layers % (plan.pp * plan.vpp) == 0:
+        per_chunk = layers // (plan.pp * plan.vpp)
+        out.add("num-layers-per-virtual-pipeline-stage", per_chunk, why=f"interleaved: {plan.vpp} chunks a stage")
+    else:
+        out.add("num-virtual-stages-per-pipeline-rank", plan.vpp, why="interleaved")
+
+
+def _recompute(out: Collector, recompute: Recompute) -> None:
+    if recompute.granularity == "selective":
+        out.add("recompute-granularity", "selective", why="only these modules are computed again in backward")
+        out.add("recompute-modules", *recompute.modules)
+    elif recompute.granularity == "full":
+        out.add("recompute-granularity", "full", why="whole layers are computed again in backward")
+        out.add("recompute-method", recompute.method)
+        out.add("recompute-num-layers", recompute.num_layers)
+
+
+def _sharding(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
+    if plan.fsdp:
+        out.add("use-torch-fsdp2", why="ZeRO-3" if plan.fsdp == 3 else "ZeRO-2: weights stay whole after forward")
+        if plan.fsdp == 2:
+            out.add("torch-fsdp2-no-reshard-after-forward")
+        out.add("no-gradient-accumulation-fusion", why="FSDP2 needs plain gradients")
+    if plan.dist_opt:
+        out.add("use-distributed-optimizer", why=f"optimizer state divided over {plan.dp * plan.cp} data-parallel ranks")
+    if plan.offload:
+        out.add("optimizer-cpu-offload")
+        out.add("optimizer-offload-fraction", plan.offload)
+        out.add("overlap-cpu-optimizer-d2h-h2d")
+
+
+def batch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
+    """Sequence length and batch."""
+    out, workload = Collector("batch"), scenario.workload
+    out.add("seq-length", workload.seq_length)
+    out.add("micro-batch-size", plan.mbs)
+    microbatches = workload.global_batch_size / (plan.mbs * plan.dp)
+    out.add("global-batch-size", workload.global_batch_size, why=f"{microbatches:g} micro-batches for each of {plan.dp}")
+    return out.arguments
+
+
+def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
+    """Types and dropout. Raises UnsupportedError for adapters, which Megatron-LM does not train."""
+    out, numerics = Collector("numerics"), scenario.numerics
+    if numerics.peft != "none":
+        raise UnsupportedError(
+            f"peft {numerics.peft}: Megatron-LM's pretrain_gpt.py trains all weights; leave {option('peft')} out, or "
+            "take the plan with "
+            f"{option('format')} plan to a framework that has adapters"
+        )
+    for name, value in numerics.format.flags:
+        out.add(name, *(() if value is None else (value,)))
+    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/software/megatron_build.py)
+        out.add("fp8-param-gather", why="weights are kept and gathered in fp8")
+        if numerics.fp8_recipe == "mxfp8" and plan.dist_opt:
+            out.add("reuse-grad-buf-for-mxfp8-param-ag", why="mxfp8 weights are gathered through the gradient buffer")
+    if numerics.grad_reduce_dtype == "bf16":
+        out.add("grad-reduce-in-bf16")
+    elif numerics.precision != "fp32":
+        out.add("accumulate-allreduce-grads-in-fp32")
+    out.add("attention-dropout", numerics.attention_dropout)
+    out.add("hidden-dropout", numerics.hidden_dropout)
+    if numerics.deterministic:
+        out.add("deterministic-mode")
+    _implementation(out, scenario)
+    return out.arguments
+
+
+def _implementation(out: Collector, scenario: Scenario) -> None:
+    if scenario.software.name == "megatron-local":
+        out.add("transformer-impl", "local", why="the stack megatron-local: no Transformer Engine")
+        if scenario.model.position_embedding_type in ("rope", "yarn"):
+            out.add("no-rope-fusion", why="the fused kernel is Transformer Engine's")
+        return
+    out.add("transformer-impl", "transformer_engine")
+    unfused = scenario.software.memory.attention_kernel == "unfused"
+    out.add("attention-backend", "unfused" if unfused else "auto", why="" if unfused else "cuDNN's fused or flash attention")
+
+
+def optimizer_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
+    """Adam and its types; learning rate and schedule are the user's."""
+    out, numerics = Collector("optimizer"), scenario.numerics
+    out.add("optimizer", "adam")
+    out.add("adam-beta1", "0.9")
+    out.add("adam-beta2", "0.95")
+    out.add("weight-decay", "0.1")
+    out.add("clip-grad", "1.0")
+    out.add("init-method-std", "0.01")
+    types = (numerics.main_params_dtype, numerics.exp_avg_dtype, numerics.exp_avg_sq_dtype)
+    if types != ("fp32",) * 3 or numerics.store_param_remainders or plan.offload:
+        out.add("use-precision-aware-optimizer", why="moments and master weights in their own types")
+        out.add("main-grads-dtype", numerics.grad_reduce_dtype)
+        out.add("main-params-dtype", numerics.main_params_dtype)
+        out.add("exp-avg-dtype", numerics.exp_avg_dtype)
+        out.add("exp-avg-sq-dtype", numerics.exp_avg_sq_dtype)
+    return out.arguments
+
+
+def overlap_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
+    """What runs beside what: as the software stack is priced, where validate_args allows it."""
+    out, time = Collector("overlap"), scenario.software.time
+    if not plan.fsdp and time.overlap_grad_reduce:
+        out.add("overlap-grad-reduce", why="gradients are reduced beside the last backward")
+        if plan.dist_opt and time.overlap_param_gather:
+            out.add("overlap-param-gather", why="weights are gathered beside the first forward")
+    if tp_comm_overlap(scenario, plan):
+        out.add("tp-comm-overlap", why="tensor-parallel communication beside GEMMs (userbuffers)")
+    return out.arguments
+
+
+def tp_comm_overlap(scenario: Scenario, plan: TrainPlan) -> bool:
+    """Userbuffers are on: where they are priced (specs/software/megatron_build.py)."""
+    s = scenario
+    return bool(userbuffers_run(s.model, s.numerics, s.software, s.cluster, tp=plan.tp, sp=plan.sp, fsdp=plan.fsdp))
+
+
+def environment(scenario: Scenario, plan: TrainPlan) -> dict[str, str | None]:
+    """Environment variables that the run needs; None: must be unset."""
+    found: dict[str, str | None] = {}
+    if plan.fsdp:
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = None
+    elif (plan.tp > 1 or plan.cp > 1) and one_connection_needed(scenario.cluster):
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    if scenario.numerics.deterministic:
+        found |= {"NCCL_ALGO": "Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    return found
+
 
 MOCK_STEPS = 50
 EVAL_INTERVAL = 1000

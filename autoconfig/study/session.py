@@ -18,9 +18,9 @@ from optuna.trial import TrialState
 
 from autoconfig.profiler.folder import JobFolder, read_json
 from autoconfig.profiler.launch import environment
+from autoconfig.profiler.folder import FileLock, holder, take
 from autoconfig.profiler.local import LocalRunner
-from autoconfig.profiler.lock import FileLock, holder, take
-from autoconfig.profiler.runner import Runner
+from autoconfig.profiler.runner import Runner, environment
 from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner, check_programs
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.job import Job

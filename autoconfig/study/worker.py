@@ -16,8 +16,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autoconfig.profiler.folder import JobFolder, prepare, read_json
-from autoconfig.profiler.outcome import FINAL, Kind, Outcome, outcome_of
-from autoconfig.profiler.progress import timed_steps
+from autoconfig.profiler.outcome import FINAL, Kind, Outcome, outcome_of, timed_steps
 from autoconfig.profiler.runner import Life, Runner
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.measurement import ExitCode

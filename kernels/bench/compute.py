@@ -9,13 +9,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from autoconfig.kernels.bench.attention import Kernel, attention_calls, attention_kernels, score_gemm_call
-from autoconfig.kernels.bench.gemm import FP8_MULTIPLE, dtype_of, gemm_call, gemm_operand_bytes, grouped_gemm_call
-from autoconfig.kernels.bench.memory import POINTWISE, copy_call, launch_seconds, pointwise_call
-from autoconfig.kernels.bench.sizes import coarse
+from autoconfig.kernels.bench.device import CpuClock, CudaClock, Timing, summary
+from autoconfig.kernels.bench.operators import (
+    FP8_MULTIPLE,
+    POINTWISE,
+    Kernel,
+    attention_calls,
+    attention_kernels,
+    copy_call,
+    dtype_of,
+    gemm_call,
+    gemm_operand_bytes,
+    grouped_gemm_call,
+    launch_seconds,
+    pointwise_call,
+    score_gemm_call,
+)
 from autoconfig.kernels.bench.state import Results
-from autoconfig.kernels.bench.table import Key
-from autoconfig.kernels.bench.timing import CpuClock, CudaClock, Timing, summary
+from autoconfig.kernels.bench.table import Key, coarse
 
 MEMORY_SHARE = 0.5
 """Of free device memory that the operands of one point may take."""

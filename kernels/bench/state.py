@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.kernels import nvml
-from autoconfig.kernels.bench.device import BenchDevice, gpu_spec
-from autoconfig.kernels.bench.sizes import Sizes
+from autoconfig.kernels.bench.device import BenchDevice, Timing, gpu_spec
 from autoconfig.kernels.bench.table import (
     Key,
     Points,
+    Sizes,
     attention_table,
     backward_rate,
     best_link,
@@ -27,7 +27,6 @@ from autoconfig.kernels.bench.table import (
     rounded,
     score_gemm_rate,
 )
-from autoconfig.kernels.bench.timing import Timing
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.hardware.operator_table import KIND, SCHEMA_VERSION, read_operator_table, write_operator_table

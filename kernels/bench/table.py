@@ -1,19 +1,69 @@
-"""From single measurements to the operator table that the time model reads (specs.operator_table)."""
+"""Which sizes the benchmark measures, and the operator table that the time model reads (specs.operator_table) from them."""
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from autoconfig.kernels.bench.attention import attention_flops
 from autoconfig.kernels.bench.collectives import ring_factor
-from autoconfig.kernels.bench.memory import CHAIN
-from autoconfig.kernels.bench.sizes import Sizes, coarse
+from autoconfig.kernels.bench.operators import CHAIN, attention_flops
 from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import nnls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Grids of one set of sizes.toml. Axes rise; a table is priced between their points."""
+
+    m: tuple[int, ...]
+    """GEMM rows: tokens of a micro-batch on one rank."""
+    nk: tuple[int, ...]
+    """GEMM columns and inner size: hidden size, ffn width over tp, vocabulary over tp."""
+    plan_shapes: tuple[tuple[int, int, int], ...]
+    """(m, n, k) beside the grid: how far the table is off between its points."""
+    head_dims: tuple[int, ...]
+    lengths: tuple[int, ...]
+    attention_rows: int
+    """Batch x heads x length of one attention call, at least `least_parallel` x length."""
+    least_parallel: int
+    rows: tuple[int, ...]
+    """Rows of one local expert."""
+    widths: tuple[int, ...]
+    """Grouped GEMM: square root of n k; measured with n = k."""
+    groups: tuple[int, ...]
+    """Local experts."""
+    copy_bytes: tuple[int, ...]
+    pointwise_shape: tuple[int, int]
+    """(tokens, hidden size) of the memory-bound operators."""
+    collective_bytes: tuple[int, ...]
+    launches: int
+    cap_s: float
+    """Most seconds of one point, its warm-up not counted."""
+    least_repetitions: int = 3
+    most_repetitions: int = 20
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+SETS = {
+    name: Sizes(**{key: _tuples(value) for key, value in sizes.items()})
+    for name, sizes in tomllib.loads(Path(__file__).with_name("sizes.toml").read_text(encoding="utf-8")).items()
+}
+
+
+def coarse(axis: tuple[int, ...]) -> tuple[int, ...]:
+    """Every second point of an axis, both ends kept: measured first, so that an early end leaves a whole table."""
+    last = len(axis) - 1
+    return tuple(value for i, value in enumerate(axis) if i == 0 or (last - i) % 2 == 0)
+
 
 Key = tuple[float | str, ...]
 Points = Mapping[Key, tuple[float, float, int]]

@@ -25,6 +25,9 @@ from autoconfig.api.work import profile
 from autoconfig.api.work.workflow import LeavingError, Task
 from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.lock import take
+from autoconfig.api.work.tasks import LeavingError, Task
+from autoconfig.profiler.folder import take
+from autoconfig.profiler.runner import RunnerError
 from autoconfig.specs.errors import FileError
 from jsonschema import Draft202012Validator
 from optuna.trial import TrialState

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.plan import parse_plan
 
-from autoconfig.megatron.argument import words
 from autoconfig.megatron.export import export_texts
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.megatron.write import mock_arguments, train_arguments
+from autoconfig.megatron.write_model import words
 from autoconfig.planning.export_files import write_export
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
-from tools.judge.agreement import Judged
+from tools.judge.agreement import Case, Judged
 from tools.judge.capture import launch_of
-from tools.judge.sample import Case
 
 FIRST = None
 """The plan that the search puts first."""

@@ -3,10 +3,10 @@
 import pytest
 from autoconfig.specs.plan import parse_plan
 
-from autoconfig.megatron.argument import words
 from autoconfig.megatron.argument_list import split_arguments
 from autoconfig.megatron.read import connections_violation, fsdp_violations
 from autoconfig.megatron.write import mock_arguments
+from autoconfig.megatron.write_model import words
 from autoconfig.training.question import Request, understand
 
 FSDP = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy"]

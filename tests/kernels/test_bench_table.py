@@ -8,14 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from autoconfig.kernels.bench.attention import attention_flops
 from autoconfig.kernels.bench.collectives import KINDS, group_sizes, ring_factor
-from autoconfig.kernels.bench.device import BenchDevice
-from autoconfig.kernels.bench.memory import CHAIN
-from autoconfig.kernels.bench.sizes import CPU, QUICK, SETS, coarse
+from autoconfig.kernels.bench.device import BenchDevice, Timing, summary
+from autoconfig.kernels.bench.operators import CHAIN, attention_flops
 from autoconfig.kernels.bench.state import Results
-from autoconfig.kernels.bench.table import collective_terms, score_gemm_rate
-from autoconfig.kernels.bench.timing import Timing, summary
+from autoconfig.kernels.bench.table import SETS, coarse, collective_terms, score_gemm_rate
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
@@ -30,6 +27,7 @@ from autoconfig.time_model.operators.kernels import (
 
 PEAK, COPY, LAUNCH = 1e12, 50e9, 2e-6
 ALPHA, LINK, SQRT = 50e-6, 3e9, 2e-8
+CPU = SETS["cpu"]
 CPU_DEVICE = BenchDevice(type="cpu", reported_name="Test CPU 4 cores", memory_bytes=8 * 2**30, count=4, threads=1, vendor="cpu")
 H100 = BenchDevice(
     type="cuda",
@@ -306,7 +304,7 @@ def test_fits_recover_what_made_the_points() -> None:
 def test_sizes() -> None:
     assert coarse((1, 2, 3, 4)) == (1, 2, 4) and coarse((1, 2, 3)) == (1, 3) and coarse((1,)) == (1,)
     assert group_sizes(1) == [] and group_sizes(2) == [2] and group_sizes(6) == [2, 4, 6] and group_sizes(8) == [2, 4, 8]
-    for sizes in (QUICK, CPU):
+    for sizes in (SETS["quick"], CPU):
         for axis in (sizes.m, sizes.nk, sizes.head_dims, sizes.lengths, sizes.rows, sizes.widths, sizes.groups):
             assert list(axis) == sorted(set(axis)) and len(axis) >= 2
         assert not set(sizes.plan_shapes) & set(itertools.product(sizes.m, sizes.nk, sizes.nk))

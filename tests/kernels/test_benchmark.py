@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from autoconfig.kernels import benchmark
-from autoconfig.kernels.bench.sizes import TINY
 from autoconfig.kernels.bench.state import Results
+from autoconfig.kernels.bench.table import SETS
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 from autoconfig.time_model.operators.kernels import gemm_seconds
@@ -24,6 +24,7 @@ from autoconfig.time_model.operators.kernels import gemm_seconds
 ROOT = Path(__file__).parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+TINY = SETS["tiny"]
 TINY_RUN = ("--device", "cpu", "--set", "tiny", "--ranks", "1")
 
 

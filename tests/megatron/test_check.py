@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from autoconfig.megatron.check import check, flag_changes, plan_flags
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.edit import edited_text, improved_text
-from autoconfig.megatron.plan_json import plan_text
+from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.scripts import torchrun_script
 from autoconfig.planning.schemas import schema
 from autoconfig.training.nearest import changed_keys, nearest_legal

@@ -17,14 +17,11 @@ from autoconfig.specs.plan import parse_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoconfig.megatron.argument import words
 from autoconfig.megatron.check_input import CheckRequest, read_check
-from autoconfig.megatron.export import PLAN_FILE
-from autoconfig.megatron.plan_json import plan_text, read_plan_text
+from autoconfig.megatron.export import PLAN_FILE, plan_text, read_plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
-from autoconfig.megatron.write import mock_arguments
-from autoconfig.megatron.write_model import pattern_text
-from autoconfig.megatron.write_run import environment, tp_comm_overlap
+from autoconfig.megatron.write import environment, mock_arguments, tp_comm_overlap
+from autoconfig.megatron.write_model import pattern_text, words
 from autoconfig.planning.script_text import quoted, slug
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from autoconfig.megatron.plan_json import plan_text, read_plan_text
+from autoconfig.megatron.export import plan_text, read_plan_text
 from autoconfig.planning.schemas import schema
 from autoconfig.training.price import report_plan
 

@@ -5,9 +5,8 @@ import signal
 
 import pytest
 import stand_in
-from autoconfig.profiler.folder import NAME_DIGITS, folder_of, prepare, read_json, write_json
+from autoconfig.profiler.folder import NAME_DIGITS, folder_of, holder, is_held, prepare, read_json, take, write_json
 from autoconfig.profiler.local import LocalRunner
-from autoconfig.profiler.lock import holder, is_held, take
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked, started_at
 from autoconfig.profiler.runner import Life

@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from autoconfig.profiler.nvml import Sampler
+from autoconfig.profiler.supervise import Sampler
 
 
 class NVMLError(Exception):

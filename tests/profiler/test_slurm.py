@@ -7,11 +7,11 @@ import pytest
 import stand_in
 from autoconfig.api.work.worker import check_measuring
 from autoconfig.profiler.errors import RunnerError
+from autoconfig.api.work.measuring import check_measuring
 from autoconfig.profiler.folder import prepare, read_json, write_json
-from autoconfig.profiler.launch import torchrun
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked
-from autoconfig.profiler.runner import Life
+from autoconfig.profiler.runner import Life, RunnerError, torchrun
 from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Workload

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from autoconfig.profiler import vllm_server
 from autoconfig.profiler.folder import prepare
-from autoconfig.profiler.launch import environment
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.outcome import Kind, outcome_of
 from autoconfig.profiler.processes import group_members, marked
+from autoconfig.profiler.runner import environment
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.job import Generation
 from autoconfig.specs.models.huggingface import huggingface_config

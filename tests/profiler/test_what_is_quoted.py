@@ -4,9 +4,9 @@ import importlib.util
 
 import pytest
 from autoconfig.profiler.folder import prepare, write_json
-from autoconfig.profiler.launch import environment, torchrun
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.outcome import EXITED, Kind, outcome_of
+from autoconfig.profiler.runner import environment, torchrun
 from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Workload

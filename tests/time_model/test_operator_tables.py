@@ -249,8 +249,8 @@ def test_one_file_loads_in_5_ms() -> None:
 
 @pytest.mark.soak
 def test_the_same_wheel_gives_the_same_files() -> None:
+    from tools.distil.grid_fit import Wheel, fetch_wheel
     from tools.distil.operator_tables import SOURCES, as_json, decide, distil
-    from tools.distil.wheel import Wheel, fetch_wheel
 
     wheel = Wheel.open(fetch_wheel(WHEELS))
     rejected = json.loads((FOLDER / "decisions.json").read_text(encoding="utf-8"))["rejected"]

@@ -3,8 +3,7 @@
 import pytest
 
 from tools.recorded_answers.compare import compare, diff, report, shown_lines
-from tools.recorded_answers.normalise import normalised
-from tools.recorded_answers.question import chosen, load
+from tools.recorded_answers.record import chosen, load, normalised
 
 
 def recording(folder, answers):

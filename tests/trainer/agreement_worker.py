@@ -18,17 +18,10 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from autoconfig.specs.job import Job, read_job_text  # noqa: E402
-from autoconfig.trainer.host.cpu import cpu_for_cuda  # noqa: E402
+from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine  # noqa: E402
 from autoconfig.trainer.host.live_memory import LiveMemory  # noqa: E402
-from autoconfig.trainer.host.without_engine import without_engine  # noqa: E402
-from autoconfig.trainer.parallel import parallel_groups  # noqa: E402
-from autoconfig.trainer.training import (  # noqa: E402
-    Training,
-    build,
-    forward_backward,
-    forward_backward_and_update,
-    mean_over_ranks,
-)
+from autoconfig.trainer.optimizer import parallel_groups  # noqa: E402
+from autoconfig.trainer.training import Training, build, forward_backward, forward_backward_and_update, mean_over_ranks  # noqa: E402
 from autoconfig.trainer.weights import global_parameters, is_divided, local_share, tensor_group  # noqa: E402
 
 

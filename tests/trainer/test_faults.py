@@ -229,7 +229,7 @@ def test_torchrun_killed_leaves_no_rank(torchrun_job):
 def test_a_rank_at_its_end_does_not_wait_for_a_dead_rank_0(monkeypatch):
     import torch.distributed as dist
     from autoconfig.trainer import peers
-    from autoconfig.trainer.failure import Failure
+    from autoconfig.trainer.peers import Failure
 
     monkeypatch.setattr(peers, "GRACE_SECONDS", 0.2)
     store = dist.TCPStore("localhost", 0, 1, is_master=True)
@@ -242,7 +242,7 @@ def test_a_peer_that_was_told_to_end_is_not_lost(monkeypatch):
     """Rank 0 sees the closed connection before its own SIGTERM: nothing is written all the same."""
     import torch.distributed as dist
     from autoconfig.trainer import peers
-    from autoconfig.trainer.failure import Failure
+    from autoconfig.trainer.peers import Failure
 
     monkeypatch.setattr(peers, "GRACE_SECONDS", 0.2)
     store = dist.TCPStore("localhost", 0, 1, is_master=True)

@@ -1,14 +1,22 @@
-"""A table over the logarithms of several sizes, fitted to scattered measurements: multilinear, smooth where rows are few."""
+"""The wheel of measured operators, and tables fitted to it: multilinear over the logarithms of several sizes, smooth."""
 
 from __future__ import annotations
 
+import io
 import itertools
+import re
+import subprocess
+import sys
+import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_matrix, vstack
+import pandas as pd
+from scipy.sparse import csr_matrix, identity, vstack
 from scipy.sparse.linalg import spsolve
 
 Vector = npt.NDArray[np.float64]
@@ -63,18 +71,19 @@ def fit_grid(points: Sequence[Vector], values: Vector, axes: Sequence[Vector], s
     design, smooth = multilinear_weights(points, axes), curvature(axes) * smoothness
     weight = np.ones(len(values))
     for _ in range(3):
-        scaled = vstack([csr_matrix(design.multiply(weight[:, None])), smooth, csr_matrix(_eye(design.shape[1]) * 1e-4)])
+        scaled = vstack([csr_matrix(design.multiply(weight[:, None])), smooth, identity(design.shape[1], format="csr") * 1e-4])
         target = np.concatenate([values * weight, np.zeros(scaled.shape[0] - len(values))])
         grid = spsolve((scaled.T @ scaled).tocsc(), scaled.T @ target)
-        residual = np.abs(values - design @ grid)
-        limit = max(3 * 1.4826 * float(np.median(residual)), 0.03)
-        weight = np.sqrt(np.minimum(1.0, limit / np.maximum(residual, 1e-12)))
+        weight = huber(values - design @ grid)
     low, high = np.quantile(values, (0.001, 0.999))
     return np.clip(np.asarray(grid), low, high).reshape([len(axis) for axis in axes])
 
 
-def _eye(size: int) -> Any:
-    return csr_matrix((np.ones(size), (np.arange(size), np.arange(size))), shape=(size, size))
+def huber(residual: Vector, limit: float | None = None) -> Vector:
+    """Square roots of Huber's weights; the limit is three robust standard deviations where none is given."""
+    size = np.abs(residual)
+    limit = max(3 * 1.4826 * float(np.median(size)), 0.03) if limit is None else limit
+    return np.asarray(np.sqrt(np.minimum(1.0, limit / np.maximum(size, 1e-12))))
 
 
 def evaluate_grid(points: Sequence[Vector], axes: Sequence[Vector], grid: Vector) -> Vector:
@@ -99,7 +108,67 @@ def error_of(predicted: Vector, measured: Vector) -> dict[str, float]:
     }
 
 
+def errors_of(chosen: Any, table: Vector, formula: Vector, measured: Vector) -> dict[str, Any]:
+    """The table's and the formula's error on the chosen rows."""
+    truth = measured[chosen]
+    return {"rows": len(truth), "table": error_of(table[chosen], truth), "formula": error_of(formula[chosen], truth)}
+
+
 def rounded(values: Vector, digits: int = 4) -> list[Any]:
     """Nested lists with `digits` significant digits."""
     result: list[Any] = np.vectorize(lambda x: float(f"{x:.{digits}g}"), otypes=[float])(values).tolist()
     return result
+
+
+PACKAGE = "aiconfigurator-core"
+VERSION = "0.12.0"
+PREFIX = "aiconfigurator_core/systems/data/"
+PACKAGE_OF_THE_FILES = {"name": PACKAGE, "version": VERSION, "licence": "Apache-2.0", "prefix": PREFIX}
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """An opened wheel. `members` are the names of its parquet tables below PREFIX."""
+
+    path: Path
+    members: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def open(cls, path: Path) -> Wheel:
+        """Read the list of tables."""
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        return cls(path, tuple(sorted(n[len(PREFIX) :] for n in names if n.startswith(PREFIX) and n.endswith(".parquet"))))
+
+    def member(self, system: str, family: str, framework: str, table: str) -> str | None:
+        """The newest version's file; None where there is none."""
+        return next(iter(self.versions(system, family, framework, table)), None)
+
+    def versions(self, system: str, family: str, framework: str, table: str) -> list[str]:
+        """Files system/family/framework/version/table.parquet, newest version first."""
+        found = [m for m in self.members if m.startswith(f"{system}/{family}/{framework}/") and m.endswith(f"/{table}.parquet")]
+        return sorted(found, key=lambda name: [int(part) for part in re.findall(r"\d+", name.split("/")[3])], reverse=True)
+
+    def table(self, member: str) -> pd.DataFrame:
+        """One table; kernel_source and the like as plain strings."""
+        with zipfile.ZipFile(self.path) as archive:
+            return pd.read_parquet(io.BytesIO(archive.read(PREFIX + member)))
+
+
+def find_wheel(folder: Path) -> Path | None:
+    """The wheel in `folder`, if it was downloaded before."""
+    found = sorted(folder.glob(f"{PACKAGE.replace('-', '_')}-{VERSION}-*.whl"))
+    return found[0] if found else None
+
+
+def fetch_wheel(folder: Path) -> Path:
+    """The wheel in `folder`; downloaded there with pip if it is missing."""
+    found = find_wheel(folder)
+    if found is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--only-binary", ":all:"]
+        subprocess.run([*command, "--dest", str(folder), f"{PACKAGE}=={VERSION}"], check=True)
+        found = find_wheel(folder)
+    if found is None:
+        raise FileNotFoundError(f"pip left no wheel of {PACKAGE} {VERSION} in {folder}")
+    return found

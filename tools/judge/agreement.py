@@ -1,23 +1,133 @@
-"""Our rules against the real megatron-core, both ways, on the same plans.
+"""Our rules against the real megatron-core, both ways, on plans from the UNfiltered grid, seeded.
 
 A plan is refused by us where a rule is broken. Where a broken rule is enforced before a GPU is needed (`JUDGED_RULES`), the
 judge must refuse, too; where none is, it must accept. What it accepts it must run as asked: an argument whose value Megatron
 changes without refusing is a disagreement, too, unless it stands in `CHANGED_BY` and the plan breaks the rule that is named
-there. Anything else is listed with the judge's words.
+there. Sizes are drawn as 1 (or off) more often than not: a uniform draw breaks several rules at once in nearly every plan.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from autoconfig.specs.plan import MODULES, Recompute, TrainPlan
+from autoconfig.specs.scenario import Scenario
+
 from autoconfig.training.price import violations
+from autoconfig.training.question import Request, understand
 from autoconfig.training.rules import JUDGED_RULES, RULE_TEXT
 from tools.judge.client import Judges
-from tools.judge.sample import Case, draw, neighbours, settings
+
+PLAIN = 0.5
+"""Chance of an axis to be 1."""
+REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("dense GPT", {"model": "gpt3-1.7b", "gpus": 16, "global_batch_size": 48}),
+    ("dense GPT", {"model": "gpt3-7.5b", "gpus": 24, "global_batch_size": 96, "software": "megatron-local"}),
+    ("dense GPT", {"model": "gpt3-1.7b", "gpus": 16, "global_batch_size": 64, "software": "megatron-lm-2021"}),
+    ("GQA", {"model": "llama3-8b", "gpus": 24, "global_batch_size": 72}),
+    ("GQA", {"model": "qwen2.5-7b", "gpus": 56, "global_batch_size": 112, "numerics": {"precision": "fp8"}}),
+    (
+        "GQA",
+        {
+            "model": "llama3-8b",
+            "gpus": 16,
+            "global_batch_size": 64,
+            "numerics": {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True},
+        },
+    ),
+    ("GQA", {"model": "llama3-8b", "gpus": 16, "global_batch_size": 64, "numerics": {"precision": "fp16"}}),
+    ("GQA", {"model": "llama3-8b", "gpus": 16, "global_batch_size": 64, "numerics": {"exp_avg_dtype": "bf16"}}),
+    ("GQA", {"model": "llama3-8b", "gpus": 16, "global_batch_size": 48, "seq_length": 2040}),
+    (
+        "GQA",
+        {
+            "model": "llama3-8b",
+            "gpus": 16,
+            "global_batch_size": 64,
+            "architecture": {"num_layers": 4, "ffn_hidden_size": 14340},
+        },
+    ),
+    ("MoE", {"model": "mixtral-8x7b", "gpus": 32, "global_batch_size": 64}),
+    ("MoE", {"model": "gpt-oss-20b", "gpus": 16, "global_batch_size": 64}),
+    ("MoE", {"model": "qwen3-30b-a3b", "gpus": 16, "global_batch_size": 64, "numerics": {"precision": "fp8"}}),
+    ("MLA", {"model": "deepseek-v2-lite", "gpus": 16, "global_batch_size": 64}),
+    ("MLA", {"model": "deepseek-v3", "gpus": 64, "global_batch_size": 256}),
+)
+SIZES = (2, 3, 4, 5, 6, 7, 8, 12, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A question of one kind of model, and a plan for it."""
+
+    kind: str
+    scenario: Scenario
+    plan: TrainPlan
+
+
+def settings() -> list[tuple[str, Scenario]]:
+    """The questions that plans are drawn for."""
+    return [(kind, understand(Request(gpu="h100-sxm-80gb", **request)).scenario) for kind, request in REQUESTS]
+
+
+def draw(rng: random.Random, choices: list[tuple[str, Scenario]]) -> Case:
+    """One plan from the grid."""
+    kind, scenario = rng.choice(choices)
+    gpus = scenario.cluster.num_gpus
+    size = {key: 1 if rng.random() < PLAIN else rng.choice(SIZES) for key in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")}
+    if not scenario.model.is_moe and rng.random() < 0.8:
+        size |= {"ep": 1, "etp": 1}
+    if size["pp"] == 1 and rng.random() < 0.8:
+        size["vpp"] = 1
+    plan = TrainPlan(
+        **size,
+        dp=max(1, gpus // (size["tp"] * size["pp"] * size["cp"])),
+        sp=rng.random() < 0.5,
+        recompute=_recompute(rng, scenario.model.num_layers),
+        dist_opt=rng.random() < 0.8,
+        fsdp=rng.choice((2, 3)) if rng.random() < 0.15 else 0,
+        offload=0.5 if rng.random() < 0.15 else 0.0,
+    )
+    return Case(kind=kind, scenario=scenario, plan=_stages(rng, scenario, plan))
+
+
+def _stages(rng: random.Random, scenario: Scenario, plan: TrainPlan) -> TrainPlan:
+    if plan.pp == 1 or rng.random() < 0.4:
+        return plan
+    around = max(1, scenario.model.num_layers // plan.pp)
+    first, last = (max(1, around + rng.choice((-2, -1, 0, 1, 2))) for _ in range(2))
+    return replace(plan, first=first if rng.random() < 0.7 else None, last=last if rng.random() < 0.7 else None)
+
+
+def _recompute(rng: random.Random, layers: int) -> Recompute:
+    form = rng.choice(("none", "none", "selective", "uniform", "block"))
+    if form == "none":
+        return Recompute()
+    if form == "selective":
+        return Recompute("selective", tuple(rng.sample(MODULES, rng.choice((1, 1, 2)))))
+    return Recompute("full", (), form, rng.choice((1, 1, 2, 3, 8, layers + 1)))
+
+
+def neighbours(rng: random.Random, case: Case) -> Iterator[Case]:
+    """The case with one key drawn anew: what stands next to a plan in the grid."""
+    plan, layers = case.plan, case.scenario.model.num_layers
+    changes: list[dict[str, Any]] = [{key: value} for key in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs") for value in SIZES]
+    changes += [{"sp": not plan.sp}, {"dist_opt": not plan.dist_opt}, {"fsdp": 3}, {"fsdp": 2}, {"offload": 1.0}]
+    changes += [{"fsdp": 3, "dist_opt": False}, {"first": 1}, {"last": 1}, {"first": 3, "last": 2}]
+    changes += [{"recompute": Recompute("selective", (module,))} for module in MODULES]
+    changes += [
+        {"recompute": Recompute("full", (), method, count)} for method in ("uniform", "block") for count in (2, layers + 1)
+    ]
+    rng.shuffle(changes)
+    for change in changes:
+        new = replace(plan, **change)
+        gpus = case.scenario.cluster.num_gpus
+        yield replace(case, plan=replace(new, dp=max(1, gpus // (new.tp * new.pp * new.cp))))
+
 
 MOST_DRAWN = 5000
 BATCH = 100

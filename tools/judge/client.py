@@ -1,8 +1,13 @@
-"""Asks the judge, which is a process of its own: one import of megatron for any number of questions."""
+"""Asks the judge, which is a process of its own (`python -m tools.judge.client`): one import of megatron for any questions.
+
+It reads and answers lines of JSON: {"arguments": ["--num-layers", "2"], "world_size": 8, "environment": {}, "capability": 9.0},
+or {"degrees": {"gpus": 16, "tp": 2, ...}, "sequence_parallel": false}; the answer is a Verdict.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,9 +19,8 @@ from typing import Any, Self
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 
-from autoconfig.megatron.argument import words
-from autoconfig.megatron.write import mock_arguments
-from autoconfig.megatron.write_run import environment
+from autoconfig.megatron.write import environment, mock_arguments
+from autoconfig.megatron.write_model import words
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +30,7 @@ class Judge:
 
     def __init__(self, python: str = sys.executable) -> None:
         self._process = subprocess.Popen(
-            [python, "-W", "ignore", "-m", "tools.judge.judge"],
+            [python, "-W", "ignore", "-m", "tools.judge.client"],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
 
@@ -61,7 +65,7 @@ class Judge:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the judge died; run `.venv-judge/bin/python -m tools.judge.judge` to see why")
+            raise RuntimeError("the judge died; run `.venv-judge/bin/python -m tools.judge.client` to see why")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -96,3 +100,24 @@ class Judges:
 
         shares = list(self._pool.map(share, range(count)))
         return [shares[i % count][i // count] for i in range(len(questions))]
+
+
+def main() -> None:
+    """Answer until the input ends. Everything but answers goes to stderr."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    from tools.judge.verdict import judge, judge_degrees
+
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "degrees" in question:
+            verdict = judge_degrees(question["degrees"], question["sequence_parallel"])
+        else:
+            world, variables = question["world_size"], question.get("environment", {})
+            verdict = judge(question["arguments"], world, variables, question.get("capability") or 9.0)
+        answers.write(json.dumps(verdict.as_json(), default=str) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

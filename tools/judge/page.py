@@ -10,27 +10,106 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from autoconfig.accuracy.audit import Audit
 from autoconfig.runs.table import cell
+from autoconfig.specs.errors import InputError
+
+from autoconfig.accuracy.audit import ILLEGAL, NOT_COVERED, Audit, AuditedRecipe, audit_file
+from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
+from autoconfig.megatron.write import environment, mock_arguments
+from autoconfig.megatron.write_model import words
+from autoconfig.runs.cells import cell, whole
+from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe
+from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
 from tools.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses
 from tools.judge.client import ROOT, Judge, Judges
-from tools.judge.recipes import JudgedRecipe, audited_recipes, judged_recipes
+
+TABLE = ROOT / "autoconfig" / "data" / "published" / "nvidia_recipes.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedRecipe:
+    """A recipe with both answers."""
+
+    audited: AuditedRecipe
+    answer: dict[str, Any]
+
+    @property
+    def legal(self) -> bool:
+        """Ours."""
+        return self.audited.verdict != ILLEGAL
+
+    @property
+    def agrees(self) -> bool:
+        return self.legal == self.answer["accepted"] and not self.answer["changed"]
+
+    @property
+    def words(self) -> str:
+        """The judge's, at its refusal."""
+        return f"{self.answer['where']}: {self.answer['message']}" if not self.answer["accepted"] else ""
+
+
+def audited_recipes(path: Path = TABLE) -> Audit:
+    """Our verdicts; whether a recipe could be faster is left out."""
+    return audit_file(path, quick=True)
+
+
+def judged_recipes(judge: Judge, audit: Audit) -> list[JudgedRecipe]:
+    """Both answers to every recipe of a known model, and to every other one that we accuse."""
+    asked = [recipe for recipe in audit.recipes if recipe.verdict != NOT_COVERED]
+    return [JudgedRecipe(audited=recipe, answer=_answer(judge, recipe)) for recipe in asked]
+
+
+def _answer(judge: Judge, audited: AuditedRecipe) -> dict[str, Any]:
+    if audited.recipe is None:
+        row = audited.row
+        degrees = degrees_of_recipe(row) | {"etp": whole(row, "etp", 1) or 1, "vpp": whole(row, "vp", 1) or 1}
+        degrees |= {"gpus": whole(row, "gpus"), "gbs": whole(row, "gbs")}
+        return judge.degrees(degrees, sequence_parallel=cell(row, "sp") == "True")
+    scenario = audited.recipe.scenario
+    variables = {name: value for name, value in environment(scenario, audited.recipe.plan).items() if value is not None}
+    return judge.arguments(
+        recipe_arguments(audited.recipe), scenario.cluster.num_gpus, variables, scenario.cluster.gpu.compute_capability
+    )
+
+
+def recipe_arguments(recipe: Recipe) -> list[str]:
+    """A recipe as Megatron-LM's arguments; adapters, which these have none for, are left out (the plan is the same)."""
+    scenario = replace(recipe.scenario, numerics=replace(recipe.scenario.numerics, peft="none"))
+    split, plan = recipe.split, recipe.plan
+    if split is None:
+        return words(mock_arguments(scenario, plan))
+    if not split.text:
+        counted = max(split.layers)
+        flags = [FOR_EMBEDDING] * (split.layers[0] < counted) + [FOR_LOSS] * (split.layers[-1] < counted)
+        return [*words(mock_arguments(scenario, plan.replace(first=None, last=None))), *flags]
+    even = plan.replace(first=None, last=None, vpp=1)
+    return [*words(mock_arguments(scenario, even)), LAYOUT, layout_text(split, scenario.model.mtp_num_layers)]
+
+
+def layout_text(split: PipelineSplit, mtp_layers: int) -> str:
+    """The layout as letters; of a list that the table cuts off, the one that its first chunk and the layers give."""
+    if not split.text.startswith("[["):
+        return split.text
+    size = split.layers[0] // split.vpp
+    chunks = ["t" * size] * (len(split.layers) * split.vpp - 1)
+    if not size or split.layers[-1] < size * (split.vpp - 1):
+        raise InputError(f"layout {split.text[:40]!r} is cut off and its stages cannot be guessed")
+    last = "t" * (split.layers[-1] - size * (split.vpp - 1)) + "m" * mtp_layers + "L"
+    return "|".join(["E" + chunks[0], *chunks[1:], last])
+
 
 PAGE = ROOT / "docs" / "legality.md"
-NOTES = Path(__file__).with_name("legality_notes.md")
+TEMPLATE = Path(__file__).with_name("legality.md")
 SEED = 20260101
 WANTED = 400
 """Plans of the grid that the judge accepts, and at least as many that it rejects."""
-INTRODUCTION = (
-    "The judge is megatron-core 0.19.2 itself, on Python 3.12 without a GPU: its own `parse_args`, `validate_args` and",
-    "micro-batch calculator (**arguments**), `core_transformer_config_from_args` with the optimizer's and DDP's configs and",
-    "the layers of every stage (**config**), `initialize_model_parallel` up to its first process group (**groups**), and the",
-    "interleaved pipeline schedule up to its first micro-batch (**schedule**). It gets the arguments that `autoconfig export`",
-    "writes. The GPU's compute capability and the version of Transformer Engine are stand-ins.",
-)
 KINDS = ("dense GPT", "GQA", "MoE", "MLA")
 
 
@@ -53,7 +132,7 @@ def main() -> int:
     accepted = sum(plan.answer["accepted"] for plan in grid)
     unseen = sorted(rule for rule, count in by_rule(plans).items() if rule in JUDGED_RULES and not count.alone_refused)
     if unseen:
-        print(f"no plan shows these rules by themselves: {', '.join(unseen)}; add a question to tools/judge/sample.py")
+        print(f"no plan shows these rules by themselves: {', '.join(unseen)}; add a question to tools/judge/agreement.py")
     print(
         f"grid: {len(grid)} plans, judge accepted {accepted}, rejected {len(grid) - accepted}; near misses: {len(near)}; "
         f"agreement {len(plans) - len(wrong)} of {len(plans)}; recipes: {audit.covered_share():.1%} of the text decoders "
@@ -69,55 +148,43 @@ def page(grid: list[Judged], near: list[Judged], recipes: list[str]) -> str:
     agreed = sum(plan.agrees for plan in plans)
     accepted = Counter(plan.case.kind for plan in grid if plan.answer["accepted"])
     rejected = Counter(plan.case.kind for plan in grid if not plan.answer["accepted"])
+    changed = Counter(name for plan in plans for name in plan.answer["changed"])
     counts = by_rule(plans)
-    lines = [
-        "<!-- Generated by `make judge` (python -m tools.judge.page); edit tools/judge/ or autoconfig/training/rules.py. -->",
-        "",
-        "# Which plans are legal, and who says so",
-        "",
-        *INTRODUCTION,
-        "",
-        f"Plans were drawn from the unfiltered grid (seed {SEED}): {len(grid):,} plans,",
-        f"{sum(accepted.values()):,} accepted and {sum(rejected.values()):,} rejected by the judge; beside them {len(near)}",
-        "plans next to legal ones that break one rule and no other, so that each rule is seen by itself.",
-        "",
-        "| model | judge accepts | judge rejects |",
-        "|---|---|---|",
-        *(f"| {kind} | {accepted[kind]} | {rejected[kind]} |" for kind in KINDS),
-        "",
-        f"**Agreement: {agreed:,} of {len(plans):,} plans ({agreed / len(plans):.1%}).** A plan agrees when the judge refuses",
-        f"it exactly where it breaks a rule that is enforced in {', '.join(JUDGED)}, and where nothing that the plan asks for",
-        "is changed silently: every argument that is written is compared with what `validate_args` and `TransformerConfig`",
-        "make of it. Deliberate exceptions:",
-        "",
-        "| argument | our rule | plans | what happens |",
-        "|---|---|---|---|",
-        *(_changed_row(name, plans) for name in CHANGED_BY),
-        "",
-        "## Rules that the judge enforces",
-        "",
-        "*broken*: plans that break the rule, with others or not. *alone*: plans that break no other enforced rule; the judge",
-        "refuses and accepts so many of them. *kept*: plans that keep the rule and are accepted.",
-        "",
-        "| rule | what must hold | enforced in | broken | alone: refused | alone: accepted | kept | the judge's words |",
-        "|---|---|---|---|---|---|---|---|",
-        *(_row(rule, counts[rule.id]) for rule in ALL_RULES if rule.id in JUDGED_RULES),
-        "",
-        "## Rules that the judge does not see",
-        "",
-        "*kernels*: layers or collectives that cannot be built or called; *run time*: a check inside the layers; *nowhere*:",
-        "Megatron runs something else than the plan says.",
-        "",
-        "| rule | what must hold | enforced in | broken | alone: refused | alone: accepted | why the judge is lax |",
-        "|---|---|---|---|---|---|---|",
-        *(_lax_row(rule, counts[rule.id]) for rule in ALL_RULES if rule.id not in JUDGED_RULES),
-        "",
-        *recipes,
-        "",
-        NOTES.read_text(encoding="utf-8").strip(),
-        "",
-    ]
-    return "\n".join(lines)
+    enforced = (
+        [*_counted(rule, counts), counts[rule.id].held_accepted, _short(counts[rule.id].words, 220)]
+        for rule in ALL_RULES
+        if rule.id in JUDGED_RULES
+    )
+    lax = ([*_counted(rule, counts), rule.reason] for rule in ALL_RULES if rule.id not in JUDGED_RULES)
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        seed=SEED,
+        drawn=len(grid),
+        accepted=accepted.total(),
+        rejected=rejected.total(),
+        near=len(near),
+        kinds=_rows([kind, accepted[kind], rejected[kind]] for kind in KINDS),
+        agreed=agreed,
+        plans=len(plans),
+        share=agreed / len(plans),
+        judged=", ".join(JUDGED),
+        changed=_rows([f"`{name}`", rule, changed[name], reason] for name, (rule, reason) in CHANGED_BY.items()),
+        enforced=_rows(enforced),
+        lax=_rows(lax),
+        recipes="\n".join(recipes),
+    )
+
+
+def _counted(rule: Rule | PlanRule, counts: dict[str, RuleCount]) -> list[object]:
+    count = counts[rule.id]
+    return [rule.id, rule.text, rule.enforced_in, count.broken, count.alone_refused, count.alone_accepted]
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _rows(rows: Iterable[Iterable[object]]) -> str:
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
 def recipe_lines(audit: Audit, recipes: list[JudgedRecipe]) -> list[str]:
@@ -142,35 +209,20 @@ def recipe_lines(audit: Audit, recipes: list[JudgedRecipe]) -> list[str]:
         "",
         "| recipe | our rules | named | refused in | the judge's words |",
         "|---|---|---|---|---|",
-        *map(_recipe_row, refused),
+        _rows(map(_recipe_row, refused)),
     ]
 
 
-def _recipe_row(recipe: JudgedRecipe) -> str:
-    audited, words = recipe.audited, recipe.words if len(recipe.words) <= 200 else f"{recipe.words[:197]}..."
+def _recipe_row(recipe: JudgedRecipe) -> list[str]:
+    audited = recipe.audited
     rules = " ".join(violation.rule for violation in audited.violations)
-    cells = [cell(audited.row, "recipe"), rules, "yes" if audited.named else "", recipe.answer["stage"], words]
-    return "| " + " | ".join(map(_cell, cells)) + " |"
-
-
-def _changed_row(name: str, plans: list[Judged]) -> str:
-    rule, reason = CHANGED_BY[name]
-    return "| " + " | ".join([f"`{name}`", rule, str(sum(name in plan.answer["changed"] for plan in plans)), reason]) + " |"
-
-
-def _row(rule: Rule | PlanRule, count: RuleCount) -> str:
-    words = count.words if len(count.words) <= 220 else count.words[:217] + "..."
-    cells = [rule.id, rule.text, rule.enforced_in, count.broken, count.alone_refused, count.alone_accepted]
-    return "| " + " | ".join(map(_cell, [*cells, count.held_accepted, words])) + " |"
-
-
-def _lax_row(rule: Rule | PlanRule, count: RuleCount) -> str:
-    cells = [rule.id, rule.text, rule.enforced_in, count.broken, count.alone_refused, count.alone_accepted, rule.reason]
-    return "| " + " | ".join(map(_cell, cells)) + " |"
-
-
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|")
+    return [
+        cell(audited.row, "recipe"),
+        rules,
+        "yes" if audited.named else "",
+        recipe.answer["stage"],
+        _short(recipe.words, 200),
+    ]
 
 
 if __name__ == "__main__":

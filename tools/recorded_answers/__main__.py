@@ -35,8 +35,7 @@ import tempfile
 from pathlib import Path
 
 from tools.recorded_answers import compare
-from tools.recorded_answers.question import chosen, load
-from tools.recorded_answers.record import record, record_revision
+from tools.recorded_answers.record import chosen, load, record, record_revision
 from tools.revision import RevisionError
 
 

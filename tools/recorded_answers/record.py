@@ -2,22 +2,261 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
+import io
 import json
 import os
+import re
+import shlex
 import shutil
+import signal
+import subprocess
 import tempfile
+import threading
 import time
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tools.recorded_answers.normalise import normalised, parquet_text
-from tools.recorded_answers.process import Processes, environment
-from tools.recorded_answers.question import HttpRequest, Question
 from tools.revision import installed
+
+_NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+RULES: tuple[tuple[str, str], ...] = (
+    # elapsed seconds: in the texts of searches and traces, and in their JSON, where predicted seconds have longer names
+    (r"\b(ranked|priced|traced) in [\d.]+ s\b", r"\1 in <seconds> s"),
+    (rf'("seconds": ?){_NUMBER}', r"\1<seconds>"),
+    (r'("seconds_by_phase": ?)\{[^{}]*\}', r"\1<seconds>"),
+    # dates with a time, with or without a zone: 2026-01-31T23:59:59.123456+00:00
+    (r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?", "<time>"),
+    # the address of the service that was started
+    (r"\b127\.0\.0\.1:\d+", "127.0.0.1:<port>"),
+    # identities of searches; keys of the service, and their identities in a table
+    (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<uuid>"),
+    (r"\bac_[0-9a-f]{12}_[\w-]{43}", "<key>"),
+    (r"(?m)^[0-9a-f]{12}(?=  )", "<key id>"),
+)
+_RULES = tuple((re.compile(pattern), word) for pattern, word in RULES)
+
+
+def normalised(text: str, hidden: dict[str, str]) -> str:
+    """The text by the rules; `hidden` are texts of this recording (its folders), longest first, and words for them."""
+    for secret in sorted(hidden, key=len, reverse=True):
+        text = text.replace(secret, hidden[secret])
+    for pattern, word in _RULES:
+        text = pattern.sub(word, text)
+    return text
+
+
+def parquet_text(raw: bytes) -> str:
+    """A parquet file as its schema and its rows as CSV; numbers with all their digits."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(io.BytesIO(raw))
+    rows = io.BytesIO()
+    pyarrow.csv.write_csv(table, rows)
+    return f"{table.schema.to_string(show_schema_metadata=False)}\n{rows.getvalue().decode()}"
+
+
+PATIENCE = 1800.0
+"""Seconds that one command may take: some take minutes where the machine is shared."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said: its exit code (`timeout` where it took too long) and both streams."""
+
+    exit_code: str
+    stdout: str
+    stderr: str
+
+
+@dataclass
+class Processes:
+    """Starts processes and can end them all: Ctrl-C leaves nothing behind."""
+
+    environment: dict[str, str]
+    running: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: bool = False
+
+    def start(self, command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+        """A process in a group of its own."""
+        with self.lock:
+            if self.stopped:
+                raise RuntimeError("the recording was stopped")
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self.running.add(process)
+        return process
+
+    def run(self, command: list[str], folder: Path) -> Said:
+        """Run a command to its end."""
+        process = self.start(command, folder)
+        try:
+            stdout, stderr = process.communicate(timeout=PATIENCE)
+            code = str(process.returncode)
+        except subprocess.TimeoutExpired:
+            _kill(process, signal.SIGKILL)
+            stdout, stderr = process.communicate()
+            code = "timeout"
+        finally:
+            self.ended(process)
+        return Said(code, stdout.decode(errors="backslashreplace"), stderr.decode(errors="backslashreplace"))
+
+    def ended(self, process: subprocess.Popen[bytes]) -> None:
+        """What is left of its group ends too."""
+        _kill(process, signal.SIGKILL)
+        with self.lock:
+            self.running.discard(process)
+
+    def stop(self) -> None:
+        """End every process, those in groups of their own too (jobs of studies), and start no other."""
+        with self.lock:
+            self.stopped = True
+            left = list(self.running)
+        for process in left:
+            _kill(process, signal.SIGKILL)
+        for number in _with_home(self.environment["HOME"]):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(number, signal.SIGKILL)
+
+
+def _kill(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _with_home(home: str) -> list[int]:
+    """Processes whose home is that of this recording: nobody else's are."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"HOME={home}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def environment(home: Path, inherited: dict[str, str]) -> dict[str, str]:
+    """What commands see: little, and the same everywhere. One thread, so that sums are added up in one order.
+
+    Python's hashes of texts have one seed: the order of a set of names would differ from run to run.
+    """
+    kept = {name: inherited[name] for name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR") if name in inherited}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+    fixed = {"COLUMNS": "160", "LINES": "50", "NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "PYTHONHASHSEED": "0"}
+    places = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "MPLCONFIGDIR": str(home / "matplotlib")}
+    return {**kept, **threads, **fixed, **places, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+
+
+HERE = Path(__file__).parent
+QUESTIONS = HERE / "questions"
+INPUTS = (HERE / "inputs", HERE.parents[1] / "tests" / "megatron")
+"""Of this checkout, whichever revision is asked, so that all revisions get the same files; the second holds `scripts/`."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Commands that run one after another in one folder of their own."""
+
+    name: str
+    run: tuple[tuple[str, ...], ...]
+    """Arguments of the command, one tuple a run."""
+    inputs: tuple[str, ...] = ()
+    """Patterns of files of INPUTS, copied flat into the folder."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Further input files: name and text."""
+    forget: tuple[str, ...] = ()
+    """Patterns of recorded files that no two runs have alike; the question says why in a comment."""
+    slow: bool = False
+    """Begun first, so that nothing waits for it at the end."""
+
+    def input_files(self) -> list[Path]:
+        """The committed input files."""
+        found = [path for pattern in self.inputs for folder in INPUTS for path in sorted(folder.glob(pattern))]
+        if len(found) < len(self.inputs):
+            raise ValueError(f"{self.name}: not every pattern of {self.inputs} names a file of {', '.join(map(str, INPUTS))}")
+        return found
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """One request to the running service."""
+
+    name: str
+    path: str
+    """`{NAME}` stands for the id in the answer to the request of that name."""
+    method: str = "GET"
+    body: bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    until: str = ""
+    """Asked again until the answer has this text."""
+    keep: str = ""
+    """A pattern: only lines with it are recorded."""
+    without: tuple[str, ...] = ()
+    """Headers that no two runs have alike, in small letters."""
+
+
+def _question(row: dict[str, Any]) -> Question:
+    commands = row["run"] if isinstance(row["run"], list) else [row["run"]]
+    given = {**row, "run": tuple(tuple(shlex.split(one)) for one in commands)}
+    for name in ("inputs", "forget"):
+        given[name] = tuple(given.get(name, ()))
+    return Question(**given)
+
+
+def _request(row: dict[str, Any]) -> HttpRequest:
+    """A body is a table (`json`) or the text itself (`text`)."""
+    given = {key: value for key, value in row.items() if key not in ("json", "text")}
+    headers = dict(given.pop("headers", {}))
+    given["without"] = tuple(given.get("without", ()))
+    if "json" in row or "text" in row:
+        given["body"] = (json.dumps(row["json"]) if "json" in row else str(row["text"])).encode()
+        given.setdefault("method", "POST")
+        headers.setdefault("Content-Type", "application/json")
+    return HttpRequest(**given, headers=headers)
+
+
+def load(folder: Path = QUESTIONS) -> tuple[list[Question], list[HttpRequest]]:
+    """Every question and request, in the order of the files; names are unique."""
+    questions: list[Question] = []
+    requests: list[HttpRequest] = []
+    for file in sorted(folder.glob("*.toml")):
+        rows = tomllib.loads(file.read_text(encoding="utf-8"))
+        questions += [_question(row) for row in rows.get("question", [])]
+        requests += [_request(row) for row in rows.get("request", [])]
+    names = [question.name for question in questions] + [request.name for request in requests]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"questions with the same name: {', '.join(twice)}")
+    return questions, requests
+
+
+def chosen(
+    questions: list[Question], requests: list[HttpRequest], pattern: str, *, quick: bool = False
+) -> tuple[list[Question], list[HttpRequest]]:
+    """Those whose name is like the pattern (`search*`); `quick`: none that is slow.
+
+    Requests build on one another, so one of them asks for all.
+    """
+    found = [one for one in questions if fnmatch.fnmatch(one.name, pattern) and not (quick and one.slow)]
+    asked = any(fnmatch.fnmatch(request.name, pattern) for request in requests)
+    if not found and not asked:
+        raise ValueError(f"no question is named like {pattern!r}")
+    return found, requests if asked else []
+
 
 Report = Callable[[str], None]
 DETAILS = "recording.json"

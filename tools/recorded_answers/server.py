@@ -10,8 +10,7 @@ import threading
 import time
 from urllib.parse import urlsplit
 
-from tools.recorded_answers.question import HttpRequest
-from tools.recorded_answers.record import Recording
+from tools.recorded_answers.record import HttpRequest, Recording
 
 PATIENCE = 300.0
 """Seconds for one answer, and for what is asked again until it has come about."""

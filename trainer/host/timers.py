@@ -1,14 +1,22 @@
-"""Seconds by phase of a step, through the timer interface that megatron-core's schedules call (`config.timers`).
+"""Seconds by phase of a step, through the timer interface that megatron-core's schedules call (`config.timers`), and of one
+layer and micro-batch, from hooks on modules and on their tensors.
 
-On CUDA phases are bracketed by events, so that timing adds no synchronisation.
+On CUDA phases are bracketed by events, so that timing adds no synchronisation. Passes of a layer: forward, backward, recompute
+(a forward that runs inside a backward). Kinds: `dense` and `moe` layers, `embedding`, and `head`, which is the output layer and
+the loss. Backward of a layer is from the gradient of its output to that of its input, less the recomputation in between.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from megatron.core.transformer.moe.moe_layer import MoELayer
+from megatron.core.transformer.transformer_layer import TransformerLayer
 
 PHASES = {"forward-compute": "forward", "backward-compute": "backward"}
 """megatron-core's names -> ours; others are ignored."""
@@ -73,3 +81,99 @@ class _Timer:
 
     def __exit__(self, *_: Any) -> None:
         self.stop()
+
+
+RECOMPUTED = ("core_attention", "mlp", "input_layernorm", "pre_mlp_layernorm")
+"""Modules of a layer that selective recomputation runs again on their own."""
+
+
+class LayerTimers:
+    """Attach to model chunks for the steps to be timed; `medians` afterwards."""
+
+    def __init__(self, mark: Callable[[], Any], seconds: Callable[[Any, Any], float]) -> None:
+        """`mark` notes this moment on the device's clock, `seconds` is the time between two marks."""
+        self._mark, self._seconds = mark, seconds
+        self._spans: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
+        self._backwards: list[tuple[str, Any, Any, int, int]] = []
+        """Kind, start, end, and which of `_parts` lie in between."""
+        self._parts: list[tuple[Any, Any]] = []
+        """Parts of layers that selective recomputation ran again."""
+        self._depth = 0
+        self._hooks: list[Any] = []
+
+    def attach(self, chunks: list[Any]) -> None:
+        """Hook every layer, the embedding and the output layer."""
+        for chunk in chunks:
+            for name, module in chunk.named_modules():
+                if isinstance(module, TransformerLayer):
+                    self._time(module, "moe" if isinstance(module.mlp, MoELayer) else "dense")
+                    for part in RECOMPUTED:
+                        if hasattr(module, part):
+                            self._time_again(getattr(module, part))
+                elif name.endswith("embedding") and hasattr(module, "word_embeddings"):
+                    self._time(module, "embedding")
+                elif name.endswith("output_layer"):
+                    self._time(module, "head")
+
+    def detach(self) -> None:
+        """Take every hook away."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def medians(self) -> dict[str, float]:
+        """`dense.forward` and so on -> median seconds. On CUDA the device must be synchronised."""
+        samples = {name: [self._seconds(*span) for span in spans] for name, spans in self._spans.items()}
+        for kind, start, end, first, last in self._backwards:
+            again = sum(self._seconds(*span) for span in self._parts[first:last])
+            samples.setdefault(f"{kind}.backward", []).append(self._seconds(start, end) - again)
+            if last > first:
+                samples.setdefault(f"{kind}.recompute", []).append(again)
+        return {name: statistics.median(values) for name, values in samples.items()}
+
+    def _time(self, module: torch.nn.Module, kind: str) -> None:
+        """A tensor between two layers has hooks of both, so that every call keeps its own start."""
+        calls: list[dict[str, Any]] = []
+
+        def before(module: Any, arguments: Any, named: Any) -> None:
+            self._depth += 1
+            call: dict[str, Any] = {}
+            calls.append(call)
+            for tensor in (*arguments[:1], named.get("hidden_states")):
+                if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                    tensor.register_hook(lambda _: self._end(kind, call))
+            call["forward"] = self._mark()
+
+        def after(module: Any, arguments: Any, output: Any) -> None:
+            self._depth -= 1
+            call = calls.pop()
+            in_backward = torch._C._current_graph_task_id() != -1
+            self._spans[f"{kind}.{'recompute' if in_backward else 'forward'}"].append((call["forward"], self._mark()))
+            first = output[0] if isinstance(output, tuple) else output
+            if isinstance(first, torch.Tensor) and first.requires_grad:
+                first.register_hook(lambda _: self._begin(call))
+
+        self._hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        self._hooks.append(module.register_forward_hook(after))
+
+    def _begin(self, call: dict[str, Any]) -> None:
+        call["backward"], call["parts"] = self._mark(), len(self._parts)
+
+    def _end(self, kind: str, call: dict[str, Any]) -> None:
+        if "backward" in call:
+            self._backwards.append((kind, call.pop("backward"), self._mark(), call.pop("parts"), len(self._parts)))
+
+    def _time_again(self, module: torch.nn.Module) -> None:
+        """A part that is run again outside of its layer's forward."""
+        started: list[Any] = []
+
+        def before(*_: Any) -> None:
+            started.append(self._mark() if self._depth == 0 else None)
+
+        def after(*_: Any) -> None:
+            start = started.pop()
+            if start is not None:
+                self._parts.append((start, self._mark()))
+
+        self._hooks.append(module.register_forward_pre_hook(before))
+        self._hooks.append(module.register_forward_hook(after))

@@ -24,17 +24,15 @@ from autoconfig.specs.job import Job, RankTrace, SavedTensor, TraceRequest
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.software.software import StackMemory
 from autoconfig.trainer.host.cpu import cpu_for_cuda
+from autoconfig.specs.trace import RankTrace, SavedTensor, TraceRequest
+from autoconfig.trainer.batches import enough_microbatches
+from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine
 from autoconfig.trainer.host.timers import PhaseTimers
-from autoconfig.trainer.host.without_engine import without_engine
-from autoconfig.trainer.microbatches import enough_microbatches
 from autoconfig.trainer.model import model_chunks, transformer_config
-from autoconfig.trainer.optimizer import build_optimizer, data_parallel_chunks
-from autoconfig.trainer.parallel import initialize_groups
-from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fake_tensors
-from autoconfig.trainer.tracing.fixed_routing import fixed_routing
-from autoconfig.trainer.tracing.gpu_kernels import gpu_kernels
+from autoconfig.trainer.optimizer import build_optimizer, data_parallel_chunks, initialize_groups
+from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fake_tensors, fixed_routing
+from autoconfig.trainer.tracing.gpu_kernels import gpu_kernels, transformer_engine
 from autoconfig.trainer.tracing.memory_log import MemoryLog, Moment
-from autoconfig.trainer.tracing.te_fusions import transformer_engine
 from autoconfig.trainer.training import Training, forward_backward, state_tensors
 from megatron.core import parallel_state
 

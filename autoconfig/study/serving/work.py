@@ -19,11 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.folder import JobFolder
-from autoconfig.profiler.launch import torchrun
 from autoconfig.profiler.outcome import Kind, Outcome
-from autoconfig.profiler.runner import Command
+from autoconfig.profiler.runner import Command, RunnerError, torchrun
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.request import ServeRequest
 from autoconfig.specs.errors import InputError

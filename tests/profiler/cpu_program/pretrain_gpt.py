@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))
 
 from autoconfig.specs.job import Job, job_text  # noqa: E402
 
-from autoconfig.megatron.plan_json import read_plan_text  # noqa: E402
+from autoconfig.megatron.export import read_plan_text  # noqa: E402
 
 
 def told(option: str) -> int:
