@@ -33,8 +33,8 @@ from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.measurement import RESULT_FILE, ExitCode, Measurement, read_measurement
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.numerics import Numerics, Workload
 from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.scenario import Numerics, Workload
 
 MICROBATCHES_PER_STAGE = 2
 """Micro-batches of an emulated rank over pipeline stages: enough that the first stage holds all that it ever holds."""

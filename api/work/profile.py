@@ -19,9 +19,6 @@ from autoconfig.api.answers import profile_request
 from autoconfig.api.problems import of_error, problem_bytes
 from autoconfig.api.searches import TRIAL
 from autoconfig.api.work.workflow import LeavingError, Task
-from autoconfig.profiler.errors import RunnerError
-from autoconfig.profiler.lock import take
-from autoconfig.api.work.tasks import LeavingError, Task
 from autoconfig.profiler.folder import take
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError

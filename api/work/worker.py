@@ -16,7 +16,7 @@ import click
 from autoconfig.api.answers import answer
 from autoconfig.api.store import engine_of
 from autoconfig.api.work.workflow import Task, WorkerProcess
-from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.runner import RunnerError
 from autoconfig.profiler.slurm import check_programs
 from autoconfig.specs.errors import FileError
 

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
-from autoconfig.planning.export_files import check_folder, write_export
-from autoconfig.specs.errors import GIB, InputError
 from autoconfig.planning.export_files import MADE_BY, check_folder, write_export
 from autoconfig.planning.schemas import schema
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.hardware.local_gpu import find_gpu
 from autoconfig.specs.json_record import (
@@ -29,12 +27,9 @@ from autoconfig.specs.json_record import (
     to_json,
 )  # fmt: skip
 from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
-from autoconfig.specs.numerics import Numerics, Workload
-from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.specs.plan_names import NamedPlan, named_plan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.plan import NamedPlan, TrainPlan, named_plan, parse_plan
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
-from autoconfig.specs.units import GIB
 from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand

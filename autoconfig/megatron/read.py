@@ -19,10 +19,16 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
-from autoconfig.specs.software.software import SoftwareStack, load_stack
-from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.options import GRAD_REDUCE, PARAM_GATHER, StackOptions, with_options
-from autoconfig.specs.software.software import DEFAULT_STACK, DISPATCHERS, SoftwareStack, load_stack
+from autoconfig.specs.software.software import (
+    DEFAULT_STACK,
+    DISPATCHERS,
+    GRAD_REDUCE,
+    PARAM_GATHER,
+    SoftwareStack,
+    StackOptions,
+    load_stack,
+    with_options,
+)
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.price import Violation
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from autoconfig.megatron.write_model import Argument, Collector, model_arguments
 from autoconfig.specs.errors import UnsupportedError, option
 from autoconfig.specs.plan import Recompute, TrainPlan
-from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.megatron_build import one_connection_needed, userbuffers_run
+from autoconfig.specs.scenario import Scenario, one_connection_needed, userbuffers_run
 
 CP_COMM_TYPES = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather"}
 
@@ -94,7 +93,7 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
         )
     for name, value in numerics.format.flags:
         out.add(name, *(() if value is None else (value,)))
-    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/software/megatron_build.py)
+    if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/scenario.py)
         out.add("fp8-param-gather", why="weights are kept and gathered in fp8")
         if numerics.fp8_recipe == "mxfp8" and plan.dist_opt:
             out.add("reuse-grad-buf-for-mxfp8-param-ag", why="mxfp8 weights are gathered through the gradient buffer")
@@ -153,7 +152,7 @@ def overlap_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 
 def tp_comm_overlap(scenario: Scenario, plan: TrainPlan) -> bool:
-    """Userbuffers are on: where they are priced (specs/software/megatron_build.py)."""
+    """Userbuffers are on: where they are priced (specs/scenario.py)."""
     s = scenario
     return bool(userbuffers_run(s.model, s.numerics, s.software, s.cluster, tp=plan.tp, sp=plan.sp, fsdp=plan.fsdp))
 

@@ -16,9 +16,7 @@ from optuna.storages import RDBStorage
 from optuna.study import Study
 from optuna.trial import TrialState
 
-from autoconfig.profiler.folder import JobFolder, read_json
-from autoconfig.profiler.launch import environment
-from autoconfig.profiler.folder import FileLock, holder, take
+from autoconfig.profiler.folder import FileLock, JobFolder, holder, read_json, take
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.runner import Runner, environment
 from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner, check_programs

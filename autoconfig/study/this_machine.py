@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoconfig.profiler.errors import RunnerError
 from autoconfig.profiler.folder import write_text
 from autoconfig.profiler.processes import MARK, die_with_parent, end_marked
+from autoconfig.profiler.runner import RunnerError
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.local_gpu import memory_bytes
 from autoconfig.specs.import_path import with_import_path

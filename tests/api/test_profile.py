@@ -23,9 +23,6 @@ from autoconfig.api.store import WORKERS, engine_of
 from autoconfig.api.wire.bodies import read_search
 from autoconfig.api.work import profile
 from autoconfig.api.work.workflow import LeavingError, Task
-from autoconfig.profiler.errors import RunnerError
-from autoconfig.profiler.lock import take
-from autoconfig.api.work.tasks import LeavingError, Task
 from autoconfig.profiler.folder import take
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.specs.errors import FileError

@@ -4,8 +4,6 @@ import pytest
 
 from autoconfig.accuracy.audit import ILLEGAL
 from autoconfig.runs.table import cell
-from tools.judge.recipes import audited_recipes, judged_recipes
-from autoconfig.runs.cells import cell
 from tools.judge.page import audited_recipes, judged_recipes
 
 

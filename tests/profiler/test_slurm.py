@@ -6,8 +6,6 @@ import subprocess
 import pytest
 import stand_in
 from autoconfig.api.work.worker import check_measuring
-from autoconfig.profiler.errors import RunnerError
-from autoconfig.api.work.measuring import check_measuring
 from autoconfig.profiler.folder import prepare, read_json, write_json
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked

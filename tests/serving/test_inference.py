@@ -425,7 +425,7 @@ def test_numbers_beyond_all_bounds_are_refused(odd):
     from autoconfig.specs.errors import InputError
 
     from autoconfig.serving.answer import answer
-    from autoconfig.serving.question import ServeRequest
+    from autoconfig.serving.request import ServeRequest
 
     (name,) = odd
     with pytest.raises(InputError, match=f"--{name.replace('_', '-')} .{{1,20}}: use "):

@@ -15,16 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.accuracy.audit import Audit
-from autoconfig.runs.table import cell
 from autoconfig.specs.errors import InputError
 
 from autoconfig.accuracy.audit import ILLEGAL, NOT_COVERED, Audit, AuditedRecipe, audit_file
 from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
 from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.megatron.write_model import words
-from autoconfig.runs.cells import cell, whole
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe
+from autoconfig.runs.table import cell, whole
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
 from tools.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses

@@ -23,8 +23,6 @@ import torch._dynamo
 from autoconfig.specs.job import Job, RankTrace, SavedTensor, TraceRequest
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.software.software import StackMemory
-from autoconfig.trainer.host.cpu import cpu_for_cuda
-from autoconfig.specs.trace import RankTrace, SavedTensor, TraceRequest
 from autoconfig.trainer.batches import enough_microbatches
 from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine
 from autoconfig.trainer.host.timers import PhaseTimers

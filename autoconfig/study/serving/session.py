@@ -12,13 +12,9 @@ import numpy as np
 from optuna.trial import FrozenTrial
 from scipy.stats import spearmanr
 
-from autoconfig.profiler.errors import RunnerError
+from autoconfig.profiler.runner import RunnerError
 from autoconfig.serving.question import ServeQuestion, understand, write_serving_calibration
 from autoconfig.specs.errors import GIB, InputError
-from autoconfig.profiler.runner import RunnerError
-from autoconfig.serving.calibration_file import write_serving_calibration
-from autoconfig.serving.question import ServeQuestion, understand
-from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.local_gpu import gpu_of_file
 from autoconfig.study import trials as names
 from autoconfig.study.serving.candidates import DeploymentChoices, RoundFigures, candidates_of

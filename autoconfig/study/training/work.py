@@ -21,10 +21,8 @@ from optuna.trial import FrozenTrial, TrialState
 from autoconfig.core.emulate import composed_step, compute_seconds, micro_batch_seconds
 from autoconfig.profiler.folder import prepare
 from autoconfig.profiler.outcome import Kind, Outcome, outcome_of
-from autoconfig.profiler.runner import Command
-from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.profiler.runner import Command, torchrun
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.job import SOFTWARE, Job
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.measurement import Measurement
