@@ -21,16 +21,12 @@ MODELS = {
     "odd": {
         "model": "llama3-8b",
         "architecture": {
-            "num_layers": 7,
-            "hidden_size": 1536,
-            "num_attention_heads": 12,
-            "num_query_groups": 6,
-            "ffn_hidden_size": 3072,
+            "num_layers": 7, "hidden_size": 1536, "num_attention_heads": 12, "num_query_groups": 6, "ffn_hidden_size": 3072,
         },
     },
     "moe": {"model": "mixtral-8x7b", "architecture": {"num_layers": 4}},
     "mla": {"model": "deepseek-v2-lite", "architecture": {"num_layers": 9}},
-}
+}  # fmt: skip
 """Small questions: a few layers, so that everything can be listed by brute force."""
 
 

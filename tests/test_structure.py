@@ -1,8 +1,15 @@
-"""The shape of the house: folders a person can hold in mind, packages without code of their own, one class for one name."""
+"""The shape of the house, what an import loads, and the wheel."""
 
 import ast
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = [
@@ -69,3 +76,124 @@ def test_modules_and_functions_fit_on_a_few_screens():
 
 def _end(tree: ast.Module) -> int:
     return max((node.end_lineno or 0 for node in tree.body), default=0)
+
+
+HEAVY = (
+    "torch", "triton", "megatron", "transformer_engine", "transformers", "pydantic", "pynvml", "autoconfig.trainer",
+    "autoconfig.kernels",
+)  # fmt: skip
+PLANNER = tuple(
+    sorted(
+        path.parent.name
+        for path in (*ROOT.glob("*/__init__.py"), *(ROOT / "autoconfig").glob("*/__init__.py"))
+        if path.parent.name not in ("autoconfig", "tools", "trainer", "kernels", "api")
+    )
+)
+FORMULA_TESTS = ("specs", "memory_model", "time_model")
+
+PROBE = f"""
+import importlib, pkgutil, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if any(name == heavy or name.startswith(heavy + ".") for heavy in {HEAVY!r}):
+            raise ModuleNotFoundError(f"planning imported {{name}}")
+
+sys.meta_path.insert(0, Refuse())
+for package in sys.argv[1:]:
+    found = importlib.import_module(package)
+    for module in pkgutil.walk_packages(getattr(found, "__path__", []), package + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+loaded = sorted(set(sys.modules) & set({HEAVY!r}))
+assert not loaded, loaded
+print("clean")
+"""
+
+
+def probe(*modules: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROBE, *modules], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_planner_modules_import_without_torch():
+    assert {"specs", "time_model", "training", "cli"} < set(PLANNER)
+    done = probe(*(f"autoconfig.{package}" for package in PLANNER))
+    assert done.stdout.strip() == "clean", done.stderr
+
+
+def test_the_probe_notices():
+    done = probe("autoconfig.kernels")
+    assert done.returncode != 0 and "planning imported autoconfig.kernels" in done.stderr
+
+
+def imported_names(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+def test_tests_of_formulas_do_not_import_torch():
+    files = [path for folder in FORMULA_TESTS for path in (ROOT / "tests" / folder).rglob("*.py")]
+    assert files
+    assert {path.name: names for path in files if (names := {n for n in imported_names(path) if n.startswith(HEAVY)})} == {}
+
+
+@pytest.mark.xdist_group("imports")
+def test_groups_of_tests_keep_to_one_worker(request):
+    """pytest-xdist groups by a suffix of the name; without it, costly fixtures run once in each worker."""
+    grouped = "PYTEST_XDIST_WORKER" in os.environ and request.config.option.loadgroup
+    assert request.node.nodeid.endswith("@imports") is bool(grouped)
+
+
+NAMES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tools")
+WHEEL_PROBE = """
+import importlib.metadata, autoconfig, autoconfig.kernels, autoconfig.specs, kernels
+from autoconfig.specs.models.model_catalogue import load_model
+assert kernels.__version__ == importlib.metadata.version("kernels") and kernels.get_kernel
+assert load_model("llama3-8b").num_layers == 32
+print(autoconfig.__file__, autoconfig.kernels.__file__, kernels.__file__, sep="\\n")
+"""
+
+
+def run(*command: str, **options) -> str:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=600, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy of the tree: what an earlier build left behind is not in it."""
+    copy = tmp_path_factory.mktemp("tree")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    for folder in (*NAMES, "tools"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(copy / "dist"), ".", cwd=copy)
+    (found,) = (copy / "dist").iterdir()
+    return found
+
+
+def test_it_holds_the_tree_and_one_name(wheel):
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = [
+        path for folder in NAMES for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    places = [path.relative_to(ROOT) for path in files]
+    assert packed == {str(place if place.parts[0] == "autoconfig" else "autoconfig" / place) for place in places}
+
+
+def test_both_packages_of_kernels_are_there(wheel, tmp_path):
+    target = tmp_path / "target"
+    run("-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))
+    (tmp_path / "elsewhere").mkdir()
+    said = run("-P", "-c", WHEEL_PROBE, cwd=tmp_path / "elsewhere", env={**os.environ, "PYTHONPATH": str(target)})
+    ours, operators, theirs = map(Path, said.split())
+    assert ours.parent == target / "autoconfig" and operators.parent == target / "autoconfig" / "kernels"
+    assert not theirs.is_relative_to(target) and not theirs.is_relative_to(ROOT / "kernels")

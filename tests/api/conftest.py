@@ -1,10 +1,15 @@
-"""Real services as processes, asked over HTTP."""
+"""Real services and workers as processes, asked over HTTP; any of them may be killed and started again."""
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +17,9 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
+from autoconfig.api.answers import answer
+from autoconfig.api.wire.bodies import PlansBody, read_body
+from autoconfig.specs.import_path import import_path
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0
@@ -101,3 +109,137 @@ def http(service: Running) -> Iterator[httpx.Client]:
     """A client of it."""
     with service.client() as client:
         yield client
+
+
+QUESTION = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "top": 3}
+SLOW = {"model": "deepseek-v3", "gpus": 256, "gpu": "h100-sxm-80gb", "top": 3}
+"""Some seconds of work."""
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> object:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"it did not come about within {seconds:g} s")
+
+
+STILL_SECONDS = 180.0
+"""No search has moved for so long: they hang. How long they all take together says nothing where the machine is shared."""
+
+
+def wait_for_all(client: httpx.Client, identities: list[str]) -> None:
+    """Until all are over, as long as something moves."""
+    before: list[str] = []
+    until = time.monotonic() + STILL_SECONDS
+    while time.monotonic() < until:
+        states = [client.get(f"/v1/searches/{identity}").json()["state"] for identity in identities]
+        if not {"queued", "running"} & set(states):
+            return
+        if states != before:
+            before, until = states, time.monotonic() + STILL_SECONDS
+        time.sleep(0.5)
+    raise AssertionError(f"no search has moved for {STILL_SECONDS:.0f} s: {dict(zip(identities, before, strict=True))}")
+
+
+def ended(client: httpx.Client, identity: str) -> dict | None:
+    found = client.get(f"/v1/searches/{identity}").json()
+    return found if found["state"] in ("done", "failed", "cancelled") else None
+
+
+def begin_worker(database: str, *arguments: str, root: Path = ROOT, **variables: str) -> subprocess.Popen[bytes]:
+    """A worker of the packages under `root`."""
+    command = [sys.executable, "-m", "autoconfig", "worker", "--database", database, *arguments]
+    return subprocess.Popen(command, cwd=root, env={**environment(), "PYTHONPATH": str(root), **variables})
+
+
+def answer_of(body: dict) -> bytes:
+    """What the search must end with."""
+    status, text = answer("plans", read_body(json.dumps(body).encode(), PlansBody))
+    assert status == 200
+    return text
+
+
+class Cluster:
+    """Two replicas and two workers on one database, any of which may be killed and started again."""
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        self.services: list[Running] = [start(database, "--workers", "1", "--search-workers", "0") for _ in range(2)]
+        self.workers = [begin_worker(database) for _ in range(2)]
+
+    def kill(self, chance: random.Random) -> str:
+        """kill -9 of one process; another one takes its place."""
+        which = chance.randrange(4)
+        if which < 2:
+            self.services[which].process.kill()
+            self.services[which].process.wait()
+            assert self.services[which].process.stderr is not None
+            self.services[which].process.stderr.close()
+            self.services[which] = start(self.database, "--workers", "1", "--search-workers", "0")
+            return f"service {which}"
+        self.workers[which - 2].kill()
+        self.workers[which - 2].wait()
+        self.workers[which - 2] = begin_worker(self.database)
+        return f"worker {which - 2}"
+
+    def submit(self, body: dict, key: str, chance: random.Random) -> str:
+        """As a scheduler does: the same key again until an answer comes."""
+
+        def attempt() -> str | None:
+            try:
+                with self.services[chance.randrange(2)].client() as client:
+                    answer = client.post("/v1/searches", json=body, headers={"Idempotency-Key": key})
+            except httpx.HTTPError:
+                return None
+            return answer.json()["id"] if answer.status_code in (200, 202) else None
+
+        return str(wait_for(attempt))
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.send_signal(signal.SIGTERM)
+        for service in self.services:
+            service.stop()
+        for worker in self.workers:
+            worker.wait(60)
+
+
+def run_with_kills(database: str, kills: int, per_kill: int, seed: int) -> None:
+    """Every accepted search ends, exactly once, with its result."""
+    chance = random.Random(seed)
+    cluster = Cluster(database)
+    try:
+        accepted: dict[str, dict] = {}
+        for number in range(kills):
+            for part in range(per_kill):
+                body = {**(SLOW if part == 0 else QUESTION), "memory_margin": (number * per_kill + part + 1) / 10_000}
+                accepted[cluster.submit(body, f"{number}-{part}", chance)] = body
+            time.sleep(chance.uniform(0.0, 2.5))
+            cluster.kill(chance)
+        with cluster.services[0].client() as client:
+            wait_for_all(client, list(accepted))
+            for identity, body in accepted.items():
+                assert ended(client, identity)["state"] == "done"
+                assert client.get(f"/v1/searches/{identity}/plans").content == answer_of(body)
+                text = client.get(f"/v1/searches/{identity}/events").text
+                assert text.count('"state": "done"') == 1
+            page = client.get("/v1/searches", params={"limit": 500}).json()["searches"]
+            assert {search["id"] for search in page} == set(accepted)
+    finally:
+        cluster.stop()
+
+
+def copied(folder: Path, **replaced: tuple[str, str]) -> Path:
+    """The packages as another version has them: `api` is a copy, in whose modules a text is replaced by another."""
+    (folder / "autoconfig").mkdir(parents=True)
+    for part in (import_path() / "autoconfig").iterdir():
+        if part.name != "api":
+            (folder / "autoconfig" / part.name).symlink_to(part.resolve())
+    copy = shutil.copytree(ROOT / "api", folder / "autoconfig" / "api", ignore=shutil.ignore_patterns("__pycache__"))
+    for module, (before, after) in replaced.items():
+        [file] = [path for path in copy.rglob(f"{module}.py") if before in path.read_text()]
+        file.write_text(file.read_text().replace(before, after))
+    return folder

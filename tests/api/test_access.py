@@ -1,21 +1,33 @@
-"""Keys: who may ask what, on every route; at once when revoked; rate limits; addresses."""
+"""Keys, rates and sizes: who may ask what, on every route, how often and how much; measured runs are of their key."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import uvicorn
 from autoconfig.api.app import create_app, every_route
+from autoconfig.api.http import Limits, protocol
+from autoconfig.api.routes.measurements import MEASUREMENT_EXAMPLE
 from autoconfig.api.store import SCOPES, RateLimit, ServiceSettings
 from command_line import run_in_process, run_process
+from starlette.requests import Request
+from starlette.responses import Response
 from study_help import fake_python
 
+from autoconfig.calibration.calibrate import calibrate_file
+from autoconfig.client import Client, ServiceError
 from tests.api.conftest import ROOT, Running, environment
 
 pytestmark = pytest.mark.xdist_group("api")
@@ -26,7 +38,7 @@ OPEN = {"/", "/page/{name}"}
 
 @pytest.fixture(scope="module")
 def locked(services) -> Running:
-    return services("--workers", "1", "--keys")
+    return services("--workers", "1", "--keys", "--search-workers", "1")
 
 
 def make_key(service: Running, *scopes: str) -> str:
@@ -148,29 +160,23 @@ def test_the_bucket_fills_again(monkeypatch):
     assert limit.wait("a") == 0.0 and limit.wait("a") > 0.0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--host", "0.0.0.0", "--no-keys"], "--without-keys"),
-        (["--host", "256.1.1.1", "--without-keys"], "cannot listen"),
-        (["--database", "mysql://x"], "sqlite"),
-        (["--database", "nonsense"], "URL"),
-        (["--database", "sqlite:////no/such/folder/x.db"], "cannot be used"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--host", "0.0.0.0", "--no-keys"], "--without-keys"),
+    (["--host", "256.1.1.1", "--without-keys"], "cannot listen"),
+    (["--database", "mysql://x"], "sqlite"),
+    (["--database", "nonsense"], "URL"),
+    (["--database", "sqlite:////no/such/folder/x.db"], "cannot be used"),
+])  # fmt: skip
 def test_services_that_cannot_start(arguments, words):
     done = run_process("serve", "--port", "0", *arguments, text=True)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--profile-folder", "/proc/x"], "--profile-folder '/proc/x' cannot be used"),
-        (["--profile-folder", "{place}", "--python", "/no/python"], "--python /no/python cannot be started"),
-        (["--runner", "slurm"], "--runner is for a worker that measures: say --profile-folder"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--profile-folder", "/proc/x"], "--profile-folder '/proc/x' cannot be used"),
+    (["--profile-folder", "{place}", "--python", "/no/python"], "--python /no/python cannot be started"),
+    (["--runner", "slurm"], "--runner is for a worker that measures: say --profile-folder"),
+])  # fmt: skip
 def test_workers_that_cannot_start(arguments, words, tmp_path):
     given = [word.format(place=tmp_path) for word in arguments]
     done = run_process("worker", "--database", f"sqlite:///{tmp_path}/s.db", *given, text=True)
@@ -199,3 +205,161 @@ def test_another_address_asks_for_keys(services):
 def test_keys_that_cannot_be_made(arguments, tmp_path):
     done = run_in_process("keys", "create", *arguments, "--database", f"sqlite:///{tmp_path}/k.db")
     assert done.exit_code == 2 and "Traceback" not in done.stderr
+
+
+HEAD = b"POST /v1/plans HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def connected(url: str) -> socket.socket:
+    address = urlsplit(url)
+    return socket.create_connection((address.hostname, address.port), timeout=20)
+
+
+def test_a_head_without_an_end_is_refused(service, http):
+    answer = b""
+    with connected(service.url) as line, suppress(ConnectionError):  # where it ends while more is sent, the answer is lost
+        line.sendall(HEAD + b"X: ")
+        for _ in range(64):
+            line.sendall(b"a" * 2**14)
+        answer = line.recv(100)
+    assert not answer or answer.startswith(b"HTTP/1.1 431")
+    assert http.get("/healthz").status_code == 200
+
+
+def test_many_requests_on_one_connection_are_no_large_head(service):
+    line = HTTPConnection(urlsplit(service.url).netloc, timeout=20)
+    line.connect()
+    first = line.sock
+    for _ in range(8):
+        line.request("GET", "/healthz", headers={"X": "a" * (protocol.MAX_HEAD_BYTES // 2)})
+        answer = line.getresponse()
+        assert answer.status == 200 and answer.read() and line.sock is first
+    line.close()
+
+
+def test_a_head_that_does_not_arrive_ends_the_connection(monkeypatch):
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.05)
+
+    async def ask(sent: bytes) -> bytes:
+        async def app(scope, receive, send):
+            await Response(b"yes")(scope, receive, send)
+
+        config = uvicorn.Config(app, http=protocol.LimitedHead, ws="none", lifespan="off", log_level="error")
+        config.load()
+        state = uvicorn.Server(config).server_state
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: protocol.LimitedHead(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        )
+        async with listening:
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            writer.write(sent)
+            found = await asyncio.wait_for(reader.read(), 20)
+            writer.close()
+        return found
+
+    assert asyncio.run(ask(b"")) == b"" and asyncio.run(ask(HEAD)) == b""
+    whole = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert asyncio.run(ask(whole)).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_does_not_arrive_is_refused():
+    async def app(scope, receive, send):
+        await Request(scope, receive).body()
+
+    async def ask() -> list[dict]:
+        parts = [{"type": "http.request", "body": b"{", "more_body": True}]
+        sent: list[dict] = []
+
+        async def receive() -> dict:
+            if parts:
+                return parts.pop()
+            await asyncio.sleep(20)
+            raise AssertionError("it is waited for")
+
+        async def send(message: dict) -> None:
+            sent.append(message)
+
+        await Limits(app, 1_000, body_seconds=0.05)({"type": "http", "headers": []}, receive, send)
+        return sent
+
+    assert [message.get("status") for message in asyncio.run(ask())] == [408, None]
+
+
+def test_a_caller_that_leaves_is_no_fault_of_the_service(services):
+    service = services("--workers", "1")
+    for _ in range(3):
+        with connected(service.url) as line:
+            line.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
+    with service.client() as client:
+        assert client.get("/healthz").status_code == 200
+    service.process.terminate()
+    _, said = service.process.communicate(timeout=60)
+    assert "Traceback" not in said, said
+
+
+RUN = MEASUREMENT_EXAMPLE["rows"][0]
+QUESTION = {"model": "llama2-7b", "gpus": 8, "gpu": "h100-sxm-80gb", "top": 1}
+
+
+def client_of(service, *scopes: str) -> Client:
+    return Client(service.url, make_key(service, *scopes))
+
+
+def test_runs_calibrate_the_answers_to_their_key(locked, tmp_path):
+    mine, other = (client_of(locked, "read", "plan", "profile") for _ in range(2))
+    question = {"model": "llama3-8b", "gpus": 8, "gpu": "h100-sxm-80gb", "top": 1}
+    before = mine.plans(**question)
+    predicted = mine.predict([RUN])["rows"][0]["pred_step_s"]
+    runs = [
+        {**RUN, "id": f"job-{number}", "metric_step_s": predicted * 1.3, "mbs": mbs} for number, mbs in ((1, 1), (2, 2), (3, 4))
+    ]
+    found = mine.measurements([*runs, {**RUN, "id": "job-4", "metric_step_s": None}, {**RUN, "id": "job-5", "status": "oom"}])
+    assert (found.accepted, found.measurements) == (3, 3)
+    assert {row["id"]: row["reason"] for row in found.left_out} == {
+        "job-4": "no measured time",
+        "job-5": "it ran out of memory",
+    }
+    after = mine.plans(**question)
+    assert after.calibration == found.calibration != before.calibration
+    assert after.plans[0].step_seconds > 1.1 * before.plans[0].step_seconds
+    assert other.plans(**question).body == before.body
+    assert mine.predict([RUN])["calibration"] == found.calibration
+    assert mine.plans(**question, calibration="none").calibration == "documented-defaults"
+    table = tmp_path / "runs.csv"
+    columns = sorted({key for run in runs for key in run})
+    table.write_text("\n".join([",".join(columns), *(",".join(str(run.get(key, "")) for key in columns) for run in runs)]))
+    assert calibrate_file(table)[0].version == found.calibration
+    search = mine.wait(mine.submit(**question).id, seconds=90)
+    assert mine.search_plans(search.id).body == after.body
+
+
+def test_the_same_id_replaces_a_run_and_the_same_runs_make_the_same_version(locked):
+    mine, other = client_of(locked, "read", "profile"), client_of(locked, "profile")
+    first = mine.measurements([RUN])
+    slower = mine.measurements([{**RUN, "metric_step_s": RUN["metric_step_s"] * 1.2}])
+    assert slower.measurements == 1 and slower.calibration != first.calibration
+    assert mine.measurements([RUN]).calibration == other.measurements([RUN]).calibration == first.calibration
+    with locked.client(make_key(locked, "read")) as http:
+        assert http.get("/v1/measurements").json()["measurements"] == []
+
+
+@pytest.mark.parametrize(("rows", "status", "said"), [
+    ([{**RUN, "metric_step_s": 9600}], 422, "check the units"),
+    ([{**RUN, "gpu": "h1000"}], 422, "h100"),
+    ([{**RUN, "status": "oom"}], 422, "job-4711: it ran out of memory"),
+    ([RUN, RUN], 422, "same id"),
+    ([{key: value for key, value in RUN.items() if key != "id"}], 400, "rows.0.id"),
+    ([{**RUN, "id": "\0"}], 400, "rows.0.id"),
+    ([{**RUN, "tp": [1]}], 400, "rows.0.tp"),
+    ([], 400, "rows"),
+])  # fmt: skip
+def test_runs_that_cannot_calibrate(http, rows, status, said):
+    answer = http.post("/v1/measurements", json={"rows": rows})
+    assert answer.status_code == status and said in answer.text, answer.text
+    assert http.get("/v1/measurements").json()["measurements"] == []
+
+
+def test_a_calibration_file_of_the_server_cannot_be_named(http):
+    with pytest.raises(ServiceError, match="leave it out"):
+        Client(str(http.base_url)).plans(**QUESTION, calibration="runs-1-00000000")
+    assert run_in_process("search", "--model", "175b", "--gpus", "64", "--calibration", "none", "--top", "1").exit_code == 0

@@ -8,6 +8,8 @@ import re
 
 import pytest
 from autoconfig.api.routes.answers import CHECK_EXAMPLE, RUN_EXAMPLE
+from autoconfig.api.wire.bodies import DeploymentsBody
+from autoconfig.api.wire.schemas import components
 from autoconfig.time_model.job import factors_for
 from command_line import run_in_process
 from jsonschema import Draft202012Validator
@@ -20,17 +22,20 @@ from autoconfig.training.question import Request
 
 pytestmark = pytest.mark.xdist_group("api")
 
+
 QUESTION = {"model": "175b", "gpus": 64, "gpu": "h100-sxm-80gb", "fix": ["tp=8"], "top": 3}
+
+
 OPTIONS = ["--model", "175b", "--gpus", "64", "--gpu", "h100-sxm-80gb"]
+
+
 POLICY = "content-security-policy"
+
+
 TINY = {
-    "model_type": "llama",
-    "num_hidden_layers": 4,
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "num_attention_heads": 8,
+    "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8,
     "vocab_size": 32000,
-}
+}  # fmt: skip
 
 
 def _without_seconds(answer):
@@ -53,17 +58,14 @@ def test_the_same_question_gives_the_same_bytes(http, services):
     assert http.post("/v1/plans", json={**QUESTION, "top": 2}).headers["etag"] != first.headers["etag"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "name"),
-    [
-        ("explain", {**QUESTION, "plan": "tp=8,pp=8,mbs=1,sp=1"}, "explain"),
-        ("explain", {**QUESTION, "plan": "tp=3,pp=8,mbs=1"}, "explain"),
-        ("timeline", {**QUESTION, "plan": "tp=8,pp=8,vpp=2,mbs=1,sp=1"}, "timeline"),
-        ("scaling", {"model": "1.7b", "gpus": "8:32", "gpu": ["a100-80gb"], "tokens": "300B", "keep": ["pp"]}, "scaling"),
-        ("scaling", {"model": "1.7b", "gpus": [8, 16], "gpu": "a100-80gb,h100", "tokens": 3e11, "days": 30.0}, "scaling"),
-        ("check", CHECK_EXAMPLE, "check"),
-    ],
-)
+@pytest.mark.parametrize(("path", "body", "name"), [
+    ("explain", {**QUESTION, "plan": "tp=8,pp=8,mbs=1,sp=1"}, "explain"),
+    ("explain", {**QUESTION, "plan": "tp=3,pp=8,mbs=1"}, "explain"),
+    ("timeline", {**QUESTION, "plan": "tp=8,pp=8,vpp=2,mbs=1,sp=1"}, "timeline"),
+    ("scaling", {"model": "1.7b", "gpus": "8:32", "gpu": ["a100-80gb"], "tokens": "300B", "keep": ["pp"]}, "scaling"),
+    ("scaling", {"model": "1.7b", "gpus": [8, 16], "gpu": "a100-80gb,h100", "tokens": 3e11, "days": 30.0}, "scaling"),
+    ("check", CHECK_EXAMPLE, "check"),
+])  # fmt: skip
 def test_answers_follow_the_published_schemas(http, path, body, name):
     body = {key: value for key, value in body.items() if path not in ("explain", "timeline") or key not in ("fix", "top")}
     answer = http.post(f"/v1/{path}", json=body)
@@ -141,30 +143,27 @@ def test_predictions_are_those_of_the_command_line(http, tmp_path):
     assert answer["rows"][1]["pred_step_s"] is None and answer["rows"][1]["pred_note"]
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "field", "nearest"),
-    [
-        ({**QUESTION, "model": "lama3-70b"}, 422, "model", "llama3-70b"),
-        ({**QUESTION, "gpu": "h100-sxm"}, 200, None, None),
-        ({**QUESTION, "gpu": "h1000-sxm-80gb"}, 422, "gpu", "h100-sxm-80gb"),
-        ({"model": "175b", "gpus": 64}, 422, "gpu", None),
-        ({**QUESTION, "seq_len": 8}, 400, "seq_len", "seq_length"),
-        ({**QUESTION, "gpus": "64"}, 400, "gpus", None),
-        ({**QUESTION, "gpus": 0}, 422, "gpus", None),
-        ({**QUESTION, "precision": "bf17"}, 400, "precision", "bf16"),
-        ({**QUESTION, "sort_by": "stepp"}, 400, "sort_by", "step"),
-        ({**QUESTION, "top": 0}, 422, "top", None),
-        ({**QUESTION, "fix": ["pp=2,tq=8"]}, 422, "fix", "pp=2,tp=8"),
-        ({**QUESTION, "model": "/etc/hostname"}, 422, "model", None),
-        ({**QUESTION, "model": "./config.json"}, 422, "model", None),
-        ({**QUESTION, "gpu": "local"}, 422, "gpu", None),
-        ({**QUESTION, "cluster": "cluster.json", "gpu": None}, 400, "cluster", None),
-        ({**QUESTION, "calibration": "/etc/passwd"}, 422, "calibration", None),
-        ({**QUESTION, "output": "/tmp/x.csv"}, 400, "output", None),
-        ({**QUESTION, "export": "/tmp/x"}, 400, "export", None),
-        ([], 400, None, None),
-    ],
-)
+@pytest.mark.parametrize(("body", "status", "field", "nearest"), [
+    ({**QUESTION, "model": "lama3-70b"}, 422, "model", "llama3-70b"),
+    ({**QUESTION, "gpu": "h100-sxm"}, 200, None, None),
+    ({**QUESTION, "gpu": "h1000-sxm-80gb"}, 422, "gpu", "h100-sxm-80gb"),
+    ({"model": "175b", "gpus": 64}, 422, "gpu", None),
+    ({**QUESTION, "seq_len": 8}, 400, "seq_len", "seq_length"),
+    ({**QUESTION, "gpus": "64"}, 400, "gpus", None),
+    ({**QUESTION, "gpus": 0}, 422, "gpus", None),
+    ({**QUESTION, "precision": "bf17"}, 400, "precision", "bf16"),
+    ({**QUESTION, "sort_by": "stepp"}, 400, "sort_by", "step"),
+    ({**QUESTION, "top": 0}, 422, "top", None),
+    ({**QUESTION, "fix": ["pp=2,tq=8"]}, 422, "fix", "pp=2,tp=8"),
+    ({**QUESTION, "model": "/etc/hostname"}, 422, "model", None),
+    ({**QUESTION, "model": "./config.json"}, 422, "model", None),
+    ({**QUESTION, "gpu": "local"}, 422, "gpu", None),
+    ({**QUESTION, "cluster": "cluster.json", "gpu": None}, 400, "cluster", None),
+    ({**QUESTION, "calibration": "/etc/passwd"}, 422, "calibration", None),
+    ({**QUESTION, "output": "/tmp/x.csv"}, 400, "output", None),
+    ({**QUESTION, "export": "/tmp/x"}, 400, "export", None),
+    ([], 400, None, None),
+])  # fmt: skip
 def test_refusals_are_problem_documents(http, body, status, field, nearest):
     answer = http.post("/v1/plans", json=body)
     assert answer.status_code == status, answer.text
@@ -177,22 +176,19 @@ def test_refusals_are_problem_documents(http, body, status, field, nearest):
     assert nearest is None or found["nearest"] == nearest
 
 
-@pytest.mark.parametrize(
-    ("raw", "status"),
-    [
-        (b"", 400),
-        (b"{", 400),
-        (b"[" * 100_000, 400),
-        (b'{"model": NaN}', 400),
-        (b'{"gpus": 1, "gpus": 2}', 400),
-        (b"\xff\xfe", 400),
-        (b'{"model": "175b", "gpus": ' + b"9" * 5000 + b"}", 400),
-        (b'{"model": "\\ud800", "gpus": 8, "gpu": "h100"}', 400),
-        (b'{"gpus": 8, "gpu": "h100-sxm-80gb", "model": ' + b'{"a":' * 32 + b"1" + b"}" * 33, 400),
-        (b'{"gpus": 8, "gpu": "h100-sxm-80gb", "model": ' + b'{"a":' * 900 + b"1" + b"}" * 901, 400),
-        (b" " * (3 * 2**20), 413),
-    ],
-)
+@pytest.mark.parametrize(("raw", "status"), [
+    (b"", 400),
+    (b"{", 400),
+    (b"[" * 100_000, 400),
+    (b'{"model": NaN}', 400),
+    (b'{"gpus": 1, "gpus": 2}', 400),
+    (b"\xff\xfe", 400),
+    (b'{"model": "175b", "gpus": ' + b"9" * 5000 + b"}", 400),
+    (b'{"model": "\\ud800", "gpus": 8, "gpu": "h100"}', 400),
+    (b'{"gpus": 8, "gpu": "h100-sxm-80gb", "model": ' + b'{"a":' * 32 + b"1" + b"}" * 33, 400),
+    (b'{"gpus": 8, "gpu": "h100-sxm-80gb", "model": ' + b'{"a":' * 900 + b"1" + b"}" * 901, 400),
+    (b" " * (3 * 2**20), 413),
+])  # fmt: skip
 def test_bodies_that_are_no_question(http, raw, status):
     answer = http.post("/v1/plans", content=raw, headers={"content-type": "application/json"})
     assert answer.status_code == status and answer.json()["status"] == status
@@ -272,3 +268,97 @@ def test_too_long_a_question_is_refused_and_the_service_goes_on(services):
         refused = client.post("/v1/plans", json=body)
         assert refused.status_code == 422 and "within 0.5 s" in refused.json()["detail"]
         assert client.get("/healthz").status_code == 200
+
+
+DEPLOYMENT = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "simulate": 1, "top": 3}
+
+
+TRACE = [{"timestamp": 40.0 * k, "input_length": 100 + k, "output_length": 50, "hash_ids": [k]} for k in range(50)]
+
+
+DEPLOYMENT_OPTIONS = [word for key, value in DEPLOYMENT.items() for word in (f"--{key}", str(value))]
+
+
+def test_deployments_are_those_of_the_command_line(http):
+    answer = http.post("/v1/deployments", json={**DEPLOYMENT, "tpot": "20ms", "ttft": 0.5})
+    assert answer.status_code == 200, answer.text
+    said = json.loads(
+        run_in_process("search", "--inference", *DEPLOYMENT_OPTIONS, "--tpot", "20ms", "--ttft", "500ms", "--json").stdout
+    )
+    Draft202012Validator(schema("serve")).validate(said)
+    del said["funnel"]["seconds"]
+    assert answer.json() == said
+    again = http.post("/v1/deployments", json={**DEPLOYMENT, "tpot": "20ms", "ttft": 0.5})
+    assert again.headers["etag"] == answer.headers["etag"]
+
+
+def test_a_trace_in_the_body_is_the_file_of_the_command_line(http, tmp_path):
+    asked = {key: value for key, value in DEPLOYMENT.items() if key not in ("isl", "osl")}
+    answer = http.post("/v1/deployments", json={**asked, "trace": TRACE, "tpot": "20ms"})
+    assert answer.status_code == 200, answer.text
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, TRACE)), encoding="utf-8")
+    options = [word for key, value in asked.items() for word in (f"--{key}", str(value))]
+    options += ["--trace", str(path), "--tpot", "20ms", "--json"]
+    said = json.loads(run_in_process("search", "--inference", *options).stdout)
+    del said["funnel"]["seconds"]
+    assert answer.json() == said
+    assert said["question"]["trace"]["requests"] == 50 and said["deployments"][0]["simulated"]["requests"] == 50
+    late = [TRACE[1], TRACE[0]]
+    refused = http.post("/v1/deployments", json={**asked, "trace": late})
+    assert refused.status_code == 422 and "trace row 2 arrives before" in refused.json()["detail"]
+    most = http.post("/v1/deployments", json={**asked, "trace": [{k: 1 for k in TRACE[0] if k != "hash_ids"}] * 10_001})
+    assert most.status_code == 400 and "trace" in most.json()["detail"]
+
+
+def test_a_pasted_model_is_served(http):
+    tiny = {
+        "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8,
+        "vocab_size": 32000,
+    }  # fmt: skip
+    answer = http.post("/v1/deployments", json={**DEPLOYMENT, "model": tiny, "gpus": 1})
+    assert answer.status_code == 200 and answer.json()["deployments"][0]["tokens_per_second_per_gpu"] > 0
+
+
+@pytest.mark.parametrize(("change", "status", "word", "nearest"), [
+    ({"tpot": "soon"}, 422, "no duration", None),
+    ({"ttft": -1.0}, 422, "no duration", None),
+    ({"gpus": 0}, 422, "gpus 0", None),
+    ({"gpus": None}, 400, "gpus", None),
+    ({"calibration": "x.json"}, 400, "unknown field", None),
+    ({"model": "/etc/passwd"}, 422, "unknown model", None),
+    ({"model": "lama3-8b"}, 422, "unknown model", "llama3-8b"),
+    ({"gpu": "h1000-sxm-80gb"}, 422, "unknown GPU", "h100-sxm-80gb"),
+    ({"engine": "vlm"}, 422, "unknown engine", "vllm"),
+    ({"goal": "thruput"}, 400, "goal", "throughput"),
+    ({"fix": ["tp=2", "kv=fb8"]}, 422, "KV cache format", "kv=fp8"),
+    ({"fix": ["tpp=2"]}, 422, "unknown plan key", "tp=2"),
+    ({"include": ["tp=2,weights=fp9"]}, 422, "weight format", "tp=2,weights=fp8"),
+    ({"export": "x"}, 400, "export", None),
+    ({"simulat": 1}, 400, "unknown field", "simulate"),
+    ({"isl": "many"}, 400, "isl", None),
+    ({"isl_stddev": -1.0}, 422, "isl_stddev -1.0", None),
+    ({"trace": "/etc/passwd"}, 400, "trace", None),
+    ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 5}]}, 400, "trace", None),
+    ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 1.5}] * 2}, 400, "output_length", None),
+    ({"isl": 1000, "trace": TRACE}, 422, "beside trace", None),
+])  # fmt: skip
+def test_what_cannot_be_answered_is_refused(http, change, status, word, nearest):
+    """The problem names the field of the change, and the nearest valid value where there is one."""
+    answer = http.post("/v1/deployments", json={**DEPLOYMENT, **change})
+    assert answer.status_code == status, answer.text
+    found = answer.json()
+    assert word in found["detail"] and found["field"] in change
+    assert nearest is None or found["nearest"] == nearest
+
+
+def test_limits_that_nothing_meets_name_the_nearest(http):
+    found = http.post("/v1/deployments", json={**DEPLOYMENT, "tpot": "1us"}).json()
+    assert found["deployments"] == [] and "misses by" in found["miss"] and found["nearest"]["plan"]
+
+
+def test_every_option_of_the_command_is_a_field_or_left_out():
+    fields = set(DeploymentsBody.model_fields)
+    assert {"isl", "osl", "ttft", "tpot", "rate", "goal", "chunked_prefill", "disaggregated", "fix", "include"} <= fields
+    assert not {"inference", "export", "report", "json", "force"} & fields
+    assert "seconds" not in components()["ServeFunnel"]["properties"]

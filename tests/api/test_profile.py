@@ -32,8 +32,7 @@ from study_help import fake_python, left_over
 
 from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
-from tests.api.cluster import begin_worker, copied, ended, wait_for
-from tests.api.conftest import ROOT, Running, start
+from tests.api.conftest import ROOT, Running, begin_worker, copied, ended, start, wait_for
 
 pytestmark = pytest.mark.xdist_group("service-postgresql")
 QUESTION = {

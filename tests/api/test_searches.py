@@ -1,4 +1,4 @@
-"""Searches that outlive processes: accepted once, ended once, whatever is killed in between."""
+"""Searches that outlive processes; the client and the pool of processes that compute."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 import sqlalchemy as sa
 from autoconfig.api import searches
+from autoconfig.api.answers import answer
 from autoconfig.api.app import create_app
+from autoconfig.api.context import Compute
+from autoconfig.api.routes.answers import CHECK_EXAMPLE
 from autoconfig.api.store import WORKERS, ServiceSettings, dbos_url, engine_of
-from autoconfig.api.wire.bodies import read_search
+from autoconfig.api.wire.bodies import ExportBody, PlansBody, read_search
+from command_line import run_in_process
 from dbos import DBOSClient
 
-from tests.api.cluster import QUESTION, begin_worker, ended, run_with_kills, wait_for
+from autoconfig.client import Client, ServiceError
+from autoconfig.planning.fields import field_names
+from autoconfig.planning.request_fields import SEARCH
+from tests.api.conftest import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
 pytestmark = pytest.mark.xdist_group("api")
 
@@ -91,21 +99,18 @@ def test_a_search_that_cannot_be_answered_fails_with_its_problem(with_worker):
 MEASURED = {"profile": True, "gpu": "a100-80gb"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "field", "word"),
-    [
-        ({"model": "nonsense"}, "model", "nonsense"),
-        ({"gpu": None}, "gpu", "say gpu"),
-        ({"budget": "2h"}, "budget", "profile"),
-        ({"steps": 3}, "steps", "profile"),
-        ({**MEASURED, "budget": "soon"}, None, "soon"),
-        ({**MEASURED, "budget": "0m"}, None, "0m"),
-        ({**MEASURED, "steps": -5}, None, "-5"),
-        ({**MEASURED, "job_timeout": "2trials"}, "job_timeout", "2trials"),
-        ({**MEASURED, "gpu": None}, "gpu", "say gpu"),
-        ({**MEASURED, "device": "cpu"}, "device", "leave gpu"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "field", "word"), [
+    ({"model": "nonsense"}, "model", "nonsense"),
+    ({"gpu": None}, "gpu", "say gpu"),
+    ({"budget": "2h"}, "budget", "profile"),
+    ({"steps": 3}, "steps", "profile"),
+    ({**MEASURED, "budget": "soon"}, None, "soon"),
+    ({**MEASURED, "budget": "0m"}, None, "0m"),
+    ({**MEASURED, "steps": -5}, None, "-5"),
+    ({**MEASURED, "job_timeout": "2trials"}, "job_timeout", "2trials"),
+    ({**MEASURED, "gpu": None}, "gpu", "say gpu"),
+    ({**MEASURED, "device": "cpu"}, "device", "leave gpu"),
+])  # fmt: skip
 def test_what_no_search_can_answer_is_refused_at_once(with_worker, changes, field, word):
     refused = with_worker.post("/v1/searches", json={**QUESTION, **changes})
     assert refused.status_code == 422 and word in refused.json()["detail"], refused.text
@@ -196,3 +201,85 @@ def test_one_kill_on_sqlite(tmp_path):
 @pytest.mark.soak
 def test_ten_kills_on_sqlite(tmp_path):
     run_with_kills(f"sqlite:///{tmp_path}/service.db", 10, 3, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")))
+
+
+@pytest.fixture(scope="module")
+def client(service) -> Client:
+    return Client(service.url)
+
+
+def test_plans_and_their_scripts(client, tmp_path):
+    found = client.plans(**QUESTION, fix=["tp=2"], top=2)
+    first = found.plans[0]
+    assert len(found.plans) == 2 and first.rank == 1 and "tp=2" in first.short and found.calibration.startswith("published-")
+    assert first.step_seconds_p5 < first.step_seconds < first.step_seconds_p95 and 0 < first.peak_gib < first.limit_gib
+    assert first.tokens_per_second_per_gpu == first.body["tokens_per_second_per_gpu"] and 0 < first.fit_probability <= 1
+    files = client.export(first.short, **QUESTION, fix=["tp=2"], top=2)
+    options = ("--model", "1.7b", "--gpus", "8", "--gpu", "a100-80gb", "--output", str(tmp_path / "x"))
+    assert run_in_process("export", *options, first.short).exit_code == 0
+    assert files == {path.name: path.read_text() for path in (tmp_path / "x").iterdir()}
+
+
+def test_what_chooses_a_plan_is_what_an_export_does_not_ask():
+    assert {*PlansBody.model_fields} - {*ExportBody.model_fields} == {*field_names(SEARCH)}
+
+
+def test_other_questions(client):
+    assert client.scaling(model="1.7b", gpus=[8, 16], gpu="a100-80gb")["points"]
+    assert client.check(**CHECK_EXAMPLE)["legal"]
+
+
+def test_a_submission_is_safe_to_repeat(client):
+    first, again = (client.submit(**QUESTION, idempotency_key="job-1") for _ in range(2))
+    assert first.id == again.id and client.submit(**QUESTION).id != first.id
+    with pytest.raises(TimeoutError, match="it goes on in the service"):
+        client.wait(client.submit(**QUESTION).id, seconds=0, every=0)
+    assert client.cancel(first.id).over
+
+
+def test_refusals_say_what_to_change(client):
+    with pytest.raises(ServiceError, match="422: ") as refused:
+        client.plans(model="lama3-70b", gpus=8, gpu="h100")
+    assert (refused.value.status, refused.value.field, refused.value.nearest) == (422, "model", "llama3-70b")
+    with pytest.raises(ServiceError, match="404"):
+        client.search("../../../etc")
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "planner:8000", "http://"])
+def test_addresses_that_are_none(url):
+    with pytest.raises(ValueError, match="http://HOST:PORT"):
+        Client(url)
+
+
+def test_nobody_there(monkeypatch):
+    waits: list[float] = []
+    monkeypatch.setattr("autoconfig.client.time.sleep", waits.append)
+    with pytest.raises(ServiceError, match="does not answer") as error:
+        Client("http://127.0.0.1:1").plans(**QUESTION)
+    assert error.value.status == 0 and waits == [0.5, 1.0, 2.0]
+
+
+COMPUTED = {"model": "1.7b", "gpus": 8, "gpu": "h100-sxm-80gb", "memory_margin": 0.0, "top": 1, "sort_by": "step"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # pebble's, which is the point
+def test_a_pool_that_has_failed_is_started_again():
+    """What cannot be handed to another process ends pebble's thread that hands out work, and with it the pool."""
+    compute = Compute(1, 60.0, 1_000)
+    compute.start()
+
+    async def ask() -> None:
+        assert (await compute.run("plans", COMPUTED)).status == 200
+        assert compute._pool is not None
+        deep: dict[str, object] = {}
+        for _ in range(2_000):
+            deep = {"a": deep}
+        compute._pool.schedule(answer, args=("plans", deep))
+        while compute._pool.active:
+            await asyncio.sleep(0.01)
+        found = await compute.run("plans", COMPUTED)
+        assert (found.status, found.body) == answer("plans", COMPUTED)
+
+    with ThreadPoolExecutor(1) as thread:  # the browser of other tests leaves a loop running in this one
+        thread.submit(lambda: asyncio.run(asyncio.wait_for(ask(), 120))).result()
+    compute.stop()

@@ -96,18 +96,15 @@ def test_nothing_fits_is_exit_code_3_with_the_nearest_miss(autoconfig):
     assert body["plans"] == [] and body["nearest_miss"]["shortfall_gib"] > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("search", ("search", *SMALL, "--include", "tp=2", "--include", "tp=3", "--tokens", "2b", "--price", "1.5")),
-        ("search", ("search", *SMALL, "--sort-by", "memory", "--top", "3")),
-        ("search", ("search", "--model", "mixtral-8x7b", "--gpus-at-most", "20", "--seq-length", "4096")),
-        ("search", ("search", "--model", "7b", "--gpus", "8", "--precision", "fp8", "--peft", "lora")),
-        ("explain", ("explain", "tp=2", *SMALL)),
-        ("explain", ("explain", "tp=3", *SMALL)),
-        ("explain", ("explain", "pp=4,ep=8,tp=1", "--model", "deepseek-v2-lite", "--gpus", "32", "--num-layers", "28")),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("search", ("search", *SMALL, "--include", "tp=2", "--include", "tp=3", "--tokens", "2b", "--price", "1.5")),
+    ("search", ("search", *SMALL, "--sort-by", "memory", "--top", "3")),
+    ("search", ("search", "--model", "mixtral-8x7b", "--gpus-at-most", "20", "--seq-length", "4096")),
+    ("search", ("search", "--model", "7b", "--gpus", "8", "--precision", "fp8", "--peft", "lora")),
+    ("explain", ("explain", "tp=2", *SMALL)),
+    ("explain", ("explain", "tp=3", *SMALL)),
+    ("explain", ("explain", "pp=4,ep=8,tp=1", "--model", "deepseek-v2-lite", "--gpus", "32", "--num-layers", "28")),
+])  # fmt: skip
 def test_json_is_valid_under_its_schema(autoconfig, name, arguments):
     Draft202012Validator(schema(name)).validate(autoconfig.json(*arguments))
 
@@ -297,17 +294,14 @@ def test_a_good_config_json_is_read(autoconfig, folder):
     assert body["model"]["name"] == "good" and any("good.json" in text for text in body["assumed"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("explain", "tp=x", *SMALL), "whole number"),
-        (("explain", "", *SMALL), "empty plan"),
-        (("explain", *SMALL), "PLAN"),
-        (("searchh",), "search"),
-        (("models", "--loud"), "--loud"),
-        ((), "Usage"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), [
+    (("explain", "tp=x", *SMALL), "whole number"),
+    (("explain", "", *SMALL), "empty plan"),
+    (("explain", *SMALL), "PLAN"),
+    (("searchh",), "search"),
+    (("models", "--loud"), "--loud"),
+    ((), "Usage"),
+])  # fmt: skip
 def test_other_commands_refuse_bad_input_too(autoconfig, arguments, says):
     result = autoconfig.run(*arguments)
     assert result.exit_code == 2 and says in result.stderr

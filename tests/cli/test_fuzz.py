@@ -20,9 +20,7 @@ FLAGS = {
     )
     for name, command in LOADED.items()
 }
-SWITCHES = {
-    o for c in LOADED.values() for p in c.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)
-}
+SWITCHES = {o for c in LOADED.values() for p in c.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)}
 GOOD_VALUES = {
     "--gpus": ["1", "2", "4", "8", "16", "24", "32", "64"], "--gpus-at-most": ["3", "8", "20", "33"],
     "--gpu": ["a100", "h100", "b200", "gb200", "l4", "rtx-4090-24gb", "mi300x", "v100-16gb"],
@@ -57,28 +55,12 @@ GARBAGE = st.one_of(
     st.floats().map(str),
 )  # fmt: skip
 MODELS = [
-    "llama3-8b",
-    "gpt3-1.7b",
-    "1.7b",
-    "mixtral-8x7b",
-    "deepseek-v2-lite",
-    "gpt-oss-20b",
-    "qwen3-30b-a3b",
-    "175b",
-    "13b",
+    "llama3-8b", "gpt3-1.7b", "1.7b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b", "qwen3-30b-a3b", "175b", "13b",
     "falcon-180b",
-]
+]  # fmt: skip
 FILES = [
-    "good.json",
-    "moe.json",
-    "bert.json",
-    "truncated.json",
-    "binary.json",
-    "empty.json",
-    "folder",
-    "cluster.json",
-    "wrong.json",
-]
+    "good.json", "moe.json", "bert.json", "truncated.json", "binary.json", "empty.json", "folder", "cluster.json", "wrong.json",
+]  # fmt: skip
 CONFIG = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 1000,
           "intermediate_size": 1024}  # fmt: skip
 

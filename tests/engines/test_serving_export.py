@@ -74,13 +74,10 @@ def test_vllm_has_as_many_tokens_as_sequences_and_experts_on_all_ranks(exported)
             assert ("--enable-expert-parallel" in read) == (one.plan.decode.ep > 1)
 
 
-@pytest.mark.parametrize(
-    ("engine", "prefill", "decode"),
-    [
-        ("sglang", ("--disaggregation-mode", "prefill"), ("--disaggregation-mode", "decode")),
-        ("vllm", ("kv_role", "kv_producer"), ("kv_role", "kv_consumer")),
-    ],
-)
+@pytest.mark.parametrize(("engine", "prefill", "decode"), [
+    ("sglang", ("--disaggregation-mode", "prefill"), ("--disaggregation-mode", "decode")),
+    ("vllm", ("kv_role", "kv_producer"), ("kv_role", "kv_consumer")),
+])  # fmt: skip
 def test_both_kinds_of_a_disaggregated_deployment_know_their_part(exported, engine, prefill, decode):
     _, one, folder = exported[engine]["llama3-70b-8-disaggregated"]
     for script, (key, value) in (("prefill.sh", prefill), ("decode.sh", decode)):

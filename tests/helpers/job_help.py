@@ -24,12 +24,9 @@ def stand_in_command(folder: JobFolder, job: Job) -> list[str]:
 def make_job(behaviour: int = 0, number: int = 0, **changes: object) -> Job:
     """A small job; `number` makes it another one of the same behaviour."""
     values = {
-        "model": load_model("gpt3-126m").replace(num_layers=2),
-        "plan": TrainPlan(tp=1, pp=1, dp=1, mbs=1),
-        "workload": Workload(seq_length=16, global_batch_size=1),
-        "device": "cpu",
-        "seed": 1000 * number + behaviour,
-    }
+        "model": load_model("gpt3-126m").replace(num_layers=2), "plan": TrainPlan(tp=1, pp=1, dp=1, mbs=1),
+        "workload": Workload(seq_length=16, global_batch_size=1), "device": "cpu", "seed": 1000 * number + behaviour,
+    }  # fmt: skip
     return Job(**{**values, **changes})
 
 

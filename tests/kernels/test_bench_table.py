@@ -1,13 +1,17 @@
-"""A known table gives known prices: synthetic measurements through kernels/bench/state.py, the file, and the time model."""
+"""x"""
 
 import itertools
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from autoconfig.kernels import nvml
+from autoconfig.kernels.bench.attention import attention_flops
 from autoconfig.kernels.bench.collectives import KINDS, group_sizes, ring_factor
 from autoconfig.kernels.bench.device import BenchDevice, Timing, summary
 from autoconfig.kernels.bench.operators import CHAIN, attention_flops
@@ -26,18 +30,20 @@ from autoconfig.time_model.operators.kernels import (
 )
 
 PEAK, COPY, LAUNCH = 1e12, 50e9, 2e-6
+
+
 ALPHA, LINK, SQRT = 50e-6, 3e9, 2e-8
-CPU = SETS["cpu"]
+
+
 CPU_DEVICE = BenchDevice(type="cpu", reported_name="Test CPU 4 cores", memory_bytes=8 * 2**30, count=4, threads=1, vendor="cpu")
+
+
 H100 = BenchDevice(
-    type="cuda",
-    reported_name="NVIDIA H100 80GB HBM3",
-    memory_bytes=85017755648,
-    count=8,
-    threads=1,
-    compute_capability=9.0,
+    type="cuda", reported_name="NVIDIA H100 80GB HBM3", memory_bytes=85017755648, count=8, threads=1, compute_capability=9.0,
     num_sms=132,
-)
+)  # fmt: skip
+
+
 NEW = replace(H100, reported_name="NVIDIA X900 96GB", memory_bytes=96 * 2**30, num_sms=200)
 
 
@@ -103,14 +109,10 @@ def gemm_price(gpu: GpuSpec, m: float, n: float, k: float, precision: str = "bf1
     e = efficiency_of(gpu)
     return float(
         gemm_seconds(
-            *(np.array([float(x)]) for x in (m, n, k)),
-            flops_per_s=gpu.peak_flops_per_s(precision),
-            hbm_bytes_per_s=gpu.hbm_bytes_per_s,
-            num_sms=gpu.num_sms,
-            constants=e.gemm,
-            table=e.tables.gemm[precision],
+            *(np.array([float(x)]) for x in (m, n, k)), flops_per_s=gpu.peak_flops_per_s(precision),
+            hbm_bytes_per_s=gpu.hbm_bytes_per_s, num_sms=gpu.num_sms, constants=e.gemm, table=e.tables.gemm[precision],
         )[0]
-    )
+    )  # fmt: skip
 
 
 def test_gemms_cost_what_was_measured(tmp_path: Path) -> None:
@@ -130,15 +132,9 @@ def test_every_other_operator_costs_what_was_measured(tmp_path: Path) -> None:
     peak = gpu.peak_flops_per_s("bf16")
     for rows, width, groups in itertools.product(CPU.rows, CPU.widths, CPU.groups):
         price = grouped_gemm_seconds(
-            *(np.array([float(x)]) for x in (rows, width, width, groups)),
-            rows=np.array([float(rows)]),
-            rows_half=1.0,
-            flops_per_s=peak,
-            hbm_bytes_per_s=1.0,
-            num_sms=1,
-            constants=e.gemm,
-            table=e.tables.grouped_gemm["bf16"],
-        )
+            *(np.array([float(x)]) for x in (rows, width, width, groups)), rows=np.array([float(rows)]), rows_half=1.0,
+            flops_per_s=peak, hbm_bytes_per_s=1.0, num_sms=1, constants=e.gemm, table=e.tables.grouped_gemm["bf16"],
+        )  # fmt: skip
         assert float(price[0]) == pytest.approx(grouped(rows, width, groups), rel=1e-5)
     table = e.tables.attention
     assert table is not None and table.generation == "flash2" and e.attention.share("flash3") == 1.0
@@ -223,12 +219,9 @@ def test_fp32_has_tables_of_its_own(tmp_path: Path) -> None:
 
     gpu = saved(tmp_path / "t.json", precision="fp32")
     scenario = Scenario(
-        model=load_model("llama3-8b"),
-        cluster=cluster_of(gpu, 2),
-        numerics=Numerics(precision="fp32"),
-        software=load_stack("megatron-local"),
-        workload=Workload(seq_length=64, global_batch_size=2),
-    )
+        model=load_model("llama3-8b"), cluster=cluster_of(gpu, 2), numerics=Numerics(precision="fp32"),
+        software=load_stack("megatron-local"), workload=Workload(seq_length=64, global_batch_size=2),
+    )  # fmt: skip
     job = TrainingJob(scenario)
     assert job.table_precision(False) == "fp32" and job.gpu.tables.gemm["fp32"] is not None
     assert job.gpu.tables.attention is None and job.gpu.tables.attention_fp32 is not None
@@ -310,3 +303,56 @@ def test_sizes() -> None:
         assert not set(sizes.plan_shapes) & set(itertools.product(sizes.m, sizes.nk, sizes.nk))
     assert summary([1.0, 2.0, 3.0]).seconds == 2.0 and summary([1.0, 2.0, 3.0], shared=True).seconds == 1.5
     assert summary([2.0]) == Timing(seconds=2.0, spread=0.0, repetitions=1)
+
+
+class NVMLError(Exception):
+    pass
+
+
+def fake(**changes: Any) -> Any:
+    def refuse(*_: Any) -> Any:
+        raise NVMLError("Not Supported")
+
+    links = iter((1, 1, 0))
+    calls: dict[str, Any] = {
+        "NVMLError": NVMLError, "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "NVML_TEMPERATURE_GPU": 0, "NVML_NVLINK_MAX_LINKS": 3,
+        "nvmlInit": lambda: None, "nvmlShutdown": lambda: None, "nvmlDeviceGetHandleByUUID": lambda uuid: ("handle", uuid),
+        "nvmlDeviceGetHandleByIndex": lambda index: ("handle", index), "nvmlSystemGetDriverVersion": lambda: b"570.1",
+        "nvmlDeviceGetName": lambda _: "NVIDIA H100 80GB HBM3",
+        "nvmlDeviceGetClockInfo": lambda _, kind: {1: 1500, 2: 2619}[kind],
+        "nvmlDeviceGetMaxClockInfo": lambda _, kind: {1: 1980, 2: 2619}[kind], "nvmlDeviceGetMemoryBusWidth": lambda _: 5120,
+        "nvmlDeviceGetPowerUsage": lambda _: 402_500, "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
+        "nvmlDeviceGetTemperature": lambda *_: 55, "nvmlDeviceGetEccMode": lambda _: [1, 1],
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: 0x4 | 0x40, "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 5,
+        "nvmlDeviceGetMaxPcieLinkWidth": lambda _: 16, "nvmlDeviceGetNvLinkState": lambda *_: next(links),
+    }  # fmt: skip
+    return SimpleNamespace(**{**calls, **{name: refuse if value is None else value for name, value in changes.items()}})
+
+
+def test_values_are_named_with_their_units() -> None:
+    found = nvml.sample("GPU-1", nvml=fake())
+    assert (found["driver"], found["name"]) == ("570.1", "NVIDIA H100 80GB HBM3")
+    assert (found["sm_clock_mhz"], found["max_sm_clock_mhz"], found["power_w"], found["power_limit_w"]) == (
+        1500, 1980, 402.5, 700.0,
+    )  # fmt: skip
+    assert found["throttle_reasons"] == ["sw_power_cap", "hw_thermal_slowdown"] == sorted(nvml.slowed(found), reverse=True)
+    assert found["ecc"] is True and found["nvlinks"] == 2
+    assert nvml.memory_bytes_per_s(found) == pytest.approx(3.352e12, rel=1e-3)
+    assert nvml.pcie_bytes_per_s(found) == 64e9
+
+
+def test_what_the_driver_does_not_give_is_none() -> None:
+    found = nvml.sample(
+        nvml=fake(
+            nvmlDeviceGetEccMode=None, nvmlDeviceGetPowerUsage=None, nvmlDeviceGetNvLinkState=None,
+            nvmlDeviceGetCurrentClocksThrottleReasons=None, nvmlDeviceGetMemoryBusWidth=None,
+        )
+    )  # fmt: skip
+    assert found["ecc"] is found["power_w"] is found["throttle_reasons"] is None and found["nvlinks"] == 0
+    assert nvml.memory_bytes_per_s(found) is None and nvml.slowed(found) == []
+
+
+@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
+def test_without_a_driver_there_is_a_reason(call: str) -> None:
+    assert nvml.sample(nvml=fake(**{call: None})) == {"unavailable": "NVML: Not Supported"}
+    assert nvml.memory_bytes_per_s({"unavailable": ""}) is nvml.pcie_bytes_per_s({}) is None

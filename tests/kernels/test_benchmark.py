@@ -31,13 +31,9 @@ TINY_RUN = ("--device", "cpu", "--set", "tiny", "--ranks", "1")
 def start(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
     own = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "autoconfig.kernels.benchmark", *arguments],
-        env=own,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd="/",
-    )
+        [sys.executable, "-P", "-m", "autoconfig.kernels.benchmark", *arguments], env=own, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, cwd="/",
+    )  # fmt: skip
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -82,13 +78,9 @@ def test_a_run_gives_a_table_that_prices_what_was_measured(measured: Path) -> No
         assert set(points) == set(itertools.product(TINY.m, TINY.nk, TINY.nk))
         for key, seconds in points.items():
             price = gemm_seconds(
-                *(np.array([float(x)]) for x in key),
-                flops_per_s=gpu.flops_per_s[precision],
-                hbm_bytes_per_s=gpu.hbm_bytes_per_s,
-                num_sms=gpu.num_sms,
-                constants=e.gemm,
-                table=e.tables.gemm[precision],
-            )
+                *(np.array([float(x)]) for x in key), flops_per_s=gpu.flops_per_s[precision],
+                hbm_bytes_per_s=gpu.hbm_bytes_per_s, num_sms=gpu.num_sms, constants=e.gemm, table=e.tables.gemm[precision],
+            )  # fmt: skip
             assert float(price[0]) == pytest.approx(seconds, rel=1e-4)
     assert 0 < e.hbm_pointwise < 8 and 0 < e.launch_s < 1e-3 and gpu.architecture == "cpu"
 
@@ -223,28 +215,21 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
         f"from autoconfig.kernels.benchmark import main; sys.exit(main({[*TINY_RUN, '--output', str(path)]!r}))"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", command],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        text=True,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+        [sys.executable, "-P", "-c", command], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True,
+        timeout=120, check=False,
+    )  # fmt: skip
     assert done.returncode == 2 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @needs_torch
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--output", "/nowhere/x.json"), "there is no folder /nowhere"),
-        (("--output", "/tmp/x.txt"), "the name must end in .json"),
-        (("--output", "/"), "is a folder"),
-        (("--device", "cuda", "--output", "/tmp/x.json"), "sees no GPU"),
-        (("--collectives", "--output", "/tmp/x.json"), "torchrun --nproc-per-node"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--output", "/nowhere/x.json"), "there is no folder /nowhere"),
+    (("--output", "/tmp/x.txt"), "the name must end in .json"),
+    (("--output", "/"), "is a folder"),
+    (("--device", "cuda", "--output", "/tmp/x.json"), "sees no GPU"),
+    (("--collectives", "--output", "/tmp/x.json"), "torchrun --nproc-per-node"),
+])  # fmt: skip
 def test_bad_input(arguments: tuple[str, ...], said: str) -> None:
     import torch
 
@@ -268,17 +253,11 @@ def test_a_rank_without_measurements_or_peers_says_so(tmp_path: Path, monkeypatc
         assert code == 2 and said in errors
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--budget", "soon"), "give a time like 8m"),
-        (("--budget", "0s"), "give a time like 8m"),
-        (("--precision", "fp12"), "give a list of bf16"),
-        (("--threads", "0"), "whole number from 1"),
-        (("--ranks", "many"), "whole number from 1"),
-        (("--set", "huge"), "invalid choice"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--budget", "soon"), "give a time like 8m"), (("--budget", "0s"), "give a time like 8m"),
+    (("--precision", "fp12"), "give a list of bf16"), (("--threads", "0"), "whole number from 1"),
+    (("--ranks", "many"), "whole number from 1"), (("--set", "huge"), "invalid choice"),
+])  # fmt: skip
 def test_options_that_cannot_be(arguments: tuple[str, ...], said: str) -> None:
     code, errors = run(*arguments)
     assert code == 2 and said in errors

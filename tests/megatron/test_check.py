@@ -98,17 +98,10 @@ def test_a_plan_file_is_checked_as_it_is(scenario_of, autoconfig, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["dense", "odd", "moe", "mla"])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "tp=3,mbs=1",
-        "tp=2,pp=2,mbs=5",
-        "tp=2,sp=1,pp=2,vpp=7,mbs=1",
-        "tp=16,pp=16,mbs=1,ep=3",
-        "tp=1,mbs=1,recompute=selective:moe_act+mla_up_proj",
-        "tp=1,pp=2,mbs=1,recompute=full:block:50",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "tp=3,mbs=1", "tp=2,pp=2,mbs=5", "tp=2,sp=1,pp=2,vpp=7,mbs=1", "tp=16,pp=16,mbs=1,ep=3",
+    "tp=1,mbs=1,recompute=selective:moe_act+mla_up_proj", "tp=1,pp=2,mbs=1,recompute=full:block:50",
+])  # fmt: skip
 def test_the_nearest_legal_plan_is_legal_and_near(scenario_of, name, text):
     scenario = scenario_of(name)
     plan = parse_plan(text, 8)
@@ -133,17 +126,10 @@ def test_only_changed_arguments_are_edited(tmp_path):
     assert all("TP=8" in line or "--tensor-model-parallel-size" in line for line in kept)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "megatron_2025_mixtral_8x7b",
-        "swissai_2025_apertus_70b",
-        "megatron_2021_gpt_345m_mp",
-        "megatron_2025_llama3_8b_fp8",
-        "bigscience_2021_tr1_13b",
-        "swissai_2025_llama3_70b",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "megatron_2025_mixtral_8x7b", "swissai_2025_apertus_70b", "megatron_2021_gpt_345m_mp", "megatron_2025_llama3_8b_fp8",
+    "bigscience_2021_tr1_13b", "swissai_2025_llama3_70b",
+])  # fmt: skip
 def test_public_scripts_are_improved_in_place(name):
     given = {"settings": {"SLURM_NNODES": "8"}} if "mixtral" in name else {}
     text = (SCRIPTS / f"{name}.sh").read_text()
@@ -217,16 +203,13 @@ def test_removed_arguments_leave_nothing_behind():
     assert "--tensor-model-parallel-size '1' --micro-batch-size 1" in text and "tp-comm" not in text
 
 
-@pytest.mark.parametrize(
-    ("old", "left"),
-    [
-        ("    --sequence-parallel --tensor-model-parallel-size 2 \\\n", "\n    --tensor-model-parallel-size 1 \\\n"),
-        ('A="--sequence-parallel --tensor-model-parallel-size 2"\n', 'A="--tensor-model-parallel-size 1"\n'),
-        ('A="--tensor-model-parallel-size 2 --sequence-parallel"\n', 'A="--tensor-model-parallel-size 1"\n'),
-        ("A=(--sequence-parallel --recompute-granularity selective --tensor-model-parallel-size 2)\n",
-         "A=(--tensor-model-parallel-size 1)\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "left"), [
+    ("    --sequence-parallel --tensor-model-parallel-size 2 \\\n", "\n    --tensor-model-parallel-size 1 \\\n"),
+    ('A="--sequence-parallel --tensor-model-parallel-size 2"\n', 'A="--tensor-model-parallel-size 1"\n'),
+    ('A="--tensor-model-parallel-size 2 --sequence-parallel"\n', 'A="--tensor-model-parallel-size 1"\n'),
+    ("A=(--sequence-parallel --recompute-granularity selective --tensor-model-parallel-size 2)\n",
+     "A=(--tensor-model-parallel-size 1)\n"),
+])  # fmt: skip
 def test_what_is_removed_leaves_no_doubled_blanks(old, left):
     launch = old if old.startswith("    ") else "    ${A[@]} \\\n"
     before = "" if launch == old else old
@@ -307,16 +290,13 @@ NEWER = "--attention-backend auto --micro-batch-size 1 --global-batch-size 64"
 """Today's Megatron-LM with none of the overlaps."""
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("", "tp=2,sp=1,pp=2,mbs=1"),  # sharding the optimizer makes --overlap-param-gather possible: it stays off
-        ("--use-distributed-optimizer", "tp=2,sp=1,pp=2,mbs=1"),
-        ("--tensor-model-parallel-size 2 --sequence-parallel", "tp=1,pp=2,mbs=1"),  # --tp-comm-overlap is possible no more
-        ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1,recompute=selective:layernorm"),
-        ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [
+    ("", "tp=2,sp=1,pp=2,mbs=1"),  # sharding the optimizer makes --overlap-param-gather possible: it stays off
+    ("--use-distributed-optimizer", "tp=2,sp=1,pp=2,mbs=1"),
+    ("--tensor-model-parallel-size 2 --sequence-parallel", "tp=1,pp=2,mbs=1"),  # --tp-comm-overlap is possible no more
+    ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1,recompute=selective:layernorm"),
+    ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1"),
+])  # fmt: skip
 def test_scripts_without_overlap_arguments_are_edited(old, new):
     answer, asked = checked(script(f"{old} {NEWER}"))
     assert answer.source.question.scenario.software.name == "transformer-engine"
@@ -358,20 +338,17 @@ def test_the_chance_to_fit_stands_beside_the_better_plan(autoconfig, tmp_path):
 FSDP = "--use-megatron-fsdp --data-parallel-sharding-strategy"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "broken"),
-    [
-        (f"{FSDP} optim_grads_params --ckpt-format fsdp_dtensor --fp8-format hybrid --fp8-param-gather", []),
-        (f"{FSDP} optim --ckpt-format fsdp_dtensor --optimizer sgd", []),
-        (f"{FSDP} optim_grads_params", ["NV102"]),
-        (f"{FSDP} optim --ckpt-format fsdp_dtensor --optimizer muon", ["NV102"]),
-        (f"{FSDP} no_shard --ckpt-format fsdp_dtensor --init-model-with-meta-device", ["NV105"]),
-        (f"{FSDP} optim --ckpt-format fsdp_dtensor --fsdp-manual-registration", ["NV108"]),
-        ("--use-custom-fsdp", []),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "broken"), [
+    (f"{FSDP} optim_grads_params --ckpt-format fsdp_dtensor --fp8-format hybrid --fp8-param-gather", []),
+    (f"{FSDP} optim --ckpt-format fsdp_dtensor --optimizer sgd", []),
+    (f"{FSDP} optim_grads_params", ["NV102"]),
+    (f"{FSDP} optim --ckpt-format fsdp_dtensor --optimizer muon", ["NV102"]),
+    (f"{FSDP} no_shard --ckpt-format fsdp_dtensor --init-model-with-meta-device", ["NV105"]),
+    (f"{FSDP} optim --ckpt-format fsdp_dtensor --fsdp-manual-registration", ["NV108"]),
+    ("--use-custom-fsdp", []),
+])  # fmt: skip
 def test_megatron_fsdp_has_rules_of_its_own(arguments, broken):
-    """tests/judge/test_megatron_fsdp.py puts the same arguments to megatron-core."""
+    """tests/judge/test_serving_export.py puts the same arguments to megatron-core."""
     text = script(f"--micro-batch-size 1 --global-batch-size 64 {arguments}")
     answer = check(read_check(text, CheckRequest(gpu="h100", software="transformer-engine")))
     assert [violation.rule for violation in answer.violations] == broken

@@ -218,15 +218,12 @@ def test_foreign_files_stay(autoconfig, tmp_path):
     assert "echo mine" not in (tmp_path / SBATCH_SCRIPT).read_text()
 
 
-@pytest.mark.parametrize(
-    ("more", "words_"),
-    [
-        (("--format", "deepspeed"), "'megatron', 'plan'"),
-        (("--output", "/dev/null"), "name a folder"),
-        (("--output", "/proc/none/x"), "cannot be"),
-        (("--output", "x\0y"), "NUL"),
-    ],
-)
+@pytest.mark.parametrize(("more", "words_"), [
+    (("--format", "deepspeed"), "'megatron', 'plan'"),
+    (("--output", "/dev/null"), "name a folder"),
+    (("--output", "/proc/none/x"), "cannot be"),
+    (("--output", "x\0y"), "NUL"),
+])  # fmt: skip
 def test_exports_that_are_refused(autoconfig, tmp_path, more, words_):
     result = autoconfig.run(
         "export", "--model", "gpt3-1.7b", "--gpus", "8", "--output", str(tmp_path / "x"), *more, "tp=1,mbs=1"
@@ -316,16 +313,12 @@ PUBLISHED = {
     "qwen2-57b-a14b": {"--moe-router-pre-softmax": (), "--norm-epsilon": ("1e-06",)},
     "deepseek-v2": {"--moe-router-topk-scaling-factor": ("16.0",), "--moe-router-group-topk": ("3",)},
     "deepseek-v3": {
-        "--norm-epsilon": ("1e-06",),
-        "--moe-router-score-function": ("sigmoid",),
-        "--moe-router-num-groups": ("8",),
-        "--moe-router-group-topk": ("4",),
-        "--moe-router-topk-scaling-factor": ("2.5",),
-        "--moe-router-bias-update-rate": ("0.001",),
-        "--moe-aux-loss-coeff": ("0.0001",),
+        "--norm-epsilon": ("1e-06",), "--moe-router-score-function": ("sigmoid",), "--moe-router-num-groups": ("8",),
+        "--moe-router-group-topk": ("4",), "--moe-router-topk-scaling-factor": ("2.5",),
+        "--moe-router-bias-update-rate": ("0.001",), "--moe-aux-loss-coeff": ("0.0001",),
         "--moe-router-load-balancing-type": ("seq_aux_loss",),
     },
-}
+}  # fmt: skip
 """config.json of each model; DeepSeek-V3's last three: arXiv:2412.19437, section 4.2."""
 
 

@@ -14,12 +14,9 @@ from autoconfig.specs.software.software import load_stack, software_names
 
 NO_DROPOUT = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
 LLAMA = Scenario(
-    model=load_model("llama3-70b"),
-    cluster=cluster_of(load_gpu("h100"), 64),
-    numerics=NO_DROPOUT,
-    software=load_stack("transformer-engine"),
-    workload=Workload(seq_length=8192, global_batch_size=512),
-)
+    model=load_model("llama3-70b"), cluster=cluster_of(load_gpu("h100"), 64), numerics=NO_DROPOUT,
+    software=load_stack("transformer-engine"), workload=Workload(seq_length=8192, global_batch_size=512),
+)  # fmt: skip
 
 
 def estimate(
@@ -36,12 +33,9 @@ def estimate(
 ) -> MemoryEstimate:
     spec, plan = load_model(model), parse_plan(text, gpus)
     scenario = Scenario(
-        model=spec,
-        cluster=cluster_of(load_gpu("h100"), gpus),
-        numerics=numerics,
-        software=load_stack(stack),
+        model=spec, cluster=cluster_of(load_gpu("h100"), gpus), numerics=numerics, software=load_stack(stack),
         workload=Workload(seq_length=seq, global_batch_size=batch),
-    )
+    )  # fmt: skip
     return estimate_memory(scenario, scenario.layouts([plan]), recomputes or [plan.recompute], detail=detail)
 
 
@@ -137,14 +131,9 @@ def test_core_attention_recomputation_frees_nothing_worth_with_flash() -> None:
 def test_korthikanti_state_of_figure_1() -> None:
     """Parameters and optimizer state of the first stage, 175B at tp 8 pp 8: 45.56 GiB (Figure 1, digitised; row KM-0009)."""
     found = estimate(
-        "gpt3-175b",
-        "tp=8,pp=8,vpp=3,mbs=1,dist_opt=0",
-        64,
-        stack="megatron-lm-2022",
-        seq=2048,
-        batch=64,
+        "gpt3-175b", "tp=8,pp=8,vpp=3,mbs=1,dist_opt=0", 64, stack="megatron-lm-2022", seq=2048, batch=64,
         numerics=Numerics(precision="fp16"),
-    )
+    )  # fmt: skip
     state = sum(float(found.parts[name][0, 0, 1]) for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"))
     assert state / 2**30 == pytest.approx(45.5625, rel=0.002)
 
@@ -172,13 +161,9 @@ def test_every_stack_and_precision_gives_finite_positive_memory(stack: str) -> N
         for model in ("gpt3-1.7b", "deepseek-v3", "gpt-oss-20b"):
             gpus = 64 if model == "deepseek-v3" else 8
             value = peak(
-                model,
-                "tp=2,pp=1,ep=4,mbs=1,sp=1" if model != "gpt3-1.7b" else "tp=2,pp=2,mbs=1",
-                gpus,
-                numerics=numerics,
-                stack=stack,
-                batch=64,
-            )
+                model, "tp=2,pp=1,ep=4,mbs=1,sp=1" if model != "gpt3-1.7b" else "tp=2,pp=2,mbs=1", gpus, numerics=numerics,
+                stack=stack, batch=64,
+            )  # fmt: skip
             assert np.isfinite(value) and value > 0
 
 

@@ -1,19 +1,24 @@
-"""The web page in a real browser, from the question to the downloaded config."""
+"""The page and the reports in a real browser."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
 from autoconfig.api import searches
 from autoconfig.api.store import engine_of
+from autoconfig.specs.json_record import to_json
 from command_line import run_in_process
 from playwright.sync_api import expect
 
-from tests.page.looks import QUESTION, chosen, link, rows, serious, settled, shorts, too_wide
+from autoconfig.render.html import REPORT_MODULES, in_script, one_file, page_text, report_data, served_names
+from autoconfig.training.answer import search
+from autoconfig.training.question import Request
+from tests.page.conftest import QUESTION, chosen, link, rows, serious, settled, shorts, too_wide
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -280,3 +285,164 @@ def test_a_narrow_window_needs_no_sideways_scrolling(asked, pages):
         page.get_by_role("tab", name=view).click()
         page.wait_for_selector("#view-scaling g.point" if view == "Scaling" else ".searches tbody tr")
         assert too_wide(page) <= 0
+
+
+SERVE = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "tpot": "20ms", "ttft": "500ms"}
+SERVE_OPTIONS = [word for key, value in SERVE.items() for word in (f"--{key}", str(value))]
+
+
+def deployment_link(url, **changes):
+    """The tab with its question in the link."""
+    asked = {**SERVE, "view": "deployments", **changes}
+    return f"{url}/#" + "&".join(f"{key}={quote(str(value))}" for key, value in asked.items())
+
+
+def plans(page):
+    """The deployments of the table."""
+    return page.eval_on_selector_all(".deployments table.plans tbody tr", "rows => rows.map(row => row.dataset.short)")
+
+
+def test_the_tab_shows_the_answer_of_the_service(asked, pages):
+    page = pages(deployment_link(asked.url))
+    view = page.locator("#view-deployments")
+    expect(view.locator("figure.frontier g.point").first).to_be_visible()
+    answer = httpx.post(f"{asked.url}/v1/deployments", json=SERVE, timeout=60).json()
+    shown = view.locator("table.plans tbody tr")
+    assert [row.get_attribute("data-short") for row in shown.all()] == [one["plan"] for one in answer["deployments"]]
+    best = answer["deployments"][0]
+    assert f"{best['tokens_per_second_per_gpu']:,.0f}" in shown.first.inner_text()
+    assert view.locator("figure.frontier svg").text_content().count("TPOT 20.0 ms") == 1
+    line, points = view.locator("figure.frontier line.limit"), view.locator("figure.frontier g.point")
+    assert line.count() == 1 and points.count() >= len(answer["deployments"])
+    left = float(line.get_attribute("x1"))
+    for one in answer["deployments"]:
+        box = view.locator(f"g.point[data-short='{one['plan']}'] circle.hit").first
+        assert float(box.get_attribute("cx")) >= left - 0.5, one["plan"]
+    assert view.locator("figure.memory-of-gpus g.bar").count() == len(answer["deployments"])
+    assert f"device {best['memory_gib']['device']:.1f} GiB" in view.locator("figure.memory-of-gpus svg").text_content()
+    whole = 1e3 * sum(best["decode_step_seconds"].values())
+    assert f"{whole:.1f} ms" in view.locator("figure.iteration svg").text_content()
+    assert view.locator("figure.iteration g.bar").count() == 2
+
+
+def test_the_link_and_the_limits_of_the_tab(asked, pages):
+    page = pages(deployment_link(asked.url, ttft="", tpot=""))
+    view = page.locator("#view-deployments")
+    expect(view.locator("table.plans tbody tr").nth(2)).to_be_visible()
+    assert view.locator("figure.frontier line.limit").count() == 0
+    view.locator("table.plans tbody tr").nth(2).click()
+    wanted = plans(page)[2]
+    expect(view.locator("article h2")).to_have_text(wanted)
+    again = pages(page.url)
+    expect(again.locator("#view-deployments article h2")).to_have_text(wanted)
+    page.get_by_label("TPOT at most").fill("1us")
+    expect(view.locator(".note.bad")).to_contain_text("limits cannot be met")
+    assert view.locator("table.plans tbody tr").count() == 1
+
+
+def test_a_wrong_duration_is_said(asked, pages):
+    page = pages(deployment_link(asked.url, tpot="soon"), refused=(422,))
+    expect(page.locator("#view-deployments .note.bad")).to_contain_text("write 50ms")
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, {"viewport": {"width": 320, "height": 640}}])
+def test_a_report_of_deployments_shows_the_numbers_of_the_answer(tmp_path, pages, options):
+    path = tmp_path / "out.html"
+    done = run_in_process("search", "--inference", *SERVE_OPTIONS, "--report", str(path), "--json")
+    assert done.exit_code == 0 and f"report written to {path}" in done.stderr
+    answer = json.loads(done.stdout)
+    page = pages(path.as_uri(), **options)
+    expect(page.locator("figure.frontier g.point").first).to_be_attached()
+    assert plans(page) == [one["plan"] for one in answer["deployments"]]
+    assert "trtllm-serve" in (page.locator("section[aria-label='Start scripts']").text_content() or "")
+    assert not serious(page) and too_wide(page) <= 0
+
+
+def test_a_report_goes_where_it_can_be_written(tmp_path):
+    done = run_in_process("search", "--inference", *SERVE_OPTIONS, "--report", str(tmp_path / "out.htm"))
+    assert done.exit_code == 2 and ".html" in done.stderr and not list(tmp_path.iterdir())
+
+
+OPTIONS = ["--model", "llama3-8b", "--gpus", "32", "--gpu", "h100-sxm-80gb", "--top", "5"]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> tuple[Path, dict]:
+    path = tmp_path_factory.mktemp("report") / "out.html"
+    done = run_in_process("search", *OPTIONS, "--report", str(path), "--json")
+    assert done.exit_code == 0 and f"report written to {path}" in done.stderr
+    return path, json.loads(done.stdout)
+
+
+def test_the_report_shows_the_numbers_of_the_answer(report, pages):
+    path, answer = report
+    page = pages(path.as_uri())
+    settled(page)
+    assert shorts(page) == [plan["short"] for plan in answer["plans"]]
+    for cells, plan in zip(rows(page), answer["plans"], strict=True):
+        assert f"{plan['step_seconds']:.3f}" in cells and f"{plan['memory']['peak_gib']:.1f}" in cells
+    page.locator("table.plans tbody tr").nth(3).click()
+    expect(page.locator("article h2")).to_have_text(answer["plans"][3]["short"])
+    assert page.locator("article svg[role=img] g.bar").count() == len(answer["plans"][3]["memory"]["per_stage_gib"])
+    page.locator("g.point.front").last.click()
+    short = page.locator("g.point.chosen").get_attribute("data-short")
+    expect(page.locator("article h2")).to_have_text(short)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert "torchrun" in Path(download.value.path()).read_text()
+    assert page.locator("section[aria-label=Scaling] g.point").count() >= 3
+    again = pages(page.url)
+    settled(again)
+    assert chosen(again) == short
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, {"viewport": {"width": 320, "height": 640}}])
+def test_the_report_is_for_everybody(report, pages, options):
+    page = pages(report[0].as_uri(), **options)
+    settled(page)
+    assert not serious(page) and too_wide(page) <= 0
+
+
+def test_a_report_where_nothing_fits(tmp_path, pages):
+    path = tmp_path / "out.html"
+    done = run_in_process("search", "--model", "175b", "--gpus", "8", "--gpu", "h100-sxm-80gb", "--report", str(path))
+    assert done.exit_code == 3 and path.exists()
+    page = pages(path.as_uri())
+    settled(page)
+    assert "Nothing fits" in page.locator(".answer .note").inner_text()
+
+
+def test_names_cannot_break_out(tmp_path, pages):
+    """Texts of an answer come from model files and command lines."""
+    name = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\"><!--<script>"
+    answer = search(Request(model="llama3-8b", gpus=8, gpu="a100-80gb", top=3))
+    data = to_json(report_data(answer, name))
+    data["search"]["model"]["name"] = data["search"]["plans"][0]["why"] = name
+    data["search"]["assumed"].append(name)
+    path = tmp_path / "out.html"
+    path.write_text(one_file(name, data), encoding="utf-8")
+    page = pages(path.as_uri())
+    settled(page)
+    assert page.title() == name and name in page.locator(".summary p").first.inner_text()
+    assert page.locator("main > p code").inner_text() == name and page.locator("img").count() == 0
+
+
+def test_data_comes_back_as_it_was():
+    data = {"a": "</script>\u2028<!-- ' \" & \\", "b": [1.5, None, True]}
+    assert json.loads(in_script(data)) == data and "<" not in in_script(data)
+
+
+def test_modules_of_a_report_are_whole():
+    """Whatever a module imports is there, under the name that the import map has; nothing can end a script."""
+    for name in REPORT_MODULES:
+        lines = [line for line in page_text(f"{name}.js").splitlines() if line.startswith("import ")]
+        assert all(' from "./' in line for line in lines)
+        assert {line.split('"./')[1].removesuffix('.js";') for line in lines} <= set(REPORT_MODULES), name
+    assert one_file("x", {}).count("</script>") == 3
+    assert all(f"{name}.js" in [*served_names(), "report.js"] for name in REPORT_MODULES)
+
+
+@pytest.mark.parametrize(("name", "words"), [("out.htm", ".html"), ("no/such/folder/out.html", "folder")])
+def test_a_report_that_cannot_be_written_is_refused_before_the_search(tmp_path, name, words):
+    done = run_in_process("search", *OPTIONS, "--report", str(tmp_path / name))
+    assert done.exit_code == 2 and words in done.stderr and not list(tmp_path.iterdir())

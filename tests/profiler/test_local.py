@@ -1,16 +1,27 @@
-"""Local jobs as real processes: every way to end, nothing left behind, nothing run twice."""
+"""Local jobs as real processes: every way to end, nothing left behind, nothing run twice; what is quoted and sampled."""
 
+import importlib.util
+import json
 import os
 import signal
+import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 import stand_in
-from autoconfig.profiler.folder import NAME_DIGITS, folder_of, holder, is_held, prepare, read_json, take, write_json
+from autoconfig.profiler.folder import NAME_DIGITS, folder_of, prepare, read_json, write_json
+from autoconfig.profiler.launch import environment, torchrun
 from autoconfig.profiler.local import LocalRunner
-from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
+from autoconfig.profiler.lock import holder, is_held, take
+from autoconfig.profiler.nvml import Sampler
+from autoconfig.profiler.outcome import EXITED, FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked, started_at
 from autoconfig.profiler.runner import Life
 from autoconfig.specs.errors import FileError
+from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Workload
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
 
 LIMIT_S = 60.0
@@ -21,17 +32,11 @@ def runner():
     return LocalRunner(stand_in_command)
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "kind", "said"),
-    [
-        (stand_in.MEASURE, Kind.MEASURED, ""),
-        (stand_in.DIE, Kind.CRASHED, "the reason is here"),
-        (stand_in.GARBAGE, Kind.GARBAGE, "not valid JSON"),
-        (stand_in.OTHERS, Kind.GARBAGE, "another job"),
-        (stand_in.OUT_OF_MEMORY, Kind.OUT_OF_MEMORY, "as told"),
-        (stand_in.FAIL, Kind.FAILED, "as told"),
-    ],
-)
+@pytest.mark.parametrize(("behaviour", "kind", "said"), [
+    (stand_in.MEASURE, Kind.MEASURED, ""), (stand_in.DIE, Kind.CRASHED, "the reason is here"),
+    (stand_in.GARBAGE, Kind.GARBAGE, "not valid JSON"), (stand_in.OTHERS, Kind.GARBAGE, "another job"),
+    (stand_in.OUT_OF_MEMORY, Kind.OUT_OF_MEMORY, "as told"), (stand_in.FAIL, Kind.FAILED, "as told"),
+])  # fmt: skip
 def test_how_a_job_ends(runner, new_folder, behaviour, kind, said):
     folder = new_folder(behaviour)
     assert outcome_of(folder) is None
@@ -164,3 +169,91 @@ def test_jobs_of_one_place_take_turns(runner, new_folder):
     wait_for(other, second)
     outcome = outcome_of(second)
     assert outcome is not None and outcome.kind is Kind.MEASURED
+
+
+QUOTE_LIMIT_S = 120.0
+TORCHRUN = "traceback : To enable traceback see: https://pytorch.org\n" + 60 * "=" + "\n"
+
+
+@pytest.mark.xdist_group("torchrun")
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs megatron-core: make test installs it")
+def test_a_rank_other_than_0_that_fails_first_is_heard(tmp_path):
+    """Only rank 1's interpreter has no megatron-core: torchrun ends rank 0 for it before that has anything to say."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "if os.environ.get('RANK') == '1': sys.modules['megatron'] = None\n"
+        "if os.environ.get('RANK') == '0': time.sleep(60)\n"
+    )
+    runner = LocalRunner(torchrun(), {**environment(1), "PYTHONPATH": f"{tmp_path}:{environment()['PYTHONPATH']}"})
+    two = make_job(plan=TrainPlan(tp=1, pp=1, dp=2, mbs=1), workload=Workload(seq_length=16, global_batch_size=2))
+    folder = prepare(tmp_path / "jobs", two)
+    runner.submit(folder, QUOTE_LIMIT_S)
+    wait_for(runner, folder)
+    found = outcome_of(folder)
+    assert found is not None and found.kind is Kind.CRASHED and found.exit_code == ExitCode.MISSING_PACKAGE
+    assert "ends: trainer: rank 1: No module named" in found.message and "[train]" in found.message
+
+
+@pytest.mark.parametrize("said_afterwards", ["terminated: rank 0: ended by a signal", "peer lost: rank 3 lost a peer"])
+def test_the_reason_is_quoted_and_not_what_followed_from_it(new_folder, said_afterwards):
+    """Ranks that are ended say so after the one that failed; below them torchrun lists every rank of a node."""
+    folder = new_folder()
+    lines = ["step 1", "trainer: rank 1: the reason", f"trainer: {said_afterwards}", *["  rank : 1"] * 200, TORCHRUN]
+    folder.log_file.write_text("\n".join(lines))
+    write_json(folder.end_file, {"reason": EXITED, "exit_code": 1})
+    found = outcome_of(folder)
+    assert found is not None and found.message.endswith("ends: trainer: rank 1: the reason")
+
+
+def test_a_reason_that_the_result_gives_is_not_said_twice(new_folder):
+    folder = new_folder()
+    folder.log_file.write_text(f"trainer: crashed: rank 0: ValueError: no\n{TORCHRUN}")
+    job = folder.job()
+    failed = Measurement(
+        job_hash=job.content_hash, plan=str(job.plan), status="failed", exit_code=1, message="rank 0: ValueError: no"
+    )
+    folder.result_file.write_text(measurement_text(failed))
+    found = outcome_of(folder)
+    assert found is not None and found.message == f"rank 0: ValueError: no; log {folder.log_file}"
+
+
+class NVMLError(Exception):
+    pass
+
+
+def refuse(*_):
+    raise NVMLError("Not Supported")
+
+
+def nvml_stand_in(**changes):
+    calls = {
+        "NVMLError": NVMLError, "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "NVML_TEMPERATURE_GPU": 0,
+        "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1, "NVML_VOLATILE_ECC": 0, "nvmlInit": lambda: None, "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2, "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetMemoryInfo": lambda device: SimpleNamespace(used=10**9 * (1 + device)),
+        "nvmlDeviceGetPowerUsage": lambda device: 402_500,
+        "nvmlDeviceGetClockInfo": lambda device, kind: {1: 1500, 2: 2619}[kind], "nvmlDeviceGetTemperature": lambda *_: 55,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda device: 0x4, "nvmlDeviceGetTotalEccErrors": refuse,
+    }  # fmt: skip
+    return SimpleNamespace(**{**calls, **changes})
+
+
+def test_every_gpu_is_sampled_until_the_end(tmp_path, monkeypatch):
+    """What a GPU does not report is left out."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml_stand_in())
+    sampler = Sampler(tmp_path / "nvml.jsonl", period_s=0.01)
+    time.sleep(0.05)
+    sampler.stop()
+    lines = [json.loads(line) for line in (tmp_path / "nvml.jsonl").read_text().splitlines()]
+    assert [line["gpu"] for line in lines] == [0, 1] * (len(lines) // 2) and len(lines) >= 2
+    assert lines[1] == {
+        "time": pytest.approx(time.time(), abs=60), "gpu": 1, "memory_used_bytes": 2 * 10**9, "power_watts": 402.5,
+        "sm_mhz": 1500, "memory_mhz": 2619, "temperature_c": 55, "throttle_reasons": 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [None, nvml_stand_in(nvmlInit=refuse)])
+def test_without_library_or_driver_there_are_no_samples(tmp_path, monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    Sampler(tmp_path / "nvml.jsonl").stop()
+    assert list(tmp_path.iterdir()) == []

@@ -34,16 +34,11 @@ TINY = load_model("qwen2.5-0.5b").replace(
 
 def generation_job(**changes):
     return make_job(
-        model=changes.pop("model", TINY),
-        plan=TrainPlan(tp=1, pp=1, dp=1, mbs=BATCH),
-        workload=Workload(seq_length=PROMPT + NEW, global_batch_size=BATCH),
-        numerics=Numerics(precision="fp32"),
-        mode="generate",
-        generation=Generation(prompt=PROMPT, new=NEW, engine="vllm", tokens=64),
-        steps=2,
-        warmup_steps=1,
+        model=changes.pop("model", TINY), plan=TrainPlan(tp=1, pp=1, dp=1, mbs=BATCH),
+        workload=Workload(seq_length=PROMPT + NEW, global_batch_size=BATCH), numerics=Numerics(precision="fp32"),
+        mode="generate", generation=Generation(prompt=PROMPT, new=NEW, engine="vllm", tokens=64), steps=2, warmup_steps=1,
         **changes,
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -77,15 +72,12 @@ def test_a_server_is_started_loaded_and_ended_with_all_its_processes(run, behavi
     assert marked(folder.path) == []
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "kind", "said"),
-    [
-        ("dies", Kind.FAILED, "no such device here"),
-        ("out of memory", Kind.OUT_OF_MEMORY, "Tried to allocate"),
-        ("refuses", Kind.FAILED, "too long for this model"),
-        ("answers short", Kind.FAILED, f"{NEW - 1} tokens where {NEW}"),
-    ],
-)
+@pytest.mark.parametrize(("behaviour", "kind", "said"), [
+    ("dies", Kind.FAILED, "no such device here"),
+    ("out of memory", Kind.OUT_OF_MEMORY, "Tried to allocate"),
+    ("refuses", Kind.FAILED, "too long for this model"),
+    ("answers short", Kind.FAILED, f"{NEW - 1} tokens where {NEW}"),
+])  # fmt: skip
 def test_how_a_server_that_fails_ends_a_job(run, behaviour, kind, said):
     runner, folder = run(behaviour)
     wait_for(runner, folder)

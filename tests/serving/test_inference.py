@@ -256,20 +256,12 @@ def test_an_mlperf_server_rate_is_the_largest_within_its_limits(rows):
     assert read_case({**row, "kind": "online_qps"}).limits is None
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"model": ""}, "model is empty"),
-        ({"gpu": "h1000"}, "unknown"),
-        ({"tp": "3"}, "divide"),
-        ({"tp": "", "pp": "5"}, "none of 1, 2, 4, 8 with pp 5"),
-        ({"attn_dp": "0"}, "attn_dp=0 must be at least 1"),
-        ({"max_batch": "-4"}, "max_batch=-4 must be at least 1"),
-        ({"isl": "0"}, "isl"),
-        ({"weights": "fp3"}, "fp3"),
-        ({"n_gpus": "x"}, "n_gpus"),
-    ],
-)
+@pytest.mark.parametrize(("change", "word"), [
+    ({"model": ""}, "model is empty"), ({"gpu": "h1000"}, "unknown"), ({"tp": "3"}, "divide"),
+    ({"tp": "", "pp": "5"}, "none of 1, 2, 4, 8 with pp 5"), ({"attn_dp": "0"}, "attn_dp=0 must be at least 1"),
+    ({"max_batch": "-4"}, "max_batch=-4 must be at least 1"), ({"isl": "0"}, "isl"), ({"weights": "fp3"}, "fp3"),
+    ({"n_gpus": "x"}, "n_gpus"),
+])  # fmt: skip
 def test_a_row_that_cannot_be_read_says_why(rows, change, word):
     with pytest.raises(AutoconfigError, match=word):
         read_case({**rows[60], **change})
@@ -292,27 +284,16 @@ def test_the_fit_finds_constants_that_made_the_times():
     for _ in range(80):
         features = np.array(
             [
-                rng.uniform(0.01, 0.1),
-                0,
-                rng.uniform(0, 0.02),
-                rng.uniform(0, 1e-5),
-                rng.choice([32.0, 80.0]),
-                1,
+                rng.uniform(0.01, 0.1), 0, rng.uniform(0, 0.02), rng.uniform(0, 1e-5), rng.choice([32.0, 80.0]), 1,
                 rng.uniform(1, 2000),
             ]
-        )
+        )  # fmt: skip
         samples.append(
             Sample(
-                source="s",
-                engine="trtllm-0.17",
-                gpu="h100-sxm-80gb",
-                moe=False,
-                counts=np.array([100.0]),
-                features=features[None],
-                floors=np.zeros((1, 2)),
-                seconds=float(100.0 * features @ truth),
+                source="s", engine="trtllm-0.17", gpu="h100-sxm-80gb", moe=False, counts=np.array([100.0]),
+                features=features[None], floors=np.zeros((1, 2)), seconds=float(100.0 * features @ truth),
             )
-        )
+        )  # fmt: skip
     found = fit(samples, [])
     assert found.gpus["trtllm-0.17"]["h100-sxm-80gb"]["all"] == pytest.approx(1.08, abs=0.02)
     shipped = found.constants(load_engine("trtllm-0.17"), load_gpu("h100"))

@@ -53,35 +53,32 @@ def test_published_formats_are_read(tmp_path):
     assert read_trace(written(tmp_path, zoned)).arrival_s == pytest.approx([0, 4, 5])
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "is empty: give CSV with the columns TIMESTAMP"),
-        ("\n \n", "is empty"),
-        ("a,b,c\n1,2,3\n", "line 1: the columns 'a,b,c'"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds 0 requests"),
-        (AZURE.replace("396", "many"), "line 3: ContextTokens 'many': a whole number of tokens from 1 to 2,000,000"),
-        (AZURE.replace("55\n", "0\n"), "line 4: GeneratedTokens '0'"),
-        (AZURE.replace("396", "2000001"), "line 3: ContextTokens '2000001'"),
-        (AZURE.replace("396", "\u0663"), "line 3: ContextTokens"),
-        (AZURE.replace("50.9951690", "99"), "line 3: TIMESTAMP"),
-        (AZURE.replace("2023-11-16 18:15:50.9951690", "nan"), "line 3: TIMESTAMP 'nan': a date and time"),
-        (AZURE.replace(":50.", ":40."), "line 3 arrives before the one above it: sort"),
-        (AZURE.replace(",109", ""), "line 3 has 2 cells"),
-        (AZURE.split("\n2023-11-16 18:15:50")[0], "holds 1 request; a trace needs at least 2"),
-        (MOONCAKE.replace("2600", "100"), "no usable span of time"),
-        (MOONCAKE.replace('"input_length": 30, ', ""), "line 3 lacks input_length"),
-        (MOONCAKE.replace("30,", "30.5,"), "line 3: input_length '30.5'"),
-        (MOONCAKE.replace("30,", "true,"), "line 3: input_length 'True'"),
-        (MOONCAKE.replace("2600", '"late"'), "line 3: timestamp 'late': a number of milliseconds"),
-        (MOONCAKE.replace("2600", "1e400"), "line 3: timestamp 'inf'"),
-        (MOONCAKE + "{", "line 4 is not valid JSON"),
-        (MOONCAKE + "[1]\n", "line 4 is no object"),
-        (MOONCAKE + '{"timestamp": ' + "[" * 100_000, "line 4 is not valid JSON"),
-        (b"TIMESTAMP\xff\xfe", "is not UTF-8"),
-        (AZURE + '2023-11-16 18:16:00,"1', "line 5"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "is empty: give CSV with the columns TIMESTAMP"),
+    ("\n \n", "is empty"),
+    ("a,b,c\n1,2,3\n", "line 1: the columns 'a,b,c'"),
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds 0 requests"),
+    (AZURE.replace("396", "many"), "line 3: ContextTokens 'many': a whole number of tokens from 1 to 2,000,000"),
+    (AZURE.replace("55\n", "0\n"), "line 4: GeneratedTokens '0'"),
+    (AZURE.replace("396", "2000001"), "line 3: ContextTokens '2000001'"),
+    (AZURE.replace("396", "\u0663"), "line 3: ContextTokens"),
+    (AZURE.replace("50.9951690", "99"), "line 3: TIMESTAMP"),
+    (AZURE.replace("2023-11-16 18:15:50.9951690", "nan"), "line 3: TIMESTAMP 'nan': a date and time"),
+    (AZURE.replace(":50.", ":40."), "line 3 arrives before the one above it: sort"),
+    (AZURE.replace(",109", ""), "line 3 has 2 cells"),
+    (AZURE.split("\n2023-11-16 18:15:50")[0], "holds 1 request; a trace needs at least 2"),
+    (MOONCAKE.replace("2600", "100"), "no usable span of time"),
+    (MOONCAKE.replace('"input_length": 30, ', ""), "line 3 lacks input_length"),
+    (MOONCAKE.replace("30,", "30.5,"), "line 3: input_length '30.5'"),
+    (MOONCAKE.replace("30,", "true,"), "line 3: input_length 'True'"),
+    (MOONCAKE.replace("2600", '"late"'), "line 3: timestamp 'late': a number of milliseconds"),
+    (MOONCAKE.replace("2600", "1e400"), "line 3: timestamp 'inf'"),
+    (MOONCAKE + "{", "line 4 is not valid JSON"),
+    (MOONCAKE + "[1]\n", "line 4 is no object"),
+    (MOONCAKE + '{"timestamp": ' + "[" * 100_000, "line 4 is not valid JSON"),
+    (b"TIMESTAMP\xff\xfe", "is not UTF-8"),
+    (AZURE + '2023-11-16 18:16:00,"1', "line 5"),
+])  # fmt: skip
 def test_a_broken_trace_says_where_and_what_is_allowed(tmp_path, text, words):
     with pytest.raises(InputError) as error:
         read_trace(written(tmp_path, text))
@@ -101,17 +98,14 @@ def test_traces_that_are_too_large_or_not_there(tmp_path, monkeypatch):
         read_trace(written(tmp_path, AZURE))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"isl": 5}, "--isl beside --trace"),
-        ({"osl_stddev": 5.0, "isl_stddev": 0.0}, "--isl-stddev and --osl-stddev beside --trace"),
-        ({"trace": "/etc/passwd", "local_files": False}, "as a list"),
-        ({"trace": None, "isl_stddev": -1.0}, "--isl-stddev -1.0: use 0, or 1 to 10000 tokens"),
-        ({"trace": None, "osl": 10, "osl_stddev": 101.0}, "use 0, or 0.01 to 100 tokens"),
-        ({"trace": None, "osl_stddev": float("nan")}, "--osl-stddev nan"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"isl": 5}, "--isl beside --trace"),
+    ({"osl_stddev": 5.0, "isl_stddev": 0.0}, "--isl-stddev and --osl-stddev beside --trace"),
+    ({"trace": "/etc/passwd", "local_files": False}, "as a list"),
+    ({"trace": None, "isl_stddev": -1.0}, "--isl-stddev -1.0: use 0, or 1 to 10000 tokens"),
+    ({"trace": None, "osl": 10, "osl_stddev": 101.0}, "use 0, or 0.01 to 100 tokens"),
+    ({"trace": None, "osl_stddev": float("nan")}, "--osl-stddev nan"),
+])  # fmt: skip
 def test_loads_that_contradict_themselves(change, words):
     with pytest.raises(InputError, match=words):
         understand(ServeRequest(**{"model": "13b", "gpus": 1, "trace": [entry(0, 1, 1), entry(9, 1, 1)], **change}))
@@ -234,19 +228,9 @@ def test_the_command_with_a_trace(autoconfig, tmp_path):
     rows = burst(30, 60)
     path = written(tmp_path, "\n".join(map(json.dumps, rows)))
     asked = (
-        "search",
-        "--inference",
-        "--model",
-        "llama3-8b",
-        "--gpus",
+        "search", "--inference", "--model", "llama3-8b", "--gpus", "1", "--gpu", "h100", "--trace", str(path), "--simulate",
         "1",
-        "--gpu",
-        "h100",
-        "--trace",
-        str(path),
-        "--simulate",
-        "1",
-    )
+    )  # fmt: skip
     shown = autoconfig.run(*asked)
     assert shown.exit_code == 0
     text = " ".join(shown.stdout.split())
@@ -268,19 +252,16 @@ def test_rows_are_checked_as_files_are():
         trace_of([entry(0, 5, 5), entry(1, 5, 0)])
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"fix": ("tp=3",)}, "no layout of llama3-8b on 8 GPUs has tp=3 (32 attention heads); there are tp = 1, 2, 4, 8"),
-        ({"fix": ("tp=8,pp=4",)}, "tp=8, pp=4 together; drop a --fix"),
-        ({"fix": ("batch=1000000",)}, "no deployment matches --fix batch=1000000: a batch is 1 to about"),
-        ({"fix": ("tokens=100",)}, "tokens holds a whole prompt of 1,000"),
-        ({"model": "530b", "gpus": 1}, "for one sequence of 2,000 tokens; try more --gpus"),
-        ({"rate": 1e6}, "8 GPUs do not carry 1e+06 requests/s; the nearest deployment carries"),
-        ({"tpot_s": 1e-6}, "ms of at most 0.001)"),
-        ({"ttft_s": 1e-6}, "misses by a factor of"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "words"), [
+    ({"fix": ("tp=3",)}, "no layout of llama3-8b on 8 GPUs has tp=3 (32 attention heads); there are tp = 1, 2, 4, 8"),
+    ({"fix": ("tp=8,pp=4",)}, "tp=8, pp=4 together; drop a --fix"),
+    ({"fix": ("batch=1000000",)}, "no deployment matches --fix batch=1000000: a batch is 1 to about"),
+    ({"fix": ("tokens=100",)}, "tokens holds a whole prompt of 1,000"),
+    ({"model": "530b", "gpus": 1}, "for one sequence of 2,000 tokens; try more --gpus"),
+    ({"rate": 1e6}, "8 GPUs do not carry 1e+06 requests/s; the nearest deployment carries"),
+    ({"tpot_s": 1e-6}, "ms of at most 0.001)"),
+    ({"ttft_s": 1e-6}, "misses by a factor of"),
+])  # fmt: skip
 def test_nothing_left_says_what_stands_in_the_way(asked, words):
     found = answer(ServeRequest(**{"model": "llama3-8b", "gpus": 8, "gpu": "h100", **asked}))
     assert not found.reports and words in found.infeasible

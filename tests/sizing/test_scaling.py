@@ -25,17 +25,10 @@ from autoconfig.training.question import Request, understand
 BASE = Request(model="1.7b", gpu="a100-80gb", tokens=300e9, price=2.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [
-        ("8", (8,)),
-        ("64,8,64", (8, 64)),
-        ("8:64", (8, 16, 32, 64)),
-        ("8:60", (8, 16, 32)),
-        ("8:40:16", (8, 24, 40)),
-        ("1, 8:16", (1, 8, 16)),
-    ],
-)
+@pytest.mark.parametrize(("text", "counts"), [
+    ("8", (8,)), ("64,8,64", (8, 64)), ("8:64", (8, 16, 32, 64)), ("8:60", (8, 16, 32)), ("8:40:16", (8, 24, 40)),
+    ("1, 8:16", (1, 8, 16)),
+])  # fmt: skip
 def test_counts(text, counts):
     assert parse_counts(text) == counts
 
@@ -124,18 +117,15 @@ def test_the_fewest_gpus_for_a_deadline_lie_between_the_counts():
     assert fewer.fewest is None and fewer.points[0].days > 20.0
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"keep": ("dp",)}, "keep"),
-        ({"keep": ("tp=x",)}, "tp"),
-        ({"days": -1.0}, "deadline"),
-        ({"gpu_types": ("h100", "nonsense")}, "nonsense"),
-        ({"gpu_counts": ()}, "counts"),
-        ({"gpu_counts": (0,)}, "0 GPUs"),
-        ({"base": replace(BASE, tokens=None), "days": 3.0}, "tokens"),
-    ],
-)
+@pytest.mark.parametrize(("change", "word"), [
+    ({"keep": ("dp",)}, "keep"),
+    ({"keep": ("tp=x",)}, "tp"),
+    ({"days": -1.0}, "deadline"),
+    ({"gpu_types": ("h100", "nonsense")}, "nonsense"),
+    ({"gpu_counts": ()}, "counts"),
+    ({"gpu_counts": (0,)}, "0 GPUs"),
+    ({"base": replace(BASE, tokens=None), "days": 3.0}, "tokens"),
+])  # fmt: skip
 def test_questions_that_cannot_be_answered(change, word):
     with pytest.raises(InputError, match=word):
         scale(replace(ScalingRequest(base=BASE, gpu_counts=(8,)), **change))

@@ -1,30 +1,245 @@
-"""ClusterSpec's own checks, and cluster files: good ones, broken ones and random ones."""
+"""The GPU catalogue: every file loads and says where its numbers come from; cluster files, good, broken and random."""
 
 import json
+import re
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of, load_gpu
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError
+from autoconfig.specs.hardware import cluster as catalogue
+from autoconfig.specs.hardware.cluster import (
+    ClusterSpec,
+    cluster_of,
+    gpu_from_mapping,
+    gpu_ids,
+    load_gpu,
+    match_reported_gpu,
+    reported_gpu,
+)
 from autoconfig.specs.hardware.cluster_file import KEYS, cluster_from_mapping, load_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+FOLDER = Path(catalogue.__file__).parents[1] / "catalogue" / "gpus"
+NUMERIC = ("memory_bytes", "hbm_bytes_per_s", "num_sms", "link_bytes_per_s", "link_domain_size", "gpus_per_node",
+           "nic_bytes_per_s")  # fmt: skip
+PRECISIONS = {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"}
+FACTS = [  # id, bf16 or fp16 peak, one-direction link, link domain, network per GPU: typed from datasheets, not from the files
+    ("v100-32gb", 125e12, 150e9, 8, 6.25e9), ("a100-80gb", 312e12, 300e9, 8, 25e9), ("a800-80gb", 312e12, 200e9, 8, 25e9),
+    ("h100-sxm-80gb", 989.4e12, 450e9, 8, 50e9), ("h200-sxm-141gb", 989.4e12, 450e9, 8, 50e9),
+    ("h800-80gb", 989.4e12, 200e9, 8, 50e9),
+    ("h20-96gb", 148e12, 450e9, 8, 50e9), ("b200-180gb", 2250e12, 900e9, 8, 50e9), ("gb200-192gb", 2500e12, 900e9, 72, 50e9),
+    ("b300-288gb", 2250e12, 900e9, 8, 100e9), ("gb300-288gb", 2500e12, 900e9, 72, 100e9),
+    ("mi300x-192gb", 1307.4e12, 448e9, 8, 50e9),
+]  # fmt: skip
+SPELLINGS = {  # every value of the columns gpu, system and hw in the measurement tables, and names that drivers report
+    "A100": "a100-80gb", "A100-80GB": "a100-80gb", "A100-SXM-80GB": "a100-80gb", "A100-SXM4-80GB": "a100-80gb",
+    "A800": "a800-80gb",
+    "B200": "b200-180gb", "B200-180GB": "b200-180gb", "DGX-A100-80GB": "a100-80gb", "DGX-B200": "b200-180gb",
+    "DGX-GB200": "gb200-192gb", "DGX-GB300": "gb300-288gb", "DGX-H100": "h100-sxm-80gb", "GB200": "gb200-192gb",
+    "GB200-192GB": "gb200-192gb", "GB300": "gb300-288gb", "GH200": "gh200-96gb", "GH200-480GB": "gh200-96gb",
+    "H100": "h100-sxm-80gb", "H100-SXM-80GB": "h100-sxm-80gb", "H100_NVL": "h100-nvl-94gb", "H200": "h200-sxm-141gb",
+    "H200-SXM-141GB": "h200-sxm-141gb", "H800": "h800-80gb", "L40S": "l40s-48gb", "MI300X": "mi300x-192gb",
+    "RTX-PRO-6000-Blackwell-Server": "rtx-pro-6000-96gb", "gb200": "gb200-192gb", "gb300": "gb300-288gb",
+    "h100": "h100-sxm-80gb",
+    "a100 40gb": "a100-40gb", "L4": "l4-24gb", "b300": "b300-288gb", "h20": "h20-96gb", "  H100_SXM ": "h100-sxm-80gb",
+    "gb2": "gb200-192gb",
+}  # fmt: skip
+REPORTED = [  # name and MiB as nvidia-smi prints them
+    ("NVIDIA H100 80GB HBM3", 81559, "h100-sxm-80gb"), ("NVIDIA H100 PCIe", 81559, "h100-pcie-80gb"),
+    ("NVIDIA H100 NVL", 95830, "h100-nvl-94gb"),
+    ("NVIDIA A100-SXM4-80GB", 81920, "a100-80gb"), ("NVIDIA A100-SXM4-40GB", 40960, "a100-40gb"),
+    ("NVIDIA A800-SXM4-80GB", 81920, "a800-80gb"),
+    ("NVIDIA H200", 143771, "h200-sxm-141gb"), ("NVIDIA H20", 97871, "h20-96gb"), ("NVIDIA H800", 81559, "h800-80gb"),
+    ("NVIDIA B200", 183359, "b200-180gb"), ("NVIDIA GB200", 189471, "gb200-192gb"),
+    ("NVIDIA B300 SXM6 AC", 275040, "b300-288gb"),
+    ("NVIDIA GB300", 284208, "gb300-288gb"), ("NVIDIA GH200 480GB", 97871, "gh200-96gb"),
+    ("NVIDIA GH200 144G HBM3e", 146831, "gh200-144gb"), ("NVIDIA L4", 23034, "l4-24gb"),
+    ("NVIDIA L40S", 46068, "l40s-48gb"), ("NVIDIA A10G", 23028, "a10g-24gb"), ("NVIDIA RTX A6000", 46068, "a6000-48gb"),
+    ("NVIDIA GeForce RTX 4090", 24564, "rtx-4090-24gb"), ("NVIDIA GeForce RTX 5090", 32607, "rtx-5090-32gb"),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "rtx-pro-6000-96gb"), ("Tesla V100-SXM2-16GB", 16384, "v100-16gb"),
+    ("Tesla V100-SXM2-32GB", 32768, "v100-32gb"),
+]  # fmt: skip
+
+
+def raw(gpu: str) -> dict:
+    return json.loads((FOLDER / f"{gpu}.json").read_text(encoding="utf-8"))
+
+
+def test_catalogue_is_complete():
+    assert len(gpu_ids()) >= 26
+    assert list(gpu_ids()) == sorted(path.stem for path in FOLDER.iterdir())
+
+
+@pytest.mark.parametrize("gpu", gpu_ids())
+def test_every_number_has_a_source(gpu):
+    data = raw(gpu)
+    sources = data["sources"]
+    needed = [key for key in NUMERIC if key not in sources]
+    needed += [p for p in data["flops_per_s"] if "flops_per_s" not in sources and f"flops_per_s.{p}" not in sources]
+    needed += ["compute_capability"] if data["compute_capability"] is not None and "compute_capability" not in sources else []
+    assert not needed
+    assert all(len(text) >= 20 for key, text in sources.items() if not text.startswith("8 cards"))
+    assert {key.split(".")[0] for key in sources} <= set(data)
+
+
+@pytest.mark.parametrize("gpu", gpu_ids())
+def test_numbers_are_sane(gpu):
+    spec = load_gpu(gpu)
+    peaks = spec.flops_per_s
+    nominal_bytes = int(gpu.rsplit("-", 1)[1].removesuffix("gb")) * 2**30
+    assert spec.id == gpu
+    assert 0.9 <= spec.memory_bytes / nominal_bytes <= 1.0
+    assert set(peaks) <= PRECISIONS
+    assert 10e12 < peaks["fp32"] <= peaks["fp16"] < 3e15
+    if spec.architecture != "volta":
+        assert peaks["bf16"] == peaks["fp16"]
+    if "tf32" in peaks:
+        assert peaks["fp32"] <= peaks["tf32"] and peaks["bf16"] / peaks["tf32"] == pytest.approx(2.0, rel=0.02)
+    if "fp8" in peaks:
+        assert peaks["fp8"] / peaks["fp16"] == pytest.approx(2.0, rel=0.03)
+    assert 0.25e12 < spec.hbm_bytes_per_s < 10e12
+    assert spec.link in ("nvlink", "xgmi", "pcie")
+    assert 30e9 <= spec.link_bytes_per_s <= 1e12 and spec.nic_bytes_per_s < spec.link_bytes_per_s
+    assert spec.link_domain_size % spec.gpus_per_node == 0 or spec.gpus_per_node % spec.link_domain_size == 0
+    assert 50 <= spec.num_sms <= 320
+    assert (spec.compute_capability is None) == (spec.vendor == "amd")
+
+
+@pytest.mark.parametrize(("gpu", "peak", "link", "domain", "nic"), FACTS)
+def test_published_facts(gpu, peak, link, domain, nic):
+    spec = load_gpu(gpu)
+    assert spec.flops_per_s["fp16"] == peak
+    assert (spec.link_bytes_per_s, spec.link_domain_size, spec.nic_bytes_per_s) == (link, domain, nic)
+
+
+def test_precisions_that_a_gpu_lacks_are_refused():
+    assert load_gpu("h100").peak_flops_per_s("fp8") == 1978.9e12
+    with pytest.raises(InputError, match="a100-80gb has no fp8 matrix unit; it has bf16"):
+        load_gpu("a100").peak_flops_per_s("fp8")
+
+
+@pytest.mark.parametrize(("name", "gpu"), SPELLINGS.items())
+def test_spellings_resolve(name, gpu):
+    assert load_gpu(name).id == gpu
+    assert load_gpu(name.upper().replace("-", "_")).id == gpu
+    assert load_gpu(name.lower().replace("-", " ")).id == gpu
+
+
+def test_aliases_resolve_to_their_own_file():
+    for gpu in gpu_ids():
+        assert [alias for alias in raw(gpu)["aliases"] if load_gpu(alias).id != gpu] == []
+
+
+@pytest.mark.parametrize(("name", "candidates"), [
+    ("v100", ["v100-16gb", "v100-32gb"]), ("h10", ["h100-nvl-94gb", "h100-pcie-80gb", "h100-sxm-80gb"]),
+    ("gb", ["gb200-192gb", "gb300-288gb"]), ("mi3", ["mi300x-192gb", "mi325x-256gb", "mi355x-288gb"]),
+])  # fmt: skip
+def test_ambiguous_beginnings_name_the_candidates(name, candidates):
+    with pytest.raises(UnknownNameError) as caught:
+        load_gpu(name)
+    assert all(gpu in str(caught.value) for gpu in candidates)
+
+
+@pytest.mark.parametrize("name", ["", "  ", "nvidia", "h1000", "A100-PCIE-20GB", "../software/litgpt", "h100-sxm-80gb.json",
+                                  "*", "\0"])  # fmt: skip
+def test_unknown_names_are_refused(name):
+    with pytest.raises(UnknownNameError, match="autoconfig gpus"):
+        load_gpu(name)
+
+
+@pytest.mark.parametrize("name", ["x" * 101, 7, None])
+def test_things_that_are_no_names(name):
+    with pytest.raises(InputError, match="at most 100 characters"):
+        load_gpu(name)
+
+
+def test_near_names_are_offered():
+    with pytest.raises(UnknownNameError, match="h100"):
+        load_gpu("h1000")
+
+
+def test_one_gpu_is_read_without_parsing_the_others(monkeypatch):
+    for cached in ("_raw", "_load", "_resolve", "_aliases", "gpu_ids"):
+        getattr(catalogue, cached).cache_clear()
+    monkeypatch.setattr(catalogue, "_aliases", lambda: pytest.fail("all files were parsed"))
+    started = time.perf_counter()
+    load_gpu("DGX-B200")
+    load_gpu("a100-80gb")
+    assert time.perf_counter() - started < 0.05  # 0.5 ms on an idle core; the bound leaves room for busy test machines
+
+
+def test_broken_numbers_are_refused():
+    good = raw("h100-sxm-80gb")
+    for change in (
+        {"memory_bytes": -1},
+        {"memory_bytes": 8.5e10},
+        {"num_sms": True},
+        {"hbm_bytes_per_s": "3e12"},
+        {"flops_per_s": {}},
+        {"link_bytes_per_s": float("nan")},
+        {"nic_bytes_per_s": float("inf")},
+        {"flops_per_s": {"bf16": 0}},
+    ):
+        with pytest.raises(InputError):
+            gpu_from_mapping({**good, **change})
+
+
+@pytest.mark.parametrize(("name", "mib", "gpu"), REPORTED)
+def test_reported_names_are_matched(name, mib, gpu):
+    assert match_reported_gpu(name, mib * 2**20).id == gpu
+
+
+@pytest.mark.parametrize(("name", "mib"), [
+    ("NVIDIA GeForce RTX 4090", 49140), ("NVIDIA GeForce GTX 1080", 8192), ("", 81559), ("NVIDIA H100", 0),
+    ("NVIDIA H200 NVL", 143771),
+    ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", 9728), ("NVIDIA H100 80GB HBM3", float("nan")),
+])  # fmt: skip
+def test_reported_gpus_that_the_catalogue_lacks(name, mib):
+    with pytest.raises(InputError, match="--gpu"):
+        match_reported_gpu(name, mib * 2**20)
+
+
+def fake_smi(monkeypatch, stdout="", stderr="", code=0, error=None):
+    def run(*args, **kwargs):
+        assert kwargs["timeout"] > 0
+        if error:
+            raise error
+        return subprocess.CompletedProcess(args, code, stdout, stderr)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+
+
+def test_local_gpu_is_read_from_nvidia_smi(monkeypatch):
+    fake_smi(monkeypatch, "NVIDIA H100 80GB HBM3, 81559\n" * 8)
+    assert match_reported_gpu(*reported_gpu([])).id == "h100-sxm-80gb"
+
+
+def test_local_gpus_of_several_types(monkeypatch):
+    fake_smi(monkeypatch, "NVIDIA H100 80GB HBM3, 81559\nNVIDIA L4, 23034\n")
+    with pytest.raises(InputError, match="several types"):
+        reported_gpu([])
+
+
+@pytest.mark.parametrize("kwargs", [
+    {"error": FileNotFoundError()}, {"error": PermissionError()}, {"error": subprocess.TimeoutExpired("nvidia-smi", 20)},
+    {"stdout": "NVIDIA-SMI has failed because it could not talk to the driver", "code": 9}, {"stdout": ""},
+    {"stdout": "NVIDIA H100, [N/A]\n"}, {"stdout": "a, .\n"}, {"stdout": "\x00\xff garbage"},
+])  # fmt: skip
+def test_no_local_gpu_says_what_was_tried(monkeypatch, kwargs):
+    fake_smi(monkeypatch, **kwargs)
+    tried: list[str] = []
+    assert reported_gpu(tried) is None
+    assert re.search(r"nvidia-smi .*nvidia-ml-py is not installed", "; ".join(tried))
+
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "cluster.json"
-INLINE = {
-    "id": "x1",
-    "vendor": "acme",
-    "architecture": "hopper",
-    "memory_bytes": 64 * 2**30,
-    "hbm_bytes_per_s": 2e12,
-    "flops_per_s": {"bf16": 5e14, "fp32": 5e13},
-    "num_sms": 100,
-    "link": "nvlink",
-    "link_bytes_per_s": 2e11,
-    "link_domain_size": 8,
-    "gpus_per_node": 8,
-    "nic_bytes_per_s": 2.5e10,
-}
+INLINE = {"id": "x1", "vendor": "acme", "architecture": "hopper", "memory_bytes": 64 * 2**30, "hbm_bytes_per_s": 2e12,
+          "flops_per_s": {"bf16": 5e14, "fp32": 5e13}, "num_sms": 100, "link": "nvlink", "link_bytes_per_s": 2e11,
+          "link_domain_size": 8, "gpus_per_node": 8, "nic_bytes_per_s": 2.5e10}  # fmt: skip
 
 
 def write(folder: Path, content: object, name: str = "c.json") -> Path:
@@ -46,18 +261,10 @@ def test_usual_servers():
     assert cluster_of(load_gpu("h100"), 4).gpus_per_node == 4
 
 
-@pytest.mark.parametrize(
-    ("gpu", "per_node", "domain"),
-    [
-        ("h100", 4, 4),
-        ("h100", 16, 16),
-        ("gb200", 8, 72),
-        ("gb200", 16, 64),
-        ("gb200", 100, 100),
-        ("h100-nvl", 4, 2),
-        ("h100-nvl", 1, 1),
-    ],
-)
+@pytest.mark.parametrize(("gpu", "per_node", "domain"), [
+    ("h100", 4, 4), ("h100", 16, 16), ("gb200", 8, 72), ("gb200", 16, 64), ("gb200", 100, 100), ("h100-nvl", 4, 2),
+    ("h100-nvl", 1, 1),
+])  # fmt: skip
 def test_link_domain_follows_other_nodes(gpu, per_node, domain):
     assert cluster_of(load_gpu(gpu), per_node * 2, gpus_per_node=per_node).link_domain_size == domain
 
@@ -68,26 +275,13 @@ def test_partly_used_nodes_are_refused_with_the_neighbours():
     assert cluster_of(load_gpu("h100"), 1001, gpus_per_node=7).num_nodes == 143
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"num_gpus": 0},
-        {"num_gpus": -8},
-        {"num_gpus": 1_000_001},
-        {"gpus_per_node": 0},
-        {"gpus_per_node": -1},
-        {"link_domain_size": 0},
-        {"link_domain_size": 12},
-        {"link_bytes_per_s": 0.0},
-        {"nic_bytes_per_s": float("nan")},
-        {"nic_bytes_per_s": float("inf")},
-        {"memory_bytes": 0},
-        {"memory_bytes": -1},
-        {"memory_bytes": 10**30},
-        {"nic_bytes_per_s": 7.8e307},
-        {"link_bytes_per_s": 1e300},
-    ],
-)
+@pytest.mark.parametrize("change", [
+    {"num_gpus": 0}, {"num_gpus": -8}, {"num_gpus": 1_000_001}, {"gpus_per_node": 0}, {"gpus_per_node": -1},
+    {"link_domain_size": 0},
+    {"link_domain_size": 12}, {"link_bytes_per_s": 0.0}, {"nic_bytes_per_s": float("nan")}, {"nic_bytes_per_s": float("inf")},
+    {"memory_bytes": 0}, {"memory_bytes": -1}, {"memory_bytes": 10**30},
+    {"nic_bytes_per_s": 7.8e307}, {"link_bytes_per_s": 1e300},
+])  # fmt: skip
 def test_impossible_clusters_are_refused(change):
     with pytest.raises(InputError):
         cluster_of(load_gpu("h100"), **{"num_gpus": 64, **change})
@@ -117,51 +311,30 @@ def test_inline_gpu(tmp_path):
     assert load_cluster(write(tmp_path, {"gpu": full}), 8).gpu.name == "X One"
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"gpus": 8}, "unknown cluster key 'gpus'; did you mean"),
-        ({"gpu_per_node": 8}, "did you mean gpus_per_node"),
-        ({"gpu": "h1000"}, "unknown GPU"),
-        ({"gpu": "v100"}, "v100-16gb"),
-        ({"gpu": None}, "gpu is missing"),
-        ({"gpu": 7}, "gpu is 7"),
-        ({"gpu": {}}, "gpu lacks id, vendor"),
-        ({"gpu": {**INLINE, "sms": 4}}, "unknown key of gpu 'sms'"),
-        ({"gpu": {**INLINE, "memory_bytes": -1}}, "memory_bytes=-1"),
-        ({"gpu": {**INLINE, "flops_per_s": {"bf17": 1e14}}}, "its keys are"),
-        ({"gpu": {**INLINE, "flops_per_s": 5}}, "at least one precision"),
-        ({"gpu": {**INLINE, "link": "string"}}, "nvlink, xgmi, pcie"),
-        ({"gpu": {**INLINE, "compute_capability": "9"}}, "compute_capability"),
-        ({"gpu": {**INLINE, "sources": 5}}, "sources"),
-        ({"gpu": {**INLINE, "id": 5}}, "printable"),
-        ({"gpu": {**INLINE, "link": ["nvlink"]}}, "printable"),
-        ({"num_gpus": "64"}, "whole number from 1 to 1,000,000"),
-        ({"num_gpus": 64.5}, "whole"),
-        ({"num_gpus": True}, "whole"),
-        ({"num_gpus": 0}, "whole"),
-        ({"num_gpus": 10**30}, "whole"),
-        ({"num_gpus": None}, "whole"),
-        ({"gpus_per_node": 7}, "use 63 or 70"),
-        ({"gpus_per_node": -8}, "gpus_per_node=-8"),
-        ({"link": "ethernet"}, "nvlink, xgmi, pcie"),
-        ({"link": "pcie"}, "link_gb_per_s"),
-        ({"link": 3}, "printable"),
-        ({"link_gb_per_s": 0}, "above 0"),
-        ({"link_gb_per_s": 1e9}, "at most 100,000"),
-        ({"link_domain_size": 12}, "neither a multiple"),
-        ({"nics_per_node": 4}, "belong together"),
-        ({"nic_gbit_per_s": 4}, "belong together"),
-        ({"nics_per_node": 4, "nic_gbit_per_s": 400, "nic_gbit_per_s_per_gpu": 400}, "not both"),
-        ({"memory_gib": 80}, "at most the 79"),
-        ({"memory_gib": 1e-12}, "above 0"),
-        ({"memory_gib": -5}, "above 0"),
-        ({"memory_gib": "79"}, "number above 0"),
-        ({"name": "a\nb"}, "printable"),
-        ({"name": "x" * 300}, "200 characters"),
-        ({"name": ["x"]}, "printable"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"gpus": 8}, "unknown cluster key 'gpus'; did you mean"), ({"gpu_per_node": 8}, "did you mean gpus_per_node"),
+    ({"gpu": "h1000"}, "unknown GPU"), ({"gpu": "v100"}, "v100-16gb"), ({"gpu": None}, "gpu is missing"),
+    ({"gpu": 7}, "gpu is 7"),
+    ({"gpu": {}}, "gpu lacks id, vendor"), ({"gpu": {**INLINE, "sms": 4}}, "unknown key of gpu 'sms'"),
+    ({"gpu": {**INLINE, "memory_bytes": -1}}, "memory_bytes=-1"),
+    ({"gpu": {**INLINE, "flops_per_s": {"bf17": 1e14}}}, "its keys are"),
+    ({"gpu": {**INLINE, "flops_per_s": 5}}, "at least one precision"),
+    ({"gpu": {**INLINE, "link": "string"}}, "nvlink, xgmi, pcie"),
+    ({"gpu": {**INLINE, "compute_capability": "9"}}, "compute_capability"), ({"gpu": {**INLINE, "sources": 5}}, "sources"),
+    ({"gpu": {**INLINE, "id": 5}}, "printable"), ({"gpu": {**INLINE, "link": ["nvlink"]}}, "printable"),
+    ({"num_gpus": "64"}, "whole number from 1 to 1,000,000"), ({"num_gpus": 64.5}, "whole"), ({"num_gpus": True}, "whole"),
+    ({"num_gpus": 0}, "whole"), ({"num_gpus": 10**30}, "whole"), ({"num_gpus": None}, "whole"),
+    ({"gpus_per_node": 7}, "use 63 or 70"),
+    ({"gpus_per_node": -8}, "gpus_per_node=-8"), ({"link": "ethernet"}, "nvlink, xgmi, pcie"),
+    ({"link": "pcie"}, "link_gb_per_s"),
+    ({"link": 3}, "printable"), ({"link_gb_per_s": 0}, "above 0"), ({"link_gb_per_s": 1e9}, "at most 100,000"),
+    ({"link_domain_size": 12}, "neither a multiple"), ({"nics_per_node": 4}, "belong together"),
+    ({"nic_gbit_per_s": 4}, "belong together"),
+    ({"nics_per_node": 4, "nic_gbit_per_s": 400, "nic_gbit_per_s_per_gpu": 400}, "not both"),
+    ({"memory_gib": 80}, "at most the 79"),
+    ({"memory_gib": 1e-12}, "above 0"), ({"memory_gib": -5}, "above 0"), ({"memory_gib": "79"}, "number above 0"),
+    ({"name": "a\nb"}, "printable"), ({"name": "x" * 300}, "200 characters"), ({"name": ["x"]}, "printable"),
+])  # fmt: skip
 def test_bad_values_say_what_is_allowed(tmp_path, change, said):
     path = write(tmp_path, {"gpu": "h100", "num_gpus": 64, **change})
     with pytest.raises(InputError, match=r"c\.json") as caught:
@@ -174,42 +347,27 @@ def test_number_of_gpus_must_be_said(tmp_path):
         load_cluster(write(tmp_path, {"gpu": "h100"}))
 
 
-@pytest.mark.parametrize(
-    ("content", "name"),
-    [
-        (b"", "c.json"),
-        (b"{", "c.json"),
-        (b'{"gpu": "h100", "num', "c.json"),
-        (b"[]", "c.json"),
-        (b"null", "c.json"),
-        (b"12", "c.json"),
-        (b"\x00\x01\x02\xff\xfe", "c.json"),
-        (b'{"gpu": "h100", "num_gpus": NaN}', "c.json"),
-        (b'{"memory_gib": -Infinity}', "c.json"),
-        (b'{"gpu": "h100", "gpu": "a100"}', "c.json"),
-        (b"[" * 200_000, "c.json"),
-        (b'{"num_gpus": ' + b"9" * 10_000 + b"}", "c.json"),
-        (b"gpu = ", "c.toml"),
-        (b"gpu: h100\n", "c.yaml"),
-        (b"{" + b" " * 1_000_001 + b"}", "c.json"),
-        (b"\xed\xa0\x80", "c.json"),
-    ],
-)
+@pytest.mark.parametrize(("content", "name"), [
+    (b"", "c.json"), (b"{", "c.json"), (b'{"gpu": "h100", "num', "c.json"), (b"[]", "c.json"), (b"null", "c.json"),
+    (b"12", "c.json"),
+    (b"\x00\x01\x02\xff\xfe", "c.json"), (b'{"gpu": "h100", "num_gpus": NaN}', "c.json"),
+    (b'{"memory_gib": -Infinity}', "c.json"),
+    (b'{"gpu": "h100", "gpu": "a100"}', "c.json"), (b"[" * 200_000, "c.json"),
+    (b'{"num_gpus": ' + b"9" * 10_000 + b"}", "c.json"),
+    (b"gpu = ", "c.toml"), (b"gpu: h100\n", "c.yaml"), (b"{" + b" " * 1_000_001 + b"}", "c.json"), (b"\xed\xa0\x80", "c.json"),
+])  # fmt: skip
 def test_broken_files_are_refused(tmp_path, content, name):
     with pytest.raises(FileError) as caught:
         load_cluster(write(tmp_path, content, name))
     assert name in str(caught.value) and len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"gpu = 'h100'\nnum_gpus = 0x" + b"f" * 9000,
-        b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = nan",
-        b"gpu = 'h100'\nnum_gpus = 1979-05-27",
-        b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = inf",
-    ],
-)
+@pytest.mark.parametrize("content", [
+    b"gpu = 'h100'\nnum_gpus = 0x" + b"f" * 9000,
+    b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = nan",
+    b"gpu = 'h100'\nnum_gpus = 1979-05-27",
+    b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = inf",
+])  # fmt: skip
 def test_odd_toml_values(tmp_path, content):
     with pytest.raises(InputError, match=r"c\.toml"):
         load_cluster(write(tmp_path, content, "c.toml"))
@@ -221,21 +379,16 @@ def test_things_that_are_no_files(tmp_path):
             load_cluster(path)
 
 
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just(8), st.just(0.5), st.just("h100")
-)
-VALUES = st.recursive(
-    SCALARS,
-    max_leaves=6,
-    extend=lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just(8), st.just(0.5),
+                    st.just("h100"))  # fmt: skip
+VALUES = st.recursive(SCALARS, max_leaves=6, extend=lambda inner: (
+    st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)))  # fmt: skip
 CHANGES = st.dictionaries(st.sampled_from([*INLINE, "sources", "name"]), VALUES, max_size=3)
 INLINES = CHANGES.map(lambda change: {**INLINE, **change})
 
 
-OBJECTS = st.fixed_dictionaries(
-    {}, optional={**{key: VALUES for key in KEYS}, "gpu": st.one_of(st.just("h100"), INLINES, VALUES), "zzz": VALUES}
-)
+OBJECTS = st.fixed_dictionaries({}, optional={
+    **{key: VALUES for key in KEYS}, "gpu": st.one_of(st.just("h100"), INLINES, VALUES), "zzz": VALUES})  # fmt: skip
 
 
 def gives_a_cluster_or_an_input_error(data: dict) -> None:
@@ -271,14 +424,7 @@ def test_any_bytes_give_a_file_error_or_an_input_error(tmp_path_factory, content
 @settings(max_examples=100, deadline=None)
 @given(nodes=st.integers(1, 2000), per_node=st.integers(1, 64), gbit=st.floats(1, 3200), memory=st.floats(1, 79))
 def test_sensible_clusters_load(nodes, per_node, gbit, memory):
-    cluster = cluster_from_mapping(
-        {
-            "gpu": "h100",
-            "num_gpus": nodes * per_node,
-            "gpus_per_node": per_node,
-            "nic_gbit_per_s_per_gpu": gbit,
-            "memory_gib": memory,
-        }
-    )
+    cluster = cluster_from_mapping({"gpu": "h100", "num_gpus": nodes * per_node, "gpus_per_node": per_node,
+                                    "nic_gbit_per_s_per_gpu": gbit, "memory_gib": memory})  # fmt: skip
     assert (cluster.num_nodes, cluster.link_domain_size) == (nodes, per_node)
     assert cluster.nic_bytes_per_s == pytest.approx(gbit * 1e9 / 8)

@@ -1,4 +1,4 @@
-"""Published config.json files, as their families write them, give the published parameter counts; anything else our errors."""
+"""Models from Hugging Face configs, and architecture numbers as flags."""
 
 import dataclasses
 import json
@@ -7,17 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnsupportedError
+from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.models.huggingface import model_from_config, supported_families
 from autoconfig.specs.models.model import ModelSpec, RopeScaling
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, apply_overrides
 from autoconfig.specs.models.parameters import total_parameters
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 DATA = json.loads((Path(__file__).parent / "huggingface_configs.json").read_text(encoding="utf-8"))
+
+
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {name: (row["config"], row["parameters"]) for name, row in DATA.items()}
+
+
 """The keys that decide the architecture, as the models' own config.json have them, and the published parameter count."""
+
+
 LLAMA, GPT_OSS, DEEPSEEK_V3, MPT_7B = (PUBLISHED[name][0] for name in ("llama3-8b", "gpt-oss-20b", "deepseek-v3", "mpt-7b"))
 
 
@@ -78,30 +85,27 @@ def test_biases_windows_and_experts(tmp_path: Path) -> None:
 LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
-@pytest.mark.parametrize(
-    ("changes", "base", "percent", "scaling"),
-    [
-        ({}, 500_000, 1.0, None),
-        ({"rope_theta": None}, 10_000, 1.0, None),
-        ({"rope_theta": None, "rope_parameters": {"rope_theta": 2e6, "rope_type": "default"}}, 2_000_000, 1.0, None),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 500_000, 1.0, RopeScaling(type="linear", factor=4.0)),
-        ({"rope_scaling": LLAMA3_SCALING}, 500_000, 1.0, RopeScaling(type="llama3", factor=8.0)),
-        (
-            {"rope_scaling": {**LLAMA3_SCALING, "original_max_position_embeddings": 4096}},
-            500_000,
-            1.0,
-            RopeScaling(type="other", factor=8.0),
-        ),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 500_000, 1.0, RopeScaling(type="other", factor=2.0)),
-        (
-            {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
-            500_000,
-            1.0,
-            RopeScaling(type="yarn", factor=4.0, original_max_position_embeddings=32768),
-        ),
-        ({"partial_rotary_factor": 0.5}, 500_000, 0.5, None),
-    ],
-)
+@pytest.mark.parametrize(("changes", "base", "percent", "scaling"), [
+    ({}, 500_000, 1.0, None),
+    ({"rope_theta": None}, 10_000, 1.0, None),
+    ({"rope_theta": None, "rope_parameters": {"rope_theta": 2e6, "rope_type": "default"}}, 2_000_000, 1.0, None),
+    ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 500_000, 1.0, RopeScaling(type="linear", factor=4.0)),
+    ({"rope_scaling": LLAMA3_SCALING}, 500_000, 1.0, RopeScaling(type="llama3", factor=8.0)),
+    (
+        {"rope_scaling": {**LLAMA3_SCALING, "original_max_position_embeddings": 4096}},
+        500_000,
+        1.0,
+        RopeScaling(type="other", factor=8.0),
+    ),
+    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 500_000, 1.0, RopeScaling(type="other", factor=2.0)),
+    (
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+        500_000,
+        1.0,
+        RopeScaling(type="yarn", factor=4.0, original_max_position_embeddings=32768),
+    ),
+    ({"partial_rotary_factor": 0.5}, 500_000, 0.5, None),
+])  # fmt: skip
 def test_rotary_positions(
     changes: dict[str, object], base: int, percent: float, scaling: RopeScaling | None, tmp_path: Path
 ) -> None:
@@ -117,12 +121,9 @@ def test_families_have_bases_of_their_own(tmp_path: Path) -> None:
         model = model_from_config(write(tmp_path, config))
         found[name] = (model.rotary_base, model.rotary_percent)
     assert found == {
-        "mixtral-8x7b": (1_000_000, 1.0),
-        "gpt-oss-20b": (150_000, 1.0),
-        "gpt-neox-20b": (10_000, 0.25),
-        "nemotron4-340b": (10_000, 0.5),
-        "mistral-7b": (10_000, 1.0),
-    }
+        "mixtral-8x7b": (1_000_000, 1.0), "gpt-oss-20b": (150_000, 1.0), "gpt-neox-20b": (10_000, 0.25),
+        "nemotron4-340b": (10_000, 0.5), "mistral-7b": (10_000, 1.0),
+    }  # fmt: skip
 
 
 def test_folder_name_and_absent_keys(tmp_path: Path) -> None:
@@ -159,66 +160,28 @@ def test_unsupported_architectures_are_refused_with_the_reason(name: str, tmp_pa
         model_from_config(write(tmp_path, config))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"hidden_size": None},
-        {"hidden_size": "4096"},
-        {"hidden_size": 4096.0},
-        {"hidden_size": True},
-        {"hidden_size": -1},
-        {"hidden_size": 0},
-        {"hidden_size": 10**40},
-        {"hidden_size": float("nan")},
-        {"hidden_size": [1]},
-        {"hidden_size": {}},
-        {"num_hidden_layers": 10**9},
-        {"num_attention_heads": 33},
-        {"num_key_value_heads": 5},
-        {"vocab_size": float("inf")},
-        {"tie_word_embeddings": "no"},
-        {"rope_scaling": 3},
-        {"rope_scaling": {"type": 3}},
-        {"rope_scaling": {"type": "linear", "factor": "x"}},
-        {"rope_theta": "x"},
-        {"rope_theta": -1},
-        {"rope_theta": 10000.5},
-        {"rope_theta": True},
-        {"partial_rotary_factor": 0},
-        {"partial_rotary_factor": 2},
-        {"hidden_act": 7},
-        {"model_type": 5},
-        {"model_type": None},
-        {"head_dim": -2},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"hidden_size": None}, {"hidden_size": "4096"}, {"hidden_size": 4096.0}, {"hidden_size": True}, {"hidden_size": -1},
+    {"hidden_size": 0}, {"hidden_size": 10**40}, {"hidden_size": float("nan")}, {"hidden_size": [1]}, {"hidden_size": {}},
+    {"num_hidden_layers": 10**9}, {"num_attention_heads": 33}, {"num_key_value_heads": 5}, {"vocab_size": float("inf")},
+    {"tie_word_embeddings": "no"}, {"rope_scaling": 3}, {"rope_scaling": {"type": 3}},
+    {"rope_scaling": {"type": "linear", "factor": "x"}}, {"rope_theta": "x"}, {"rope_theta": -1}, {"rope_theta": 10000.5},
+    {"rope_theta": True}, {"partial_rotary_factor": 0}, {"partial_rotary_factor": 2}, {"hidden_act": 7}, {"model_type": 5},
+    {"model_type": None}, {"head_dim": -2},
+])  # fmt: skip
 def test_wrong_values_are_input_errors_that_name_the_file(changes: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         model_from_config(write(tmp_path, LLAMA | changes))
     assert "config" in str(caught.value) or "num_query_groups" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "kind"),
-    [
-        (b"", InputError),
-        (b"{", InputError),
-        (b'{"model_type": "llama", "hidden', InputError),
-        (b"[1, 2]", InputError),
-        (b"null", InputError),
-        (b'"text"', InputError),
-        (b"3", InputError),
-        (b"\xff\xfe\x00\x01binary\x80", FileError),
-        (bytes(range(256)), FileError),
-        (b"[" * 200_000, InputError),
-        (b'{"a":' * 100_000, InputError),
-        (b'{"hidden_size": ' + b"9" * 10_000 + b"}", InputError),
-        (b"{}", InputError),
-        (b" " * (2**20 + 1), FileError),
-        (b'{"model_type": "llama", "x": NaN}', InputError),
-        (b"\xef\xbb\xbf{}", InputError),
-    ],
-)
+@pytest.mark.parametrize(("content", "kind"), [
+    (b"", InputError), (b"{", InputError), (b'{"model_type": "llama", "hidden', InputError), (b"[1, 2]", InputError),
+    (b"null", InputError), (b'"text"', InputError), (b"3", InputError), (b"\xff\xfe\x00\x01binary\x80", FileError),
+    (bytes(range(256)), FileError), (b"[" * 200_000, InputError), (b'{"a":' * 100_000, InputError),
+    (b'{"hidden_size": ' + b"9" * 10_000 + b"}", InputError), (b"{}", InputError), (b" " * (2**20 + 1), FileError),
+    (b'{"model_type": "llama", "x": NaN}', InputError), (b"\xef\xbb\xbf{}", InputError),
+])  # fmt: skip
 def test_bad_files(content: bytes, kind: type[InputError], tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(content)
@@ -248,6 +211,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
+
+
 KEYS = sorted({key for config, _ in PUBLISHED.values() for key in config} - {"model_type"})
 
 
@@ -283,6 +248,99 @@ def test_any_bytes_give_our_error(tmp_path: Path, content: bytes) -> None:
 def assert_model_or_error(path: Path) -> None:
     try:
         model = model_from_config(path)
+    except AutoconfigError as error:
+        assert str(error)
+    else:
+        assert isinstance(model, ModelSpec) and total_parameters(model) > 0
+
+
+GPT = load_model("175b")
+
+
+LLAMA3_8B = load_model("llama3-8b")
+
+
+def test_nothing_given_is_the_model_itself() -> None:
+    assert apply_overrides(GPT, {}) is GPT
+    assert apply_overrides(GPT, {"num_layers": None, "hidden_size": 12288}) is GPT
+
+
+def test_name_sources_and_count_say_it_was_changed() -> None:
+    model = apply_overrides(GPT, {"num_layers": 48})
+    assert (model.name, model.num_layers, model.published_parameters) == ("gpt3-175b*", 48, None)
+    assert model.sources["num_layers"] == "given by the user"
+    assert apply_overrides(model, {"num_layers": 24}).name == "gpt3-175b*"
+
+
+def test_width_carries_heads_size_and_mlp_where_derived() -> None:
+    model = apply_overrides(GPT, {"hidden_size": 8192, "num_attention_heads": 64})
+    assert (model.kv_channels, model.ffn_hidden_size, model.num_query_groups) == (128, 32768, 64)
+    model = apply_overrides(LLAMA3_8B, {"hidden_size": 8192})
+    assert (model.kv_channels, model.ffn_hidden_size, model.num_query_groups) == (256, 14336, 8)
+
+
+def test_independent_head_size_stays() -> None:
+    model = apply_overrides(load_model("qwen3-32b"), {"num_attention_heads": 32})
+    assert (model.kv_channels, model.num_query_groups) == (128, 8)
+
+
+def test_given_numbers_win_over_derived_ones() -> None:
+    model = apply_overrides(GPT, {"hidden_size": 8192, "ffn_hidden_size": 1000, "kv_channels": 64, "num_query_groups": 8})
+    assert (model.kv_channels, model.ffn_hidden_size, model.num_query_groups) == (64, 1000, 8)
+
+
+def test_experts() -> None:
+    moe = apply_overrides(LLAMA3_8B, {"num_moe_experts": 8})
+    assert (moe.num_moe_experts, moe.moe_router_topk, moe.moe_ffn_hidden_size) == (8, 2, 14336)
+    mixtral = apply_overrides(load_model("mixtral-8x7b"), {"ffn_hidden_size": 4096})
+    assert mixtral.moe_ffn_hidden_size == 4096
+    dense = apply_overrides(load_model("mixtral-8x7b"), {"num_moe_experts": 0})
+    assert not dense.is_moe and total_parameters(dense) == load_model("mistral-7b").published_parameters
+
+
+def test_first_dense_layers_are_kept_when_depth_changes() -> None:
+    model = apply_overrides(load_model("deepseek-v3"), {"num_layers": 8})
+    assert model.moe_pattern == (0, 0, 0, 1, 1, 1, 1, 1)
+
+
+def test_sequence_moves_learned_positions() -> None:
+    model = apply_overrides(GPT, {"seq_length": 8192})
+    assert (model.default_seq_length, model.max_position_embeddings) == (8192, 8192)
+    assert apply_overrides(LLAMA3_8B, {"seq_length": 4096}).max_position_embeddings == 8192
+
+
+def test_text_digits_and_booleans() -> None:
+    model = apply_overrides(GPT, {"num_layers": "4", "untie_embeddings_and_output_weights": True, "gated_linear_unit": True})
+    assert (model.num_layers, model.untie_embeddings_and_output_weights, model.activation) == (4, True, "geglu")
+
+
+@pytest.mark.parametrize("changes", [
+    {"num_layers": 0}, {"num_layers": -1}, {"num_layers": 1.5}, {"num_layers": "many"}, {"num_layers": True},
+    {"hidden_size": 12289}, {"num_query_groups": 7}, {"num_layers": 10**30}, {"num_attention_heads": 0},
+    {"num_moe_experts": 4, "moe_router_topk": 5}, {"add_bias_linear": 1}, {"kv_channels": [1]},
+])  # fmt: skip
+def test_numbers_no_model_can_have(changes: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        apply_overrides(GPT, changes)
+
+
+def test_unknown_names_get_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="num_layers"):
+        apply_overrides(GPT, {"num_layer": 4})
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["175b", "llama3-8b", "deepseek-v3", "gpt-oss-20b", "mixtral-8x7b"]),
+    st.dictionaries(
+        st.sampled_from([*INTEGER_FIELDS, *BOOLEAN_FIELDS]),
+        st.one_of(st.integers(-2, 200), st.integers(), st.booleans(), st.none(), st.text(max_size=3)),
+        max_size=4,
+    ),
+)
+def test_any_override_gives_a_model_or_our_error(name: str, changes: dict[str, object]) -> None:
+    try:
+        model = apply_overrides(load_model(name), changes)
     except AutoconfigError as error:
         assert str(error)
     else:

@@ -1,25 +1,33 @@
 """Every model file loads, says where its numbers come from, and sums to its published parameter count."""
 
 import json
+import math
 import statistics
 import time
 from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import AutoconfigError, InputError, UnknownNameError, UnsupportedError
+from autoconfig.specs.files import replace_section
 from autoconfig.specs.models import model_catalogue
 from autoconfig.specs.models.model_catalogue import (
     FOLDER,
     INDEX,
+    MAX_PARAMETERS,
+    MIN_PARAMETERS,
     build_index,
+    gpt3_style,
     load_model,
     model_aliases,
     model_names,
     resolve_model,
 )
 from autoconfig.specs.models.parameters import total_parameters
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.json") if path != INDEX)
+
 
 EXACT = {
     "llama-7b": 6_738_415_616,
@@ -64,7 +72,10 @@ EXACT = {
     "phi4-14b": 14_659_507_200,
     "qwen3-coder-480b-a35b": 480_154_875_392,
 }
+
+
 """Published to the unit: safetensors totals, model cards, papers; written here a second time on purpose."""
+
 
 ROUNDED_BILLIONS = {  # Narayanan et al. 2021, Table 1, and the Megatron-LM README
     "gpt3-3.6b": 3.6,
@@ -79,52 +90,22 @@ ROUNDED_BILLIONS = {  # Narayanan et al. 2021, Table 1, and the Megatron-LM READ
     "gpt3-1t": 1008.0,
 }
 
+
 SPELLINGS = {
-    "LLAMA3_70B": "llama3-70b",
-    "LLAMA3-405B": "llama3.1-405b",
-    "LLAMA3.1-405B": "llama3.1-405b",
-    "LLAMA3.1_405B": "llama3.1-405b",
-    "Llama-3-405B": "llama3.1-405b",
-    "LLAMA2_7B": "llama2-7b",
-    "Llama-2-70B": "llama2-70b",
-    "Llama-3.3-70B": "llama3.1-70b",
-    "llama31_405b": "llama3.1-405b",
-    "LLaMA-65B": "llama-65b",
-    "Qwen3_235B_a22B (tokendrop)": "qwen3-235b-a22b",
-    "Qwen3_30B_a3B": "qwen3-30b-a3b",
-    "qwen25_500m": "qwen2.5-0.5b",
-    "qwen3_1p7b": "qwen3-1.7b",
-    "GPT3-175B": "gpt3-175b",
-    "GPT-3 175B": "gpt3-175b",
-    "GPT-3 5B": "gpt3-5b",
-    "GPT-175B": "gpt3-175b",
-    "GPT-1T": "gpt3-1t",
-    "GPT-1.7B": "gpt3-1.7b",
-    "Mixtral-8x7B": "mixtral-8x7b",
-    "mixtral_8x22b": "mixtral-8x22b",
-    "GPT OSS 120B": "gpt-oss-120b",
-    "gpt_oss_20b": "gpt-oss-20b",
-    "DeepSeekV3 (tokendrop)": "deepseek-v3",
-    "DeepSeekV3 (dropless)": "deepseek-v3",
-    "DeepSeek-R1-0528": "deepseek-v3",
-    "Nemotron-340B": "nemotron4-340b",
-    "nemotron4_15b": "nemotron4-15b",
-    "MT-NLG-530B": "gpt3-530b",
-    "GPT-NeoX-20B": "gpt-neox-20b",
-    "175b": "gpt3-175b",
-    "530B": "gpt3-530b",
-    "1t": "gpt3-1t",
-    "22b": "gpt3-22b",
-    "  175B ": "gpt3-175b",
-    "qwen3-235b": "qwen3-235b-a22b",
-    "mistral": "mistral-7b",
-    "llama2-70b-99.9": "llama2-70b",
-    "GPT-J-6B": "gpt-j-6b",
-    "Falcon-180B": "falcon-180b",
-    "Kimi-K2-Instruct": "kimi-k2",
-    "tinyl": "tinyllama-1.1b",
+    "LLAMA3_70B": "llama3-70b", "LLAMA3-405B": "llama3.1-405b", "LLAMA3.1-405B": "llama3.1-405b",
+    "LLAMA3.1_405B": "llama3.1-405b", "Llama-3-405B": "llama3.1-405b", "LLAMA2_7B": "llama2-7b", "Llama-2-70B": "llama2-70b",
+    "Llama-3.3-70B": "llama3.1-70b", "llama31_405b": "llama3.1-405b", "LLaMA-65B": "llama-65b",
+    "Qwen3_235B_a22B (tokendrop)": "qwen3-235b-a22b", "Qwen3_30B_a3B": "qwen3-30b-a3b", "qwen25_500m": "qwen2.5-0.5b",
+    "qwen3_1p7b": "qwen3-1.7b", "GPT3-175B": "gpt3-175b", "GPT-3 175B": "gpt3-175b", "GPT-3 5B": "gpt3-5b",
+    "GPT-175B": "gpt3-175b", "GPT-1T": "gpt3-1t", "GPT-1.7B": "gpt3-1.7b", "Mixtral-8x7B": "mixtral-8x7b",
+    "mixtral_8x22b": "mixtral-8x22b", "GPT OSS 120B": "gpt-oss-120b", "gpt_oss_20b": "gpt-oss-20b",
+    "DeepSeekV3 (tokendrop)": "deepseek-v3", "DeepSeekV3 (dropless)": "deepseek-v3", "DeepSeek-R1-0528": "deepseek-v3",
+    "Nemotron-340B": "nemotron4-340b", "nemotron4_15b": "nemotron4-15b", "MT-NLG-530B": "gpt3-530b",
+    "GPT-NeoX-20B": "gpt-neox-20b", "175b": "gpt3-175b", "530B": "gpt3-530b", "1t": "gpt3-1t", "22b": "gpt3-22b",
+    "  175B ": "gpt3-175b", "qwen3-235b": "qwen3-235b-a22b", "mistral": "mistral-7b", "llama2-70b-99.9": "llama2-70b",
+    "GPT-J-6B": "gpt-j-6b", "Falcon-180B": "falcon-180b", "Kimi-K2-Instruct": "kimi-k2", "tinyl": "tinyllama-1.1b",
     "meta-llama/Llama-2-7b-hf": "llama2-7b",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -230,16 +211,10 @@ def test_resolve_a_bare_size_says_what_was_assumed() -> None:
     assert assumed == ["model 13b is not in the catalogue: GPT-3-style architecture with 40 layers, hidden 5120, 40 heads"]
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("0.175t", "gpt3-175b"),
-        ("1000B", "gpt3-1t"),
-        ("gpt3-13b", "gpt3-style-13b"),
-        ("GPT-2.7B", "gpt3-style-2.7b"),
-        ("70b", "gpt3-style-70b"),
-    ],
-)
+@pytest.mark.parametrize(("text", "name"), [
+    ("0.175t", "gpt3-175b"), ("1000B", "gpt3-1t"), ("gpt3-13b", "gpt3-style-13b"), ("GPT-2.7B", "gpt3-style-2.7b"),
+    ("70b", "gpt3-style-70b"),
+])  # fmt: skip
 def test_resolve_other_ways_to_write_a_size(text: str, name: str) -> None:
     assert resolve_model(text)[0].name == name
 
@@ -250,16 +225,12 @@ def test_resolve_a_folder_with_a_config(tmp_path: Path) -> None:
     (folder / "config.json").write_text(
         json.dumps(
             {
-                "model_type": "llama",
-                "vocab_size": 32000,
-                "hidden_size": 4096,
-                "intermediate_size": 11008,
-                "num_hidden_layers": 32,
-                "num_attention_heads": 32,
+                "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+                "num_hidden_layers": 32, "num_attention_heads": 32,
             }
         ),
         encoding="utf-8",
-    )
+    )  # fmt: skip
     for path in (folder, folder / "config.json"):
         model, assumed = resolve_model(str(path))
         assert (model.name, total_parameters(model)) == ("my-llama", 6_738_415_616)
@@ -272,28 +243,60 @@ def test_resolve_refuses_what_is_no_decoder_with_the_reason(text: str) -> None:
         resolve_model(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "banana",
-        "5",
-        "175",
-        "1..2b",
-        "-5b",
-        "500t",
-        "0b",
-        "1e400",
-        "9" * 5000,
-        "a/b",
-        "x\0y",
-        "/nope/config.json",
-        "~",
-        "é" * 300,
-        ".",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", "banana", "5", "175", "1..2b", "-5b", "500t", "0b", "1e400", "9" * 5000, "a/b", "x\0y", "/nope/config.json", "~",
+    "é" * 300, ".",
+])  # fmt: skip
 def test_resolve_refuses_everything_else(text: str) -> None:
     with pytest.raises(AutoconfigError) as caught:
         resolve_model(text)
     assert isinstance(caught.value, InputError) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(("params", "layers", "hidden", "heads"), [
+    (125e6, 12, 768, 12), (350e6, 24, 1024, 16), (1.3e9, 24, 2048, 16), (2.7e9, 32, 2560, 32), (6.7e9, 32, 4096, 32),
+    (13e9, 40, 5120, 40), (175e9, 96, 12288, 96), (1008e9, 128, 25600, 160),
+])  # fmt: skip
+def test_sizes_of_the_papers_get_their_shape(params: float, layers: int, hidden: int, heads: int) -> None:
+    model = gpt3_style(params)
+    assert (model.num_layers, model.hidden_size, model.num_attention_heads) == (layers, hidden, heads)
+    assert "Brown" in model.sources["*"] or "Narayanan" in model.sources["*"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(math.log10(MIN_PARAMETERS), math.log10(MAX_PARAMETERS)))
+def test_total_is_within_five_percent(exponent: float) -> None:
+    params = min(max(10**exponent, MIN_PARAMETERS), MAX_PARAMETERS)
+    model = gpt3_style(params)
+    assert total_parameters(model) == pytest.approx(params, rel=0.05)
+    assert model.hidden_size == model.num_attention_heads * model.kv_channels
+    assert model.ffn_hidden_size == 4 * model.hidden_size
+
+
+def test_large_sizes_have_heads_for_tensor_parallelism() -> None:
+    for params in (5e9, 8e9, 30e9, 100e9, 250e9, 2e12):
+        model = gpt3_style(params)
+        assert model.num_attention_heads % 8 == 0 and model.kv_channels == 128
+
+
+def test_depth_grows_with_size() -> None:
+    depths = [gpt3_style(params).num_layers for params in (20e6, 100e6, 1e9, 10e9, 100e9, 1e12, 10e12)]
+    assert depths == sorted(depths)
+
+
+def test_the_name_says_it_is_style() -> None:
+    assert gpt3_style(13e9).name == "gpt3-style-13b"
+    assert gpt3_style(2.5e12).name == "gpt3-style-2.5t"
+
+
+@pytest.mark.parametrize("params", [0, -1, 9e6, 101e12, math.inf, math.nan])
+def test_sizes_out_of_range_are_refused_with_the_range(params: float) -> None:
+    with pytest.raises(InputError, match="10m to 100t"):
+        gpt3_style(params)
+
+
+def test_a_section_is_put_between_its_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<begin>\nold\n<end>\nafter\n")
+    replace_section(page, "<begin>", "<end>", "new\nlines")
+    assert page.read_text() == "before\n<begin>\nnew\nlines\n<end>\nafter\n"

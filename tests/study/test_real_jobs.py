@@ -35,9 +35,8 @@ QUESTION = (
 def counting_python(folder: Path) -> Path:
     """This interpreter; a job that it starts leaves a line in its folder."""
     script = folder / "python"
-    script.write_text(
-        f'#!/bin/bash\ncase "$*" in *"-m autoconfig.trainer"*) echo $$ >> runs.txt;; esac\nexec {sys.executable} "$@"\n'
-    )
+    script.write_text(f'#!/bin/bash\ncase "$*" in *"-m autoconfig.trainer"*) echo $$ >> runs.txt;; esac\n'
+        f'exec {sys.executable} "$@"\n')  # fmt: skip
     script.chmod(0o755)
     return script
 

@@ -227,27 +227,24 @@ def test_a_relative_folder(place):
     assert [t.user_attrs["outcome"] for t in trials_of(place, "s", "here")] == ["measured"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--profile",), "a profiling search has a name"),
-        (("--study", "s"), "--study names a profiling study: say --profile too"),
-        (("--budget", "3m"), "--budget is for a search that measures"),
-        (("--quiet",), "--quiet is for a search that measures"),
-        ((*PROFILE, "--budget", "soon"), "write it like 30m"),
-        ((*PROFILE, "--objective", "cost"), "say --price too"),
-        ((*PROFILE, "--export", "there"), "--export is not for --profile"),
-        ((*PROFILE, "--python", "/no/such/python"), "--python /no/such/python cannot be started: No such file"),
-        ((*PROFILE, "--device", "cpu"), "leave --gpu, --gpu-table and --cluster out"),
-        ((*PROFILE, "--jobs", "2"), "use --runner slurm"),
-        ((*PROFILE, "--storage", "mysql://a:b@c/d"), "give sqlite:///FILE or postgresql://"),
-        (("--resume", "a", "--study", "b"), "name two studies"),
-        (("--resume", "a"), "no studies in autoconfig-profile"),
-        (("--profile", "--study", "s" * 201), "1 to 200 printable characters"),
-        pytest.param(PROFILE, "no job can be measured here: torch finds no usable GPU, jobs need 8", marks=needs_torch),
-        pytest.param((*PROFILE, "--gpus-here", "1"), "torch finds no usable GPU, jobs need 1", marks=needs_torch),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--profile",), "a profiling search has a name"),
+    (("--study", "s"), "--study names a profiling study: say --profile too"),
+    (("--budget", "3m"), "--budget is for a search that measures"),
+    (("--quiet",), "--quiet is for a search that measures"),
+    ((*PROFILE, "--budget", "soon"), "write it like 30m"),
+    ((*PROFILE, "--objective", "cost"), "say --price too"),
+    ((*PROFILE, "--export", "there"), "--export is not for --profile"),
+    ((*PROFILE, "--python", "/no/such/python"), "--python /no/such/python cannot be started: No such file"),
+    ((*PROFILE, "--device", "cpu"), "leave --gpu, --gpu-table and --cluster out"),
+    ((*PROFILE, "--jobs", "2"), "use --runner slurm"),
+    ((*PROFILE, "--storage", "mysql://a:b@c/d"), "give sqlite:///FILE or postgresql://"),
+    (("--resume", "a", "--study", "b"), "name two studies"),
+    (("--resume", "a"), "no studies in autoconfig-profile"),
+    (("--profile", "--study", "s" * 201), "1 to 200 printable characters"),
+    pytest.param(PROFILE, "no job can be measured here: torch finds no usable GPU, jobs need 8", marks=needs_torch),
+    pytest.param((*PROFILE, "--gpus-here", "1"), "torch finds no usable GPU, jobs need 1", marks=needs_torch),
+])  # fmt: skip
 def test_arguments_that_make_no_sense(tmp_path, monkeypatch, arguments, said):
     """Refused before anything is measured or written."""
     from click.testing import CliRunner

@@ -46,9 +46,8 @@ def command(place, *arguments):
     """`search --inference`; jobs run under an interpreter that leaves a line in the folder of each that it starts."""
     script = place / "python"
     if not script.exists():
-        script.write_text(
-            f'#!/bin/bash\ncase "$*" in *"-m autoconfig.trainer"*) echo $$ >> runs.txt;; esac\nexec {sys.executable} "$@"\n'
-        )
+        script.write_text(f'#!/bin/bash\ncase "$*" in *"-m autoconfig.trainer"*) echo $$ >> runs.txt;; esac\n'
+        f'exec {sys.executable} "$@"\n')  # fmt: skip
         script.chmod(0o755)
     return [
         sys.executable, "-m", "autoconfig", "search", "--inference", *arguments, "--folder", str(place / "work"),
@@ -136,20 +135,17 @@ def test_studies_and_calibrations_of_serving(killed, autoconfig):
     assert half.exit_code == 2 and "--isl" in half.output
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (("--engine", "trtllm-1.2"), "megatron or vllm"),
-        (("--rate", "3"), "--rate"),
-        (("--osl", "1"), "at least 2"),
-        (("--gpu", "h100"), "leave --gpu"),
-        (("--export", "out"), "--export"),
-        (("--fix", "weights=fp8"), "weights=bf16"),
-        (("--engine", "vllm", "--python", "/bin/true-without-vllm"), "cannot be started"),
-        (("--engine", "vllm", "--python", "/bin/false"), "pip install vllm"),
-        (("--isl", "300", "--engine", "vllm", "--python", "/bin/true"), "256 positions"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "said"), [
+    (("--engine", "trtllm-1.2"), "megatron or vllm"),
+    (("--rate", "3"), "--rate"),
+    (("--osl", "1"), "at least 2"),
+    (("--gpu", "h100"), "leave --gpu"),
+    (("--export", "out"), "--export"),
+    (("--fix", "weights=fp8"), "weights=bf16"),
+    (("--engine", "vllm", "--python", "/bin/true-without-vllm"), "cannot be started"),
+    (("--engine", "vllm", "--python", "/bin/false"), "pip install vllm"),
+    (("--isl", "300", "--engine", "vllm", "--python", "/bin/true"), "256 positions"),
+])  # fmt: skip
 def test_what_a_study_of_serving_refuses(wrong, said, autoconfig, tmp_path):
     asked = ("--model", MODEL, "--gpus", "1", "--device", "cpu", "--profile", "--study", "x", "--folder", str(tmp_path))
     found = autoconfig.run("search", "--inference", *asked, *wrong)

@@ -108,15 +108,12 @@ def test_four_workers_share_one_study(postgres, tmp_path):
     assert left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [
-        ("nonsense", "no database URL"),
-        ("mongodb://here/x", "no database URL that studies are kept in; give sqlite:///FILE or postgresql://"),
-        ("mysql://nobody:secret@here/x", "no database URL that studies are kept in; give sqlite:///FILE or postgresql://"),
-        ("postgresql://nobody:secret@127.0.0.1:1/none", "is the server up"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "said"), [
+    ("nonsense", "no database URL"),
+    ("mongodb://here/x", "no database URL that studies are kept in; give sqlite:///FILE or postgresql://"),
+    ("mysql://nobody:secret@here/x", "no database URL that studies are kept in; give sqlite:///FILE or postgresql://"),
+    ("postgresql://nobody:secret@127.0.0.1:1/none", "is the server up"),
+])  # fmt: skip
 def test_storages_that_cannot_be_used(bad, said):
     with pytest.raises(InputError, match=said) as error:
         open_storage(bad)

@@ -1,7 +1,18 @@
-"""One search's worker in this process: budgets, short jobs, pruning, and what another worker finds after it."""
+"""One search's worker in this process; what a person sees of a study."""
 
 import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import termios
+import time
 from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
 
 import pytest
 from autoconfig.profiler.folder import JobFolder, write_json, write_text
@@ -10,13 +21,26 @@ from autoconfig.profiler.outcome import EXITED
 from autoconfig.profiler.runner import Life
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import Measurement, measurement_text, step_statistics
-from job_help import stand_in_command, wait_until
+from job_help import DEADLINE_S, stand_in_command, wait_until
 from optuna.trial import TrialState
-from study_help import QUESTION, left_over, runs, trials_of, write_oracle
+from rich.console import Console
+from study_help import (
+    ARGUMENTS,
+    QUESTION,
+    ROOT,
+    environment,
+    fake_python,
+    left_over,
+    runs,
+    search_command,
+    trials_of,
+    write_oracle,
+)
 
+from autoconfig.render.study import TrainingWords
 from autoconfig.study.session import Options, Session, forget
 from autoconfig.study.settings import Budget
-from autoconfig.study.training.session import TRAINING
+from autoconfig.study.training.session import TRAINING, Line, TrainingFound
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.study.training.work import SHORT, SHORT_STEPS
 from autoconfig.study.work import FULL
@@ -135,15 +159,12 @@ def test_a_study_that_is_deleted_under_its_search(tmp_path):
         assert left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("budget", "trials", "reason"),
-    [
-        (Budget(seconds=20), 2, "the budget is spent"),
-        (Budget(seconds=25), 2, "the budget left is shorter than a trial"),
-        (Budget(gpu_hours=2 * 8 * 10 / 3600 - 1e-6), 2, "the budget is spent"),
-        (Budget(trials=2, seconds=1000), 2, "the budget of trials is spent"),
-    ],
-)
+@pytest.mark.parametrize(("budget", "trials", "reason"), [
+    (Budget(seconds=20), 2, "the budget is spent"),
+    (Budget(seconds=25), 2, "the budget left is shorter than a trial"),
+    (Budget(gpu_hours=2 * 8 * 10 / 3600 - 1e-6), 2, "the budget is spent"),
+    (Budget(trials=2, seconds=1000), 2, "the budget of trials is spent"),
+])  # fmt: skip
 def test_budgets(tmp_path, budget, trials, reason):
     """Jobs of ten seconds on eight GPUs."""
     with session(tmp_path) as study:
@@ -175,3 +196,105 @@ def test_first_steps_rule_a_plan_out(tmp_path):
     assert first.user_attrs["outcome"] == "measured" and second.state == TrialState.PRUNED
     assert second.user_attrs["message"].startswith("its first 3 steps ran 3.00 times the prediction")
     assert len(second.intermediate_values) == 3 and [f.name for f in machine.ended] == [second.user_attrs["job"]]
+
+
+def test_a_question_with_a_relative_path(tmp_path, monkeypatch):
+    """Resumed from another folder it asks the same; a file that has changed is named, even where the candidates stay."""
+    shutil.copy(ROOT / "docs" / "examples" / "tiny_model.json", tmp_path / "tiny.json")
+    (tmp_path / "elsewhere").mkdir()
+    given = StudySettings(request=Request(model="tiny.json", gpus=2, gpu="a100-80gb", software="megatron-local"))
+    options = Options(folder=tmp_path, python="unused")
+    monkeypatch.chdir(tmp_path)
+    TRAINING.open("s", given, options, resume=False).close()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = TRAINING.open("s", None, options, resume=True)
+    again.close()
+    assert again.work.settings.request.model == str(tmp_path / "tiny.json")
+    file = tmp_path / "tiny.json"
+    file.write_text(file.read_text().replace('"vocab_size": ', '"vocab_size": 1'))
+    with pytest.raises(InputError, match=r"tiny.json \(--model\) has changed since the study was begun"):
+        TRAINING.open("s", None, options, resume=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="has changed since"):
+        TRAINING.open("s", given, options, resume=False)
+
+
+def line(trial: int, plan: str, measured_s: float | None, outcome: str = "measured") -> Line:
+    return Line(
+        trial=trial, plan=plan, outcome=outcome, predicted_s=0.1, measured_s=measured_s, spread_s=None, predicted_peak_gib=None,
+        measured_peak_gib=None,
+    )  # fmt: skip
+
+
+def shown(best: Line, *lines: Line) -> str:
+    found = TrainingFound(
+        name="s", best=best, lines=lines, prior_best="a", unmeasured=(), candidates=3, correction=None, scatter=None,
+        memory_correction=1.0, shapes=(), front=(), noise=None, noise_between_jobs=None, tokens_per_money=None,
+    )  # fmt: skip
+    out = StringIO()
+    TrainingWords().show(Console(file=out, width=200), found, "settled")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("other", ["measured", "emulated"])
+def test_a_winner_that_another_trial_undercuts_is_explained(other):
+    """Only by a trial of the same kind: composed steps are no measured ones."""
+    fast, best, failed = line(0, "a", 0.2, other), line(1, "b", 0.25), line(2, "c", None, "out_of_memory")
+    text = shown(best, fast, best, failed)
+    assert "Winner: b, 0.25 s" in text and "out of memory" in text
+    assert ("Trial 0 measured less, 0.2 s" in text) == (other == "measured")
+
+
+def test_a_winner_that_measured_least_needs_no_words():
+    best = line(1, "b", 0.25)
+    assert "measured less" not in shown(best, best, line(0, "a", 0.3))
+
+
+@pytest.mark.parametrize("part", [["--gpus", "4"], ["--seq-length", "64"], ["--device", "cpu"], ["--objective", "headroom"]])
+def test_half_a_question_beside_resume_is_refused(part, autoconfig, tmp_path):
+    ended = autoconfig.run("search", "--resume", "one", "--folder", str(tmp_path / "here"), *part)
+    assert ended.exit_code == 2 and f"leave out {part[0]}" in ended.stderr
+    assert not (tmp_path / "here").exists()
+
+
+def test_budget_and_place_may_stand_beside_it(autoconfig, tmp_path):
+    place = ("--folder", str(tmp_path / "here"))
+    ended = autoconfig.run("search", "--resume", "one", *place, "--budget", "1trial", "--price", "2")
+    assert ended.exit_code == 2 and "leave out" not in ended.stderr and "no studies in" in ended.stderr
+
+
+def on_a_terminal(place: Path, *arguments: str, **more: str) -> tuple[subprocess.Popen[bytes], int]:
+    """The search in a session of its own whose terminal is a new pseudo-terminal; its other end."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        search_command(place, *arguments), cwd=ROOT, env=environment(place, TERM="xterm", COLUMNS="250", **more),
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(theirs)
+    return process, ours
+
+
+def read_until(terminal: int, pattern: str) -> str:
+    seen, deadline = "", time.monotonic() + DEADLINE_S
+    while not re.search(pattern, seen):
+        assert time.monotonic() < deadline, seen[-2000:]
+        if select.select([terminal], [], [], 0.2)[0]:
+            seen += os.read(terminal, 65536).decode(errors="replace")
+    return seen
+
+
+def test_the_live_screen_and_a_closed_terminal(tmp_path):
+    """Trials, best, budget left and what runs are drawn again; once the terminal is closed the job that runs is cancelled."""
+    fake_python(tmp_path)
+    write_oracle(tmp_path)
+    arguments = (*ARGUMENTS, "--profile", "--study", "s", "--budget", "10m,9trials")
+    process, terminal = on_a_terminal(tmp_path, *arguments, STAND_IN_EVERY_SECONDS="4")
+    read_until(terminal, r"s: 0 measured of \d+ candidates \| 10\.0 min, 9 trials left.*running: 0 for \d+ s")
+    best = r"best tp=\S+ [\d.]+ s \(predicted .*another may win: \d+%"
+    read_until(terminal, r"s: 1 measured of \d+ candidates \| " + best + r".*running: 1 for \d+ s")
+    os.close(terminal)
+    assert process.wait(DEADLINE_S) == 130
+    outcomes = [t.user_attrs.get("outcome") for t in trials_of(tmp_path, "s")]
+    assert outcomes[0] == "measured" and outcomes[-1] == "cancelled"
+    wait_until(lambda: left_over(tmp_path) == [], "processes are left")

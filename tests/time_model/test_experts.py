@@ -47,18 +47,12 @@ def _parts(plan: str, stack: SoftwareStack, gpu: str, numerics: Numerics = FP8, 
     return {name: float(value[0, 0]) for name, value in found.parts.items()}
 
 
-@pytest.mark.parametrize(
-    ("stack", "gpu", "numerics", "dispatcher"),
-    [
-        ("transformer-engine", "gb200", FP8, "alltoall"),
-        ("nemo-25.09", "gb200", DROPS, "alltoall"),
-        ("nemo-25.09", "h100", FP8, "deepep"),
-        ("nemo-25.11", "h100", FP8, "alltoall"),
-        ("nemo-25.11", "gb200", FP8, "hybridep"),
-        ("megatron-moe-modelzoo", "h100", FP8, "deepep"),
-        ("megatron-moe-modelzoo", "gb300", FP8, "hybridep"),
-    ],
-)
+@pytest.mark.parametrize(("stack", "gpu", "numerics", "dispatcher"), [
+    ("transformer-engine", "gb200", FP8, "alltoall"), ("nemo-25.09", "gb200", DROPS, "alltoall"),
+    ("nemo-25.09", "h100", FP8, "deepep"), ("nemo-25.11", "h100", FP8, "alltoall"),
+    ("nemo-25.11", "gb200", FP8, "hybridep"), ("megatron-moe-modelzoo", "h100", FP8, "deepep"),
+    ("megatron-moe-modelzoo", "gb300", FP8, "hybridep"),
+])  # fmt: skip
 def test_the_dispatcher_follows_from_software_gpu_and_routing(
     stack: str, gpu: str, numerics: Numerics, dispatcher: str
 ) -> None:

@@ -50,29 +50,16 @@ def price(gpu_id: str, m: Any, n: Any, k: Any, precision: str = "bf16", with_tab
     gpu, e = load_gpu(gpu_id), efficiency_of(load_gpu(gpu_id))
     table = e.tables.gemm[precision] if with_table else None
     return gemm_seconds(
-        m,
-        n,
-        k,
-        flops_per_s=gpu.flops_per_s[precision],
-        hbm_bytes_per_s=gpu.hbm_bytes_per_s,
-        num_sms=gpu.num_sms,
-        constants=e.gemm,
-        table=table,
-    )
+        m, n, k, flops_per_s=gpu.flops_per_s[precision], hbm_bytes_per_s=gpu.hbm_bytes_per_s, num_sms=gpu.num_sms,
+        constants=e.gemm, table=table,
+    )  # fmt: skip
 
 
 def test_the_measured_gpus() -> None:
     assert set(MEASURED) == {
-        "a100-80gb",
-        "h100-sxm-80gb",
-        "h200-sxm-141gb",
-        "b200-180gb",
-        "gb200-192gb",
-        "b300-288gb",
-        "gb300-288gb",
-        "l40s-48gb",
+        "a100-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-180gb", "gb200-192gb", "b300-288gb", "gb300-288gb", "l40s-48gb",
         "rtx-pro-6000-96gb",
-    }
+    }  # fmt: skip
     assert set(MEASURED) <= set(gpu_ids())
     for gpu in MEASURED:
         assert (FOLDER / f"{gpu}.json").stat().st_size < 32_000
@@ -182,18 +169,9 @@ def test_grouped_gemms_gain_with_rows_and_stay_below_peak() -> None:
     e, gpu = efficiency_of(load_gpu("h100-sxm-80gb")), load_gpu("h100-sxm-80gb")
     rows = np.array([32.0, 128, 512, 2048, 8192])
     seconds = grouped_gemm_seconds(
-        rows,
-        4096.0,
-        2048.0,
-        16.0,
-        rows=rows,
-        rows_half=e.grouped_rows_half,
-        flops_per_s=gpu.flops_per_s["bf16"],
-        hbm_bytes_per_s=gpu.hbm_bytes_per_s,
-        num_sms=gpu.num_sms,
-        constants=e.gemm,
-        table=e.tables.grouped_gemm["bf16"],
-    )
+        rows, 4096.0, 2048.0, 16.0, rows=rows, rows_half=e.grouped_rows_half, flops_per_s=gpu.flops_per_s["bf16"],
+        hbm_bytes_per_s=gpu.hbm_bytes_per_s, num_sms=gpu.num_sms, constants=e.gemm, table=e.tables.grouped_gemm["bf16"],
+    )  # fmt: skip
     rate = 2 * rows * 4096 * 2048 * 16 / seconds
     assert np.all(np.diff(rate) > 0) and rate[-1] < gpu.flops_per_s["bf16"]
 

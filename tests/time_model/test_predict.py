@@ -1,13 +1,15 @@
-"""The whole step: batching, parts, recomputation, and that nothing silly is cheap or NaN."""
+"""The whole step: batching, parts, recomputation, published step times; nothing silly is cheap or NaN."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import itertools
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import autoconfig.time_model
@@ -16,6 +18,7 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of, load_gpu
 from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
@@ -23,10 +26,14 @@ from autoconfig.specs.software.software import load_stack, software_names
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time, explain_operators
 
 GPT3 = load_model("gpt3-175b")
+
+
 FULL = [
     Recompute.parse(t)
     for t in ("none", "selective:core_attn", "selective:mlp", "full:uniform:1", "full:block:2", "full:block:96")
 ]
+
+
 FP8 = Numerics(precision="fp8", fp8_param_gather=True, grad_reduce_dtype="bf16", attention_dropout=0.0, hidden_dropout=0.0)
 
 
@@ -76,23 +83,20 @@ MOE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("model", "gpu", "plans", "numerics"),
-    [
-        ("gpt3-175b", "a100-80gb", DENSE, Numerics()),
-        ("gpt3-175b", "h100", DENSE[::5], FP8),
-        ("qwen3-235b-a22b", "h100", [p.replace("pp=8", "pp=2").replace("pp=4", "pp=2") for p in MOE], FP8),
-        (
-            "deepseek-v3",
-            "gb200",
-            ["tp=1,pp=1,ep=64,mbs=1", "tp=2,pp=1,ep=256,mbs=1,sp=1", "tp=1,pp=8,ep=8,mbs=1,first=6,last=7"],
-            FP8,
-        ),
-        ("gpt-oss-120b", "b200", ["tp=1,pp=4,ep=8,mbs=1", "tp=4,pp=1,cp=4,ep=64,mbs=1,sp=1"], Numerics()),
-        ("llama2-7b", "mi300x", ["tp=1,pp=1,mbs=1", "tp=8,pp=4,vpp=2,mbs=1,sp=1"], Numerics(peft="lora")),
-        ("llama2-7b", "v100-32gb", ["tp=1,pp=1,mbs=1", "tp=8,pp=4,vpp=2,mbs=1,sp=1"], Numerics(precision="fp16")),
-    ],
-)
+@pytest.mark.parametrize(("model", "gpu", "plans", "numerics"), [
+    ("gpt3-175b", "a100-80gb", DENSE, Numerics()),
+    ("gpt3-175b", "h100", DENSE[::5], FP8),
+    ("qwen3-235b-a22b", "h100", [p.replace("pp=8", "pp=2").replace("pp=4", "pp=2") for p in MOE], FP8),
+    (
+        "deepseek-v3",
+        "gb200",
+        ["tp=1,pp=1,ep=64,mbs=1", "tp=2,pp=1,ep=256,mbs=1,sp=1", "tp=1,pp=8,ep=8,mbs=1,first=6,last=7"],
+        FP8,
+    ),
+    ("gpt-oss-120b", "b200", ["tp=1,pp=4,ep=8,mbs=1", "tp=4,pp=1,cp=4,ep=64,mbs=1,sp=1"], Numerics()),
+    ("llama2-7b", "mi300x", ["tp=1,pp=1,mbs=1", "tp=8,pp=4,vpp=2,mbs=1,sp=1"], Numerics(peft="lora")),
+    ("llama2-7b", "v100-32gb", ["tp=1,pp=1,mbs=1", "tp=8,pp=4,vpp=2,mbs=1,sp=1"], Numerics(precision="fp16")),
+])  # fmt: skip
 def test_parts_sum_to_the_step_and_are_named_after_functions(
     model: str, gpu: str, plans: list[str], numerics: Numerics
 ) -> None:
@@ -155,12 +159,9 @@ def _explain(plan: str, **changes: Any) -> list[Any]:
 
 
 USUAL = Scenario(
-    model=GPT3,
-    cluster=cluster_of(load_gpu("a100-80gb"), 1024),
-    numerics=Numerics(),
-    software=load_stack("transformer-engine"),
+    model=GPT3, cluster=cluster_of(load_gpu("a100-80gb"), 1024), numerics=Numerics(), software=load_stack("transformer-engine"),
     workload=Workload(seq_length=2048, global_batch_size=1536),
-)
+)  # fmt: skip
 
 
 def test_operator_table_counts_the_flops_of_a_layer() -> None:
@@ -247,3 +248,62 @@ def _timed(layouts: Layouts, recomputes: Sequence[Recompute]) -> float:
     start = time.process_time()
     estimate_step_time(USUAL, layouts, recomputes)
     return time.process_time() - start
+
+
+PUBLISHED = Path(__file__).parent / "published"
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    with (PUBLISHED / name).open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def predicted_seconds(row: dict[str, str]) -> float:
+    number = {
+        key: int(row[key])
+        for key in ("layers", "hidden", "heads", "vocab", "seq", "gpus", "tp", "sp", "pp", "vpp", "dp", "mbs", "gbs")
+    }
+    model = ModelSpec(
+        name=row["model"], num_layers=number["layers"], hidden_size=number["hidden"], num_attention_heads=number["heads"],
+        num_query_groups=number["heads"], kv_channels=number["hidden"] // number["heads"], ffn_hidden_size=4 * number["hidden"],
+        vocab_size=number["vocab"],
+    )  # fmt: skip
+    plan = TrainPlan(
+        **{key: number[key] for key in ("tp", "pp", "vpp", "dp", "mbs")},
+        sp=bool(number["sp"]),
+        recompute=Recompute.parse(row["recompute"]),
+        dist_opt=False,
+    )
+    nic = float(row["nic_gbit_per_s_per_gpu"]) / 8 * 1e9
+    scenario = Scenario(
+        model=model,
+        cluster=cluster_of(load_gpu("a100-80gb"), number["gpus"], nic_bytes_per_s=nic),
+        numerics=Numerics(precision=row["precision"]),
+        software=load_stack(row["software"]),
+        workload=Workload(seq_length=number["seq"], global_batch_size=number["gbs"]),
+    )
+    estimate = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute])
+    return float(estimate.step_seconds[0, 0])
+
+
+def measured_seconds(row: dict[str, str]) -> float:
+    """The published step time, or Narayanan's eq. 3 over the published rate: 96 B s l h^2 (1 + s/6h + V/16lh) FLOPs a step."""
+    if "step_seconds" in row:
+        return float(row["step_seconds"])
+    batch, s, layers, h, vocab = (int(row[key]) for key in ("gbs", "seq", "layers", "hidden", "vocab"))
+    flops = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
+    return flops / (float(row["tflops_per_gpu"]) * 1e12 * int(row["gpus"]))
+
+
+@pytest.mark.parametrize(("name", "count", "most"), [("korthikanti_table5.csv", 8, 0.06), ("narayanan_table1.csv", 10, 0.08)])
+def test_mean_error_on_published_runs(name: str, count: int, most: float) -> None:
+    errors = []
+    for row in rows(name):
+        predicted, measured = predicted_seconds(row), measured_seconds(row)
+        errors.append(predicted / measured - 1)
+        print(
+            f"{row['id']} {row['model']:9} predicted {predicted:8.3f} s  measured {measured:8.3f} s  {100 * errors[-1]:+5.1f} %"
+        )
+    print(f"mean {100 * np.mean(np.abs(errors)):.2f} %")
+    assert len(errors) == count
+    assert np.mean(np.abs(errors)) <= most

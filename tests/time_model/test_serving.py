@@ -48,12 +48,9 @@ H100, H200 = load_gpu("h100"), load_gpu("h200")
 def job(name="llama3-8b", gpu=H100, engine="trtllm-1.2", constants=None, **plan):
     plan = {"weights": "fp8", "kv": "fp8", **plan}
     return ServingJob(
-        model=load_model(name),
-        gpu=gpu,
-        plan=EnginePlan(**plan),
-        engine=load_engine(engine),
+        model=load_model(name), gpu=gpu, plan=EnginePlan(**plan), engine=load_engine(engine),
         constants=constants or shipped_calibration().constants(load_engine(engine), gpu),
-    )
+    )  # fmt: skip
 
 
 def test_every_table_is_at_most_the_roofline():

@@ -56,13 +56,9 @@ def start():
 
     def go(processes: int, *command: str, **options) -> subprocess.Popen:
         run = subprocess.Popen(
-            torchrun(processes, *command),
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            torchrun(processes, *command), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             **options,
-        )
+        )  # fmt: skip
         started.append(run)
         return run
 

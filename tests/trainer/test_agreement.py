@@ -39,11 +39,8 @@ TWO = {
     "mla": ["tp=2,sp=1", "cp=2", "pp=2,recompute=selective:mla_up_proj"],
 }
 FOUR = {
-    "gpt": ["pp=4", "tp=2,sp=1,pp=2,vpp=2"],
-    "llama": ["tp=2,sp=1,cp=2"],
-    "moe": ["tp=2,sp=1,ep=2,etp=2,dp=2"],
-    "mla": [],
-}
+    "gpt": ["pp=4", "tp=2,sp=1,pp=2,vpp=2"], "llama": ["tp=2,sp=1,cp=2"], "moe": ["tp=2,sp=1,ep=2,etp=2,dp=2"], "mla": [],
+}  # fmt: skip
 QUICK = {
     "gpt recompute=none", "gpt recompute=full:block:2", "gpt tp=2,sp=1", "gpt pp=2,vpp=2",
     "moe recompute=none", "moe selective", "moe tp=2,sp=1,ep=2", "moe cp=2,ep=2 dist_opt",

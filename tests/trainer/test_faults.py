@@ -104,14 +104,11 @@ def test_a_run_without_torchrun_ends_with_a_result(tmp_path):
     assert state["optimizer"] == pytest.approx(2 * state["weights"], rel=0.002)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "not valid JSON"),
-        (job_text(job()).replace('"steps": 2', '"steps": 0'), "steps=0"),
-        ("[]", "a job is a JSON object"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("{", "not valid JSON"),
+    (job_text(job()).replace('"steps": 2', '"steps": 0'), "steps=0"),
+    ("[]", "a job is a JSON object"),
+])  # fmt: skip
 def test_an_unreadable_job(tmp_path, text, said):
     done = alone(tmp_path, text)
     assert done.returncode == ExitCode.BAD_JOB and said in done.stderr and "Traceback" not in done.stderr
@@ -123,16 +120,13 @@ def test_a_wrong_command_line(tmp_path):
     assert done.returncode == ExitCode.BAD_JOB and "1 to 86,400 seconds" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        (
-            job("tp=2,dp=3", 6, workload=Workload(seq_length=32, global_batch_size=6)),
-            "2 x 1 x 1 x 3 = 6 processes, this job has 1",
-        ),
-        (job("recompute=selective:mlp"), "never ends"),
-    ],
-)
+@pytest.mark.parametrize(("what", "said"), [
+    (
+        job("tp=2,dp=3", 6, workload=Workload(seq_length=32, global_batch_size=6)),
+        "2 x 1 x 1 x 3 = 6 processes, this job has 1",
+    ),
+    (job("recompute=selective:mlp"), "never ends"),
+])  # fmt: skip
 def test_a_plan_that_cannot_run(tmp_path, what, said):
     done = alone(tmp_path, job_text(what))
     assert done.returncode == ExitCode.BAD_JOB and "Traceback" not in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""`autoconfig trace` and `autoconfig emulate` as a user runs them, with this interpreter as the one that has torch."""
+"""`autoconfig trace`, `emulate` and generation jobs as a user runs them, with this interpreter as the one that has torch."""
 
 import json
 import os
@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.job import Job, job_text
-from autoconfig.specs.measurement import read_measurement
+from autoconfig.specs.job import Generation, Job, job_text
+from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 from jsonschema import Draft202012Validator
 
@@ -19,14 +19,9 @@ from autoconfig.planning.schemas import schema
 pytestmark = pytest.mark.xdist_group("torchrun")
 ROOT = Path(__file__).parents[2]
 TINY = {
-    "num_layers": 4,
-    "hidden_size": 128,
-    "num_attention_heads": 8,
-    "num_query_groups": 4,
-    "kv_channels": 16,
-    "ffn_hidden_size": 256,
-    "vocab_size": 512,
-}
+    "num_layers": 4, "hidden_size": 128, "num_attention_heads": 8, "num_query_groups": 4, "kv_channels": 16,
+    "ffn_hidden_size": 256, "vocab_size": 512,
+}  # fmt: skip
 OPTIONS = [text for key, value in TINY.items() for text in (f"--{key.replace('_', '-')}", str(value))]
 
 
@@ -64,15 +59,12 @@ def test_trace_of_one_rank_as_a_table(autoconfig) -> None:
     assert "linear_fc1" in ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["tp=2,pp=3,mbs=1"], "not legal"),
-        (["tp=2,mbs=1,sp=1", "--rank", "8"], "ranks 0 to 7"),
-        (["tp=2,mbs=1", "--software", "gpt-neox"], "training core builds megatron-core"),
-        (["tp=2,mbs=1,sp=1", "--python", "/nowhere/python"], "cannot be started"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["tp=2,pp=3,mbs=1"], "not legal"),
+    (["tp=2,mbs=1,sp=1", "--rank", "8"], "ranks 0 to 7"),
+    (["tp=2,mbs=1", "--software", "gpt-neox"], "training core builds megatron-core"),
+    (["tp=2,mbs=1,sp=1", "--python", "/nowhere/python"], "cannot be started"),
+])  # fmt: skip
 def test_bad_questions_end_with_one_line(autoconfig, arguments: list[str], message: str) -> None:
     ended = autoconfig.run("trace", "--model", "llama3-8b", "--gpus", "8", *arguments)
     assert ended.exit_code == 2
@@ -100,13 +92,10 @@ def job(plan: str, seq_length: int, **changes: object) -> Job:
     )
 
 
-@pytest.mark.parametrize(
-    ("plan", "seq_length"),
-    [
-        ("tp=2,mbs=1,sp=1,dp=1", 64),  # model state is most of it: a copy that gloo makes of the gradients would show
-        pytest.param("pp=2,mbs=1,dp=1,recompute=full:uniform:1", 512, marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize(("plan", "seq_length"), [
+    ("tp=2,mbs=1,sp=1,dp=1", 64),  # model state is most of it: a copy that gloo makes of the gradients would show
+    pytest.param("pp=2,mbs=1,dp=1,recompute=full:uniform:1", 512, marks=pytest.mark.soak),
+])  # fmt: skip
 def test_emulated_ranks_hold_what_real_ranks_hold(plan: str, seq_length: int, start, tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(job_text(job(plan, seq_length)))
     run = start(2, "-m", "autoconfig.trainer", "--job", str(tmp_path / "job.json"))
@@ -139,3 +128,53 @@ def test_emulate_prints_its_schema(autoconfig) -> None:
     Draft202012Validator(schema("emulate")).validate(body)
     assert body["rank"] == 1
     assert body["microbatch_compute_seconds"] > 0
+
+
+pytest.importorskip("megatron.core", reason="the training core generates with megatron-core")
+TINY_QWEN = load_model("qwen2.5-0.5b").replace(
+    num_layers=2, hidden_size=64, num_attention_heads=4, num_query_groups=2, kv_channels=16, ffn_hidden_size=128, vocab_size=256
+)
+
+
+def make_job(tp=1, pp=1, **changes):
+    values = {
+        "model": TINY_QWEN, "plan": TrainPlan(tp=tp, pp=pp, dp=1, mbs=3), "numerics": Numerics(precision="fp32"),
+        "workload": Workload(seq_length=14, global_batch_size=3), "generation": Generation(prompt=8, new=6), "device": "cpu",
+        "mode": "generate", "steps": 2, "warmup_steps": 1,
+    }  # fmt: skip
+    return Job(**{**values, **changes})
+
+
+def run(folder, job):
+    """(exit code of the launcher, result)."""
+    folder.mkdir()
+    (folder / "job.json").write_text(job_text(job))
+    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={job.num_processes}", "--standalone"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    command = [*launcher, "-m", "autoconfig.trainer", "--job", str(folder / "job.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert (folder / "result.json").exists(), done.stderr
+    return read_measurement(folder / "result.json")
+
+
+def test_tensor_ranks_generate_what_one_rank_does(tmp_path):
+    alone, two = run(tmp_path / "1", make_job()), run(tmp_path / "2", make_job(tp=2))
+    assert alone.status == two.status == "ran" and len(two.ranks) == 2
+    assert alone.served.answers_digest == two.served.answers_digest
+    for found in (alone.served, two.served):
+        assert found.requests == 6 and len(found.ttft_samples) == len(found.tpot_samples) == 2
+        expected = 3 * 6 / (found.ttft_seconds + 5 * found.tpot_seconds)
+        assert found.output_tokens_per_second == pytest.approx(expected)
+    weights = [found.ranks[0].bytes_by_category["weights"] for found in (alone, two)]
+    assert weights[1] < 0.6 * weights[0]
+    assert len(alone.step_seconds_samples) == 2 and len(alone.warmup_seconds) == 1
+
+
+@pytest.mark.parametrize(("changes", "code", "said"), [
+    ({"device_memory_bytes": 300_000}, ExitCode.OUT_OF_MEMORY, "the limit is 300,000"),
+    ({"generation": Generation(prompt=8, new=6, engine="vllm")}, ExitCode.BAD_JOB, "generation.engine=megatron"),
+])  # fmt: skip
+def test_how_a_generation_that_cannot_run_ends(changes, code, said, tmp_path):
+    found = run(tmp_path / "job", make_job(**changes))
+    assert found.exit_code == code and said in found.message and found.served is None
+    assert json.loads((tmp_path / "job" / "job.json").read_text())["mode"] == "generate"

@@ -9,13 +9,10 @@ from autoconfig.training.binding import CHANGES, what_binds
 from autoconfig.training.question import Request, understand
 
 
-@pytest.mark.parametrize(
-    ("request_", "plan"),
-    [
-        (Request(model="175b", gpus=64, global_batch_size=512), "tp=8,pp=8,vpp=2,mbs=1,sp=1"),
-        (Request(model="mixtral-8x7b", gpus=16, global_batch_size=128), "tp=1,pp=2,ep=8,mbs=1"),
-    ],
-)
+@pytest.mark.parametrize(("request_", "plan"), [
+    (Request(model="175b", gpus=64, global_batch_size=512), "tp=8,pp=8,vpp=2,mbs=1,sp=1"),
+    (Request(model="mixtral-8x7b", gpus=16, global_batch_size=128), "tp=1,pp=2,ep=8,mbs=1"),
+])  # fmt: skip
 def test_more_never_hurts(request_: Request, plan: str) -> None:
     scenario = understand(request_).scenario
     gains = {gain.change: gain for gain in what_binds(scenario, parse_plan(plan, scenario.cluster.num_gpus))}

@@ -241,15 +241,12 @@ PLANS_AND_RULES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "plan"),
-    [
-        (DENSE, {}, "dist_opt=0,fsdp=3"),  # tied embeddings
-        (ODD, {"numerics": {"precision": "fp16"}}, "dist_opt=0,fsdp=2"),
-        (ODD, {"gpu": "h100", "numerics": {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True}},
-         "offload=0.5"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "changes", "plan"), [
+    (DENSE, {}, "dist_opt=0,fsdp=3"),  # tied embeddings
+    (ODD, {"numerics": {"precision": "fp16"}}, "dist_opt=0,fsdp=2"),
+    (ODD, {"gpu": "h100", "numerics": {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True}},
+     "offload=0.5"),
+])  # fmt: skip
 def test_rules_that_depend_on_model_and_numerics(scenario_of, name, changes, plan):
     assert [v.rule for v in violations(scenario_of(name, **changes), parse_plan(plan, 8))] == [
         "NV094" if "offload" in plan else "NV100"

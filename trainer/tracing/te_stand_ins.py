@@ -4,7 +4,7 @@ For traces on fake tensors only: outputs have the right shape and no values. The
 through its `BackendSpecProvider`, so that everything between them is megatron-core's code.
 
 What each keeps for backward (read in Transformer Engine 2.x, transformer_engine/pytorch/module and attention; held to the
-measured SimuMax B200 runs by tests/trainer/test_te_stand_ins.py):
+measured SimuMax B200 runs by tests/trainer/test_formula_against_trace.py):
 
 | stand-in | saved | allocated for a while |
 |---|---|---|

@@ -1,0 +1,320 @@
+"""Tools: `make gpu`, recorded answers, the judge of TensorRT-LLM's options, the picture, the host's floor."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.measurement import ExitCode, read_measurement
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.software.software import load_stack
+
+from autoconfig.accuracy.memory import gpu_runs
+from autoconfig.accuracy.sheets import gpu_sheet
+from autoconfig.engines.export import export_texts
+from tools import gpu, gpu_jobs
+from tools.architecture import PICTURE, draw
+from tools.host_floor import ARCHITECTURES, host_seconds, launch_bound_runs, slopes
+from tools.judge.serving_plans import deployments
+from tools.judge.trtllm_source import Options, command, judge
+from tools.recorded_answers.compare import compare, diff, report, shown_lines
+from tools.recorded_answers.normalise import normalised
+from tools.recorded_answers.question import chosen, load
+
+
+def test_the_picture_is_fresh() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == draw(), "run python -m tools.architecture"
+
+
+def test_the_catalogue_holds_what_the_runs_say():
+    assert load_stack("transformer-engine").time.host_floor_seconds == pytest.approx(host_seconds(), rel=0.03)
+    counts = [len(launch_bound_runs(name)) for name in ARCHITECTURES]
+    assert min(counts) > 30 and all(slopes(launch_bound_runs(name)) for name in ARCHITECTURES)
+
+
+def recording(folder, answers):
+    """A recording with these texts: {question: {file: text}}."""
+    for question, files in answers.items():
+        for name, text in files.items():
+            path = folder / question / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    (folder / "recording.json").write_text(f"{folder}")  # how it was made is not compared
+    return folder
+
+
+def both(tmp_path, old, new, **options):
+    return compare(recording(tmp_path / "old", old), recording(tmp_path / "new", new), **options)
+
+
+def test_equal_recordings_are_alike(tmp_path):
+    answers = {"a": {"stdout": "x\n", "files/run/train.sh": "y\n"}, "b": {"stdout": ""}}
+    found = both(tmp_path, answers, answers)
+    assert found.alike() and found.same == ["a", "b"]
+    assert list(report(found, 3, 200)) == ["2 alike, 0 different, 0 only in the old, 0 only in the new recording"]
+
+
+def test_every_difference_is_found_and_summed_up(tmp_path):
+    same = {"same": {"stdout": "x"}}
+    old = {"a": {"stdout": "one\ntwo\nthree\n", "exit_code": "0\n"}, "gone": {"stdout": ""}, **same}
+    new = {"a": {"stdout": "one\n2\nthree\n", "exit_code": "0\n", "files/x.csv": "1\n"}, "come": {"stdout": ""}, **same}
+    found = both(tmp_path, old, new)
+    assert not found.alike() and found.different() == ["a"]
+    lines = list(report(found, 1, 200))
+    assert "-two" in lines and "+2" in lines and "only in the new recording: a/files/x.csv (2 characters)" in lines
+    assert lines[-4:] == [
+        "different  a: files/x.csv, stdout", "only old   gone", "only new   come",
+        "1 alike, 1 different, 1 only in the old, 1 only in the new recording",
+    ]  # fmt: skip
+    assert both(tmp_path, old, new, common=True).only_old == []
+    assert "... 3 more lines" in "\n".join(report(found, 1, 4))
+
+
+def test_hunks_are_numbered_from_the_beginning_of_the_file(tmp_path):
+    text = [f"{number}\n" for number in range(100)]
+    found = both(tmp_path, {"a": {"x": "".join(text)}}, {"a": {"x": "".join([*text[:60], "new\n", *text[60:]])}})
+    assert "@@ -59,4 +59,5 @@" in list(diff(found.differences[0], 2))
+
+
+def test_json_and_long_lines_are_laid_out(tmp_path):
+    assert shown_lines('{"a": 1, "b": [2]}') == ["{\n", ' "a": 1,\n', ' "b": [\n', "  2\n", " ]\n", "}\n"]
+    assert len(shown_lines("<p>word</p>" * 100)) == 200
+    found = both(tmp_path, {"a": {"x": '{"a": 1, "b": 2}'}}, {"a": {"x": '{"a": 1, "b": 3}'}})
+    assert [line for line in diff(found.differences[0]) if line[:2] in ("- ", "+ ")] == ['- "b": 2', '+ "b": 3']
+
+
+@pytest.mark.parametrize(("old", "new"), [('{"a":1}', '{"a": 1}'), ("x\n", "x"), ("a\r\n", "a\n")])
+def test_layout_counts_too(tmp_path, old, new):
+    found = both(tmp_path, {"a": {"x": old}}, {"a": {"x": new}})
+    assert not found.alike() and any(line.startswith("-") and not line.startswith("---") for line in diff(found.differences[0]))
+
+
+def test_intended_changes_are_said_beforehand(tmp_path):
+    old, new = {"a": {"x": "see specs/gpu.py and y\n"}}, {"a": {"x": "see autoconfig/specs/gpu.py and y\n"}}
+    assert both(tmp_path, old, new, replaced=((r"\bspecs/", "autoconfig/specs/"),)).alike()
+
+
+def test_no_recording_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no recording"):
+        compare(tmp_path / "nowhere", tmp_path)
+
+
+def test_only_what_no_two_runs_have_alike_is_replaced():
+    hidden = {"/tmp/x": "<place>", "/tmp/x/env": "<environment>"}
+    text = "wrote /tmp/x/env/a and /tmp/x/b at 2026-01-31T23:59:59.5+00:00 for 12345678-1234-1234-1234-123456789abc"
+    assert normalised(text, hidden) == "wrote <environment>/a and <place>/b at <time> for <uuid>"
+    for kept in ("step 6.10 s at 45.7 GiB", "calibration published-492-11fac8f8", "in 2026-01-31", "a 30.5 s"):
+        assert normalised(kept, hidden) == kept
+
+
+def test_the_questions_can_be_read():
+    questions, requests = load()
+    assert len(questions) + len(requests) > 100
+    assert all(question.input_files() or not question.inputs for question in questions)
+    assert not any(question.slow for question in chosen(questions, requests, "*", quick=True)[0])
+    some, none = chosen(questions, requests, "search-175b*")
+    assert len(some) == 2 and not none
+    assert chosen(questions, requests, "http-plans") == ([], requests)
+    with pytest.raises(ValueError, match="no question is named"):
+        chosen(questions, requests, "nothing*")
+
+
+ROOT = Path(__file__).parents[2]
+
+
+needs_megatron = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None or importlib.util.find_spec("megatron") is None,
+    reason="torch and megatron-core are not installed",
+)
+
+
+def test_ranks_cover_the_named_plans_first_middle_and_last() -> None:
+    jobs = [job for _, job in gpu_jobs.rank_jobs("cuda", "megatron-local", small=False)]
+    assert len({job.content_hash for job in jobs}) == len(jobs) == 3 * (3 * 3 + 3 + 2 + 1 + 3)
+    names = {(job.model.name, job.plan.tp, job.plan.pp) for job in jobs}
+    assert {("gpt3-175b", 8, 8), ("gpt3-175b", 8, 16), ("gpt3-175b", 4, 16), ("llama3-70b", 4, 4), ("llama3-70b", 8, 2),
+            ("llama3-8b", 1, 1), ("mixtral-8x7b", 1, 4)} == names  # fmt: skip
+    for job in jobs:
+        assert job.rank is not None and job.numerics.precision == "bf16" and job.num_microbatches == 2 * job.plan.pp
+        stage = job.rank // (job.plan.tp * job.plan.cp * job.plan.dp)
+        assert stage in (0, job.plan.pp // 2, job.plan.pp - 1)
+    assert {job.plan.ep for job in jobs if job.model.is_moe} == {8}
+
+
+def test_the_sweep_rises_in_micro_batch_for_each_recomputation() -> None:
+    series = list(gpu_jobs.sweep_series("cuda", "megatron-local", small=False))
+    assert len(series) == 3
+    for jobs in series:
+        assert [job.plan.mbs for _, job in jobs] == list(gpu_jobs.MICRO_BATCHES)
+        assert len({str(job.plan.recompute) for _, job in jobs}) == 1 and {job.num_microbatches for _, job in jobs} == {2}
+    assert load_model(gpu_jobs.SWEEP_MODEL).num_layers == series[0][0][1].model.num_layers
+
+
+@needs_megatron
+def test_a_sweep_ends_each_series_out_of_memory_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.setattr(gpu_jobs, "MICRO_BATCHES", (1, 64, 128))
+    monkeypatch.setattr(gpu_jobs, "RECOMPUTE", ("none",))
+    command = ["--part", "sweep", "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]
+    assert gpu.main([*command, "--budget", "1s"]) == 0 and "3 left" in capsys.readouterr().err
+    assert gpu.main(command) == 0
+    summary = json.loads(next(tmp_path.glob("*/sweep/summary.json")).read_text())
+    assert [row["status"] for row in summary["jobs"]] == ["ran", "oom"] and summary["complete"]
+    assert summary["jobs"][0]["peak_allocated_bytes"] > 0 and summary["jobs"][0]["step_seconds"] > 0
+    assert summary["stack"] == "megatron-local" and not summary["transformer_engine_confirmed"]
+    monkeypatch.setattr(gpu.Jobs, "_process", lambda *_: pytest.fail("a job with a result was run again"))
+    assert gpu.main(command) == 0
+
+
+@needs_megatron
+def test_validate_reads_what_a_cpu_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels, emulated ranks and runs of a CPU: all predicted, the same plan once to fit and once not."""
+    monkeypatch.setattr(gpu_jobs, "MICRO_BATCHES", (1, 64))
+    monkeypatch.setattr(gpu_jobs, "RECOMPUTE", ("none",))
+    for part in gpu.PARTS:
+        command = ["--part", part, "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]
+        assert gpu.main(command) == 0
+    runs = gpu_runs(tmp_path)
+    assert len(runs) == 2 + 2 and {run.part for run in runs} == {"ranks", "sweep"}
+    assert all(run.agrees for run in runs)
+    places = [path for part in ("ranks", "sweep") for path in sorted(tmp_path.glob(f"*/{part}/*/result.json"))]
+    results = [read_measurement(path) for path in places]
+    for run, found in zip(runs, results, strict=True):  # no bar: a CPU's kernels keep other tensors than a GPU's
+        print(f"{run.plan}: {run.measured_gib} GiB, {run.predicted_gib} predicted")
+        ran = run.status == "ran"
+        assert run.measured_gib == (found.ranks[0].peak_allocated_bytes / 2**30 if ran else None)
+        assert (run.measured_seconds is not None and run.measured_seconds > 0) == ran
+    assert sum(run.predicted_seconds is not None for run in runs) == 1 + 2
+    lines = gpu_sheet(runs).lines
+    assert len(lines) == 4 and sum("out of memory" in line for line in lines) == 1 and all("right" in line for line in lines)
+
+
+def test_validate_without_results_or_with_a_strange_folder(tmp_path: Path) -> None:
+    assert gpu_runs(tmp_path) == ()
+    with pytest.raises(InputError, match="is no folder"):
+        gpu_runs(tmp_path / "none")
+    (tmp_path / "some-gpu" / "ranks" / "0").mkdir(parents=True)
+    (tmp_path / "some-gpu" / "ranks" / "0" / "result.json").write_text("{}")
+    with pytest.raises(InputError, match="PART=kernels"):
+        gpu_runs(tmp_path)
+
+
+@needs_megatron
+def test_a_job_without_a_result_is_named_and_the_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    def process(_: gpu.Jobs, place: Path, limit_s: float) -> int:
+        (place / "log.txt").write_text("trainer: no such thing\n")
+        return ExitCode.CRASHED
+
+    monkeypatch.setattr(gpu.Jobs, "_process", process)
+    assert gpu.main(["--part", "ranks", "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("no result: tiny gpt3-126m") == 4 and "exit code 1, trainer: no such thing" in said
+
+
+@pytest.mark.parametrize(("part", "python", "said"), [("kernels", "/no/such/python", "make gpu needs a Python with torch")])
+def test_make_says_what_it_needs(part: str, python: str, said: str) -> None:
+    command = ["make", "-s", "gpu", f"PART={part}", f"GPU_PYTHON={python}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and said in done.stderr
+
+
+LLM_ARGS = """
+from tensorrt_llm.bindings import Nothing
+def Field(default=..., *, status=None, **kwargs):
+    return PydanticField(default, **kwargs)
+class StrictBaseModel(BaseModel):
+    model_config = {"extra": "forbid"}
+class CudaGraphConfig(StrictBaseModel):
+    max_batch_size: int = Field(default=0)
+    enable_padding: bool = Field(default=False)
+@Nothing.mirror
+class KvCacheConfig(StrictBaseModel, Nothing):
+    dtype: str = Field(default="auto", status="beta")
+    free_gpu_memory_fraction: Optional[float] = Field(default=0.9)
+    @field_validator("free_gpu_memory_fraction")
+    @classmethod
+    def validate(cls, v):
+        if not 0 <= v <= 1:
+            raise ValueError("a share")
+        return v
+class CacheTransceiverConfig(StrictBaseModel):
+    backend: Optional[Literal["DEFAULT", "UCX"]] = Field(default=None)
+    max_tokens_in_buffer: Optional[int] = Field(default=None)
+class BaseLlmArgs(StrictBaseModel):
+    enable_chunked_prefill: bool = Field(default=False)
+    kv_cache_config: KvCacheConfig = Field(default_factory=KvCacheConfig)
+    cache_transceiver_config: Optional[CacheTransceiverConfig] = Field(default=None)
+class TorchLlmArgs(BaseLlmArgs):
+    enable_attention_dp: bool = Field(default=False)
+    disable_overlap_scheduler: bool = Field(default=False)
+    cuda_graph_config: Optional[CudaGraphConfig] = Field(default=None)
+"""
+
+
+SERVE = """
+@click.command("serve")
+@click.argument("model", type=str)
+@click.option("--host", type=str, default="localhost")
+@click.option("--port", type=int, default=8000)
+@click.option("--backend", type=ChoiceWithAlias(["pytorch", "tensorrt"], {"trt": "tensorrt"}), default="pytorch")
+@click.option("--tensor_parallel_size", "--tp_size", type=int)
+@click.option("--pipeline_parallel_size", "--pp_size", type=int)
+@click.option("--moe_expert_parallel_size", "--ep_size", type=int)
+@click.option("--max_batch_size", type=int)
+@click.option("--max_num_tokens", type=int)
+@click.option("--max_seq_len", type=int)
+@click.option("--config", "--extra_llm_api_options", "extra_llm_api_options", type=str)
+@click.option("--fail_fast", is_flag=True, default=False)
+def serve(): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tensorrt_llm")
+    (folder / "llm_args.py").write_text(LLM_ARGS, encoding="utf-8")
+    (folder / "serve.py").write_text(SERVE, encoding="utf-8")
+    return command(folder / "serve.py"), Options(folder / "llm_args.py")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("disaggregated")
+    found = ((question, one) for name, question, one in deployments("trtllm-1.2") if name == "llama3-70b-8-disaggregated")
+    for file, text in export_texts(*next(found)).items():
+        (folder / file).write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_an_exported_deployment_is_accepted(source, exported):
+    assert judge(exported, *source) == []
+
+
+@pytest.mark.parametrize(("file", "old", "new", "words"), [
+    ("prefill.yaml", "enable_padding", "padding", "padding"),
+    ("decode.yaml", "backend: DEFAULT", "backend: PIGEON", "DEFAULT"),
+    ("decode.yaml", "fraction: 0.95", "fraction: 1.95", "a share"),
+    ("decode.yaml", "enable_attention_dp", "attention_dp", "no attention_dp"),
+    ("decode.yaml", "enable_attention_dp: false", "enable_attention_dp: 3", "bool"),
+    ("decode.sh", "--max_num_tokens", "--most_tokens", "--most_tokens"),
+    ("decode.sh", "--backend pytorch", "--backend jax", "jax"),
+    ("decode.sh", "--tp_size 2", "--tp_size 1", "the plan has 2"),
+])  # fmt: skip
+def test_what_the_source_does_not_say_is_refused(source, exported, tmp_path, file, old, new, words):
+    copy = tmp_path / "copy"
+    shutil.copytree(exported, copy)
+    text = (copy / file).read_text(encoding="utf-8")
+    assert old in text
+    (copy / file).write_text(text.replace(old, new), encoding="utf-8")
+    wrong = judge(copy, *source)
+    assert len(wrong) == 1 and words in wrong[0], wrong
+
+
+def test_a_flag_takes_no_value(source):
+    assert isinstance(source[0], click.Command)
+    assert source[0].make_context("serve", ["model", "--fail_fast"]).params["fail_fast"] is True
