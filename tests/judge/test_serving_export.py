@@ -11,11 +11,11 @@ from autoconfig.specs.plan import parse_plan
 from autoconfig.accuracy.audit import ILLEGAL
 from autoconfig.client import Client
 from autoconfig.engines.export import export_texts
-from autoconfig.megatron.argument import words
 from autoconfig.megatron.argument_list import split_arguments
 from autoconfig.megatron.read import connections_violation, fsdp_violations
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.megatron.write import mock_arguments
+from autoconfig.megatron.write_model import words
 from autoconfig.runs.table import cell
 from autoconfig.serving.answer import answer
 from autoconfig.serving.request import ServeRequest
@@ -23,7 +23,7 @@ from autoconfig.training.question import Request, understand
 from tests.api.conftest import start
 from tools.judge.capture import launch_of
 from tools.judge.engine_arguments import arguments_of
-from tools.judge.recipes import audited_recipes, judged_recipes
+from tools.judge.page import audited_recipes, judged_recipes
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch and megatron-core at import

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from autoconfig.kernels import nvml
-from autoconfig.kernels.bench.attention import attention_flops
 from autoconfig.kernels.bench.collectives import KINDS, group_sizes, ring_factor
 from autoconfig.kernels.bench.device import BenchDevice, Timing, summary
 from autoconfig.kernels.bench.operators import CHAIN, attention_flops
@@ -35,6 +34,7 @@ PEAK, COPY, LAUNCH = 1e12, 50e9, 2e-6
 ALPHA, LINK, SQRT = 50e-6, 3e9, 2e-8
 
 
+CPU = SETS["cpu"]
 CPU_DEVICE = BenchDevice(type="cpu", reported_name="Test CPU 4 cores", memory_bytes=8 * 2**30, count=4, threads=1, vendor="cpu")
 
 

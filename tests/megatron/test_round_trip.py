@@ -21,7 +21,7 @@ from autoconfig.megatron.argument_list import megatron_program, split_arguments
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.edit import edited_text
-from autoconfig.megatron.plan_json import plan_text, read_plan_text
+from autoconfig.megatron.export import plan_text, read_plan_text
 from autoconfig.megatron.scripts import sbatch_script, torchrun_script
 from autoconfig.megatron.shell.script import read_script
 from autoconfig.planning.schemas import schema

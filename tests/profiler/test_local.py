@@ -10,14 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 import stand_in
-from autoconfig.profiler.folder import NAME_DIGITS, folder_of, prepare, read_json, write_json
-from autoconfig.profiler.launch import environment, torchrun
+from autoconfig.profiler.folder import NAME_DIGITS, folder_of, holder, is_held, prepare, read_json, take, write_json
 from autoconfig.profiler.local import LocalRunner
-from autoconfig.profiler.lock import holder, is_held, take
-from autoconfig.profiler.nvml import Sampler
 from autoconfig.profiler.outcome import EXITED, FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked, started_at
-from autoconfig.profiler.runner import Life
+from autoconfig.profiler.runner import Life, environment, torchrun
+from autoconfig.profiler.supervise import Sampler
 from autoconfig.specs.errors import FileError
 from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
 from autoconfig.specs.plan import TrainPlan

@@ -16,14 +16,13 @@ from autoconfig.specs.software.software import load_stack
 from autoconfig.accuracy.memory import gpu_runs
 from autoconfig.accuracy.sheets import gpu_sheet
 from autoconfig.engines.export import export_texts
-from tools import gpu, gpu_jobs
+from tools import gpu
 from tools.architecture import PICTURE, draw
 from tools.host_floor import ARCHITECTURES, host_seconds, launch_bound_runs, slopes
 from tools.judge.serving_plans import deployments
 from tools.judge.trtllm_source import Options, command, judge
 from tools.recorded_answers.compare import compare, diff, report, shown_lines
-from tools.recorded_answers.normalise import normalised
-from tools.recorded_answers.question import chosen, load
+from tools.recorded_answers.record import chosen, load, normalised
 
 
 def test_the_picture_is_fresh() -> None:
@@ -133,7 +132,7 @@ needs_megatron = pytest.mark.skipif(
 
 
 def test_ranks_cover_the_named_plans_first_middle_and_last() -> None:
-    jobs = [job for _, job in gpu_jobs.rank_jobs("cuda", "megatron-local", small=False)]
+    jobs = [job for _, job in gpu.rank_jobs("cuda", "megatron-local", small=False)]
     assert len({job.content_hash for job in jobs}) == len(jobs) == 3 * (3 * 3 + 3 + 2 + 1 + 3)
     names = {(job.model.name, job.plan.tp, job.plan.pp) for job in jobs}
     assert {("gpt3-175b", 8, 8), ("gpt3-175b", 8, 16), ("gpt3-175b", 4, 16), ("llama3-70b", 4, 4), ("llama3-70b", 8, 2),
@@ -146,19 +145,19 @@ def test_ranks_cover_the_named_plans_first_middle_and_last() -> None:
 
 
 def test_the_sweep_rises_in_micro_batch_for_each_recomputation() -> None:
-    series = list(gpu_jobs.sweep_series("cuda", "megatron-local", small=False))
+    series = list(gpu.sweep_series("cuda", "megatron-local", small=False))
     assert len(series) == 3
     for jobs in series:
-        assert [job.plan.mbs for _, job in jobs] == list(gpu_jobs.MICRO_BATCHES)
+        assert [job.plan.mbs for _, job in jobs] == list(gpu.MICRO_BATCHES)
         assert len({str(job.plan.recompute) for _, job in jobs}) == 1 and {job.num_microbatches for _, job in jobs} == {2}
-    assert load_model(gpu_jobs.SWEEP_MODEL).num_layers == series[0][0][1].model.num_layers
+    assert load_model(gpu.SWEEP_MODEL).num_layers == series[0][0][1].model.num_layers
 
 
 @needs_megatron
 def test_a_sweep_ends_each_series_out_of_memory_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                            capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    monkeypatch.setattr(gpu_jobs, "MICRO_BATCHES", (1, 64, 128))
-    monkeypatch.setattr(gpu_jobs, "RECOMPUTE", ("none",))
+    monkeypatch.setattr(gpu, "MICRO_BATCHES", (1, 64, 128))
+    monkeypatch.setattr(gpu, "RECOMPUTE", ("none",))
     command = ["--part", "sweep", "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]
     assert gpu.main([*command, "--budget", "1s"]) == 0 and "3 left" in capsys.readouterr().err
     assert gpu.main(command) == 0
@@ -173,8 +172,8 @@ def test_a_sweep_ends_each_series_out_of_memory_and_goes_on(tmp_path: Path, monk
 @needs_megatron
 def test_validate_reads_what_a_cpu_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels, emulated ranks and runs of a CPU: all predicted, the same plan once to fit and once not."""
-    monkeypatch.setattr(gpu_jobs, "MICRO_BATCHES", (1, 64))
-    monkeypatch.setattr(gpu_jobs, "RECOMPUTE", ("none",))
+    monkeypatch.setattr(gpu, "MICRO_BATCHES", (1, 64))
+    monkeypatch.setattr(gpu, "RECOMPUTE", ("none",))
     for part in gpu.PARTS:
         command = ["--part", part, "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]
         assert gpu.main(command) == 0

@@ -166,7 +166,7 @@ def test_groups_are_gone_after_a_run():
     """megatron-core makes some thirty groups a job; each of gloo's keeps threads as long as it lives."""
     import torch.distributed as dist
     from autoconfig.trainer.host.cpu import cpu_for_cuda
-    from autoconfig.trainer.parallel import parallel_groups
+    from autoconfig.trainer.optimizer import parallel_groups
 
     with cpu_for_cuda():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
