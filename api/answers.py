@@ -17,8 +17,6 @@ from autoconfig.specs.errors import AutoconfigError, InputError, option
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.scenario import Calibration
-from autoconfig.time_model.job import parse, shipped
-from autoconfig.time_model.job import to_json as calibration_json
 
 from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
@@ -26,6 +24,7 @@ from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import check_request, read_check
 from autoconfig.megatron.export import export_texts
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
+from autoconfig.planning.resolve import parse, shipped, to_json
 from autoconfig.render.check import check_json
 from autoconfig.render.scaling import scaling_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json

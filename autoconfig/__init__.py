@@ -52,7 +52,7 @@ def _question(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
 def search(**question: Any) -> SearchAnswer:
     """The plans that fit, fastest first: `autoconfig search`, by formula."""
     from autoconfig.planning import request_fields as fields
-    from autoconfig.planning.fields import check_names
+    from autoconfig.planning.resolve import check_names
     from autoconfig.training import answer
     from autoconfig.training.question import request_of
 
@@ -63,8 +63,8 @@ def search(**question: Any) -> SearchAnswer:
 @_question
 def search_serving(**question: Any) -> ServeAnswer:
     """The deployments that fit and meet the limits, best first: `autoconfig search --inference`."""
-    from autoconfig.planning.fields import check_names
     from autoconfig.planning.request_fields import SERVING
+    from autoconfig.planning.resolve import check_names
     from autoconfig.serving.answer import answer
     from autoconfig.serving.request import request_of
 
@@ -75,8 +75,8 @@ def search_serving(**question: Any) -> ServeAnswer:
 @_question
 def explain(plan: str, *, binds: bool = True, **question: Any) -> Explanation:
     """Memory and time of one plan, part by part: `autoconfig explain`."""
-    from autoconfig.planning.fields import check_names
     from autoconfig.planning.request_fields import QUESTION
+    from autoconfig.planning.resolve import check_names
     from autoconfig.training import answer
     from autoconfig.training.question import request_of
 
@@ -96,8 +96,8 @@ def export(
 ) -> Export:
     """Launch scripts and plan.json of one plan, written into a folder: `autoconfig export`."""
     from autoconfig.megatron.export import export_named
-    from autoconfig.planning.fields import check_names
     from autoconfig.planning.request_fields import QUESTION
+    from autoconfig.planning.resolve import check_names
     from autoconfig.training.question import request_of
 
     check_names(question, QUESTION)
@@ -112,8 +112,8 @@ def check(file: str | Path, **said: Any) -> CheckAnswer:
     """
     from autoconfig.megatron.check import check_file
     from autoconfig.megatron.check_input import check_request
-    from autoconfig.planning.fields import check_names
     from autoconfig.planning.request_fields import CHECK
+    from autoconfig.planning.resolve import check_names
 
     check_names(said, tuple(field for field in CHECK if field.name not in ("apply_to", "force")))
     return check_file(Path(file), check_request(said))
@@ -125,8 +125,8 @@ def scaling(**question: Any) -> ScalingAnswer:
 
     `gpus` and `gpu` are texts as on the command line, or lists.
     """
-    from autoconfig.planning.fields import check_names
     from autoconfig.planning.request_fields import SCALING
+    from autoconfig.planning.resolve import check_names
     from autoconfig.sizing.sizing import scale, scaling_request
 
     check_names(question, tuple(field for field in SCALING if field.name != "plot"))
@@ -136,7 +136,7 @@ def scaling(**question: Any) -> ScalingAnswer:
 @_question
 def predict(table: str | Path, *, calibration: str | None = None) -> Sequence[Prediction]:
     """A prediction for every run of a CSV table: `autoconfig predict`, without writing a file."""
-    from autoconfig.planning.calibration_file import named_calibration
+    from autoconfig.planning.resolve import named_calibration
     from autoconfig.runs.predict import predict_rows, read_table
 
     return predict_rows(read_table(Path(table)), named_calibration(calibration))
@@ -181,7 +181,7 @@ def validate_serving(*, seen: bool = False) -> ServingValidation:
 def calibrate(measurements: str | Path, *, output: str | Path | None = None, calibration: str | None = None) -> Calibration:
     """A calibration from a table of your own runs, written to `output` (.json) where given: `autoconfig calibrate`."""
     from autoconfig.calibration.calibrate import calibrate_file
-    from autoconfig.planning.calibration_file import named_calibration, write_calibration
+    from autoconfig.planning.resolve import named_calibration, write_calibration
     from autoconfig.specs.files import check_output_path
 
     if output is not None:

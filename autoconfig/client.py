@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from autoconfig.planning.fields import field_names
 from autoconfig.planning.request_fields import SEARCH
+from autoconfig.planning.resolve import field_names
 
 ATTEMPTS = 4
 WAIT_SECONDS = 0.5

@@ -128,9 +128,3 @@ def parse_seconds(given: str | float) -> float:
                 return value
             break
     raise ValueError(f"{text[:40]!r} is no duration; write 50ms, 2s or 0.05")
-
-
-def divisors(number: int) -> list[int]:
-    """All positive divisors of `number`, ascending."""
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})

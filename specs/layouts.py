@@ -6,6 +6,7 @@ says which layers each pipeline stage holds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -221,6 +222,12 @@ def _moe_by_chunk(
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+def divisors(number: int) -> list[int]:
+    """All positive divisors of `number`, ascending."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
 
 
 def pareto_front(least: npt.ArrayLike, most: npt.ArrayLike, slack: float = 0.0) -> Ints:

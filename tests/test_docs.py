@@ -20,8 +20,8 @@ from command_line import run_in_process, run_process
 
 import autoconfig
 from autoconfig.cli.main import COMMANDS, load
-from autoconfig.planning.fields import field_names
 from autoconfig.planning.request_fields import QUESTION, SEARCH
+from autoconfig.planning.resolve import field_names
 from autoconfig.render.training_json import search_json
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand

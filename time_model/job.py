@@ -2,46 +2,213 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import resources
-from typing import Any
 
 import numpy as np
-from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.scenario import (
-    MOST,
-    NAMES,
     POOL,
     TYPE_BYTES,
     Calibration,
     Entry,
     Factors,
     Numerics,
-    OwnRuns,
     Scenario,
     gathers_fp8,
 )
 from autoconfig.specs.software.software import StackTime
-from autoconfig.time_model.hardware.efficiency import GpuEfficiency, GridTable, QuantisedEfficiency, efficiency_of
-from autoconfig.time_model.network.collectives import (
-    Group,
-    Links,
-    context_group,
-    expert_group,
-    expert_tensor_group,
-    links_of,
-    tensor_group,
+from autoconfig.time_model.hardware.efficiency import (
+    CollectiveEfficiency,
+    CollectiveTerms,
+    GpuEfficiency,
+    GridTable,
+    QuantisedEfficiency,
+    efficiency_of,
 )
 
-SCHEMA_VERSION = 1
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """Rates of one cluster: published link and network rates, and what share collectives reach."""
+
+    link_bytes_per_s: float
+    nic_bytes_per_s: float
+    """Per GPU, after the network's efficiency."""
+    nic_hop_s: float
+    collectives: dict[str, CollectiveEfficiency]
+    size_ranks: tuple[float, ...]
+    size_alpha: tuple[float, ...]
+    size_bandwidth: tuple[float, ...]
+    tables: dict[str, CollectiveTerms] = field(default_factory=dict)
+    """Measured terms by kind; the closed form's constants price the others."""
+
+
+def links_of(cluster: ClusterSpec, gpu: GpuEfficiency, factor: float = 1.0) -> Links:
+    """The links of a cluster under the efficiencies of its GPU; everything takes `factor` times as long (calibration)."""
+    collectives = {
+        kind: dataclasses.replace(c, alpha_s=c.alpha_s * factor, sqrt_s=c.sqrt_s * factor)
+        for kind, c in gpu.collectives.items()
+    }
+    return Links(
+        link_bytes_per_s=cluster.link_bytes_per_s / factor,
+        nic_bytes_per_s=cluster.nic_bytes_per_s * gpu.nic_efficiency / factor,
+        nic_hop_s=gpu.nic_hop_s * factor,
+        collectives=collectives,
+        size_ranks=gpu.size_ranks,
+        size_alpha=gpu.size_alpha,
+        size_bandwidth=gpu.size_bandwidth,
+        tables={kind: terms.slower(factor) for kind, terms in gpu.tables.collectives.items()},
+    )
+
+
+def ring_factor(kind: str, size: Number) -> Number:
+    """Bytes that each rank sends per byte of the whole buffer: (n-1)/n, twice that for all-reduce (Thakur et al. 2005)."""
+    return (2.0 if kind == "all_reduce" else 1.0) * (size - 1.0) / size
+
+
+def small_group_factor(size: Number, ranks: tuple[float, ...], values: tuple[float, ...]) -> Number:
+    """A constant measured at 2, 4 and 8 ranks, linear in log2 between and constant outside."""
+    return np.interp(np.log2(size), np.log2(ranks), values)
+
+
+def collective_seconds(
+    kind: str,
+    total_bytes: Number,
+    group: Group,
+    links: Links,
+    *,
+    inside_share: Number = 1.0,
+    outside_share: Number = 1.0,
+) -> Number:
+    """all_reduce, all_gather, reduce_scatter (total_bytes: the whole buffer) or all_to_all (what one rank holds).
+
+    t = alpha(n) + ring factor x bytes / bandwidth + c sqrt(bytes) inside a link domain (NCCL tables of aiconfigurator-core
+    0.12.0; findings on public measurements, section 5: median 3-4 %). Over D domains the ring's bandwidth is what the
+    group's members in one domain have of network cards together, at most the link's; plus a hop of latency per further domain.
+    All-to-all sends (n - local)/n of its bytes through the rank's own card while the rest uses the links;
+    `inside_share` and `outside_share` of them where duplicates are sent once. 0 for one rank.
+    """
+    alpha, share, sqrt = collective_terms(kind, group, links)
+    bandwidth = share * links.link_bytes_per_s
+    if kind == "all_to_all":
+        inside = inside_share * (group.local - 1.0) / group.size * total_bytes / bandwidth
+        outside = outside_share * (group.size - group.local) / group.size * total_bytes / links.nic_bytes_per_s
+        transfer = np.maximum(inside, outside)
+    else:
+        network = np.where(group.local > 1.0, np.minimum(group.local * links.nic_bytes_per_s, bandwidth), links.nic_bytes_per_s)
+        transfer = ring_factor(kind, group.size) * total_bytes / np.where(group.size > group.local, network, bandwidth)
+    hops = (group.domains - 1.0) * (2.0 if kind == "all_reduce" else 1.0) * links.nic_hop_s
+    return np.where(group.size > 1.0, alpha + hops + transfer + sqrt * np.sqrt(total_bytes), 0.0)
+
+
+def rate_share(kind: str, group: Group, links: Links) -> Number:
+    """Rate at which a ring moves through each GPU, over that inside a link domain: 1 inside, local members x card over the
+    link's outside. A slow wire leaves the kernels beside it more of the GPU."""
+    bandwidth = collective_terms(kind, group, links)[1] * links.link_bytes_per_s
+    return np.where(group.size > group.local, np.minimum(group.local * links.nic_bytes_per_s / bandwidth, 1.0), 1.0)
+
+
+def collective_terms(kind: str, group: Group, links: Links) -> tuple[Number, Number, Number]:
+    """(alpha s, share of the link rate, s per sqrt byte) of a collective: measured by number of ranks, else the closed form's.
+
+    Linear in log2 of the ranks between the measured ones (2, 4 and 8), constant outside.
+    """
+    if kind in links.tables:
+        t = links.tables[kind]
+        return (
+            small_group_factor(group.size, t.ranks, t.alpha_s),
+            small_group_factor(group.local, t.ranks, t.link_share),
+            small_group_factor(group.size, t.ranks, t.sqrt_s),
+        )
+    c = links.collectives[kind]
+    alpha = c.alpha_s * small_group_factor(group.size, links.size_ranks, links.size_alpha)
+    return alpha, c.link_share * small_group_factor(group.local, links.size_ranks, links.size_bandwidth), c.sqrt_s
+
+
+def send_seconds(message_bytes: Number, crosses: Number, links: Links) -> Number:
+    """One point-to-point message: start-up + bytes / rate, over the network where the pair `crosses` link domains."""
+    c = links.collectives["p2p"]
+    rate = np.where(
+        crosses, np.minimum(links.nic_bytes_per_s, c.link_share * links.link_bytes_per_s), c.link_share * links.link_bytes_per_s
+    )
+    return c.alpha_s + np.where(crosses, links.nic_hop_s, 0.0) + message_bytes / rate
+
+
+def exposed_seconds(communication: Number, compute: Number, interference: Number) -> Number:
+    """What is exposed of communication beside compute: the part that outlasts it, and a share of the hidden part.
+
+    max(c - w, 0) + i min(c, w). i = 1 is no overlap at all. Source: findings on public measurements, section 2 (25 %
+    of a hidden all-reduce is exposed); Rashidi et al. 2021 on why (SMs and HBM are
+    shared).
+    """
+    return communication - (1.0 - interference) * np.minimum(communication, compute)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A communication group as the links see it."""
+
+    size: Number
+    local: Number
+    """Members in one link domain."""
+
+    @property
+    def domains(self) -> Number:
+        """Link domains that the group touches."""
+        return np.ceil(self.size / self.local)
+
+
+def group_of(size: Number, stride: Number, link_domain: int) -> Group:
+    """Members `stride` ranks apart: floor(domain / stride) of them share a link domain, at least one.
+
+    Assumes that domains are filled in rank order.
+    """
+    size = np.asarray(size, dtype=np.float64)
+    return Group(size=size, local=np.minimum(size, np.maximum(link_domain // np.asarray(stride, dtype=np.float64), 1.0)))
+
+
+def tensor_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
+    """Tensor parallelism: stride 1."""
+    return group_of(layouts.tp, 1, cluster.link_domain_size)
+
+
+def context_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
+    """Context parallelism: stride tp."""
+    return group_of(layouts.cp, layouts.tp, cluster.link_domain_size)
+
+
+def data_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
+    """Gradients of dense weights are reduced over dp x cp ranks: stride tp (cp and dp are neighbours in the order)."""
+    return group_of(layouts.dp * layouts.cp, layouts.tp, cluster.link_domain_size)
+
+
+def expert_tensor_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
+    """Expert tensor parallelism: stride 1."""
+    return group_of(layouts.etp, 1, cluster.link_domain_size)
+
+
+def expert_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
+    """Expert parallelism: stride etp."""
+    return group_of(layouts.ep, layouts.etp, cluster.link_domain_size)
+
+
+def expert_data_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
+    """Gradients of expert weights: edp = tp cp dp / (etp ep) ranks, stride etp ep."""
+    size = np.maximum(layouts.tp * layouts.cp * layouts.dp // (layouts.etp * layouts.ep), 1)
+    return group_of(size, layouts.etp * layouts.ep, cluster.link_domain_size)
+
+
+def pipeline_crosses(layouts: Layouts, cluster: ClusterSpec) -> Number:
+    """True where some pair of neighbouring pipeline stages lies in two link domains: pp x stride > domain, stride tp cp dp."""
+    return layouts.tp * layouts.cp * layouts.dp * layouts.pp > cluster.link_domain_size
 
 
 def entry_of(calibration: Calibration, architecture: str, generation: str, *, moe: bool = False) -> Entry | None:
@@ -74,76 +241,6 @@ def parents() -> Mapping[str, str | None]:
     text = (resources.files("autoconfig.time_model") / "data" / "generations.json").read_text(encoding="utf-8")
     table: dict[str, str | None] = json.loads(text)["parents"]
     return table
-
-
-@cache
-def shipped() -> Calibration:
-    """The calibration that ships with the project."""
-    text = (resources.files("autoconfig.time_model") / "data" / "calibration.json").read_text(encoding="utf-8")
-    return parse(json.loads(text), "the shipped calibration")
-
-
-def parse(data: Any, name: str) -> Calibration:
-    """A calibration from JSON. Raises InputError naming what is wrong."""
-    if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION or not isinstance(data.get("entries"), list):
-        raise InputError(f"{name} is not a calibration of schema version {SCHEMA_VERSION}; write one with autoconfig calibrate")
-    try:
-        return Calibration(version=str(data["version"]), entries=tuple(_entry(item, name) for item in data["entries"]))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{name}: an entry is malformed ({type(error).__name__}: {error})") from error
-
-
-def _entry(item: dict[str, Any], name: str) -> Entry:
-    factors = {key: float(value) for key, value in item["factors"].items()}
-    unknown = set(factors) - set(NAMES)
-    if unknown:
-        raise InputError(f"{name}: unknown factors {', '.join(sorted(unknown))}; known are {', '.join(NAMES)}")
-    for key, value in factors.items():
-        if not 1 / MOST <= value <= MOST:
-            raise InputError(f"{name}: factor {key}={value:g} of {item['generation']} must be from {1 / MOST:g} to {MOST:g}")
-    return Entry(
-        architecture=str(item["architecture"]),
-        generation=str(item["generation"]),
-        kind=str(item.get("kind", "dense")),
-        factors=Factors(**factors),
-        log_sd={key: float(value) for key, value in item.get("log_sd", {}).items()},
-        determined=tuple(item.get("determined", ())),
-        rows=tuple(item.get("rows", ())),
-        sources=tuple(item.get("sources", ())),
-        own=_own(item["own"], name) if "own" in item else None,
-    )
-
-
-def _own(item: dict[str, Any], name: str) -> OwnRuns:
-    found = OwnRuns(runs=int(item["runs"]), log_sd=float(item["log_sd"]), degrees_of_freedom=float(item["degrees_of_freedom"]))
-    if not (found.runs >= 1 and 0 <= found.log_sd <= math.log(MOST) and 0 <= found.degrees_of_freedom <= found.runs):
-        raise InputError(
-            f"{name}: own runs {item}: use runs of at least 1, log_sd from 0 to {math.log(MOST):.2f}, degrees_of_freedom "
-            "from 0 to runs"
-        )
-    return found
-
-
-def to_json(calibration: Calibration) -> dict[str, Any]:
-    """What `parse` reads."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "version": calibration.version,
-        "entries": [
-            {
-                "architecture": e.architecture,
-                "generation": e.generation,
-                "kind": e.kind,
-                "factors": {name: round(getattr(e.factors, name), 4) for name in NAMES},
-                "log_sd": {name: round(value, 4) for name, value in e.log_sd.items()},
-                "determined": list(e.determined),
-                "sources": list(e.sources),
-                "rows": list(e.rows),
-                **({} if e.own is None else {"own": asdict(e.own)}),
-            }
-            for e in calibration.entries
-        ],
-    }
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration.calibrate import published_calibration
-from autoconfig.planning.calibration_file import write_calibration
-from autoconfig.training.confidence import Band
+from autoconfig.planning.resolve import write_calibration
+from autoconfig.training.price import Band
 
 ROOT = Path(__file__).resolve().parents[1]
 CALIBRATION = ROOT / "time_model" / "data" / "calibration.json"

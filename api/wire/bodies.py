@@ -12,7 +12,7 @@ from pydantic import Field as PydanticField
 
 from autoconfig.megatron.export import FORMATS
 from autoconfig.planning import request_fields as fields
-from autoconfig.planning.fields import Field, Fields, field_names
+from autoconfig.planning.resolve import Field, Fields, field_names
 
 MAX_TEXTS = 64
 MAX_DEPTH = 32

@@ -13,13 +13,13 @@ import numpy as np
 
 from autoconfig.megatron.check import plan_violations
 from autoconfig.megatron.check_input import read_text
+from autoconfig.planning.resolve import shipped
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
 from autoconfig.runs.table import Row, cell, whole
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.json_record import Keywords
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.job import shipped
 from autoconfig.training.price import PlanReport, Violation, report_plan
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.rules import RULE_TEXT

@@ -17,7 +17,7 @@ from autoconfig.accuracy.runs import Constants, LeaveOut, Predicted, paper_of, p
 from autoconfig.calibration.observe import Run, observe, published_runs, useful_for_calibration
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.sources import PublishedSource, harder_readings, source_of, sources
-from autoconfig.training.confidence import (
+from autoconfig.training.price import (
     CALIBRATED,
     CLASSES,
     MIN_SOURCES,

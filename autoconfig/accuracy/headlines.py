@@ -12,10 +12,10 @@ from typing import Any
 from autoconfig.accuracy.runs import predict_steps
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
+from autoconfig.planning.resolve import shipped
 from autoconfig.runs.training_row import Case
 from autoconfig.specs.errors import SECONDS_PER_DAY
 from autoconfig.specs.plan import parse_plan
-from autoconfig.time_model.job import shipped
 from autoconfig.training.price import PlanReport, flops_per_step, report_plan
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans

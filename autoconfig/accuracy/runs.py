@@ -10,13 +10,13 @@ from typing import Literal
 
 from autoconfig.calibration.fit import Observation, fit
 from autoconfig.calibration.observe import Run, observe, published_runs, useful_for_calibration
+from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import source_of
 from autoconfig.runs.training_row import Case
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
-from autoconfig.time_model.job import shipped
 from autoconfig.time_model.predict import estimate_step_time
-from autoconfig.training.confidence import confidence_class
+from autoconfig.training.price import confidence_class
 
 LeaveOut = Literal["source", "model", "publisher"] | None
 """What the constants may not have seen: nothing, the run's source, the run's model in that source, or the run's source with

@@ -18,7 +18,7 @@ from autoconfig.accuracy.plans import PlacedPlan, plans_summary
 from autoconfig.accuracy.serving import Figure, ServingValidation
 from autoconfig.accuracy.validate import Validation, judged_lines
 from autoconfig.runs.sources import sources
-from autoconfig.training.confidence import band_of
+from autoconfig.training.price import band_of
 
 TITLE = {None: "in-sample", "source": "leave one source out", "model": "leave one model out"}
 Item = TypeVar("Item")

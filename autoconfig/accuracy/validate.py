@@ -16,9 +16,9 @@ from autoconfig.accuracy.plans import PlacedPlan, placed_plans, plans_summary
 from autoconfig.accuracy.runs import LeaveOut, Predicted, predictions
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
+from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import source_of
-from autoconfig.time_model.job import shipped
-from autoconfig.training.confidence import Band
+from autoconfig.training.price import Band
 
 SCHEMA_VERSION = 1
 POOLED_INSIDE, CLASS_INSIDE = (0.85, 0.95), (0.80, 0.97)

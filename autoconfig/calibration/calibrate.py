@@ -11,12 +11,12 @@ from pathlib import Path
 
 from autoconfig.calibration.fit import fit, refine
 from autoconfig.calibration.observe import Run, observe, published_runs, run_of, useful_for_calibration
+from autoconfig.planning.resolve import shipped
 from autoconfig.runs.predict import read_table
 from autoconfig.runs.table import Row, cell
 from autoconfig.runs.training_row import contradiction
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.scenario import MOST, NAMES, Calibration
-from autoconfig.time_model.job import shipped
 
 
 def published_calibration() -> Calibration:

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.console import console, print_json
-from autoconfig.cli.options import json_option, options
+from autoconfig.cli.main import console, json_option, options, print_json
 from autoconfig.planning.request_fields import QUESTION
 
 python_option = click.option(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from autoconfig.cli.console import show_rows
-from autoconfig.cli.options import json_option
+from autoconfig.cli.main import json_option, show_rows
 
 
 @click.command("models")

@@ -5,13 +5,163 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from autoconfig.cli.console import EXIT_BAD_INPUT, EXIT_INTERRUPTED
-from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.planning.request_fields import PROFILE
+from autoconfig.planning.resolve import Field, field_names
+from autoconfig.specs.errors import AutoconfigError, InputError, option_name
+from autoconfig.specs.json_record import json_text
+
+EXIT_BAD_INPUT = 2
+EXIT_NOTHING_FITS = 3
+EXIT_INTERRUPTED = 130
+WIDTH_WHEN_PIPED = 180
+WIDTH = 79
+
+
+def console() -> Any:
+    """Where tables go; wide when piped."""
+    from rich.console import Console
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WHEN_PIPED)
+
+
+def print_json(body: object) -> None:
+    """One object on standard output."""
+    click.echo(json_text(body))
+
+
+def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A table of rows with the same keys, or JSON."""
+    if as_json:
+        print_json({"schema_version": 1, name: rows})
+        return
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for column, value in rows[0].items():
+        table.add_column(
+            column.replace("_", " "), justify="right" if isinstance(value, int | float) else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(f"{v:,}" if isinstance(v, int | float) and not isinstance(v, bool) else str(v) for v in row.values()))
+    console().print(table)
+
+
+def progress() -> Callable[[str], None] | None:
+    """Says on a terminal what is being worked on; None where standard error is none."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda text: click.echo(f"\r{text[: WIDTH - 3]:<{WIDTH - 1}}", nl=False, err=True)
+
+
+def clear_progress() -> None:
+    """Clears the line of the progress."""
+    if sys.stderr.isatty():
+        click.echo("\r" + " " * WIDTH + "\r", nl=False, err=True)
+
+
+def say_predicted(output: Path, calibration: str, reasons: Sequence[str | None], warning: str) -> None:
+    """What became of a table: `reasons` has None for every row that was predicted and the reason for every other one.
+
+    Raises InputError where no row could be predicted (the table with the reasons is written all the same).
+    """
+    if warning:
+        click.echo(f"warning: {warning}", err=True)
+    left = [reason for reason in reasons if reason is not None]
+    if len(left) == len(reasons):
+        raise InputError(
+            f"none of the {len(left):,} rows could be predicted; the column pred_note of {output} says why, "
+            f"the first: {left[0]}"
+        )
+    done = len(reasons) - len(left)
+    said = f"{done:,} of {len(reasons):,} rows predicted with calibration {calibration}, written to {output}"
+    click.echo(said + (f"; the column pred_note says why the other {len(left):,} are empty" if left else ""))
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+
+
+class _Number(click.ParamType[Any]):
+    """A number that may have a unit: looked at here, so that the option is named, and read where the request is made."""
+
+    name = "number"
+
+    def __init__(self, parse: Callable[[str | float], float]) -> None:
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The text as it is. Fails with what is allowed."""
+        try:
+            self.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+
+def _kind(field: Field) -> Any:
+    if field.choices:
+        return click.Choice(field.choices)
+    if field.parse is not None:
+        return _Number(field.parse)
+    if field.range is not None:
+        return click.IntRange(*field.range)
+    return click.Path(path_type=Path) if field.type is Path else field.type
+
+
+def option(field: Field) -> Callable[[Command], Command]:
+    """The option of a field; the command gets its value under the field's name."""
+    text = option_name(field.name)
+    kind: dict[str, Any]
+    if field.type is bool:
+        text += f"/--{field.negative}" if field.negative else ""
+        kind = {"default": field.default, **({} if field.negative else {"is_flag": True})}
+    elif field.default is None:
+        kind = {"type": _kind(field), "multiple": field.many}
+    else:
+        kind = {"type": _kind(field), "default": field.default, "show_default": field.shows_default}
+    return click.option(text, field.name, required=field.required, metavar=field.metavar, help=field.help, **kind)
+
+
+def options(*groups: Iterable[Field]) -> Callable[[Command], Command]:
+    """The options of several groups of fields, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for field in reversed([field for group in groups for field in group]):
+            command = option(field)(command)
+        return command
+
+    return decorate
+
+
+def given_options(ctx: click.Context) -> set[str]:
+    """The names of the parameters that stand on the command line."""
+    return {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+
+
+def wants_profile(ctx: click.Context) -> bool:
+    """Whether a search is to measure. Raises InputError for options that only then mean something."""
+    if ctx.params["profile"] or ctx.params["resume"]:
+        return True
+    if ctx.params["study"]:
+        raise InputError("--study names a profiling study: say --profile too")
+    given = given_options(ctx)
+    alone = [name for name in field_names(PROFILE) if name in given]
+    if alone:
+        raise InputError(f"{option_name(alone[0])} is for a search that measures: say --profile --study NAME too")
+    return False
+
 
 COMMANDS = {
     "audit": "megatron:audit_command",

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from autoconfig.cli.console import clear_progress, console, print_json, progress, say_predicted
-from autoconfig.cli.options import json_option, option
+from autoconfig.cli.main import clear_progress, console, json_option, option, print_json, progress, say_predicted
 from autoconfig.planning.request_fields import CALIBRATION
 from autoconfig.specs.errors import InputError
 
@@ -23,7 +22,7 @@ def predict_command(table: Path, output: Path, calibration: str | None) -> None:
     The column pred_note says what was assumed, which rules a plan breaks, and why a row has no prediction. Exit code 2 where no
     row could be predicted.
     """
-    from autoconfig.planning.calibration_file import named_calibration
+    from autoconfig.planning.resolve import named_calibration
     from autoconfig.runs.predict import predict_file
     from autoconfig.runs.table import check_not_the_input
     from autoconfig.specs.files import check_output_path
@@ -86,7 +85,7 @@ def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -
         duplicates,
         usable_runs,
     )
-    from autoconfig.planning.calibration_file import named_calibration, write_calibration
+    from autoconfig.planning.resolve import named_calibration, write_calibration
     from autoconfig.runs.predict import unread
     from autoconfig.specs.files import check_output_path
 

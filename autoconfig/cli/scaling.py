@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.console import EXIT_NOTHING_FITS, console, print_json
-from autoconfig.cli.options import json_option, options
+from autoconfig.cli.main import EXIT_NOTHING_FITS, console, json_option, options, print_json
 from autoconfig.planning.request_fields import SCALING
 
 PLOT_SUFFIXES = (".png", ".svg")

@@ -9,8 +9,17 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.console import EXIT_NOTHING_FITS, clear_progress, console, print_json, progress, say_predicted
-from autoconfig.cli.options import json_option, options, wants_profile
+from autoconfig.cli.main import (
+    EXIT_NOTHING_FITS,
+    clear_progress,
+    console,
+    json_option,
+    options,
+    print_json,
+    progress,
+    say_predicted,
+    wants_profile,
+)
 from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE
 from autoconfig.specs.errors import option_name
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.options import given_options
+from autoconfig.cli.main import given_options
 from autoconfig.cli.study import Profile
 from autoconfig.specs.errors import InputError
 

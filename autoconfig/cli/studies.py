@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.console import console, show_rows
-from autoconfig.cli.options import json_option, option, options
+from autoconfig.cli.main import console, json_option, option, options, show_rows
 from autoconfig.cli.study import existing_storage, report, training
 from autoconfig.planning.request_fields import FOLDER, SAVE_CALIBRATION, STORAGE
 

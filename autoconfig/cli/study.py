@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.console import EXIT_INTERRUPTED, EXIT_NOTHING_FITS, console, print_json
-from autoconfig.cli.options import given_options
+from autoconfig.cli.main import EXIT_INTERRUPTED, EXIT_NOTHING_FITS, console, given_options, print_json
 from autoconfig.planning import request_fields as fields
-from autoconfig.planning.fields import field_names
+from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import InputError
 from autoconfig.study.settings import Budget, parse_budget, parse_time
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.console import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json
-from autoconfig.cli.options import json_option, options, wants_profile
+from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, json_option, options, print_json, wants_profile
 from autoconfig.planning import request_fields as fields
-from autoconfig.specs.errors import InputError, option_name
+from autoconfig.specs.errors import InputError
 
 if TYPE_CHECKING:
     from autoconfig.megatron.export import Export
@@ -144,8 +143,9 @@ def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
 
 def _same_question(command: str, gpus: int) -> str:
     """Another command on the question of this process: what only a search has is left out."""
-    own = {option_name(field.name): field.type is not bool for field in (*fields.SEARCH, *fields.OUTPUT)}
-    own |= {"search": False, "--json": False}
+    left_out = {"as_json", *(field.name for field in (*fields.SEARCH, *fields.OUTPUT))}
+    mine = [p for p in click.get_current_context().command.params if isinstance(p, click.Option) and p.name in left_out]
+    own = {"search": False} | {option.opts[0]: not option.is_flag for option in mine}
     kept, skip = ["autoconfig", command], False
     for argument in sys.argv[1:]:
         name, equals, _ = argument.partition("=")

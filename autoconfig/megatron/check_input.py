@@ -16,14 +16,12 @@ from autoconfig.megatron.read import Overrides, connections_violation, read_argu
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.planning.export_files import MADE_BY, MARK
-from autoconfig.planning.fields import field_names
 from autoconfig.planning.request_fields import CHECK
-from autoconfig.planning.resolve import read_cluster
+from autoconfig.planning.resolve import field_names, read_cluster, shipped
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
-from autoconfig.time_model.job import shipped
 from autoconfig.training.pipeline_split import PipelineSplit
 from autoconfig.training.price import Violation
 from autoconfig.training.question import Question, Request

@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.planning.fields import Bounds, Field, Fields
+from autoconfig.planning.resolve import Bounds, Field, Fields
 from autoconfig.specs.errors import parse_count, parse_seconds
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, SHORT_NAMES
 from autoconfig.specs.scenario import CHOICES

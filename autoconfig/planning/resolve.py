@@ -1,19 +1,125 @@
-"""Names to specs: the model, the GPUs and the software that a question of either lane names, with what was assumed."""
+"""What a request says: its fields, declared once; and the model, GPUs, software and calibration that it names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any, Protocol
 
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option
+from autoconfig.specs.files import write_text
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
 from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
-from autoconfig.specs.scenario import Numerics
+from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, MOST, NAMES, Calibration, Entry, Factors, Numerics, OwnRuns
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack
+
+MAX_CHARACTERS = 20
+"""Of a number that a message repeats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The numbers that a field takes, and how a message says so."""
+
+    low: float
+    high: float
+    says: str = ""
+    without_low: bool = False
+    without_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = self.low < value if self.without_low else self.low <= value
+        return above and (value < self.high if self.without_high else value <= self.high)
+
+    def __str__(self) -> str:
+        return self.says or f"use {self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One thing that a question may say."""
+
+    name: str
+    """With underscores; the option is `--name-with-dashes`."""
+    help: str
+    type: type = str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    bounds: Bounds | None = None
+    range: tuple[int, int | None] | None = None
+    """Lowest and highest value, where the command line refuses others by itself."""
+    many: bool = False
+    """It may be given several times."""
+    negative: str = ""
+    """Of a switch: the option that turns it off, without dashes in front."""
+    parse: Callable[[str | float], float] | None = None
+    """Reads a number that may have a unit. Raises InputError or ValueError."""
+    metavar: str | None = None
+    shows_default: bool = True
+    """In the help, where there is one."""
+    required: bool = False
+    """On the command line, which then refuses it by itself."""
+    attribute: str = ""
+    """The request's name for it, where it is another one."""
+    printed: bool = False
+    """It changes what is printed, not what is found."""
+    remote: bool = True
+    """A caller over the network may give it: it names no file, program or terminal of the machine that answers."""
+
+    def value(self, given: Any) -> Any:
+        """What a request holds: a number for a text with a unit, a tuple for several values. Raises InputError."""
+        if self.many:
+            return tuple(given or ())
+        if self.parse is None or given is None:
+            return given
+        try:
+            return self.parse(given)
+        except ValueError as error:
+            raise InputError(f"{option(self.name)}: {error}") from error
+
+
+Fields = tuple[Field, ...]
+
+
+def field_values(fields: Iterable[Field], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what was given the values of `fields`, by the request's names; what was not given has the field's default."""
+    found = {}
+    for field in fields:
+        value = given.get(field.name)
+        found[field.attribute or field.name] = field.value(field.default if value is None else value)
+    return found
+
+
+def check_bounds(fields: Iterable[Field], request: object) -> None:
+    """Raises InputError where a number of a request lies outside its field's bounds (as not-a-number does)."""
+    for field in fields:
+        if field.bounds is not None:
+            value = getattr(request, field.attribute or field.name)
+            if value is not None and value not in field.bounds:
+                raise InputError(f"{option(field.name)} {str(value)[:MAX_CHARACTERS]}: {field.bounds}")
+
+
+def field_names(*groups: Fields) -> tuple[str, ...]:
+    """The names of fields, in order."""
+    return tuple(field.name for group in groups for field in group)
+
+
+def check_names(given: Iterable[str], *groups: Fields) -> None:
+    """Raises UnknownNameError for a name that no field has."""
+    known = field_names(*groups)
+    for name in given:
+        if name not in known:
+            raise UnknownNameError("field", name, known, field=name)
+
 
 DEFAULT_GPU = "h100-sxm-80gb"
 OLDER_STACK = "megatron-lm-2022"
@@ -146,3 +252,108 @@ def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
             f"the {numerics.fp8_recipe} recipe needs compute capability {least:g} (Blackwell); {gpu.id} has "
             f"{capability:g}: say {option('fp8_recipe')} delayed, tensorwise or blockwise"
         )
+
+
+MAX_FILE_BYTES = 16 * 2**20
+NO_CALIBRATION = "none"
+CALIBRATION_VERSION = 1
+
+
+def named_calibration(name: str | None) -> Calibration:
+    """None: the shipped one. `none`: the documented defaults. Else a file. Raises FileError or InputError."""
+    if name is None:
+        return shipped()
+    return DOCUMENTED_DEFAULTS if name == NO_CALIBRATION else read_calibration(Path(name))
+
+
+def write_calibration(calibration: Calibration, target: Path) -> None:
+    """As JSON, written beside and renamed. Raises FileError."""
+    write_text(target, json.dumps(to_json(calibration), indent=1) + "\n")
+
+
+def read_calibration(source: Path) -> Calibration:
+    """A file that `write_calibration` wrote. Raises FileError or InputError."""
+    try:
+        if source.stat().st_size > MAX_FILE_BYTES:
+            raise FileError(f"{source} is larger than {MAX_FILE_BYTES // 2**20} MiB")
+        return parse(json.loads(source.read_text(encoding="utf-8")), str(source))
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        if isinstance(error, OSError):
+            raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{source} is not a calibration; write one with autoconfig calibrate") from error
+
+
+@cache
+def shipped() -> Calibration:
+    """The calibration that ships with the project."""
+    text = (resources.files("autoconfig.time_model") / "data" / "calibration.json").read_text(encoding="utf-8")
+    return parse(json.loads(text), "the shipped calibration")
+
+
+def parse(data: Any, name: str) -> Calibration:
+    """A calibration from JSON. Raises InputError naming what is wrong."""
+    if (
+        not isinstance(data, dict)
+        or data.get("schema_version") != CALIBRATION_VERSION
+        or not isinstance(data.get("entries"), list)
+    ):
+        raise InputError(
+            f"{name} is not a calibration of schema version {CALIBRATION_VERSION}; write one with autoconfig calibrate"
+        )
+    try:
+        return Calibration(version=str(data["version"]), entries=tuple(_entry(item, name) for item in data["entries"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{name}: an entry is malformed ({type(error).__name__}: {error})") from error
+
+
+def _entry(item: dict[str, Any], name: str) -> Entry:
+    factors = {key: float(value) for key, value in item["factors"].items()}
+    unknown = set(factors) - set(NAMES)
+    if unknown:
+        raise InputError(f"{name}: unknown factors {', '.join(sorted(unknown))}; known are {', '.join(NAMES)}")
+    for key, value in factors.items():
+        if not 1 / MOST <= value <= MOST:
+            raise InputError(f"{name}: factor {key}={value:g} of {item['generation']} must be from {1 / MOST:g} to {MOST:g}")
+    return Entry(
+        architecture=str(item["architecture"]),
+        generation=str(item["generation"]),
+        kind=str(item.get("kind", "dense")),
+        factors=Factors(**factors),
+        log_sd={key: float(value) for key, value in item.get("log_sd", {}).items()},
+        determined=tuple(item.get("determined", ())),
+        rows=tuple(item.get("rows", ())),
+        sources=tuple(item.get("sources", ())),
+        own=_own(item["own"], name) if "own" in item else None,
+    )
+
+
+def _own(item: dict[str, Any], name: str) -> OwnRuns:
+    found = OwnRuns(runs=int(item["runs"]), log_sd=float(item["log_sd"]), degrees_of_freedom=float(item["degrees_of_freedom"]))
+    if not (found.runs >= 1 and 0 <= found.log_sd <= math.log(MOST) and 0 <= found.degrees_of_freedom <= found.runs):
+        raise InputError(
+            f"{name}: own runs {item}: use runs of at least 1, log_sd from 0 to {math.log(MOST):.2f}, degrees_of_freedom "
+            "from 0 to runs"
+        )
+    return found
+
+
+def to_json(calibration: Calibration) -> dict[str, Any]:
+    """What `parse` reads."""
+    return {
+        "schema_version": CALIBRATION_VERSION,
+        "version": calibration.version,
+        "entries": [
+            {
+                "architecture": e.architecture,
+                "generation": e.generation,
+                "kind": e.kind,
+                "factors": {name: round(getattr(e.factors, name), 4) for name in NAMES},
+                "log_sd": {name: round(value, 4) for name, value in e.log_sd.items()},
+                "determined": list(e.determined),
+                "sources": list(e.sources),
+                "rows": list(e.rows),
+                **({} if e.own is None else {"own": asdict(e.own)}),
+            }
+            for e in calibration.entries
+        ],
+    }

@@ -30,7 +30,7 @@ from autoconfig.runs.table import cell
 from autoconfig.specs.errors import GIB, FileError
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.json_record import Natural, Share
-from autoconfig.training.reasons import RESOLUTION
+from autoconfig.training.rank import RESOLUTION
 
 SHOWN = 15
 

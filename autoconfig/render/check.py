@@ -16,7 +16,7 @@ from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import Keywords, Natural
 from autoconfig.specs.plan import named_plan
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, Violation
-from autoconfig.training.reasons import RESOLUTION
+from autoconfig.training.rank import RESOLUTION
 
 STAGES_SHOWN = 16
 

@@ -17,8 +17,7 @@ from autoconfig.specs.plan import SHORT_TO_LONG
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
 from autoconfig.training.question import Question
-from autoconfig.training.rank import SAFE_FIT, Ranking
-from autoconfig.training.reasons import RESOLUTION
+from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
 from autoconfig.training.remedies import Remedy
 from autoconfig.training.rules import RULE_TEXT
 

@@ -15,8 +15,7 @@ from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.time_model.predict import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.binding import Gain
-from autoconfig.training.confidence import Confidence
-from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, StageMemory, Violation
+from autoconfig.training.price import FLOPS_CONVENTION, Confidence, PlanReport, StageMemory, Violation
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from autoconfig.memory_model.predict import allocator_bytes, estimate_memory, fit_probability
 from autoconfig.planning.progress import Progress
+from autoconfig.planning.resolve import shipped
 from autoconfig.runs.table import (
     CellError,
     Row,
@@ -37,11 +38,9 @@ from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
-from autoconfig.time_model.job import shipped
 from autoconfig.time_model.predict import estimate_step_time
-from autoconfig.training.confidence import Confidence, confidence_of, least_confident
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
-from autoconfig.training.price import flops_per_step
+from autoconfig.training.price import Confidence, confidence_of, flops_per_step, least_confident
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.rules import RULE_TEXT
 

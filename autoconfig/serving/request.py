@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.planning.fields import check_bounds, field_values
 from autoconfig.planning.request_fields import GOALS, SERVED_MODEL, SERVING, SERVING_GPUS
+from autoconfig.planning.resolve import check_bounds, field_values
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.time_model.serving.workload import Trace
 

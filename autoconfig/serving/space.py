@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from autoconfig.memory_model.serving import weights_bytes
-from autoconfig.specs.errors import UnsupportedError, divisors
+from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoconfig.planning.fields import field_values
 from autoconfig.planning.request_fields import RELIABILITY
-from autoconfig.planning.resolve import read_cluster
+from autoconfig.planning.resolve import field_values, read_cluster
 from autoconfig.sizing.counts import check_counts, parse_counts
 from autoconfig.sizing.goodput import Goodput, Reliability, goodput_of
 from autoconfig.specs.errors import InputError, option

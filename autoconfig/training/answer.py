@@ -16,8 +16,7 @@ from autoconfig.training.binding import Gain, memory_binds, what_binds
 from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
 from autoconfig.training.question import Question, Request, understand
-from autoconfig.training.rank import SAFE_FIT, Ranking, rank_plans
-from autoconfig.training.reasons import RESOLUTION, nothing_legal, reason_for, tie_groups
+from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking, nothing_legal, rank_plans, reason_for, tie_groups
 from autoconfig.training.remedies import Remedy, remedies
 
 PARETO_POINTS = 12

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from autoconfig.specs.errors import InputError, PlanError, divisors
-from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.errors import InputError, PlanError
+from autoconfig.specs.layouts import divisors, stage_layers
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import violations

@@ -10,10 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.planning.calibration_file import NO_CALIBRATION, named_calibration
-from autoconfig.planning.fields import check_bounds, field_names, field_values
 from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS
-from autoconfig.planning.resolve import check_runs, read_cluster, read_model, read_stack
+from autoconfig.planning.resolve import (
+    NO_CALIBRATION,
+    check_bounds,
+    check_runs,
+    field_names,
+    field_values,
+    named_calibration,
+    read_cluster,
+    read_model,
+    read_stack,
+)
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.specs.errors import InputError, divisors, option
-from autoconfig.specs.layouts import Layouts, middle_layers
+from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.layouts import Layouts, divisors, middle_layers
 from autoconfig.specs.plan import MODULES, NONE, Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.rules import RULES, Rule, recompute_fits_layers, recompute_rule

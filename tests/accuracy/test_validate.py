@@ -24,7 +24,7 @@ from autoconfig.accuracy.validate import Sections, Validation, judged_lines, val
 from autoconfig.calibration.fit import refine
 from autoconfig.calibration.observe import observe, published_runs, useful_for_calibration
 from autoconfig.runs.training_row import published_rows
-from autoconfig.training.confidence import Band, band_of, narrowed
+from autoconfig.training.price import Band, band_of, narrowed
 
 NOT_REACHED = {"90 % bands: median half-width, sources equal"}
 """Lines that docs/accuracy.md says NO to: a third of the sources are mixtures of experts, which scatter three times as much."""

@@ -22,8 +22,8 @@ from command_line import run_in_process
 from dbos import DBOSClient
 
 from autoconfig.client import Client, ServiceError
-from autoconfig.planning.fields import field_names
 from autoconfig.planning.request_fields import SEARCH
+from autoconfig.planning.resolve import field_names
 from tests.api.conftest import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
 pytestmark = pytest.mark.xdist_group("api")

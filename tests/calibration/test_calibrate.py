@@ -15,15 +15,15 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.local_gpu import cpu_name
 from autoconfig.specs.hardware.operator_table import COMMAND, KIND, local_folder
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, NAMES, Calibration
-from autoconfig.time_model.job import entry_of, parse, shipped, to_json
+from autoconfig.time_model.job import entry_of
 
 from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration import local as local_benchmark
 from autoconfig.calibration.calibrate import calibrate_file, published_calibration
 from autoconfig.calibration.observe import predicted_seconds
-from autoconfig.planning.calibration_file import named_calibration, read_calibration, write_calibration
+from autoconfig.planning.resolve import named_calibration, parse, read_calibration, shipped, to_json, write_calibration
 from autoconfig.runs.training_row import published_rows, read_case
-from autoconfig.training.confidence import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
+from autoconfig.training.price import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
 from autoconfig.training.question import Request, understand
 
 SLOWER = 1.2

@@ -20,7 +20,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.time_model.hardware.efficiency import efficiency_of, formula_efficiency_of
-from autoconfig.time_model.network.collectives import Group, collective_seconds, links_of, send_seconds
+from autoconfig.time_model.job import Group, collective_seconds, links_of, send_seconds
 from autoconfig.time_model.operators.kernels import (
     flash_attention_seconds,
     gemm_seconds,

@@ -12,7 +12,6 @@ import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model_catalogue import model_names
 from autoconfig.specs.plan import parse_plan
-from autoconfig.time_model.job import shipped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -24,6 +23,7 @@ from autoconfig.megatron.edit import edited_text
 from autoconfig.megatron.export import plan_text, read_plan_text
 from autoconfig.megatron.scripts import sbatch_script, torchrun_script
 from autoconfig.megatron.shell.script import read_script
+from autoconfig.planning.resolve import shipped
 from autoconfig.planning.schemas import schema
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request, understand

@@ -16,9 +16,8 @@ from autoconfig.specs.software.software import load_stack
 from autoconfig.runs.predict import COLUMNS, never_read, predict_rows, read_table
 from autoconfig.runs.training_model import read_numerics
 from autoconfig.runs.training_row import even_ends, measured_step_seconds, published_rows, read_case
-from autoconfig.training.confidence import NOT_LEGAL, shipped_bands
 from autoconfig.training.plan_rules import broken_rules
-from autoconfig.training.price import flops_per_step
+from autoconfig.training.price import NOT_LEGAL, flops_per_step, shipped_bands
 from autoconfig.training.rules import RULE_TEXT
 
 ROWS = {row["id"]: row for row in published_rows()}

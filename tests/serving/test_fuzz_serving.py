@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.accuracy.serving import published_rows
 from autoconfig.cli.serving import search_inference
-from autoconfig.planning.fields import field_names
 from autoconfig.planning.request_fields import SERVING_PROFILE
+from autoconfig.planning.resolve import field_names
 from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import OUR_ERROR
 from tests.cli.test_fuzz import CONFIG, GARBAGE

@@ -13,7 +13,7 @@ from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import load_stack, software_names
 from autoconfig.time_model.hardware.efficiency import COLLECTIVES, CollectiveEfficiency, GemmEfficiency, efficiency_of
-from autoconfig.time_model.network.collectives import (
+from autoconfig.time_model.job import (
     Links,
     collective_seconds,
     context_group,

@@ -16,8 +16,7 @@ from autoconfig.render.training_json import explain_json, search_json
 from autoconfig.training.answer import PARETO_POINTS, PARETO_SLOWEST, explain, pareto_positions, search
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request
-from autoconfig.training.rank import rank_plans
-from autoconfig.training.reasons import RESOLUTION, tie_groups
+from autoconfig.training.rank import RESOLUTION, rank_plans, tie_groups
 from autoconfig.training.space import Constraints
 
 LAYOUT = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")

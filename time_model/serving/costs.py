@@ -19,7 +19,7 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import EngineSpec
 from autoconfig.specs.software.serving_formats import ModuleFormats, module_formats
 from autoconfig.time_model.hardware.efficiency import GridTable, efficiency_of
-from autoconfig.time_model.network.collectives import Group, collective_seconds, links_of
+from autoconfig.time_model.job import Group, collective_seconds, links_of
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.calibration import EngineConstants
 from autoconfig.time_model.serving.tables import ServingTables, serving_tables_of

@@ -14,7 +14,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.parameters import Number
 from autoconfig.time_model.hardware.efficiency import GridTable
-from autoconfig.time_model.network.collectives import ring_factor
+from autoconfig.time_model.job import ring_factor
 
 Vector = npt.NDArray[np.float64]
 FOLDER = resources.files("autoconfig.time_model") / "data" / "serving"

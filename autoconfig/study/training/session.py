@@ -12,7 +12,7 @@ import numpy as np
 from optuna.trial import FrozenTrial
 
 from autoconfig.calibration.fit import Observation, refine
-from autoconfig.planning.calibration_file import write_calibration
+from autoconfig.planning.resolve import write_calibration
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import on_front
@@ -24,8 +24,7 @@ from autoconfig.study.training.proposal import CONFIDENCE, believe, results_of, 
 from autoconfig.study.training.settings import StudySettings, on_this_device
 from autoconfig.study.training.work import TrainingWork, full_job
 from autoconfig.training.question import understand
-from autoconfig.training.rank import rank_plans
-from autoconfig.training.reasons import nothing_legal
+from autoconfig.training.rank import nothing_legal, rank_plans
 from autoconfig.training.space import Constraints
 
 MAX_SHAPES = 12
