@@ -24,7 +24,8 @@ from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import check_request, read_check
 from autoconfig.megatron.export import export_texts
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
-from autoconfig.planning.resolve import parse, shipped, to_json
+from autoconfig.planning.resolve import parse, shipped
+from autoconfig.planning.resolve import to_json as calibration_json
 from autoconfig.render.check import check_json
 from autoconfig.render.scaling import scaling_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json
