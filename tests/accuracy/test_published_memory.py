@@ -12,6 +12,7 @@ from autoconfig.specs.errors import GIB, InputError, UnknownNameError
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.models.parameters import total_parameters
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.accuracy.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, audit_file, audit_rows, read_rows
 from autoconfig.calibration.observe import published_runs
@@ -299,13 +300,7 @@ def test_faster_plans_are_searched_once_a_question():
     assert audit.questions == 2 and all(recipe.faster is not None and recipe.faster > -0.05 for recipe in audit.recipes)
 
 
-@pytest.mark.parametrize(("name", "model"), [
-    ("qwen3_600m_sft_1gpu", "qwen3-0.6b"), ("qwen25_1p5b_x", "qwen2.5-1.5b"), ("qwen2_500m_x", "qwen2.5-0.5b"),
-    ("pre_train_llama31_405b_h100", "llama3.1-405b"), ("llama2_7b_x", "llama2-7b"),
-    ("qwen3_235b_a22b_x", "qwen3-235b-a22b"), ("pre_train_mixtral_8x22b_h100", "mixtral-8x22b"),
-    ("gpt_oss_20b_x", "gpt-oss-20b"), ("deepseek_v3_x", "deepseek-v3"), ("deepseek_v2_lite_x", "deepseek-v2-lite"),
-    ("pre_train_nemotron4_340b_h100", "nemotron4-340b"), ("gpt3_175b_x", "gpt3-175b"),
-])  # fmt: skip
+@tabled
 def test_names_of_recipes_name_catalogue_models(name, model):
     assert model_of_recipe(name).name == model
 

@@ -26,6 +26,7 @@ from command_line import run_in_process, run_process
 from starlette.requests import Request
 from starlette.responses import Response
 from study_help import fake_python
+from tables import tabled
 
 from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.client import Client, ServiceError
@@ -161,23 +162,13 @@ def test_the_bucket_fills_again(monkeypatch):
     assert limit.wait("a") == 0.0 and limit.wait("a") > 0.0
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--host", "0.0.0.0", "--no-keys"], "--without-keys"),
-    (["--host", "256.1.1.1", "--without-keys"], "cannot listen"),
-    (["--database", "mysql://x"], "sqlite"),
-    (["--database", "nonsense"], "URL"),
-    (["--database", "sqlite:////no/such/folder/x.db"], "cannot be used"),
-])  # fmt: skip
+@tabled
 def test_services_that_cannot_start(arguments, words):
     done = run_process("serve", "--port", "0", *arguments, text=True)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--profile-folder", "/proc/x"], "--profile-folder '/proc/x' cannot be used"),
-    (["--profile-folder", "{place}", "--python", "/no/python"], "--python /no/python cannot be started"),
-    (["--runner", "slurm"], "--runner is for a worker that measures: say --profile-folder"),
-])  # fmt: skip
+@tabled
 def test_workers_that_cannot_start(arguments, words, tmp_path):
     given = [word.format(place=tmp_path) for word in arguments]
     done = run_process("worker", "--database", f"sqlite:///{tmp_path}/s.db", *given, text=True)

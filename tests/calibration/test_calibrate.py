@@ -15,7 +15,8 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.local_gpu import cpu_name
 from autoconfig.specs.hardware.operator_table import COMMAND, KIND, local_folder
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, NAMES, Calibration
-from autoconfig.time_model.job import entry_of
+from autoconfig.time_model.job import entry_of, parse, shipped, to_json
+from tables import tabled
 
 from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration import local as local_benchmark
@@ -252,16 +253,7 @@ def test_the_shipped_bands_are_fresh() -> None:
         assert (band.rows, band.sources) == (committed.rows, committed.sources)
 
 
-@pytest.mark.parametrize(("model", "gpu", "gpus", "cp", "software", "level"), [
-    ("mixtral-8x7b", "h100", 64, 1, "nemo-25.02", "mixture of experts"),
-    ("qwen2.5-0.5b", "h100", 8, 1, "nemo-25.02", "small model"),
-    ("llama3-8b", "h100", 64, 2, "nemo-25.02", "calibrated generation"),
-    ("llama3-8b", "h100", 64, 4, "nemo-25.02", "long context"),
-    ("llama3-8b", "h100", 8, 1, "nemo-25.02", "one node"),
-    ("22b", "a100-80gb", 64, 1, "nanotron", "related generation"),
-    ("22b", "h100", 64, 1, "nanotron", "unfamiliar software"),
-    ("llama3-8b", "l40s", 8, 1, "nemo-25.02", "uncalibrated GPU"),
-])  # fmt: skip
+@tabled
 def test_confidence_classes(model: str, gpu: str, gpus: int, cp: int, software: str, level: str) -> None:
     question = understand(Request(model=model, gpus=gpus, gpu=gpu, software=software))
     assert confidence_class(question.scenario, cp) == level
@@ -356,13 +348,7 @@ def test_an_exported_plan_of_a_measured_machine_is_read_back(autoconfig: SimpleN
     assert autoconfig.run("check", str(out / "plan.json")).exit_code == 0
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (("--gpu-table", "/nowhere"), "does not exist"),
-    (("--gpu-table", "README.md"), "is not an operator table"),
-    (("--gpu-table", "{table}", "--gpu", "h100"), "is not what --gpu-table is about (cpu-test)"),
-    (("--gpu-table", "{table}", "--cluster", "docs/examples/cluster.json"), "give either --cluster"),
-    (("--gpu-table", "{table}", "--precision", "fp8"), "fp8"),
-])  # fmt: skip
+@tabled
 def test_tables_that_cannot_be_used(
     autoconfig: SimpleNamespace, table: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
 ) -> None:
@@ -371,15 +357,7 @@ def test_tables_that_cannot_be_used(
     assert result.exit_code == 2 and said in result.stderr
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    ((), "nothing was given"),
-    (("runs.csv", "--gpu", "local"), "not MEASUREMENTS and --gpu local"),
-    (("--gpu", "h100"), "'h100' is not 'local'"),
-    (("--gpu-table", "{table}", "--output", "x.json"), "there is no --output"),
-    (("--gpu-table", "{table}", "--budget", "1m"), "belong to --gpu local"),
-    (("--gpu-table", "{table}", "--calibration", "none"), "measured, not fitted"),
-    (("runs.csv",), "say --output FILE.json"),
-])  # fmt: skip
+@tabled
 def test_calibrate_takes_one_of_three(autoconfig: SimpleNamespace, table: Path, arguments: tuple[str, ...], said: str) -> None:
     result = autoconfig.run("calibrate", *(text.format(table=table) for text in arguments))
     assert result.exit_code == 2 and said in result.stderr

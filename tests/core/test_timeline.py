@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import tabled
 
 from autoconfig.core.timeline import chunk_seconds, rank_order, simulate, timeline
 from autoconfig.training.answer import explain
@@ -50,12 +51,7 @@ def test_1f1b_keeps_as_many_micro_batches_as_stages_follow(stage, in_flight):
     assert most == in_flight and alive == 0
 
 
-@pytest.mark.parametrize(("model", "plan"), [
-    ("175b", "tp=8,pp=8,vpp=3,mbs=1,sp=1"),
-    ("175b", "tp=8,pp=8,mbs=1,sp=1,recompute=full:uniform:1"),
-    ("deepseek-v3", "tp=1,pp=16,ep=64,mbs=1,first=4,last=1"),
-    ("llama3-70b", "tp=8,pp=1,mbs=1,sp=1"),
-])  # fmt: skip
+@tabled
 def test_stages_take_what_the_step_says(model, plan):
     """m times the longest stage and the bubble of the drawn step come from the same operators as the step's own time."""
     explanation = explain(Request(model=model, gpus=1024, gpu="h100"), plan, binds=False)

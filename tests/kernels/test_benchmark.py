@@ -20,6 +20,7 @@ from autoconfig.kernels.bench.table import SETS
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 from autoconfig.time_model.operators.kernels import gemm_seconds
+from tables import tabled
 
 ROOT = Path(__file__).parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -223,13 +224,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize(("arguments", "said"), [
-    (("--output", "/nowhere/x.json"), "there is no folder /nowhere"),
-    (("--output", "/tmp/x.txt"), "the name must end in .json"),
-    (("--output", "/"), "is a folder"),
-    (("--device", "cuda", "--output", "/tmp/x.json"), "sees no GPU"),
-    (("--collectives", "--output", "/tmp/x.json"), "torchrun --nproc-per-node"),
-])  # fmt: skip
+@tabled
 def test_bad_input(arguments: tuple[str, ...], said: str) -> None:
     import torch
 
@@ -253,11 +248,7 @@ def test_a_rank_without_measurements_or_peers_says_so(tmp_path: Path, monkeypatc
         assert code == 2 and said in errors
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (("--budget", "soon"), "give a time like 8m"), (("--budget", "0s"), "give a time like 8m"),
-    (("--precision", "fp12"), "give a list of bf16"), (("--threads", "0"), "whole number from 1"),
-    (("--ranks", "many"), "whole number from 1"), (("--set", "huge"), "invalid choice"),
-])  # fmt: skip
+@tabled
 def test_options_that_cannot_be(arguments: tuple[str, ...], said: str) -> None:
     code, errors = run(*arguments)
     assert code == 2 and said in errors

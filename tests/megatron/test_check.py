@@ -10,6 +10,7 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import parse_plan
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.megatron.check import check, flag_changes, plan_flags
 from autoconfig.megatron.check_input import CheckRequest, read_check
@@ -203,13 +204,7 @@ def test_removed_arguments_leave_nothing_behind():
     assert "--tensor-model-parallel-size '1' --micro-batch-size 1" in text and "tp-comm" not in text
 
 
-@pytest.mark.parametrize(("old", "left"), [
-    ("    --sequence-parallel --tensor-model-parallel-size 2 \\\n", "\n    --tensor-model-parallel-size 1 \\\n"),
-    ('A="--sequence-parallel --tensor-model-parallel-size 2"\n', 'A="--tensor-model-parallel-size 1"\n'),
-    ('A="--tensor-model-parallel-size 2 --sequence-parallel"\n', 'A="--tensor-model-parallel-size 1"\n'),
-    ("A=(--sequence-parallel --recompute-granularity selective --tensor-model-parallel-size 2)\n",
-     "A=(--tensor-model-parallel-size 1)\n"),
-])  # fmt: skip
+@tabled
 def test_what_is_removed_leaves_no_doubled_blanks(old, left):
     launch = old if old.startswith("    ") else "    ${A[@]} \\\n"
     before = "" if launch == old else old

@@ -16,6 +16,7 @@ from autoconfig.specs.models.model import RopeScaling
 from autoconfig.specs.plan import parse_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import tabled
 
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.export import PLAN_FILE, plan_text, read_plan_text
@@ -218,12 +219,7 @@ def test_foreign_files_stay(autoconfig, tmp_path):
     assert "echo mine" not in (tmp_path / SBATCH_SCRIPT).read_text()
 
 
-@pytest.mark.parametrize(("more", "words_"), [
-    (("--format", "deepspeed"), "'megatron', 'plan'"),
-    (("--output", "/dev/null"), "name a folder"),
-    (("--output", "/proc/none/x"), "cannot be"),
-    (("--output", "x\0y"), "NUL"),
-])  # fmt: skip
+@tabled
 def test_exports_that_are_refused(autoconfig, tmp_path, more, words_):
     result = autoconfig.run(
         "export", "--model", "gpt3-1.7b", "--gpus", "8", "--output", str(tmp_path / "x"), *more, "tp=1,mbs=1"

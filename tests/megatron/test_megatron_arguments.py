@@ -3,6 +3,7 @@
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from tables import tabled
 
 from autoconfig.megatron.argument_list import known_arguments, name_hint, split_arguments
 from autoconfig.megatron.read import Overrides, read_arguments
@@ -38,64 +39,7 @@ def test_the_table_is_whole_and_sorted():
         assert name in known
 
 
-@pytest.mark.parametrize(("text", "plan"), [
-    ("", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0"),
-    (
-        "--model-parallel-size 2 --checkpoint-activations --checkpoint-num-layers 2",
-        "tp=2,pp=1,dp=4,mbs=1,sp=0,recompute=full:uniform:2,dist_opt=0",
-    ),
-    (
-        "--activations-checkpoint-method block --activations-checkpoint-num-layers 3",
-        "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=full:block:3,dist_opt=0",
-    ),
-    ("--recompute-activations", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=selective:core_attn,dist_opt=0"),
-    (
-        "--recompute-granularity selective --recompute-modules core_attn layernorm",
-        "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=selective:core_attn+layernorm,dist_opt=0",
-    ),
-    (
-        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
-        "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=full:uniform:4,dist_opt=0",
-    ),
-    (
-        "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer",
-        "tp=1,pp=2,vpp=2,dp=4,mbs=1,sp=0,recompute=none",
-    ),
-    (
-        "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --use-distributed-optimizer",
-        "tp=1,pp=2,vpp=4,dp=4,mbs=1,sp=0,recompute=none",
-    ),
-    (
-        "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1",
-        "tp=1,pp=4,dp=2,mbs=1,sp=0,recompute=none,first=1,last=1,dist_opt=0",
-    ),
-    (
-        "--tensor-model-parallel-size 2 --num-experts 4 --use-distributed-optimizer",
-        "tp=2,pp=1,etp=2,dp=4,mbs=1,sp=0,recompute=none",
-    ),
-    (
-        "--tensor-model-parallel-size 2 --num-experts 4 --expert-tensor-parallel-size 1 --expert-model-parallel-size 4",
-        "tp=2,pp=1,ep=4,dp=4,mbs=1,sp=0,recompute=none,dist_opt=0",
-    ),
-    ("--deepspeed --zero-stage 3", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,fsdp=3"),
-    ("--use-torch-fsdp2", "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,fsdp=3"),
-    (
-        "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-distributed-optimizer",
-        "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none,offload=0.5",
-    ),
-    (
-        "--tensor-model-parallel-size 2 --sequence-parallel --tensor-model-parallel-size 4",
-        "tp=4,pp=1,dp=2,mbs=1,sp=1,recompute=none,dist_opt=0",
-    ),
-    (
-        "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tttttL",
-        "tp=1,pp=2,dp=4,mbs=1,sp=0,recompute=none,first=3,last=5,dist_opt=0",
-    ),
-    (
-        "--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
-        "tp=1,pp=2,dp=4,mbs=1,sp=0,recompute=none,dist_opt=0",
-    ),
-])  # fmt: skip
+@tabled
 def test_plans_of_every_year(text, plan):
     assert str(read(text).plan) == plan
 
@@ -123,48 +67,12 @@ def test_models_take_megatrons_defaults(text, field, value):
     assert getattr(read(text).model, field) == value
 
 
-@pytest.mark.parametrize(("text", "field", "value"), [
-    ("", "grad_reduce_dtype", "fp32"),
-    ("--grad-reduce-in-bf16", "grad_reduce_dtype", "bf16"),
-    ("--fp8-format hybrid --fp8-recipe mxfp8 --fp8-param-gather", "fp8_recipe", "mxfp8"),
-    ("--hidden-dropout 0", "hidden_dropout", 0.0),
-    ("", "attention_dropout", 0.1),
-    ("--use-precision-aware-optimizer --exp-avg-dtype bf16", "exp_avg_dtype", "bf16"),
-    ("--moe-expert-capacity-factor 1.5", "moe_capacity_factor", 1.5),
-])  # fmt: skip
+@tabled
 def test_numerics_take_megatrons_defaults(text, field, value):
     assert getattr(read(text).numerics, field) == value
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("--fp16", "--fp16 and --bf16"),
-    ("--swiglu --squared-relu", "contradictory"),
-    ("--recompute-activations --recompute-granularity full", "contradicts"),
-    ("--recompute-granularity full", "--recompute-method"),
-    ("--recompute-granularity selective --recompute-method uniform", "NV110"),
-    (
-        "--pipeline-model-parallel-size 2 "
-        "--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2",
-        "NV038",
-    ),
-    ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "NV044"),
-    ("--decoder-first-pipeline-num-layers 2 --account-for-loss-in-pipeline-split", "NV028"),
-    ("--pipeline-model-parallel-layout Et|tL --account-for-loss-in-pipeline-split", "NV029"),
-    ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout Et|tL", "NV030"),
-    ("--pipeline-model-parallel-layout Etxt|L", "cannot be read"),
-    ("--tensor-model-parallel-size two", "not a whole number"),
-    ("--tensor-model-parallel-size 0", "at least 1"),
-    ("--tensor-model-parallel-size", "has no value"),
-    ("--expert-model-parallel-size 2", "without --num-experts"),
-    ("--num-attention-heads 7", "not a multiple"),
-    ("--moe-layer-freq __import__('os') --num-experts 2", "neither a whole number"),
-    ("--moe-layer-freq [1]*999999999 --num-experts 2", "neither a whole number"),
-    ("--recompute-granularity selective --recompute-modules mhc", "allowed are"),
-    ("--no-pipeline-parallel --pipeline-model-parallel-size 2", "contradicts"),
-    ("--hidden-dropout nan", "not a number"),
-    ("--position-embedding-type none2", "not one of"),
-    ("--zero-stage 7 --deepspeed", "use 0 to 3"),
-])  # fmt: skip
+@tabled
 def test_contradictions_and_odd_values_are_errors(text, says):
     with pytest.raises(InputError) as error:
         read(text)
@@ -233,18 +141,7 @@ LLAMA_70B = (
 )
 
 
-@pytest.mark.parametrize(("more", "vocabulary", "says"), [
-    ("--rotary-base 500000", 128256, "same shape and rotary base (500000)"),
-    ("--rotary-base 10000", 32000, "same shape and rotary base (10000)"),
-    ("--rotary-base 1000000", 32000, "llama3-70b has 128256"),
-    ("", 32000, "llama3-70b has 128256"),
-    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-72B-Instruct", 152064, "the tokenizer's name"),
-    ("--tokenizer-model /data/tokenizers/Meta-Llama-3-8B/", 128256, "that of llama3-8b"),
-    ("--tokenizer-type Llama2Tokenizer --tokenizer-model Qwen/Qwen2.5-72B", 32000, "that of Llama2Tokenizer"),
-    ("--save /ckpt/Llama-3.1-70B-run2 --rotary-base 10000", 128256, "that of llama3.1-70b, which an argument names"),
-    ("--save /ckpt/llama-3.1-8b --rotary-base 10000", 32000, "same shape"),
-    ("--vocab-size 7 --tokenizer-model Qwen/Qwen2.5-72B", 7, ""),
-])  # fmt: skip
+@tabled
 def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, vocabulary, says):
     text = f"{LLAMA_70B} --seq-length 4096 --bf16 --micro-batch-size 1 --global-batch-size 16 {more}"
     found = read_arguments(text.split(), cluster_of(load_gpu("a100-80gb"), 8))
@@ -252,14 +149,6 @@ def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, voca
     assert found.model.vocab_size == vocabulary and (says in said[0] if says else not said), found.assumed
 
 
-@pytest.mark.parametrize(("given", "hint"), [
-    ("--seqlength", "--seq-length"),
-    ("--tensor_model_paralel_size 4", "--tensor-model-parallel-size"),
-    ("--save-intervall", "--save-interval"),
-    ("--my-flag", ""),
-    ("--use-mpi", ""),
-    ("--experiment-name x", ""),
-    ("--foo", ""),
-])  # fmt: skip
+@tabled
 def test_only_slips_get_a_hint(given, hint):
     assert name_hint(given) == hint

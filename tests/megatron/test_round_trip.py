@@ -15,6 +15,7 @@ from autoconfig.specs.plan import parse_plan
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.megatron.argument_list import megatron_program, split_arguments
 from autoconfig.megatron.check import check
@@ -233,13 +234,7 @@ def test_plan_files_that_cannot_be_used(good):
             read_plan_text(text)
 
 
-@pytest.mark.parametrize(("path", "value"), [
-    ("model.name", 1.5), ("model.name", None), ("model.untie_embeddings_and_output_weights", "x"),
-    ("model.num_layers", 4.0), ("model.moe_layer_freq", [2]), ("model.rope_scaling", {"type": "llama3"}),
-    ("cluster.num_gpus", 1.5), ("cluster.num_gpus", True), ("cluster.memory_bytes", "80 GB"), ("numerics.precision", 16),
-    ("numerics.lora_target_modules", "all"), ("workload.seq_length", "long"), ("software", None), ("plan.fsdp", 1),
-    ("predicted.fits", "yes"),
-])  # fmt: skip
+@tabled
 def test_a_field_of_the_wrong_kind_is_named(autoconfig, good, tmp_path, path, value):
     body = json.loads(good)
     part, name = path.split(".") if "." in path else (None, path)

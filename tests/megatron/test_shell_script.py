@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
+from tables import tabled
 
 from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check_input import CheckRequest, read_check, read_text
@@ -189,40 +190,7 @@ def test_every_script_names_its_source_and_is_a_shell_script():
         assert subprocess.run(["bash", "-n", str(file)], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("before", "arguments", "tp"), [
-    ("TP=2", "--tensor-model-parallel-size $TP", 2),
-    ("TP=2", '--tensor-model-parallel-size "${TP}"', 2),
-    ("", "--tensor-model-parallel-size ${TP:-4}", 4),
-    ("TP=", "--tensor-model-parallel-size ${TP:-4}", 4),
-    ("A=2; B=2", "--tensor-model-parallel-size $((A*B))", 4),
-    ("A=8", "--tensor-model-parallel-size $(( $A / 2 - 2 ))", 2),
-    ("A=(1 2 4)", "--tensor-model-parallel-size ${A[2]}", 4),
-    ("A=(--tensor-model-parallel-size 2)", '"${A[@]}"', 2),
-    ("A=(--tensor-model-parallel-size)\nA+=( 2 ) # two", "${A[*]}", 2),
-    ("A='--tensor-model-parallel-size 2'", "$A", 2),
-    ('A="--tensor-model-parallel-size"\nA+=" 2"', "$A", 2),
-    ("", "--tensor-model-parallel-size=2", 2),
-    ("", "\\\n   --tensor-model-parallel-size \\\n  2 \\\n", 2),
-    ("", "--tensor-model-parallel-size 2 # 8", 2),
-    ("if [ 1 -lt 2 ]; then TP=2; else TP=4; fi", "--tensor-model-parallel-size $TP", 2),
-    ("if [[ -z $NOT_SET && a == a* ]]; then TP=2; fi", "--tensor-model-parallel-size $TP", 2),
-    ("S=7b\ncase $S in 7b|8b) TP=2 ;; *) TP=8 ;; esac", "--tensor-model-parallel-size $TP", 2),
-    ("for TP in 2 4 8; do :; done", "--tensor-model-parallel-size $TP", 2),
-    ("f() { TP=2; }\nf", "--tensor-model-parallel-size $TP", 2),
-    ("[ a = a ] && TP=2 || TP=4", "--tensor-model-parallel-size $TP", 2),
-    ("export TP=2 OTHER=3", "--tensor-model-parallel-size $TP", 2),
-    ("N=tp2\nTP=${N#tp}", "--tensor-model-parallel-size $TP", 2),
-    ("A=(x y)\nTP=${#A[@]}", "--tensor-model-parallel-size $TP", 2),
-    ("cat > f.json <<EOF\nTP=8 \" ' (\nEOF\nTP=2", "--tensor-model-parallel-size $TP", 2),
-    ('TP=2 # it\'s "fine"', "--tensor-model-parallel-size $TP > log 2>&1", 2),
-    ("TP=4\n(TP=2)\nTP=2", "--tensor-model-parallel-size $TP | tee log", 2),
-    ("TP=4\n! [ a = b ] && TP=2", "--tensor-model-parallel-size $TP", 2),
-    ("", "> log --tensor-model-parallel-size 2 2>&1", 2),
-    ("DATA=<path to the data>\nTP=2", "--data-path <your data> --tensor-model-parallel-size $TP", 2),
-    ("NAME=\u00e9t\u00e9\nTP=2", "--save caf\u00e9\u2003 --tensor-model-parallel-size $TP", 2),
-    ("TP=${A#\"x\"}2", "--tensor-model-parallel-size 2", 2),
-    ("", "--tensor-model-par\\\nallel-size 2", 2),
-])  # fmt: skip
+@tabled
 def test_the_shell_is_followed(before, arguments, tp):
     assert read(launch(before, arguments)).plan.tp == tp
 
@@ -353,17 +321,7 @@ def test_files_that_are_no_text_are_refused(tmp_path):
             read_text(path)
 
 
-@pytest.mark.parametrize(("program", "argument", "says"), [
-    ("tools/run_text_generation_server.py", "", "no pre-training"),
-    ("examples/inference/gpt/gpt_static_inference.py", "", "no pre-training"),
-    ("tasks/main.py", "", "no pre-training"),
-    ("examples/multimodal/train.py", "", "no pre-training"),
-    ("run.py", "--out-seq-length 128", "text generation"),
-    ("run.py", "--sample-input-file in.txt", "text generation"),
-    ("run.py", "--task LAMBADA", "evaluation"),
-    ("train.py", "--language-model-type mistral_7b", "multimodal"),
-    ("run.py", "--model-provider gpt", "inference"),
-])  # fmt: skip
+@tabled
 def test_generation_evaluation_and_multimodal_programs_are_refused(program, argument, says):
     with pytest.raises(UnsupportedError, match=says):
         read(launch(arguments=argument).replace("pretrain_gpt.py", program))

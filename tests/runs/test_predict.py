@@ -12,6 +12,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.serve_plan import parse_serve_plan
 from autoconfig.specs.software.software import load_stack
+from tables import tabled
 
 from autoconfig.runs.predict import COLUMNS, never_read, predict_rows, read_table
 from autoconfig.runs.training_model import read_numerics
@@ -253,11 +254,7 @@ GOOD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "rule"), [
-    ({"tp": "3", "gpus": "48"}, "NV013"), ({"vpp": "3"}, "NV044"), ({"tp": "1"}, "NV046"), ({"gpus": "65"}, "NV001"),
-    ({"dp": "3"}, "AC005"), ({"gbs": "130"}, "NV007"), ({"ep": "2"}, "NV061"), ({"recompute": "selective([moe_act])"}, "NV114"),
-    ({"gbs": "8", "vpp": "2"}, "NV041"), ({"fsdp": "3"}, "NV100"),
-])  # fmt: skip
+@tabled
 def test_a_broken_rule_is_named_and_the_confidence_is_low(change: dict[str, str], rule: str) -> None:
     good, bad = predict_rows([GOOD, GOOD | change])
     assert "breaks" not in good.note and good.confidence is not None and good.confidence.level != NOT_LEGAL
@@ -303,11 +300,7 @@ def test_blank_plan_cells_are_named_with_their_default() -> None:
     assert not any(word in whole for word in ("sp off", "vpp 1", "cp 1", "recompute none"))
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("seq", "0"), ("gpus", "0"), ("gpus", "-8"), ("dp", "0"), ("gbs", "0"), ("gpu_mem_gb", "-80"), ("cp", "-1"),
-    ("layers", "0"), ("vocab", "-5"), ("kv_heads", "0"), ("seq", "-2048"), ("seq", "nan"), ("cuda_graph", "maybe"),
-    ("full_plan", "perhaps"), ("tied_embeddings", "2"), ("sp", "sometimes"),
-])  # fmt: skip
+@tabled
 def test_impossible_cells_leave_the_row_empty_with_the_reason(key: str, value: str) -> None:
     found = predict_rows([GOOD | {key: value}])[0]
     assert found.step_seconds is None and found.id == "a"

@@ -3,6 +3,7 @@
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.software.engine import engine_names, load_engine, nearest_release
+from tables import tabled
 
 from autoconfig.runs import predict_serving as predict
 from autoconfig.runs.predict_serving import OUR_ERROR, predict_rows
@@ -39,32 +40,14 @@ def test_attention_ranks_counted_inside_of_tp():
         case_of(tp="8", attn_dp="3")
 
 
-@pytest.mark.parametrize(("cells", "found"), [
-    ({"model": "GPT-3 175B", "kv": "fp8"}, "gpt3-175b"),
-    ({"model": "GPT-20B"}, "gpt3-20b"),
-    ({"kv": "fp8_e5m2"}, "fp8"),
-    ({"kv": "FP8_E4M3"}, "fp8"),
-    ({"weights": "w8a8"}, "int8"),
-    ({"weights": "W4A8-AWQ"}, "int4"),
-    ({"gpu": "A100-PCIE-40GB", "weights": "bf16"}, "a100-pcie-40gb"),
-    ({"gpu": "NVIDIA A100 80GB PCIe", "weights": "bf16"}, "a100-pcie-80gb"),
-])  # fmt: skip
+@tabled
 def test_words_of_people_and_engines(cells, found):
     case = case_of(**cells)
     plan = case.plans[0]
     assert found in {case.model.name, case.gpu.id, plan.kv if "kv" in cells else "", plan.weights if "weights" in cells else ""}
 
 
-@pytest.mark.parametrize(("cells", "load", "batch", "users"), [
-    ({"scenario": "SingleStream", "kind": "mlperf"}, "single", 1, None),
-    ({"scenario": "batch 1", "kind": ""}, "single", 1, None),
-    ({"scenario": "batch 8", "kind": "latency"}, "offline", 8, None),
-    ({"scenario": "", "kind": "latency_bs4"}, "offline", 4, None),
-    ({"scenario": "batch size 32", "kind": ""}, "offline", 32, None),
-    ({"scenario": "concurrency 16", "kind": ""}, "offline", None, 16),
-    ({"scenario": "concurrency: 16", "kind": "", "max_batch": "64"}, "offline", 64, 16),
-    ({"scenario": "offline inf rate"}, "offline", None, None),
-])  # fmt: skip
+@tabled
 def test_how_many_requests_are_under_way(cells, load, batch, users):
     case = case_of(**cells)
     assert (case.load, case.max_batch, case.concurrency) == (load, batch, users)
@@ -106,38 +89,19 @@ def test_a_batch_is_of_all_attention_ranks_together():
     assert whole.tpot_ms == pytest.approx(rank.tpot_ms, rel=0.15)
 
 
-@pytest.mark.parametrize(("cells", "message"), [
-    ({"isl": ""}, "cell isl is empty: how many"),
-    ({"isl": "", "kind": "mlperf"}, "known for llama2-70b, mixtral-8x7b only"),
-    ({"tp": "3", "n_gpus": "3"}, "tp 3 does not divide the 32 attention heads"),
-    ({"pp": "64", "tp": "1", "n_gpus": "64"}, "pp 64 is more than the 32 layers"),
-    ({"scenario": "batch 0"}, "at least 1"),
-])  # fmt: skip
+@tabled
 def test_what_cannot_be_read(cells, message):
     with pytest.raises(InputError, match=message):
         case_of(**cells)
 
 
-@pytest.mark.parametrize(("cells", "note"), [
-    ({"gpu": "a100", "weights": "nvfp4"}, "a100-80gb does not multiply in nvfp4"),
-    ({"gpu": "a100", "weights": "fp8"}, "a100-80gb does not multiply in fp8"),
-    ({"weights": "w4a8_awq"}, "weights w4a8_awq priced as int4"),
-    ({"kind": "", "scenario": "Server"}, "offered_qps is empty"),
-    ({"backend": "trtllm", "backend_version": "0.9"}, "backend_version 0.9 priced as trtllm-0.14"),
-    ({"backend": "vllm", "backend_version": "0.6.2"}, "backend_version 0.6.2 priced as vllm"),
-    ({"backend": "fastertransformer", "backend_version": ""}, "engine fastertransformer priced as trtllm-0.14"),
-    ({"backend": "tgi", "backend_version": "2.0"}, "engine tgi 2.0 priced as trtllm-1.2"),
-])  # fmt: skip
+@tabled
 def test_what_stands_in_is_said(cells, note):
     assert any(note in one for one in case_of(**cells).assumed)
     assert not case_of().assumed
 
 
-@pytest.mark.parametrize(("backend", "version", "engine"), [
-    ("trtllm", "0.15.0", "trtllm-0.14"), ("TRTLLM-engine", "v0.16.0", "trtllm-0.17"),
-    ("tensorrt_llm", "0.21", "trtllm-0.20"), ("trtllm", "1.1.0rc2", "trtllm-1.2"),
-    ("trtllm (submitter)", "0.20", "trtllm-0.12"), ("sglang", "0.4", "sglang"),
-])  # fmt: skip
+@tabled
 def test_the_nearest_release_stands_in(backend, version, engine):
     found = nearest_release(backend, version)
     assert found is not None and found.name == engine and engine in engine_names()

@@ -17,6 +17,7 @@ from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.calibration import shipped_calibration
 from autoconfig.time_model.serving.costs import constant_vector
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.accuracy.serving import Figure, Judged, published_rows, tensor_parallel_order
 from autoconfig.calibration.serving_fit import FACTOR, Sample, fit, samples_of
@@ -256,12 +257,7 @@ def test_an_mlperf_server_rate_is_the_largest_within_its_limits(rows):
     assert read_case({**row, "kind": "online_qps"}).limits is None
 
 
-@pytest.mark.parametrize(("change", "word"), [
-    ({"model": ""}, "model is empty"), ({"gpu": "h1000"}, "unknown"), ({"tp": "3"}, "divide"),
-    ({"tp": "", "pp": "5"}, "none of 1, 2, 4, 8 with pp 5"), ({"attn_dp": "0"}, "attn_dp=0 must be at least 1"),
-    ({"max_batch": "-4"}, "max_batch=-4 must be at least 1"), ({"isl": "0"}, "isl"), ({"weights": "fp3"}, "fp3"),
-    ({"n_gpus": "x"}, "n_gpus"),
-])  # fmt: skip
+@tabled
 def test_a_row_that_cannot_be_read_says_why(rows, change, word):
     with pytest.raises(AutoconfigError, match=word):
         read_case({**rows[60], **change})

@@ -12,6 +12,7 @@ from autoconfig.time_model.serving.simulation import IterationTable, sampled_len
 from autoconfig.time_model.serving.steady import Pricer
 from autoconfig.time_model.serving.workload import Drawn, Trace
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.planning.schemas import schema
 from autoconfig.serving import request as trace_module
@@ -252,16 +253,7 @@ def test_rows_are_checked_as_files_are():
         trace_of([entry(0, 5, 5), entry(1, 5, 0)])
 
 
-@pytest.mark.parametrize(("asked", "words"), [
-    ({"fix": ("tp=3",)}, "no layout of llama3-8b on 8 GPUs has tp=3 (32 attention heads); there are tp = 1, 2, 4, 8"),
-    ({"fix": ("tp=8,pp=4",)}, "tp=8, pp=4 together; drop a --fix"),
-    ({"fix": ("batch=1000000",)}, "no deployment matches --fix batch=1000000: a batch is 1 to about"),
-    ({"fix": ("tokens=100",)}, "tokens holds a whole prompt of 1,000"),
-    ({"model": "530b", "gpus": 1}, "for one sequence of 2,000 tokens; try more --gpus"),
-    ({"rate": 1e6}, "8 GPUs do not carry 1e+06 requests/s; the nearest deployment carries"),
-    ({"tpot_s": 1e-6}, "ms of at most 0.001)"),
-    ({"ttft_s": 1e-6}, "misses by a factor of"),
-])  # fmt: skip
+@tabled
 def test_nothing_left_says_what_stands_in_the_way(asked, words):
     found = answer(ServeRequest(**{"model": "llama3-8b", "gpus": 8, "gpu": "h100", **asked}))
     assert not found.reports and words in found.infeasible

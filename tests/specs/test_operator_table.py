@@ -31,6 +31,7 @@ from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import tabled
 
 SHIPPED = Path(__file__).parents[2] / "time_model" / "data" / "operators"
 
@@ -293,12 +294,7 @@ def test_impossible_jobs_are_refused(changes, said):
         job(**changes)
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"step": 3}, "did you mean steps"), ({"steps": "3"}, "steps='3' is not a whole number"),
-    ({"steps": True}, "steps=True is not a whole number"), ({"plan": {"tp": 1}}, "plan must be a text"),
-    ({"plan": "tp=0"}, "tp=0"), ({"model": []}, "not an object"), ({"model": {"name": "x"}}, "num_layers is missing"),
-    ({"schema_version": 2}, "schema_version 2"), ({"rank": 1.5}, "rank=1.5 is not a whole number or null"),
-])  # fmt: skip
+@tabled
 def test_wrong_files_say_where(change, said):
     text = json.dumps(json.loads(job_text(job())) | change)
     with pytest.raises(InputError, match=said.replace("(", r"\(")):

@@ -18,6 +18,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.calibration import EngineConstants
+from tables import tabled
 
 from autoconfig.serving.question import serving_calibration, understand
 from autoconfig.serving.request import ServeRequest
@@ -135,17 +136,7 @@ def test_studies_and_calibrations_of_serving(killed, autoconfig):
     assert half.exit_code == 2 and "--isl" in half.output
 
 
-@pytest.mark.parametrize(("wrong", "said"), [
-    (("--engine", "trtllm-1.2"), "megatron or vllm"),
-    (("--rate", "3"), "--rate"),
-    (("--osl", "1"), "at least 2"),
-    (("--gpu", "h100"), "leave --gpu"),
-    (("--export", "out"), "--export"),
-    (("--fix", "weights=fp8"), "weights=bf16"),
-    (("--engine", "vllm", "--python", "/bin/true-without-vllm"), "cannot be started"),
-    (("--engine", "vllm", "--python", "/bin/false"), "pip install vllm"),
-    (("--isl", "300", "--engine", "vllm", "--python", "/bin/true"), "256 positions"),
-])  # fmt: skip
+@tabled
 def test_what_a_study_of_serving_refuses(wrong, said, autoconfig, tmp_path):
     asked = ("--model", MODEL, "--gpus", "1", "--device", "cpu", "--profile", "--study", "x", "--folder", str(tmp_path))
     found = autoconfig.run("search", "--inference", *asked, *wrong)

@@ -12,6 +12,7 @@ import pytest
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from postgres_help import postgres_server
 from study_help import ARGUMENTS, ROOT, fake_python, left_over, runs, start, trials_of, write_oracle
+from tables import tabled
 
 from autoconfig.study.settings import differences, parse_budget, parse_size, settings_json, settings_of
 from autoconfig.study.storage import open_storage, open_study, opened
@@ -108,12 +109,7 @@ def test_four_workers_share_one_study(postgres, tmp_path):
     assert left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize(("bad", "said"), [
-    ("nonsense", "no database URL"),
-    ("mongodb://here/x", "no database URL that studies are kept in; give sqlite:///FILE or postgresql://"),
-    ("mysql://nobody:secret@here/x", "no database URL that studies are kept in; give sqlite:///FILE or postgresql://"),
-    ("postgresql://nobody:secret@127.0.0.1:1/none", "is the server up"),
-])  # fmt: skip
+@tabled
 def test_storages_that_cannot_be_used(bad, said):
     with pytest.raises(InputError, match=said) as error:
         open_storage(bad)

@@ -12,6 +12,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.software.software import load_stack
+from tables import tabled
 
 from autoconfig.accuracy.memory import gpu_runs
 from autoconfig.accuracy.sheets import gpu_sheet
@@ -294,16 +295,7 @@ def test_an_exported_deployment_is_accepted(source, exported):
     assert judge(exported, *source) == []
 
 
-@pytest.mark.parametrize(("file", "old", "new", "words"), [
-    ("prefill.yaml", "enable_padding", "padding", "padding"),
-    ("decode.yaml", "backend: DEFAULT", "backend: PIGEON", "DEFAULT"),
-    ("decode.yaml", "fraction: 0.95", "fraction: 1.95", "a share"),
-    ("decode.yaml", "enable_attention_dp", "attention_dp", "no attention_dp"),
-    ("decode.yaml", "enable_attention_dp: false", "enable_attention_dp: 3", "bool"),
-    ("decode.sh", "--max_num_tokens", "--most_tokens", "--most_tokens"),
-    ("decode.sh", "--backend pytorch", "--backend jax", "jax"),
-    ("decode.sh", "--tp_size 2", "--tp_size 1", "the plan has 2"),
-])  # fmt: skip
+@tabled
 def test_what_the_source_does_not_say_is_refused(source, exported, tmp_path, file, old, new, words):
     copy = tmp_path / "copy"
     shutil.copytree(exported, copy)

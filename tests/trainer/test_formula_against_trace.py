@@ -15,6 +15,7 @@ from autoconfig.specs.plan import TrainPlan, parse_keys, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.trainer.tracing.trace import trace_rank
+from tables import tabled
 
 from autoconfig.core.trace import compare, trace_request
 from autoconfig.core.trace_process import Traces
@@ -233,11 +234,7 @@ def test_golden_values_above_what_stays_after_a_step(row: dict[str, str]) -> Non
     assert traced == pytest.approx(measured, rel=TE_TOLERANCE)
 
 
-@pytest.mark.parametrize(("model", "text", "seq_length"), [
-    ("llama3-8b", "tp=2,mbs=1,sp=1,pp=4", 512),
-    ("llama3-8b", "tp=2,mbs=1,pp=2,recompute=full:uniform:1", 2048),
-    ("gpt3-5b", "tp=2,mbs=1,sp=1,pp=2", 2048),
-])  # fmt: skip
+@tabled
 def test_formula_equals_stand_ins(model: str, text: str, seq_length: int) -> None:
     """Few layers and short sequences: the embedding's backward decides the first stage of the first two."""
     plan = parse_plan(text, 8)

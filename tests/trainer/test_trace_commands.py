@@ -13,6 +13,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.planning.schemas import schema
 
@@ -59,12 +60,7 @@ def test_trace_of_one_rank_as_a_table(autoconfig) -> None:
     assert "linear_fc1" in ended.stdout
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["tp=2,pp=3,mbs=1"], "not legal"),
-    (["tp=2,mbs=1,sp=1", "--rank", "8"], "ranks 0 to 7"),
-    (["tp=2,mbs=1", "--software", "gpt-neox"], "training core builds megatron-core"),
-    (["tp=2,mbs=1,sp=1", "--python", "/nowhere/python"], "cannot be started"),
-])  # fmt: skip
+@tabled
 def test_bad_questions_end_with_one_line(autoconfig, arguments: list[str], message: str) -> None:
     ended = autoconfig.run("trace", "--model", "llama3-8b", "--gpus", "8", *arguments)
     assert ended.exit_code == 2
