@@ -335,16 +335,7 @@ def test_the_same_id_replaces_a_run_and_the_same_runs_make_the_same_version(lock
         assert http.get("/v1/measurements").json()["measurements"] == []
 
 
-@pytest.mark.parametrize(("rows", "status", "said"), [
-    ([{**RUN, "metric_step_s": 9600}], 422, "check the units"),
-    ([{**RUN, "gpu": "h1000"}], 422, "h100"),
-    ([{**RUN, "status": "oom"}], 422, "job-4711: it ran out of memory"),
-    ([RUN, RUN], 422, "same id"),
-    ([{key: value for key, value in RUN.items() if key != "id"}], 400, "rows.0.id"),
-    ([{**RUN, "id": "\0"}], 400, "rows.0.id"),
-    ([{**RUN, "tp": [1]}], 400, "rows.0.tp"),
-    ([], 400, "rows"),
-])  # fmt: skip
+@tabled
 def test_runs_that_cannot_calibrate(http, rows, status, said):
     answer = http.post("/v1/measurements", json={"rows": rows})
     assert answer.status_code == status and said in answer.text, answer.text

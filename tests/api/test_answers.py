@@ -13,6 +13,7 @@ from autoconfig.api.wire.schemas import components
 from autoconfig.time_model.job import factors_for
 from command_line import run_in_process
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.core.timeline import timeline
 from autoconfig.planning.schemas import schema
@@ -143,27 +144,7 @@ def test_predictions_are_those_of_the_command_line(http, tmp_path):
     assert answer["rows"][1]["pred_step_s"] is None and answer["rows"][1]["pred_note"]
 
 
-@pytest.mark.parametrize(("body", "status", "field", "nearest"), [
-    ({**QUESTION, "model": "lama3-70b"}, 422, "model", "llama3-70b"),
-    ({**QUESTION, "gpu": "h100-sxm"}, 200, None, None),
-    ({**QUESTION, "gpu": "h1000-sxm-80gb"}, 422, "gpu", "h100-sxm-80gb"),
-    ({"model": "175b", "gpus": 64}, 422, "gpu", None),
-    ({**QUESTION, "seq_len": 8}, 400, "seq_len", "seq_length"),
-    ({**QUESTION, "gpus": "64"}, 400, "gpus", None),
-    ({**QUESTION, "gpus": 0}, 422, "gpus", None),
-    ({**QUESTION, "precision": "bf17"}, 400, "precision", "bf16"),
-    ({**QUESTION, "sort_by": "stepp"}, 400, "sort_by", "step"),
-    ({**QUESTION, "top": 0}, 422, "top", None),
-    ({**QUESTION, "fix": ["pp=2,tq=8"]}, 422, "fix", "pp=2,tp=8"),
-    ({**QUESTION, "model": "/etc/hostname"}, 422, "model", None),
-    ({**QUESTION, "model": "./config.json"}, 422, "model", None),
-    ({**QUESTION, "gpu": "local"}, 422, "gpu", None),
-    ({**QUESTION, "cluster": "cluster.json", "gpu": None}, 400, "cluster", None),
-    ({**QUESTION, "calibration": "/etc/passwd"}, 422, "calibration", None),
-    ({**QUESTION, "output": "/tmp/x.csv"}, 400, "output", None),
-    ({**QUESTION, "export": "/tmp/x"}, 400, "export", None),
-    ([], 400, None, None),
-])  # fmt: skip
+@tabled
 def test_refusals_are_problem_documents(http, body, status, field, nearest):
     answer = http.post("/v1/plans", json=body)
     assert answer.status_code == status, answer.text
@@ -320,29 +301,7 @@ def test_a_pasted_model_is_served(http):
     assert answer.status_code == 200 and answer.json()["deployments"][0]["tokens_per_second_per_gpu"] > 0
 
 
-@pytest.mark.parametrize(("change", "status", "word", "nearest"), [
-    ({"tpot": "soon"}, 422, "no duration", None),
-    ({"ttft": -1.0}, 422, "no duration", None),
-    ({"gpus": 0}, 422, "gpus 0", None),
-    ({"gpus": None}, 400, "gpus", None),
-    ({"calibration": "x.json"}, 400, "unknown field", None),
-    ({"model": "/etc/passwd"}, 422, "unknown model", None),
-    ({"model": "lama3-8b"}, 422, "unknown model", "llama3-8b"),
-    ({"gpu": "h1000-sxm-80gb"}, 422, "unknown GPU", "h100-sxm-80gb"),
-    ({"engine": "vlm"}, 422, "unknown engine", "vllm"),
-    ({"goal": "thruput"}, 400, "goal", "throughput"),
-    ({"fix": ["tp=2", "kv=fb8"]}, 422, "KV cache format", "kv=fp8"),
-    ({"fix": ["tpp=2"]}, 422, "unknown plan key", "tp=2"),
-    ({"include": ["tp=2,weights=fp9"]}, 422, "weight format", "tp=2,weights=fp8"),
-    ({"export": "x"}, 400, "export", None),
-    ({"simulat": 1}, 400, "unknown field", "simulate"),
-    ({"isl": "many"}, 400, "isl", None),
-    ({"isl_stddev": -1.0}, 422, "isl_stddev -1.0", None),
-    ({"trace": "/etc/passwd"}, 400, "trace", None),
-    ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 5}]}, 400, "trace", None),
-    ({"trace": [{"timestamp": 0, "input_length": 5, "output_length": 1.5}] * 2}, 400, "output_length", None),
-    ({"isl": 1000, "trace": TRACE}, 422, "beside trace", None),
-])  # fmt: skip
+@tabled
 def test_what_cannot_be_answered_is_refused(http, change, status, word, nearest):
     """The problem names the field of the change, and the nearest valid value where there is one."""
     answer = http.post("/v1/deployments", json={**DEPLOYMENT, **change})

@@ -20,6 +20,7 @@ from autoconfig.api.store import WORKERS, ServiceSettings, dbos_url, engine_of
 from autoconfig.api.wire.bodies import ExportBody, PlansBody, read_search
 from command_line import run_in_process
 from dbos import DBOSClient
+from tables import tabled
 
 from autoconfig.client import Client, ServiceError
 from autoconfig.planning.request_fields import SEARCH
@@ -99,18 +100,7 @@ def test_a_search_that_cannot_be_answered_fails_with_its_problem(with_worker):
 MEASURED = {"profile": True, "gpu": "a100-80gb"}
 
 
-@pytest.mark.parametrize(("changes", "field", "word"), [
-    ({"model": "nonsense"}, "model", "nonsense"),
-    ({"gpu": None}, "gpu", "say gpu"),
-    ({"budget": "2h"}, "budget", "profile"),
-    ({"steps": 3}, "steps", "profile"),
-    ({**MEASURED, "budget": "soon"}, None, "soon"),
-    ({**MEASURED, "budget": "0m"}, None, "0m"),
-    ({**MEASURED, "steps": -5}, None, "-5"),
-    ({**MEASURED, "job_timeout": "2trials"}, "job_timeout", "2trials"),
-    ({**MEASURED, "gpu": None}, "gpu", "say gpu"),
-    ({**MEASURED, "device": "cpu"}, "device", "leave gpu"),
-])  # fmt: skip
+@tabled
 def test_what_no_search_can_answer_is_refused_at_once(with_worker, changes, field, word):
     refused = with_worker.post("/v1/searches", json={**QUESTION, **changes})
     assert refused.status_code == 422 and word in refused.json()["detail"], refused.text

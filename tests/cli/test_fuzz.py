@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tables import table
 
 from autoconfig.cli.main import COMMANDS, load
 from autoconfig.planning.schemas import schema
@@ -21,25 +22,7 @@ FLAGS = {
     for name, command in LOADED.items()
 }
 SWITCHES = {o for c in LOADED.values() for p in c.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)}
-GOOD_VALUES = {
-    "--gpus": ["1", "2", "4", "8", "16", "24", "32", "64"], "--gpus-at-most": ["3", "8", "20", "33"],
-    "--gpu": ["a100", "h100", "b200", "gb200", "l4", "rtx-4090-24gb", "mi300x", "v100-16gb"],
-    "--gpus-per-node": ["1", "2", "4", "8", "7"],
-    "--software": ["transformer-engine", "megatron-local", "megatron-lm-2021", "megatron-lm-2022", "torchtitan"],
-    "--seq-length": ["128", "512", "1000", "4096", "65536"], "--global-batch-size": ["1", "3", "8", "64", "500"],
-    "--memory-margin": ["0", "0.1", "0.5", "0.99"], "--tokens": ["1b", "300B", "1e12"], "--price": ["1", "2.5"],
-    "--precision": ["bf16", "fp16", "fp8", "fp32"], "--fp8-recipe": ["delayed", "mxfp8"],
-    "--grad-reduce-dtype": ["fp32", "bf16"],
-    "--main-params-dtype": ["fp32", "fp16"], "--exp-avg-dtype": ["bf16", "fp8"], "--exp-avg-sq-dtype": ["fp16"],
-    "--attention-dropout": ["0", "0.1"], "--hidden-dropout": ["0"], "--moe-capacity-factor": ["1", "1.25"],
-    "--moe-imbalance": ["1", "2"], "--peft": ["lora", "none"], "--lora-rank": ["1", "64"],
-    "--num-layers": ["1", "2", "6", "13"],
-    "--hidden-size": ["64", "768", "1000"], "--num-attention-heads": ["1", "8", "12"], "--num-query-groups": ["1", "4"],
-    "--num-moe-experts": ["0", "4", "7", "64"], "--moe-router-topk": ["1", "2", "8"], "--vocab-size": ["1", "50257"],
-    "--moe-layer-freq": ["1", "2"], "--window-size": ["0", "128"], "--mtp-num-layers": ["0", "1", "3"],
-    "--top": ["1", "3", "100"],
-    "--sort-by": ["step", "memory", "cost"], "--kv-channels": ["64", "3"], "--q-lora-rank": ["0", "64"],
-}  # fmt: skip
+GOOD_VALUES = table(__file__, "good_values")
 PLANS = ["tp=2", "tp=8,pp=2,sp=1", "pp=4,vpp=2,mbs=2", "fsdp=3,dist_opt=0", "tp=2,cp=2,recompute=full:uniform:1",
          "ep=4,etp=2,sp=1,tp=2",
          "first=1,last=1,pp=4", "recompute=selective:moe_act", "offload=0.5", "tp=3", "mbs=500", "pp=64", "dp=1"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tests whose cases stand as data: tables.json beside the test's file, by the test's name, columns first."""
+"""Tests whose cases stand as data: tables.json beside the test's file."""
 
 import json
 from collections.abc import Callable
@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 
+def table(file: str, name: str) -> Any:
+    """The table of that name beside the test's file."""
+    return json.loads(Path(file).with_name("tables.json").read_text(encoding="utf-8"))[name]
+
+
 def tabled(test: Callable[..., Any]) -> Any:
-    """The test once for every row of its table."""
-    tables = json.loads(Path(test.__code__.co_filename).with_name("tables.json").read_text(encoding="utf-8"))
-    columns, *rows = tables[test.__name__]
+    """The test once for every row of the table of its name, whose first row are the columns."""
+    columns, *rows = table(test.__code__.co_filename, test.__name__)
     return pytest.mark.parametrize(columns, [row if len(columns) > 1 else row[0] for row in rows])(test)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
-from tables import tabled
+from tables import table, tabled
 
 from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check_input import CheckRequest, read_check, read_text
@@ -19,131 +19,7 @@ from autoconfig.megatron.shell.script import read_script
 SCRIPTS = Path(__file__).parent / "scripts"
 PAI = {"1": "dsw", "2": "70B", "3": "1", "4": "64", "7": "4096", "10": "8", "11": "1", "13": "true", "14": "true"}
 
-READ = [
-    # script, what the caller adds, GPUs, plan, billions of parameters, software
-    (
-        "bigscience_2021_gpt2_perf_n16",
-        {},
-        64,
-        "tp=4,pp=16,dp=1,mbs=4,sp=0,recompute=full:uniform:1,dist_opt=0",
-        52.0,
-        "megatron-lm-2021",
-    ),
-    (
-        "bigscience_2021_tr1_13b",
-        {},
-        512,
-        "tp=2,pp=4,dp=64,mbs=1,sp=0,recompute=full:uniform:1",
-        12.9,
-        "megatron-deepspeed-2022",
-    ),
-    (
-        "bigscience_2022_bloom_176b",
-        {},
-        192,
-        "tp=4,pp=12,dp=4,mbs=2,sp=0,recompute=full:uniform:1,first=5,last=5,dist_opt=0",
-        176.2,
-        "megatron-deepspeed-2022",
-    ),
-    (
-        "deepspeed_2022_moe_1.3b",
-        {"gpus": 64},
-        64,
-        "tp=1,pp=1,ep=64,dp=64,mbs=8,sp=0,recompute=full:uniform:1",
-        52.5,
-        "megatron-deepspeed-2022",
-    ),
-    (
-        "deepspeed_2023_azure_175b",
-        {"gpus": 8},
-        8,
-        "tp=1,pp=1,dp=8,mbs=4,sp=0,recompute=full:uniform:1,fsdp=3",
-        174.6,
-        "megatron-deepspeed-2022",
-    ),
-    ("deepspeed_2023_llama2", {}, 8, "tp=2,pp=2,dp=2,mbs=4,sp=0,recompute=none,dist_opt=0", 1.3, "megatron-deepspeed-2023"),
-    (
-        "deepspeed_2024_ulysses_30b",
-        {"gpus": 8},
-        8,
-        "tp=1,pp=1,cp=4,dp=2,mbs=1,sp=0,recompute=full:uniform:1,fsdp=3",
-        29.5,
-        "megatron-deepspeed-2022",
-    ),
-    ("megablocks_2023_dmoe_760m", {}, 8, "tp=1,pp=1,ep=8,dp=8,mbs=8,sp=0,recompute=none,dist_opt=0", 29.3, "megatron-lm-2022"),
-    ("megablocks_2023_gpt2_125m", {}, 8, "tp=1,pp=1,dp=8,mbs=64,sp=0,recompute=none,dist_opt=0", 0.1, "megatron-lm-2022"),
-    (
-        "megatron_2021_gpt3_175b",
-        {},
-        1024,
-        "tp=8,pp=16,dp=8,mbs=1,sp=0,recompute=full:uniform:1,dist_opt=0",
-        174.6,
-        "megatron-lm-2021",
-    ),
-    (
-        "megatron_2021_gpt_345m_mp",
-        {},
-        8,
-        "tp=2,pp=2,dp=2,mbs=4,sp=0,recompute=full:uniform:1,dist_opt=0",
-        0.4,
-        "megatron-lm-2021",
-    ),
-    ("megatron_2023_gpt_345m_sp", {}, 8, "tp=2,pp=2,dp=2,mbs=4,sp=1,recompute=none,dist_opt=0", 0.4, "megatron-lm-2022"),
-    (
-        "megatron_2025_deepseek_v3_fsdp",
-        {"gpus": 64},
-        64,
-        "tp=1,pp=1,ep=8,dp=64,mbs=4,sp=0,recompute=selective:layernorm+mla_up_proj+mlp+moe,fsdp=3",
-        671.0,
-        "transformer-engine",
-    ),
-    (
-        "megatron_2025_gpt3_175b",
-        {"gpus": 1024},
-        1024,
-        "tp=8,pp=16,dp=8,mbs=1,sp=0,recompute=none,dist_opt=0",
-        174.6,
-        "transformer-engine",
-    ),
-    ("megatron_2025_gpt_oss", {}, 8, "tp=1,pp=4,dp=2,mbs=1,sp=0,recompute=selective:core_attn", 0.3, "transformer-engine"),
-    ("megatron_2025_llama3_8b_fp8", {}, 8, "tp=1,pp=1,dp=8,mbs=1,sp=0,recompute=none", 8.0, "transformer-engine"),
-    (
-        "megatron_2025_mixtral_8x7b",
-        {"settings": {"SLURM_NNODES": "8"}},
-        64,
-        "tp=1,pp=4,ep=8,dp=16,mbs=1,sp=0,recompute=none",
-        46.7,
-        "transformer-engine",
-    ),
-    (
-        "modelopt_2025_qwen3_235b",
-        {"gpus": 64},
-        64,
-        "tp=1,pp=1,dp=64,mbs=1,sp=0,recompute=none,dist_opt=0",
-        235.1,
-        "transformer-engine",
-    ),
-    ("pai_2024_llama2_70b", {"settings": PAI}, 8, "tp=8,pp=1,dp=1,mbs=1,sp=1,recompute=none", 69.0, "transformer-engine"),
-    ("rocm_2024_llama2_7b", {"gpus": 8}, 8, "tp=1,pp=1,dp=8,mbs=4,sp=0,recompute=none", 6.7, "megatron-lm-2022"),
-    (
-        "llmjp_2024_172b",
-        {},
-        512,
-        "tp=4,pp=16,dp=8,mbs=1,sp=1,recompute=selective:core_attn",
-        170.7,
-        "transformer-engine",
-    ),
-    (
-        "epfllm_2023_finetune",
-        {"settings": {"1": "llama2"}, "model": "llama2-7b"},
-        8,
-        "tp=8,pp=1,dp=1,mbs=1,sp=1,recompute=selective:core_attn,dist_opt=0",
-        6.7,
-        "megatron-lm-2022",
-    ),
-    ("swissai_2025_apertus_70b", {}, 4096, "tp=4,pp=8,vpp=5,dp=128,mbs=1,sp=1,recompute=none", 69.3, "transformer-engine"),
-    ("swissai_2025_llama3_70b", {}, 128, "tp=4,pp=8,vpp=2,dp=4,mbs=1,sp=1,recompute=none", 69.0, "transformer-engine"),
-]
+READ = table(__file__, "public_scripts")
 REFUSED = [
     ("deepspeed_2023_azure_175b", {}, InputError, "--gpus N"),
     ("rocm_2024_llama2_7b", {}, InputError, "commands are never run"),

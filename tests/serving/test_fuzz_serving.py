@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tables import table
 
 from autoconfig.accuracy.serving import published_rows
 from autoconfig.cli.serving import search_inference
@@ -18,21 +19,7 @@ from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import OUR_ERROR
 from tests.cli.test_fuzz import CONFIG, GARBAGE
 
-VALUES = {
-    "--gpus-per-node": ["1", "4", "8", "7"],
-    "--engine": ["trtllm-1.2", "vllm", "sglang", "megatron", "trtllm-0.20", "TensorRT-LLM 1.0", "none"],
-    "--isl": ["1", "128", "4000", "100000"], "--osl": ["1", "2", "500", "8000"],
-    "--isl-stddev": ["0", "10", "300", "40000"], "--osl-stddev": ["0", "1", "50", "4000"],
-    "--trace": ["azure.csv", "mooncake.jsonl", "late.csv", "empty.csv", "binary.csv", "folder", "none"],
-    "--ttft": ["1us", "200ms", "5s", "2"], "--tpot": ["1us", "20ms", "1s", "0.05"], "--rate": ["0", "0.5", "4", "1000"],
-    "--goal": ["throughput", "ttft", "tpot", "gpus", "cost"],
-    "--fix": ["tp=2", "pp=4", "adp=8", "ep=8", "weights=fp8", "weights=int4", "kv=bf16", "batch=32", "tokens=100"],
-    "--include": ["tp=1", "tp=8,batch=4", "tp=2,pp=2,replicas=2", "prefill(tp=1)+decode(tp=1)", "tp=7", "adp=4,ep=4", "tp=3"],
-    "--prefix-hit": ["0", "0.5", "1"], "--draft-tokens": ["0", "3", "64"], "--acceptance": ["0", "0.7", "1"],
-    "--imbalance": ["1", "3"], "--kv-memory-ratio": ["0.1", "0.9", "1"], "--price": ["2.5"],
-    "--calibration": ["good.json", "none"], "--top": ["1", "20"],
-    "--simulate": ["0", "1", "3"], "--export": ["run", "good.json"], "--report": ["a.html", "b.txt"],
-}  # fmt: skip
+VALUES = table(__file__, "good_values")
 OF_A_STUDY = field_names(SERVING_PROFILE)
 """Of --profile, which starts jobs: tests/study/test_serving_profile.py."""
 PARAMETERS = [p for p in search_inference.params if p.name not in OF_A_STUDY]

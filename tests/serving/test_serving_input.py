@@ -99,14 +99,7 @@ def test_traces_that_are_too_large_or_not_there(tmp_path, monkeypatch):
         read_trace(written(tmp_path, AZURE))
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"isl": 5}, "--isl beside --trace"),
-    ({"osl_stddev": 5.0, "isl_stddev": 0.0}, "--isl-stddev and --osl-stddev beside --trace"),
-    ({"trace": "/etc/passwd", "local_files": False}, "as a list"),
-    ({"trace": None, "isl_stddev": -1.0}, "--isl-stddev -1.0: use 0, or 1 to 10000 tokens"),
-    ({"trace": None, "osl": 10, "osl_stddev": 101.0}, "use 0, or 0.01 to 100 tokens"),
-    ({"trace": None, "osl_stddev": float("nan")}, "--osl-stddev nan"),
-])  # fmt: skip
+@tabled
 def test_loads_that_contradict_themselves(change, words):
     with pytest.raises(InputError, match=words):
         understand(ServeRequest(**{"model": "13b", "gpus": 1, "trace": [entry(0, 1, 1), entry(9, 1, 1)], **change}))

@@ -21,47 +21,18 @@ from autoconfig.specs.hardware.cluster import (
 from autoconfig.specs.hardware.cluster_file import KEYS, cluster_from_mapping, load_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 FOLDER = Path(catalogue.__file__).parents[1] / "catalogue" / "gpus"
 NUMERIC = ("memory_bytes", "hbm_bytes_per_s", "num_sms", "link_bytes_per_s", "link_domain_size", "gpus_per_node",
            "nic_bytes_per_s")  # fmt: skip
 PRECISIONS = {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"}
-FACTS = [  # id, bf16 or fp16 peak, one-direction link, link domain, network per GPU: typed from datasheets, not from the files
-    ("v100-32gb", 125e12, 150e9, 8, 6.25e9), ("a100-80gb", 312e12, 300e9, 8, 25e9), ("a800-80gb", 312e12, 200e9, 8, 25e9),
-    ("h100-sxm-80gb", 989.4e12, 450e9, 8, 50e9), ("h200-sxm-141gb", 989.4e12, 450e9, 8, 50e9),
-    ("h800-80gb", 989.4e12, 200e9, 8, 50e9),
-    ("h20-96gb", 148e12, 450e9, 8, 50e9), ("b200-180gb", 2250e12, 900e9, 8, 50e9), ("gb200-192gb", 2500e12, 900e9, 72, 50e9),
-    ("b300-288gb", 2250e12, 900e9, 8, 100e9), ("gb300-288gb", 2500e12, 900e9, 72, 100e9),
-    ("mi300x-192gb", 1307.4e12, 448e9, 8, 50e9),
-]  # fmt: skip
-SPELLINGS = {  # every value of the columns gpu, system and hw in the measurement tables, and names that drivers report
-    "A100": "a100-80gb", "A100-80GB": "a100-80gb", "A100-SXM-80GB": "a100-80gb", "A100-SXM4-80GB": "a100-80gb",
-    "A800": "a800-80gb",
-    "B200": "b200-180gb", "B200-180GB": "b200-180gb", "DGX-A100-80GB": "a100-80gb", "DGX-B200": "b200-180gb",
-    "DGX-GB200": "gb200-192gb", "DGX-GB300": "gb300-288gb", "DGX-H100": "h100-sxm-80gb", "GB200": "gb200-192gb",
-    "GB200-192GB": "gb200-192gb", "GB300": "gb300-288gb", "GH200": "gh200-96gb", "GH200-480GB": "gh200-96gb",
-    "H100": "h100-sxm-80gb", "H100-SXM-80GB": "h100-sxm-80gb", "H100_NVL": "h100-nvl-94gb", "H200": "h200-sxm-141gb",
-    "H200-SXM-141GB": "h200-sxm-141gb", "H800": "h800-80gb", "L40S": "l40s-48gb", "MI300X": "mi300x-192gb",
-    "RTX-PRO-6000-Blackwell-Server": "rtx-pro-6000-96gb", "gb200": "gb200-192gb", "gb300": "gb300-288gb",
-    "h100": "h100-sxm-80gb",
-    "a100 40gb": "a100-40gb", "L4": "l4-24gb", "b300": "b300-288gb", "h20": "h20-96gb", "  H100_SXM ": "h100-sxm-80gb",
-    "gb2": "gb200-192gb",
-}  # fmt: skip
-REPORTED = [  # name and MiB as nvidia-smi prints them
-    ("NVIDIA H100 80GB HBM3", 81559, "h100-sxm-80gb"), ("NVIDIA H100 PCIe", 81559, "h100-pcie-80gb"),
-    ("NVIDIA H100 NVL", 95830, "h100-nvl-94gb"),
-    ("NVIDIA A100-SXM4-80GB", 81920, "a100-80gb"), ("NVIDIA A100-SXM4-40GB", 40960, "a100-40gb"),
-    ("NVIDIA A800-SXM4-80GB", 81920, "a800-80gb"),
-    ("NVIDIA H200", 143771, "h200-sxm-141gb"), ("NVIDIA H20", 97871, "h20-96gb"), ("NVIDIA H800", 81559, "h800-80gb"),
-    ("NVIDIA B200", 183359, "b200-180gb"), ("NVIDIA GB200", 189471, "gb200-192gb"),
-    ("NVIDIA B300 SXM6 AC", 275040, "b300-288gb"),
-    ("NVIDIA GB300", 284208, "gb300-288gb"), ("NVIDIA GH200 480GB", 97871, "gh200-96gb"),
-    ("NVIDIA GH200 144G HBM3e", 146831, "gh200-144gb"), ("NVIDIA L4", 23034, "l4-24gb"),
-    ("NVIDIA L40S", 46068, "l40s-48gb"), ("NVIDIA A10G", 23028, "a10g-24gb"), ("NVIDIA RTX A6000", 46068, "a6000-48gb"),
-    ("NVIDIA GeForce RTX 4090", 24564, "rtx-4090-24gb"), ("NVIDIA GeForce RTX 5090", 32607, "rtx-5090-32gb"),
-    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "rtx-pro-6000-96gb"), ("Tesla V100-SXM2-16GB", 16384, "v100-16gb"),
-    ("Tesla V100-SXM2-32GB", 32768, "v100-32gb"),
-]  # fmt: skip
+# id, bf16 or fp16 peak, one-direction link, link domain, network per GPU: typed from datasheets, not from the files
+FACTS = table(__file__, "gpu_facts")
+# every value of the columns gpu, system and hw in the measurement tables, and names that drivers report
+SPELLINGS = table(__file__, "gpu_spellings")
+# name and MiB as nvidia-smi prints them
+REPORTED = table(__file__, "reported_gpus")
 
 
 def raw(gpu: str) -> dict:

@@ -25,87 +25,23 @@ from autoconfig.specs.models.model_catalogue import (
 from autoconfig.specs.models.parameters import total_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.json") if path != INDEX)
 
 
-EXACT = {
-    "llama-7b": 6_738_415_616,
-    "llama2-7b": 6_738_415_616,
-    "llama2-13b": 13_015_864_320,
-    "llama2-70b": 68_976_648_192,
-    "llama3-8b": 8_030_261_248,
-    "llama3-70b": 70_553_706_496,
-    "llama3.1-405b": 405_853_388_800,
-    "llama3.2-1b": 1_235_814_400,
-    "mistral-7b": 7_241_732_096,
-    "mixtral-8x7b": 46_702_792_704,
-    "mixtral-8x22b": 140_620_634_112,
-    "qwen2.5-0.5b": 494_032_768,
-    "qwen2.5-7b": 7_615_616_512,
-    "qwen2.5-72b": 72_706_203_648,
-    "qwen2-57b-a14b": 57_408_658_944,
-    "qwen3-0.6b": 596_049_920,
-    "qwen3-32b": 32_762_123_264,
-    "qwen3-30b-a3b": 30_532_122_624,
-    "qwen3-235b-a22b": 235_093_634_560,
-    "deepseek-v2": 235_741_434_880,
-    "deepseek-v2-lite": 15_706_484_224,
-    "deepseek-v3": 671_026_419_200,
-    "gpt-oss-20b": 20_914_757_184,
-    "gpt-oss-120b": 116_829_156_672,
-    "bloom-176b": 176_247_271_424,
-    "falcon-180b": 179_522_565_120,
-    "gpt-neox-20b": 20_554_567_680,
-    "tinyllama-1.1b": 1_100_048_384,
-    "gemma-7b": 8_537_680_896,
-    "gemma2-9b": 9_241_705_984,
-    "gemma2-27b": 27_227_128_320,
-    "gpt-j-6b": 6_050_882_784 - 28 * (16_384 + 4_096) - 50_400,  # the biases that its spec leaves out
-    "kimi-k2": 1_026_408_232_448,
-    "mistral-large-123b": 122_610_069_504,
-    "mistral-nemo-12b": 12_247_782_400,
-    "mistral-small-24b": 23_572_403_200,
-    "opt-13b": 12_853_473_280,
-    "opt-30b": 29_974_540_288,
-    "phi3-mini": 3_821_079_552,
-    "phi4-14b": 14_659_507_200,
-    "qwen3-coder-480b-a35b": 480_154_875_392,
-}
+GPT_J_BIASES = 28 * (16_384 + 4_096) + 50_400  # its spec leaves them out
+EXACT = table(__file__, "published_parameters") | {"gpt-j-6b": 6_050_882_784 - GPT_J_BIASES}
 
 
 """Published to the unit: safetensors totals, model cards, papers; written here a second time on purpose."""
 
 
-ROUNDED_BILLIONS = {  # Narayanan et al. 2021, Table 1, and the Megatron-LM README
-    "gpt3-3.6b": 3.6,
-    "gpt3-7.5b": 7.5,
-    "gpt3-18b": 18.4,
-    "gpt3-39b": 39.1,
-    "gpt3-76b": 76.1,
-    "gpt3-145b": 145.6,
-    "gpt3-291b": 290.8,
-    "gpt3-310b": 310.1,
-    "gpt3-530b": 529.6,
-    "gpt3-1t": 1008.0,
-}
+# Narayanan et al. 2021, Table 1, and the Megatron-LM README
+ROUNDED_BILLIONS = table(__file__, "rounded_billions")
 
 
-SPELLINGS = {
-    "LLAMA3_70B": "llama3-70b", "LLAMA3-405B": "llama3.1-405b", "LLAMA3.1-405B": "llama3.1-405b",
-    "LLAMA3.1_405B": "llama3.1-405b", "Llama-3-405B": "llama3.1-405b", "LLAMA2_7B": "llama2-7b", "Llama-2-70B": "llama2-70b",
-    "Llama-3.3-70B": "llama3.1-70b", "llama31_405b": "llama3.1-405b", "LLaMA-65B": "llama-65b",
-    "Qwen3_235B_a22B (tokendrop)": "qwen3-235b-a22b", "Qwen3_30B_a3B": "qwen3-30b-a3b", "qwen25_500m": "qwen2.5-0.5b",
-    "qwen3_1p7b": "qwen3-1.7b", "GPT3-175B": "gpt3-175b", "GPT-3 175B": "gpt3-175b", "GPT-3 5B": "gpt3-5b",
-    "GPT-175B": "gpt3-175b", "GPT-1T": "gpt3-1t", "GPT-1.7B": "gpt3-1.7b", "Mixtral-8x7B": "mixtral-8x7b",
-    "mixtral_8x22b": "mixtral-8x22b", "GPT OSS 120B": "gpt-oss-120b", "gpt_oss_20b": "gpt-oss-20b",
-    "DeepSeekV3 (tokendrop)": "deepseek-v3", "DeepSeekV3 (dropless)": "deepseek-v3", "DeepSeek-R1-0528": "deepseek-v3",
-    "Nemotron-340B": "nemotron4-340b", "nemotron4_15b": "nemotron4-15b", "MT-NLG-530B": "gpt3-530b",
-    "GPT-NeoX-20B": "gpt-neox-20b", "175b": "gpt3-175b", "530B": "gpt3-530b", "1t": "gpt3-1t", "22b": "gpt3-22b",
-    "  175B ": "gpt3-175b", "qwen3-235b": "qwen3-235b-a22b", "mistral": "mistral-7b", "llama2-70b-99.9": "llama2-70b",
-    "GPT-J-6B": "gpt-j-6b", "Falcon-180B": "falcon-180b", "Kimi-K2-Instruct": "kimi-k2", "tinyl": "tinyllama-1.1b",
-    "meta-llama/Llama-2-7b-hf": "llama2-7b",
-}  # fmt: skip
+SPELLINGS = table(__file__, "model_spellings")
 
 
 @pytest.mark.parametrize("name", FILES)

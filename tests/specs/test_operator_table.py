@@ -105,36 +105,7 @@ def test_shipped_tables_have_the_same_operators(path: Path) -> None:
         check_operators(data)
 
 
-@pytest.mark.parametrize(("path", "value", "said"), [
-    ("kind", "x", "is not an operator table"),
-    ("schema_version", 2, "schema version 2; this autoconfig reads 1"),
-    ("gpu", "X Y", "must be an id of small letters"),
-    ("gpu", "local-y", "whose id is `gpu`"),
-    ("device", {}, "device must say its type"),
-    ("device.type", "tpu", "device must say its type"),
-    ("gpu_spec.sms", 5, "gpu_spec must be an object with the fields of GpuSpec"),
-    ("gpu_spec.operator_tables", "/etc/passwd", "gpu_spec must be an object"),
-    ("gemm.int4", {}, "precisions are bf16"),
-    ("gemm.bf16.axes", {"m": [1, 2], "k": [1, 2], "n": [1, 2]}, "axes must be m, n, k"),
-    ("gemm.bf16.axes.m", [2, 1], "sizes must rise"),
-    ("gemm.bf16.axes.m", [], "at least 1"),
-    ("gemm.bf16.axes.m", [1, 2, 3], "one entry per point"),
-    ("gemm.bf16.efficiency.1.1.1", 0, "must be above 0"),
-    ("gemm.bf16.efficiency.1.1.1", float("nan"), "must be above 0"),
-    ("gemm.bf16.efficiency.1.1.1", True, "must be above 0"),
-    ("gemm.bf16.efficiency.1.1.1", "0.5", "must be above 0"),
-    ("gemm.bf16.efficiency.1.1.1", 80.0, "at most 8"),
-    ("gemm.bf16.use", 1, "use must be true or false"),
-    ("gemm", [], "malformed operator table"),
-    ("attention", None, "malformed operator table"),
-    ("collectives.axes.ranks", [1, 2], "must start at 2"),
-    ("collectives.kinds.gossip", {}, "kinds are all_reduce"),
-    ("collectives.kinds.all_reduce.alpha_s", [1e-5], "2 numbers, one per number of ranks"),
-    ("collectives.kinds.all_reduce.link_share", [0.5, 0], "must be above 0"),
-    ("constants.nccl", {}, "groups are gemm"),
-    ("constants.hbm.speed", 1, "keys are pointwise"),
-    ("constants.hbm.launch_s", -1, "must be above 0"),
-])  # fmt: skip
+@tabled
 def test_what_cannot_be_is_refused_with_the_file_and_the_place(path: str, value: Any, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         check_operator_table(edited(path, value), "mine.json")

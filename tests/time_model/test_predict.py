@@ -24,6 +24,7 @@ from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack, software_names
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time, explain_operators
+from tables import table
 
 GPT3 = load_model("gpt3-175b")
 
@@ -75,12 +76,7 @@ def test_one_row_and_batched_agree_exactly(stack: str) -> None:
         assert np.array_equal(estimate(plans, [recompute], stack=stack).step_seconds[:, 0], together[:, column])
 
 
-MOE = (
-    "tp=1,pp=8,ep=8,mbs=1",
-    "tp=2,pp=4,ep=64,mbs=1,sp=1",
-    "tp=4,pp=8,cp=2,ep=8,etp=2,mbs=1,sp=1",
-    "tp=2,pp=4,ep=8,mbs=2,sp=1,fsdp=3",
-)
+MOE = table(__file__, "moe_plans")
 
 
 @pytest.mark.parametrize(("model", "gpu", "plans", "numerics"), [

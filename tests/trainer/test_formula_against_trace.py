@@ -15,7 +15,7 @@ from autoconfig.specs.plan import TrainPlan, parse_keys, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.trainer.tracing.trace import trace_rank
-from tables import tabled
+from tables import table, tabled
 
 from autoconfig.core.trace import compare, trace_request
 from autoconfig.core.trace_process import Traces
@@ -32,71 +32,7 @@ MODELS = {
     "mla-4": DEEPSEEK.replace(num_layers=4, moe_layer_freq=(0, 1, 1, 1)),
 }  # fmt: skip
 UNFUSED, FLASH = "megatron-local", "megatron-local-flash"
-CASES = """
-gpt    flash    tp=1,dp=2,mbs=1
-gpt    flash    tp=2,mbs=1
-gpt    flash    tp=2,mbs=2,sp=1
-gpt    flash    tp=4,mbs=1,sp=1,pp=2
-gpt    flash    tp=2,mbs=1,sp=1,pp=4
-gpt    flash    tp=2,mbs=1,sp=1,pp=2,vpp=2
-gpt-8  flash    tp=2,mbs=1,sp=1,pp=2,vpp=4
-gpt    flash    tp=2,mbs=1,sp=1,pp=2,first=1,last=3
-gpt    flash    tp=2,mbs=1,sp=1,pp=2,dist_opt=0
-gpt    flash    tp=1,cp=2,mbs=1
-gpt    flash    tp=2,cp=2,mbs=1,sp=1
-gpt    flash    tp=2,mbs=1,pp=2,recompute=full:uniform:1
-gpt    flash    tp=2,mbs=1,pp=2,recompute=full:uniform:2
-gpt    flash    tp=2,mbs=1,pp=2,recompute=full:block:1
-gpt    flash    tp=2,mbs=1,pp=2,recompute=selective:core_attn
-gpt    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:layernorm
-gpt    unfused  tp=2,mbs=1
-gpt    unfused  tp=2,mbs=2
-gpt    unfused  tp=2,mbs=1,pp=2,sp=1
-gpt    unfused  tp=2,mbs=1,pp=2,recompute=selective:core_attn
-gpt    unfused  tp=2,mbs=1,pp=2,recompute=full:uniform:1
-gqa-2  flash    tp=1,dp=2,mbs=1
-gqa    flash    tp=2,mbs=1
-gqa    flash    tp=2,mbs=2,sp=1
-gqa    flash    tp=4,mbs=1,sp=1,pp=2
-gqa    flash    tp=2,mbs=1,sp=1,pp=4
-gqa    flash    tp=2,mbs=1,sp=1,pp=2,vpp=2
-gqa-8  flash    tp=2,mbs=1,sp=1,pp=2,vpp=2,recompute=selective:mlp
-gqa-8  flash    tp=2,mbs=1,sp=1,pp=2,vpp=2,recompute=full:block:1
-gqa    flash    tp=1,cp=2,mbs=1
-gqa    flash    tp=2,cp=2,mbs=1,sp=1,pp=2
-gqa-2  flash    tp=2,cp=4,mbs=1,sp=1
-gqa    flash    tp=2,mbs=1,pp=2,recompute=full:uniform:1
-gqa    flash    tp=2,mbs=1,pp=2,recompute=full:uniform:2
-gqa    flash    tp=2,mbs=1,pp=2,recompute=full:block:1
-gqa    flash    tp=2,mbs=1,pp=2,vpp=2,sp=1,recompute=full:uniform:1
-gqa    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:core_attn
-gqa    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:mlp
-gqa    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:core_attn+mlp
-gqa    flash    tp=2,mbs=1,pp=2,sp=1,recompute=selective:layernorm
-gqa    unfused  tp=2,mbs=1
-gqa    unfused  tp=2,mbs=2,pp=2,sp=1
-gqa    unfused  tp=2,mbs=1,pp=2,recompute=selective:core_attn
-gqa    unfused  tp=2,mbs=1,pp=2,recompute=full:uniform:1
-moe    flash    tp=1,ep=2,dp=2,mbs=1
-moe    flash    tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4
-moe    flash    tp=2,ep=8,pp=2,mbs=1,sp=1,dp=8
-moe    flash    tp=1,ep=2,cp=2,mbs=1,dp=2
-moe    flash    tp=2,ep=4,etp=2,pp=2,mbs=1,sp=1,dp=8
-moe-4  flash    tp=1,ep=4,pp=2,vpp=2,mbs=1,dp=4
-moe    flash    tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4,recompute=full:uniform:1
-moe    flash    tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4,recompute=selective:moe
-moe    flash    tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4,recompute=selective:core_attn
-moe    unfused  tp=2,ep=4,pp=2,mbs=1,sp=1,dp=4
-mla    flash    tp=1,ep=2,mbs=1,dp=2
-mla    flash    tp=2,ep=2,mbs=1,sp=1,pp=2,dp=2
-mla    flash    tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8
-mla    flash    tp=4,ep=8,mbs=2,sp=1,dp=8
-mla-4  flash    tp=1,ep=8,mbs=1,pp=2,vpp=2,dp=8
-mla    flash    tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8,recompute=full:uniform:1
-mla    flash    tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8,recompute=selective:core_attn
-mla    flash    tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8,recompute=selective:mla_up_proj
-mla    unfused  tp=2,ep=8,mbs=1,sp=1,pp=2,dp=8
-"""
+CASES = table(__file__, "traced")
 KNOWN_DIFFERENCES = {
     # rows gathered over the expert tensor-parallel ranks lie twice for a moment of the forward pass
     ("moe", "tp=2,ep=4,etp=2,pp=2,mbs=1,sp=1,dp=8"): 0.025,
@@ -106,7 +42,7 @@ TOLERANCE = 0.01
 
 
 def listed() -> list[tuple[str, str, str]]:
-    return [tuple(line.split()) for line in CASES.strip().splitlines()]  # type: ignore[misc]
+    return [tuple(row) for row in CASES]
 
 
 def cases() -> list[object]:
@@ -146,7 +82,7 @@ def compared(name: str, attention: str, text: str, **numerics: object):
 
 
 def test_the_matrix_is_as_wide_as_it_says() -> None:
-    cases, texts = listed(), CASES
+    cases, texts = listed(), str(CASES)
     assert len(cases) >= 60
     assert {name.split("-")[0] for name, _, _ in cases} == {"gpt", "gqa", "moe", "mla"}
     for key in ("tp=4", "sp=1", "cp=4", "ep=8", "etp=2", "pp=4", "vpp=4", "full:uniform:2", "full:block", "selective:moe"):

@@ -10,6 +10,7 @@ from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import Recompute, parse_plan
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.planning.schemas import schema
 from autoconfig.render.training_json import explain_json, search_json
@@ -330,32 +331,7 @@ def test_gpus_at_most_within_one_node_and_where_nothing_fits(request_of):
     assert len(nothing.gpus_tried) == 7 and all(step is None for _, step in nothing.gpus_tried)
 
 
-@pytest.mark.parametrize(("changes", "says"), [
-    ({"gpus": 7, "gpus_per_node": 7, "global_batch_size": 1, "architecture": {"num_layers": 5, "hidden_size": 768,
-      "num_attention_heads": 12}}, ["7 GPUs", "global batch 1", "--global-batch-size 7"]),
-    ({"fix": ("tp=5",)}, ["tp=5", "1, 2, 4, 8"]),
-    ({"fix": ("tp=8", "pp=2")}, ["--fix"]),
-    ({"fix": ("tp=2",), "exclude": ("tp=2",)}, ["--fix", "--exclude", "tp"]),
-    ({"fix": ("tp=x",)}, ["--fix tp=x", "whole number"]),
-    ({"fix": ("tp=0",)}, ["--fix tp=0", "1 to 1,000,000"]),
-    ({"fix": ("fsdp=7",)}, ["--fix fsdp=7", "0 (off)"]),
-    ({"fix": ("recompute=selective:moe",)}, ["--fix recompute=selective:moe", "AC006"]),
-    ({"max": ("sp=1",)}, ["--max sp=1", "tp, pp"]),
-    ({"include": ("tp=",)}, ["--include tp=", "no value"]),
-    ({"gpus": None}, ["--gpus N"]),
-    ({"gpus": 8, "gpus_at_most": 8}, ["--gpus", "--gpus-at-most", "not both"]),
-    ({"gpus": 0}, ["--gpus 0", "at least 1"]),
-    ({"memory_margin": 1.0}, ["1.0", "below 1"]),
-    ({"memory_margin": float("nan")}, ["nan", "below 1"]),
-    ({"sort_by": "colour"}, ["'colour'", "step, memory, cost"]),
-    ({"top": 0}, ["top 0", "100,000"]),
-    ({"price": -1.0}, ["-1.0", "above 0"]),
-    ({"numerics": {"precision": "fp7"}}, ["fp7", "bf16, fp16, fp8, fp32"]),
-    ({"numerics": {"precision": "fp8"}}, ["a100-80gb", "fp8"]),
-    ({"gpu": "h10000"}, ["'h10000'", "did you mean"]),
-    ({"software": "megatron-cor"}, ["'megatron-cor'", "did you mean"]),
-    ({"cluster": "x.json"}, ["--cluster", "--gpu", "not both"]),
-])  # fmt: skip
+@tabled
 def test_bad_questions_are_refused_with_what_is_allowed(request_of, changes, says):
     with pytest.raises(InputError) as caught:
         search(request_of("dense", **changes))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_keys, parse_plan
+from tables import table
 
 from autoconfig.training.price import violations
 from autoconfig.training.rules import ALL_RULES, ENFORCED_IN, JUDGED_RULES, RULE_TEXT, RULES, recompute_rule
@@ -160,37 +161,7 @@ def test_stage_splits_are_what_their_docstring_says(layers):
 
 # Per rule: model and changes of the question, a legal plan and one that breaks this rule (columns that the rule reads).
 DENSE, MOE, MLA, ODD = "dense", "moe", "mla", "odd"
-EXAMPLES = {
-    "NV001": (DENSE, {}, "tp=2,pp=2,cp=2", "tp=2,pp=3,cp=2"),
-    "NV013": (DENSE, {}, "tp=4", "tp=8"),
-    "NV014": (ODD, {"gpus": 12, "gpus_per_node": 12}, "tp=3", "tp=4"),
-    "NV018": (MOE, {}, "tp=2,etp=2", "tp=2,etp=3"),
-    "NV026": (DENSE, {}, "pp=6", "pp=7"),
-    "NV053": (DENSE, {"seq_length": 1020}, "cp=2", "cp=4"),
-    "NV054": (DENSE, {"software": "megatron-local"}, "cp=1", "cp=2"),
-    "NV046": (DENSE, {}, "sp=1,tp=2", "sp=1,tp=1"),
-    "AC001": (DENSE, {"seq_length": 1020}, "sp=1,tp=4,cp=1", "sp=1,tp=4,cp=2"),
-    "AC002": (DENSE, {"software": "megatron-lm-2021"}, "sp=0", "sp=1"),
-    "NV061": (MOE, {}, "ep=4", "ep=3"),
-    "AC003": (DENSE, {}, "etp=1", "etp=2"),
-    "NV002": (MOE, {}, "etp=2,ep=2,pp=2", "etp=2,ep=8,pp=1"),
-    "NV062": (MOE, {"architecture": {"num_layers": 4, "add_bias_linear": True}}, "etp=1", "etp=2"),
-    "NV048": (MOE, {}, "sp=1,tp=2", "sp=0,tp=2"),
-    "NV024": (DENSE, {}, "pp=3,first=1,last=1", "pp=4,first=1,last=2"),
-    "NV040": (DENSE, {}, "vpp=2,pp=2", "vpp=2,pp=1"),
-    "NV044": (DENSE, {}, "vpp=3,pp=2,first=3,last=3", "vpp=2,pp=2,first=3,last=3"),
-    "NV007": (DENSE, {}, "mbs=4,dp=8", "mbs=3,dp=8"),
-    "NV041": (DENSE, {}, "vpp=2,pp=4,mbs=1,dp=8", "vpp=2,pp=4,mbs=4,dp=4"),
-    "NV042": (DENSE, {}, "vpp=2,pp=4,mbs=2,dp=2", "vpp=2,pp=3,mbs=2,dp=2"),
-    "NV100": (DENSE, {"architecture": {"untie_embeddings_and_output_weights": True}},
-              "fsdp=3,pp=1,ep=1,dist_opt=0", "fsdp=3,pp=2,ep=1,dist_opt=0"),
-    "AC009": (DENSE, {"software": "megatron-lm-2022"}, "fsdp=0", "fsdp=3"),
-    "NV130": (DENSE, {"gpu": "h100-sxm-80gb", "numerics": {"precision": "fp8", "fp8_param_gather": True}},
-              "fsdp=0,dist_opt=1", "fsdp=0,dist_opt=0"),
-    "NV094": (DENSE, {}, "offload=1,dist_opt=1", "offload=1,dist_opt=0"),
-    "AC008": (DENSE, {"software": "megatron-lm-2021"}, "dist_opt=0", "dist_opt=1"),
-    "NV092": (DENSE, {"numerics": {"exp_avg_dtype": "bf16"}}, "fsdp=0,dist_opt=1", "fsdp=0,dist_opt=0"),
-}  # fmt: skip
+EXAMPLES = table(__file__, "rule_examples")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -210,35 +181,7 @@ def test_examples_have_no_rule_that_is_gone():
     assert set(EXAMPLES) == {rule.id for rule in RULES}
 
 
-PLANS_AND_RULES = [
-    (DENSE, {}, "tp=2,pp=2,dp=2,recompute=full:uniform:3", "tp=2,pp=2,dp=2,recompute=full:uniform:4", "NV111"),
-    (DENSE, {}, "pp=2,vpp=3,recompute=full:block:1", "pp=2,vpp=3,recompute=full:block:2", "NV111"),
-    (MOE, {}, "recompute=selective:moe+moe_act", None, "NV114"),
-    (DENSE, {}, "recompute=none", "recompute=selective:moe_act", "NV114"),
-    (DENSE, {}, "recompute=none", "recompute=selective:moe", "AC006"),
-    (MLA, {}, "recompute=selective:shared_experts", None, "AC006"),
-    (MOE, {}, "recompute=none", "recompute=selective:shared_experts", "AC006"),
-    (MLA, {"model": "deepseek-v3", "architecture": {}}, "recompute=full:uniform:1", "recompute=full:uniform:2", "NV121"),
-    (MLA, {"model": "deepseek-v3", "architecture": {}}, "recompute=full:block:2", None, "NV121"),
-    (MLA, {}, "recompute=selective:mla_up_proj", None, "NV115"),
-    (DENSE, {}, "recompute=none", "recompute=selective:mla_up_proj", "NV115"),
-    (DENSE, {"gpu": "h100", "numerics": {"precision": "fp8"}}, "recompute=selective:core_attn", "recompute=selective:layernorm",
-     "NV118"),
-    (DENSE, {"gpu": "h100", "numerics": {"precision": "fp8", "fp8_recipe": "tensorwise"}}, "recompute=selective:layernorm",
-     None, "NV118"),
-    (MLA, {}, "recompute=selective:mlp", None, "AC004"),
-    (MOE, {}, "recompute=none", "recompute=selective:mlp", "AC004"),
-    (DENSE, {"software": "megatron-lm-2021"}, "dist_opt=0,recompute=full:uniform:1",
-     "dist_opt=0,recompute=selective:core_attn", "AC010"),
-    (DENSE, {"software": "torchtitan"}, "recompute=selective:op", "recompute=selective:core_attn", "AC012"),
-    (DENSE, {"software": "torchtitan"}, "recompute=full:uniform:1", "recompute=selective:core_attn+op", "AC012"),
-    (DENSE, {}, "recompute=selective:core_attn", "recompute=selective:op", "AC012"),
-    (DENSE, {"software": "megatron-local"}, "recompute=selective:core_attn", "recompute=selective:core_attn+mlp", "AC011"),
-    (DENSE, {}, "recompute=selective:mlp", None, "AC011"),
-    (ODD, {"software": "megatron-local"}, "recompute=selective:mlp", None, "AC011"),
-    (DENSE, {}, "tp=2,pp=2,dp=2", "tp=2,pp=2,dp=1", "AC005"),
-    (DENSE, {}, "tp=2,pp=1,first=6,last=6", "tp=2,pp=1,first=3,last=2", "AC007"),
-]  # fmt: skip
+PLANS_AND_RULES = table(__file__, "plans_and_rules")
 
 
 @pytest.mark.parametrize(("name", "changes", "plan"), [
