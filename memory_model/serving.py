@@ -20,8 +20,7 @@ from autoconfig.specs.models.parameters import (
     padded_vocab_size,
 )
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.engine import EngineSpec
-from autoconfig.specs.software.serving_formats import KV_BYTES, WEIGHT_BYTES, ModuleFormats
+from autoconfig.specs.software.engine import KV_BYTES, WEIGHT_BYTES, EngineSpec, ModuleFormats
 
 LOGIT_BYTES = 4.0
 """Logits are sampled in fp32."""

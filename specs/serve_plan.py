@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from autoconfig.specs.errors import PlanError, UnknownKeyError, UnknownNameError
 from autoconfig.specs.plan import check_commas
-from autoconfig.specs.software.serving_formats import KV_BYTES, WEIGHT_BYTES, kv_format, weight_format
+from autoconfig.specs.software.engine import KV_BYTES, WEIGHT_BYTES, kv_format, weight_format
 
 MAX_VALUE = 10_000_000
 SHORT_TO_LONG = {

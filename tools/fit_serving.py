@@ -29,7 +29,7 @@ def main() -> None:
         by_source = sources.setdefault(sample.engine, {})
         by_source[sample.source] = by_source.get(sample.source, 0) + 1
     data = {
-        "about": "Constants of serving engines (time_model/serving/calibration.py), fitted on the runs named.",
+        "about": "Constants of serving engines (time_model/serving/tables.py), fitted on the runs named.",
         "runs": sources,
         "engines": rounded(found.engines),
         "gpus": rounded(found.gpus),

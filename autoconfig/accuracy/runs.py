@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from autoconfig.calibration.fit import Observation, fit
-from autoconfig.calibration.observe import Run, observe, published_runs, useful_for_calibration
+from autoconfig.calibration.observe import Observation, Run, fit, observe, published_runs, useful_for_calibration
 from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import source_of
 from autoconfig.runs.training_row import Case

@@ -18,7 +18,7 @@ from autoconfig.runs.sources import ServingFigure, serving_figures
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.model_catalogue import resolve_model
-from autoconfig.time_model.serving.calibration import shipped_calibration
+from autoconfig.time_model.serving.tables import shipped_calibration
 
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.calibration.fit import fit, refine
-from autoconfig.calibration.observe import Run, observe, published_runs, run_of, useful_for_calibration
+from autoconfig.calibration.observe import Run, fit, observe, published_runs, refine, run_of, useful_for_calibration
 from autoconfig.planning.resolve import shipped
 from autoconfig.runs.predict import read_table
 from autoconfig.runs.table import Row, cell
 from autoconfig.runs.training_row import contradiction
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.hardware.operator_table import gpu_of_table, local_folder, read_operator_table, write_operator_table
+from autoconfig.specs.import_path import with_import_path
 from autoconfig.specs.scenario import MOST, NAMES, Calibration
 
 
@@ -108,3 +113,44 @@ def describe(calibration: Calibration, source: Path) -> list[str]:
 
 def _runs(count: int) -> str:
     return f"{count:,} run" + "s" * (count != 1)
+
+
+PATIENCE_S = 60.0
+"""How long the benchmark may take to keep what it has after Ctrl-C."""
+
+
+def run_benchmark(options: tuple[str, ...]) -> int:
+    """The benchmark with these command-line options; its exit code. It speaks to the terminal itself.
+
+    Raises InputError where it cannot be started, KeyboardInterrupt after Ctrl-C when it has kept what it measured.
+    """
+    command = [sys.executable, "-P", "-m", "autoconfig.kernels.benchmark", *options]
+    try:
+        process = subprocess.Popen(command, env=with_import_path({**os.environ}), stdout=subprocess.DEVNULL)
+    except OSError as error:
+        raise InputError(f"the benchmark cannot be started ({error.strerror}): {' '.join(command)}") from error
+    with process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            try:
+                process.wait(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+
+
+def install_table(source: Path) -> tuple[Path, GpuSpec]:
+    """Copies a table to where `--gpu local` finds it; (place, GPU). Raises FileError or InputError."""
+    data = read_operator_table(source)
+    gpu = gpu_of_table(data, source)
+    folder = local_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"{folder} cannot be made: {error.strerror or error}; keep the file and say --gpu-table {source}"
+        ) from error
+    target = folder / f"{gpu.id}.json"
+    write_operator_table(target, data)
+    return target, gpu

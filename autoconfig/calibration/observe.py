@@ -4,19 +4,198 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
-from autoconfig.calibration.fit import Observation, shares_of
+import numpy as np
+import numpy.typing as npt
+
 from autoconfig.runs.sources import as_training_row, source_of
 from autoconfig.runs.table import NO, Row, cell
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns, Scenario
+from autoconfig.time_model.job import entry_of, parents
 from autoconfig.time_model.predict import estimate_step_time
+
+PRIOR_LOG_SD = {"step": 0.10, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}
+"""Width of each factor's prior."""
+UNKNOWN_CLUSTER_LOG_SD = 0.3
+"""Width of the step factor's prior for a cluster that nobody calibrated yet."""
+NOISE_LOG_SD = {"dense": 0.06, "moe": 0.2}
+"""Scatter of one run around its group: 3 to 10 %, mixtures of experts (dispatcher, balance and release differ) far more
+(findings, sections 6 and 7)."""
+HUBER = 1.5
+"""Errors beyond this many times the scatter count less."""
+ROWS_PER_SOURCE = 8.0
+"""What one source weighs at most, in independent runs: rows of one sweep repeat the same few shapes."""
+PARTS_OF = {
+    "memory": ("pointwise_seconds", "weight_gradient_seconds", "cross_entropy_seconds", "embedding_seconds"),
+    "communication": (
+        "tp_communication_seconds",
+        "cp_communication_seconds",
+        "gradient_reduction_seconds",
+        "parameter_gather_seconds",
+        "p2p_seconds",
+        "embedding_gradient_seconds",
+        "fsdp_seconds",
+        "expert_all_to_all_seconds",
+    ),
+    "attention": ("flash_attention_seconds", "unfused_attention_seconds"),
+    "moe": ("grouped_gemm_seconds", "permute_seconds"),
+    "host": ("host_floor_seconds",),
+}
+"""Factor -> parts of the step that it scales; `step` scales all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One measured run beside its uncalibrated prediction."""
+
+    id: str
+    source: str
+    model: str
+    architecture: str
+    generation: str
+    moe: bool
+    log_ratio: float
+    """log(measured step / predicted step), without calibration."""
+    shares: tuple[float, ...]
+    """Share of the predicted step that each of NAMES scales."""
+
+
+def shares_of(parts: Mapping[str, float]) -> tuple[float, ...]:
+    """Shares of the step by factor, in the order of NAMES."""
+    total = sum(parts.values())
+    return tuple(1.0 if name == "step" else sum(parts.get(part, 0.0) for part in PARTS_OF[name]) / total for name in NAMES)
+
+
+Key = tuple[str, str, str]
+"""(architecture, generation, kind)."""
+
+
+def refine(base: Calibration, observations: Sequence[Observation], version: str) -> Calibration:
+    """A calibration for one cluster: its own runs, starting from `base`, with a wide prior on the step factor (an unknown
+    cluster is 4 to 40 % off before it is calibrated). Entries of `base` without new runs stay."""
+    entries = {(e.architecture, e.generation, e.kind): e for e in base.entries}
+    for key in sorted({(o.architecture, o.generation, "moe" if o.moe else "dense") for o in observations}):
+        mine = [o for o in observations if (o.architecture, o.generation, "moe" if o.moe else "dense") == key]
+        start = _start(base, mine[0])
+        width = {**PRIOR_LOG_SD, "step": UNKNOWN_CLUSTER_LOG_SD}
+        entry = _fit_one(mine, start, key, width)
+        entries[key] = replace(entry, own=_own_runs(mine, entry, width))
+    return Calibration(version=version, entries=tuple(entries.values()))
+
+
+def _own_runs(rows: Sequence[Observation], entry: Entry, width: Mapping[str, float]) -> OwnRuns:
+    """How runs scatter around the entry made from them. Degrees of freedom: runs less the trace of the fit's hat matrix (prior
+    widths `width`, no capped errors)."""
+    design = np.array([row.shares for row in rows])
+    errors = np.array([row.log_ratio for row in rows]) - design @ np.log([getattr(entry.factors, name) for name in NAMES])
+    normal = design.T @ design / NOISE_LOG_SD[entry.kind] ** 2
+    precision = np.diag([1.0 / width[name] ** 2 for name in NAMES])
+    free = len(rows) - float(np.trace(np.linalg.solve(normal + precision, normal)))
+    log_sd = min(float(np.sqrt((errors**2).sum() / free)), float(np.log(MOST)))
+    return OwnRuns(runs=len(rows), log_sd=log_sd, degrees_of_freedom=free)
+
+
+def _start(base: Calibration, run: Observation) -> npt.NDArray[np.float64]:
+    entry = entry_of(base, run.architecture, run.generation, moe=run.moe)
+    return np.zeros(len(NAMES)) if entry is None else np.log([getattr(entry.factors, name) for name in NAMES])
+
+
+def fit(observations: Sequence[Observation], version: str) -> Calibration:
+    """Entries for every (architecture, generation, dense or moe) that has runs: parents before children, dense before moe."""
+    entries: dict[Key, Entry] = {}
+    for architecture in sorted({o.architecture for o in observations}):
+        here = [o for o in observations if o.architecture == architecture]
+        dense = [o for o in here if not o.moe]
+        entries[architecture, POOL, "dense"] = _pool(dense, architecture)
+        for moe, generation in sorted({(o.moe, o.generation) for o in here}, key=lambda key: (key[0], _depth(key[1]), key[1])):
+            mine = [o for o in here if (o.moe, o.generation) == (moe, generation)]
+            pool = _pool([o for o in dense if o.generation != generation], architecture)
+            prior = _prior(architecture, generation, moe, entries, pool)
+            kind = "moe" if moe else "dense"
+            entries[architecture, generation, kind] = _fit_one(mine, prior, (architecture, generation, kind))
+    return Calibration(version=version, entries=tuple(entries.values()))
+
+
+def _pool(rows: Sequence[Observation], architecture: str) -> Entry:
+    """What stands in for a generation without ancestors: the median step factor over the generations, each the median of its
+    sources, drawn towards 1 by the prior as by one more generation."""
+    medians = []
+    for generation in sorted({row.generation for row in rows}):
+        mine = [row for row in rows if row.generation == generation]
+        by_source = [
+            np.median([r.log_ratio for r in mine if r.source == source]) for source in sorted({r.source for r in mine})
+        ]
+        medians.append(float(np.median(by_source)))
+    value = float(np.median([*medians, 0.0]))
+    return Entry(
+        architecture=architecture,
+        generation=POOL,
+        factors=Factors(step=float(np.exp(value))),
+        log_sd={**PRIOR_LOG_SD, "step": PRIOR_LOG_SD["step"]},
+        sources=tuple(sorted({row.source for row in rows})),
+    )
+
+
+def _depth(generation: str) -> int:
+    depth, parent = 0, parents().get(generation)
+    while parent is not None:
+        depth, parent = depth + 1, parents().get(parent)
+    return depth
+
+
+def _prior(architecture: str, generation: str, moe: bool, entries: Mapping[Key, Entry], pool: Entry) -> npt.NDArray[np.float64]:
+    """Logarithms of the factors to start from: for moe the same generation's dense entry; the nearest ancestor; the pool."""
+    found, wanted = pool, generation if moe else parents().get(generation)
+    while wanted is not None:
+        candidates = [entries.get((architecture, wanted, kind)) for kind in (("moe", "dense") if moe else ("dense",))]
+        known = [entry for entry in candidates if entry is not None]
+        if known:
+            found = known[0]
+            break
+        wanted = parents().get(wanted)
+    return np.log([getattr(found.factors, name) for name in NAMES])
+
+
+def _fit_one(
+    rows: Sequence[Observation], prior: npt.NDArray[np.float64], key: Key, width: Mapping[str, float] = PRIOR_LOG_SD
+) -> Entry:
+    """Posterior mode by reweighted least squares; its spread says which factors the rows determine."""
+    design = np.array([row.shares for row in rows])
+    target = np.array([row.log_ratio for row in rows])
+    counts = {source: sum(row.source == source for row in rows) for source in {row.source for row in rows}}
+    weight = np.array([min(1.0, ROWS_PER_SOURCE / counts[row.source]) for row in rows])
+    precision = np.diag([1.0 / width[name] ** 2 for name in NAMES])
+    noise = NOISE_LOG_SD[key[2]]
+    x = prior.copy()
+    for _ in range(50):
+        error = np.abs(target - design @ x) / noise
+        robust = weight * np.minimum(1.0, HUBER / np.maximum(error, 1e-9)) / noise**2
+        normal = design.T @ (robust[:, None] * design) + precision
+        new = prior + np.linalg.solve(normal, design.T @ (robust * (target - design @ prior)))
+        if np.abs(new - x).max() < 1e-9:
+            break
+        x = new
+    log_sd = np.sqrt(np.diag(np.linalg.inv(normal)))
+    x = np.clip(x, -np.log(MOST), np.log(MOST))
+    spread = {name: float(sd) for name, sd in zip(NAMES, log_sd, strict=True)}
+    return Entry(
+        architecture=key[0],
+        generation=key[1],
+        kind=key[2],
+        factors=Factors(**{name: float(np.exp(value)) for name, value in zip(NAMES, x, strict=True)}),
+        log_sd=spread,
+        determined=tuple(name for name in NAMES if spread[name] < width[name] / 2),
+        rows=tuple(row.id for row in rows),
+        sources=tuple(sorted(counts)),
+    )
+
 
 LEAST_PARAMETERS = 1e9
 NO_CATALOGUE_MODEL = "NVIDIA, model not in the catalogue"

@@ -22,8 +22,8 @@ from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.software.engine import engine_names, load_engine
-from autoconfig.time_model.serving.calibration import EngineConstants, ServingCalibration, gpu_parents
 from autoconfig.time_model.serving.costs import ServingJob, constant_vector, floor_parts, iteration_features
+from autoconfig.time_model.serving.tables import EngineConstants, ServingCalibration, gpu_parents
 
 Vector = npt.NDArray[np.float64]
 ENGINE_NUMBERS = ("communication_factor", "sampler_bytes", "layer_s", "host_s", "sequence_s")

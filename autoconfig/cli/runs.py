@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from autoconfig.cli.main import clear_progress, console, json_option, option, print_json, progress, say_predicted
-from autoconfig.planning.request_fields import CALIBRATION
+from autoconfig.cli.main import (
+    EXIT_NOTHING_FITS,
+    clear_progress,
+    console,
+    json_option,
+    option,
+    options,
+    print_json,
+    progress,
+    say_predicted,
+    show_rows,
+)
+from autoconfig.planning.request_fields import CALIBRATION, SCALING
 from autoconfig.specs.errors import InputError
 
 
@@ -105,7 +118,7 @@ def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -
 
 
 def _calibrate_machine(gpu_table: Path | None, output: Path | None, budget: str | None, fresh: bool) -> int:
-    from autoconfig.calibration.local import install_table, run_benchmark
+    from autoconfig.calibration.calibrate import install_table, run_benchmark
 
     if gpu_table is not None:
         if output is not None:
@@ -173,3 +186,79 @@ def validate_command(
         from autoconfig.accuracy.sheets import show_validation
 
         show_validation(console(), found)
+
+
+@click.command("models")
+@json_option
+def models_command(as_json: bool) -> None:
+    """List the models of the catalogue."""
+    from autoconfig.render.listings import model_rows
+
+    show_rows("models", model_rows(), as_json)
+
+
+@click.command("gpus")
+@json_option
+def gpus_command(as_json: bool) -> None:
+    """List the GPU types of the catalogue."""
+    from autoconfig.render.listings import gpu_rows
+
+    show_rows("gpus", gpu_rows(), as_json)
+
+
+@click.command("software")
+@json_option
+def software_command(as_json: bool) -> None:
+    """List the software stacks: what each saves, fuses and overlaps."""
+    from autoconfig.render.listings import software_rows
+
+    show_rows("software", software_rows(), as_json)
+
+
+@click.command("engines")
+@json_option
+def engines_command(as_json: bool) -> None:
+    """List the generations of serving engines."""
+    from autoconfig.render.listings import engine_rows
+
+    show_rows("engines", engine_rows(), as_json)
+
+
+PLOT_SUFFIXES = (".png", ".svg")
+
+
+@click.command("scaling")
+@options(SCALING)
+@json_option
+@click.pass_context
+def scaling_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+    """The best plan, throughput, days and cost over GPU counts and types, the same global batch throughout.
+
+    autoconfig scaling --model 175b --gpus 256:4096 --gpu h100,a100-80gb --tokens 300B --days 20
+    """
+    from autoconfig.sizing.sizing import scale, scaling_request
+    from autoconfig.specs.files import check_output_path
+
+    plot = given["plot"]
+    if plot is not None:
+        check_output_path(Path(plot), PLOT_SUFFIXES)
+    answer = scale(scaling_request(given), _progress if sys.stderr.isatty() else None)
+    if plot is not None:
+        from autoconfig.render.scaling import draw
+
+        draw(answer, Path(plot))
+        click.echo(f"plot written to {plot}", err=True)
+    if as_json:
+        from autoconfig.render.scaling import scaling_json
+
+        print_json(scaling_json(answer))
+    else:
+        from autoconfig.render.scaling import show_scaling
+
+        show_scaling(console(), answer)
+    if all(point.report is None for point in answer.points):
+        ctx.exit(EXIT_NOTHING_FITS)
+
+
+def _progress(text: str) -> None:
+    click.echo(f"\r{text} ...        ", nl=False, err=True)

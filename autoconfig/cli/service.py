@@ -76,7 +76,7 @@ def worker_command(database: str, concurrency: int, profile_folder: Path | None,
 
     profiling = None
     if profile_folder is not None:
-        from autoconfig.cli.study import options_of_runner
+        from autoconfig.cli.studies import options_of_runner
 
         storage = database if database.startswith("postgres") else None
         profiling = options_of_runner(profile_folder, runner, storage_url=storage)

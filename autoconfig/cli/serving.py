@@ -43,8 +43,7 @@ def search_inference(ctx: click.Context, /, as_json: bool, **given: Any) -> None
     autoconfig search --inference --model llama3-8b --gpus 1 --isl 1000 --osl 256 --profile --budget 1h --study 8b
     """
     if wants_profile(ctx):
-        from autoconfig.cli.serving_study import check_answer_options, serving
-        from autoconfig.cli.study import run_profile
+        from autoconfig.cli.studies import check_answer_options, run_profile, serving
 
         check_answer_options(given)
         if given["model"] is not None:

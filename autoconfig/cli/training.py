@@ -30,7 +30,7 @@ def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     autoconfig search --model 175b --gpus 1024
     """
     if wants_profile(ctx):
-        from autoconfig.cli.study import run_profile, training
+        from autoconfig.cli.studies import run_profile, training
 
         if named := [name for name in ("output", "report", "export") if given[name] is not None]:
             raise InputError(f"--{named[0]} is not for --profile: export what a study found with autoconfig export PLAN")

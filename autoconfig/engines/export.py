@@ -6,8 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, Start, benchmark
-from autoconfig.planning.export_files import MADE_BY, MARK, write_export
-from autoconfig.planning.script_text import slug
+from autoconfig.planning.export_files import MADE_BY, MARK, slug, write_export
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.question import ServeQuestion

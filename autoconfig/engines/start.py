@@ -15,7 +15,7 @@ from autoconfig.planning.export_files import MARK
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.serving_formats import module_formats
+from autoconfig.specs.software.engine import module_formats
 
 FIRST_PORT = 8000
 SGLANG_BOOTSTRAP_PORT = 8998

@@ -22,7 +22,7 @@ from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
-from autoconfig.training.pipeline_split import PipelineSplit
+from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
 from autoconfig.training.question import Question, Request
 from autoconfig.training.space import Constraints

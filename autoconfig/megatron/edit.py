@@ -23,8 +23,7 @@ from autoconfig.megatron.scripts import argument_line, story
 from autoconfig.megatron.shell.values import Value, text_of
 from autoconfig.megatron.write import overlap_arguments, train_arguments
 from autoconfig.megatron.write_model import Argument
-from autoconfig.planning.export_files import MARK
-from autoconfig.planning.script_text import remark
+from autoconfig.planning.export_files import MARK, remark
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.plan import TrainPlan

@@ -29,7 +29,7 @@ from autoconfig.specs.software.software import (
     load_stack,
     with_options,
 )
-from autoconfig.training.pipeline_split import PipelineSplit
+from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
 
 GATHER = "--overlap-param-gather"

@@ -10,7 +10,7 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import FP8_RECIPES, Numerics
-from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
+from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting, split_of_layout
 
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 LAYERS_PER_CHUNK = "--num-layers-per-virtual-pipeline-stage"

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
 from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid_scaling
-from autoconfig.planning.export_files import MARK
-from autoconfig.planning.script_text import quoted, remark, slug
+from autoconfig.planning.export_files import MARK, quoted, remark, slug
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario

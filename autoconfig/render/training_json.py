@@ -14,10 +14,10 @@ from autoconfig.specs.plan import NamedPlan, named_plan
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.time_model.predict import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
-from autoconfig.training.binding import Gain
 from autoconfig.training.price import FLOPS_CONVENTION, Confidence, PlanReport, StageMemory, Violation
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
+from autoconfig.training.remedies import Gain
 
 Moment = Annotated[str, Keywords(enum=MOMENTS)]
 

@@ -17,7 +17,7 @@ from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, check_columns, check_rows, read_csv, unread_columns, write_csv
 from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-from autoconfig.time_model.serving.calibration import ServingCalibration, shipped_calibration
+from autoconfig.time_model.serving.tables import ServingCalibration, shipped_calibration
 
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress

@@ -19,7 +19,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
-from autoconfig.training.pipeline_split import PipelineSplit, split_by_accounting, split_of_layout
+from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting, split_of_layout
 
 FAMILIES: Mapping[str, str] = {
     "llama": r"llama-?[0-9]",

@@ -13,7 +13,6 @@ from scipy.optimize import brentq
 from autoconfig.memory_model.serving import ServingMemory, serving_memory
 from autoconfig.runs.serving_row import ServingCase
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.time_model.serving.calibration import ServingCalibration
 from autoconfig.time_model.serving.costs import ServingJob, constant_vector, iteration_seconds
 from autoconfig.time_model.serving.simulation import (
     IterationTable,
@@ -25,6 +24,7 @@ from autoconfig.time_model.serving.simulation import (
     simulate,
 )
 from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation
+from autoconfig.time_model.serving.tables import ServingCalibration
 from autoconfig.time_model.serving.workload import trtllm_bench_limits, trtllm_bench_table, tuned_batch
 
 SEED = 20

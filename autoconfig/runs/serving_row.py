@@ -13,8 +13,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.engine import EngineSpec, load_engine, nearest_release
-from autoconfig.specs.software.serving_formats import kv_format, supports, weight_format
+from autoconfig.specs.software.engine import EngineSpec, kv_format, load_engine, nearest_release, supports, weight_format
 from autoconfig.time_model.serving.workload import DataSet, data_set, data_set_of_lengths, offline_requests
 
 MEASURED = frozenset(

@@ -19,7 +19,7 @@ from autoconfig.serving.space import limit as engine_limit
 from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.layouts import first_positions, spread
 from autoconfig.specs.serve_plan import ServePlan, parse_serve_plan
-from autoconfig.specs.software.serving_formats import supports
+from autoconfig.specs.software.engine import supports
 from autoconfig.time_model.serving.steady import Pricer
 
 PARETO_POINTS = 12

@@ -20,13 +20,18 @@ from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
-from autoconfig.specs.software.engine import DEFAULT_ENGINE, EngineSpec, load_engine
-from autoconfig.specs.software.serving_formats import supports
+from autoconfig.specs.software.engine import DEFAULT_ENGINE, EngineSpec, load_engine, supports
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-from autoconfig.time_model.serving.calibration import NUMBERS, EngineConstants, ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.costs import ServingJob
 from autoconfig.time_model.serving.steady import Lengths, tokens_per_step
-from autoconfig.time_model.serving.tables import has_tables, serving_tables_of
+from autoconfig.time_model.serving.tables import (
+    NUMBERS,
+    EngineConstants,
+    ServingCalibration,
+    has_tables,
+    serving_tables_of,
+    shipped_calibration,
+)
 from autoconfig.time_model.serving.workload import Drawn, Trace, Workload
 
 KIND, SCHEMA_VERSION = "serving calibration", 1

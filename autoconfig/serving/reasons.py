@@ -14,7 +14,7 @@ from autoconfig.serving.rank import TIE, Deployments
 from autoconfig.serving.space import layouts
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.serving_formats import supports
+from autoconfig.specs.software.engine import supports
 
 LAYOUT_KEYS = ("tp", "pp", "ep", "adp", "weights", "kv", "replicas")
 MAX_FACTOR = 10.0

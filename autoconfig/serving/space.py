@@ -12,8 +12,7 @@ from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.engine import EngineSpec
-from autoconfig.specs.software.serving_formats import module_formats, supports
+from autoconfig.specs.software.engine import EngineSpec, module_formats, supports
 
 
 def limit(engine: EngineSpec, plan: EnginePlan) -> str:

@@ -23,8 +23,54 @@ from autoconfig.planning.request_fields import (
     DEFAULT_RESTART_SECONDS,
 )
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import MAX_GPUS
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.scenario import Scenario
+
+MAX_COUNTS = 64
+HINT = "give counts like 64,128,256, a range that doubles like 64:1024, or one with a step like 64:1024:64"
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """GPU counts, ascending, each once. Raises InputError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        found.update(_part(part.strip(), text))
+    return check_counts(found)
+
+
+def check_counts(counts: set[int] | list[int]) -> tuple[int, ...]:
+    """The counts in order, each once. Raises InputError where there are none, too many, or one is no number of GPUs."""
+    ordered = tuple(sorted(set(counts)))
+    if not ordered:
+        raise InputError(f"no GPU counts; {HINT}")
+    for count in ordered:
+        if not 1 <= count <= MAX_GPUS:
+            raise InputError(f"{count} GPUs: give whole numbers from 1 to {MAX_GPUS:,}")
+    if len(ordered) > MAX_COUNTS:
+        raise InputError(f"{len(ordered):,} GPU counts are more than {MAX_COUNTS}; give a larger step")
+    return ordered
+
+
+def _part(part: str, text: str) -> list[int]:
+    pieces = part.split(":")
+    if len(pieces) > 3 or not all(piece.isascii() and piece.isdigit() and len(piece) <= 9 for piece in pieces):
+        raise InputError(f"GPU counts {text[:80]!r} cannot be read; {HINT}")
+    numbers = [int(piece) for piece in pieces]
+    if len(numbers) == 1:
+        return numbers
+    low, high, step = (*numbers, 0)[:3]
+    if low < 1 or high < low or (len(numbers) == 3 and step < 1):
+        raise InputError(f"GPU counts {part!r}: the range must go upwards from at least 1, its step must be at least 1")
+    if step:
+        if (high - low) // step >= MAX_COUNTS:
+            raise InputError(f"GPU counts {part!r}: {(high - low) // step + 1:,} counts are more than {MAX_COUNTS}; "
+                             "give a larger step")  # fmt: skip
+        return list(range(low, high + 1, step))
+    doubled = [low]
+    while doubled[-1] * 2 <= high:
+        doubled.append(doubled[-1] * 2)
+    return doubled
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,7 @@ from typing import Any
 
 from autoconfig.planning.request_fields import RELIABILITY
 from autoconfig.planning.resolve import field_values, read_cluster
-from autoconfig.sizing.counts import check_counts, parse_counts
-from autoconfig.sizing.goodput import Goodput, Reliability, goodput_of
+from autoconfig.sizing.goodput import Goodput, Reliability, check_counts, goodput_of, parse_counts
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
 from autoconfig.training.price import Money, PlanReport, report_plan

@@ -12,12 +12,10 @@ from autoconfig.specs.errors import GIB
 from autoconfig.specs.layouts import first_positions, pareto_front, stage_layers
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.time_model.predict import OperatorRow, explain_operators
-from autoconfig.training.binding import Gain, memory_binds, what_binds
-from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
 from autoconfig.training.question import Question, Request, understand
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking, nothing_legal, rank_plans, reason_for, tie_groups
-from autoconfig.training.remedies import Remedy, remedies
+from autoconfig.training.remedies import Gain, Remedy, memory_binds, nearest_legal, remedies, what_binds
 
 PARETO_POINTS = 12
 PARETO_SLOWEST = 2.0

@@ -21,8 +21,7 @@ from autoconfig.accuracy.plans import not_printed
 from autoconfig.accuracy.runs import Constants, Predicted, paper_of, predictions
 from autoconfig.accuracy.sheets import line_sheet, reading_sheet, sheets
 from autoconfig.accuracy.validate import Sections, Validation, judged_lines, validate
-from autoconfig.calibration.fit import refine
-from autoconfig.calibration.observe import observe, published_runs, useful_for_calibration
+from autoconfig.calibration.observe import observe, published_runs, refine, useful_for_calibration
 from autoconfig.runs.training_row import published_rows
 from autoconfig.training.price import Band, band_of, narrowed
 

@@ -19,7 +19,7 @@ from autoconfig.time_model.job import entry_of
 from tables import tabled
 
 from autoconfig.accuracy.bands import banded, bands_of
-from autoconfig.calibration import local as local_benchmark
+from autoconfig.calibration import calibrate as local_benchmark
 from autoconfig.calibration.calibrate import calibrate_file, published_calibration
 from autoconfig.calibration.observe import predicted_seconds
 from autoconfig.planning.resolve import named_calibration, parse, read_calibration, shipped, to_json, write_calibration

@@ -23,7 +23,7 @@ from autoconfig.megatron.export import PLAN_FILE, plan_text, read_plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.megatron.write import environment, mock_arguments, tp_comm_overlap
 from autoconfig.megatron.write_model import pattern_text, words
-from autoconfig.planning.script_text import quoted, slug
+from autoconfig.planning.export_files import quoted, slug
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 

@@ -8,7 +8,7 @@ from tables import tabled
 from autoconfig.megatron.argument_list import known_arguments, name_hint, split_arguments
 from autoconfig.megatron.read import Overrides, read_arguments
 from autoconfig.megatron.read_model import read_pattern
-from autoconfig.training.pipeline_split import layout_chunks, split_of_layout
+from autoconfig.training.plan_rules import layout_chunks, split_of_layout
 
 SMALL = (
     "--num-layers 8 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --vocab-size 1000 "

@@ -22,8 +22,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.engine import load_engine
-from autoconfig.specs.software.serving_formats import module_formats
+from autoconfig.specs.software.engine import load_engine, module_formats
 from autoconfig.specs.software.software import load_stack
 from hypothesis import given
 from hypothesis import strategies as st

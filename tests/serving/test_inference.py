@@ -14,8 +14,8 @@ from autoconfig.specs.errors import AutoconfigError, FileError, InputError, pars
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.software.engine import load_engine
-from autoconfig.time_model.serving.calibration import shipped_calibration
 from autoconfig.time_model.serving.costs import constant_vector
+from autoconfig.time_model.serving.tables import shipped_calibration
 from jsonschema import Draft202012Validator
 from tables import tabled
 

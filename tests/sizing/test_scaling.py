@@ -16,8 +16,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema
 from autoconfig.render.scaling import scaling_json
-from autoconfig.sizing.counts import parse_counts
-from autoconfig.sizing.goodput import Reliability, checkpoint_bytes, goodput_of, waiting_seconds
+from autoconfig.sizing.goodput import Reliability, checkpoint_bytes, goodput_of, parse_counts, waiting_seconds
 from autoconfig.sizing.sizing import ScalingRequest, scale, tokens_per_second
 from autoconfig.training.answer import search
 from autoconfig.training.question import Request, understand

@@ -19,8 +19,15 @@ from autoconfig.specs.plan import (
     parse_plan,
 )
 from autoconfig.specs.serve_plan import MAX_VALUE, EnginePlan, ServePlan, parse_serve_plan
-from autoconfig.specs.software.engine import engine_names, load_engine
-from autoconfig.specs.software.serving_formats import KV_BYTES, WEIGHT_BYTES, module_formats, supports, weight_format
+from autoconfig.specs.software.engine import (
+    KV_BYTES,
+    WEIGHT_BYTES,
+    engine_names,
+    load_engine,
+    module_formats,
+    supports,
+    weight_format,
+)
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

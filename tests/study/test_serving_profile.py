@@ -17,7 +17,7 @@ from autoconfig.profiler.processes import marked
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.software.engine import load_engine
-from autoconfig.time_model.serving.calibration import EngineConstants
+from autoconfig.time_model.serving.tables import EngineConstants
 from tables import tabled
 
 from autoconfig.serving.question import serving_calibration, understand

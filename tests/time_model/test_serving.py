@@ -12,7 +12,6 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-from autoconfig.time_model.serving.calibration import NO_CALIBRATION, EngineConstants, ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.costs import (
     ServingJob,
     constant_vector,
@@ -32,7 +31,13 @@ from autoconfig.time_model.serving.steady import (
     tokens_per_step,
     waiting_services,
 )
-from autoconfig.time_model.serving.tables import serving_tables_of
+from autoconfig.time_model.serving.tables import (
+    NO_CALIBRATION,
+    EngineConstants,
+    ServingCalibration,
+    serving_tables_of,
+    shipped_calibration,
+)
 from autoconfig.time_model.serving.workload import (
     DataSet,
     data_set_of_lengths,

@@ -17,8 +17,7 @@ from autoconfig.specs.software.software import load_stack
 from autoconfig.trainer.tracing.trace import trace_rank
 from tables import table, tabled
 
-from autoconfig.core.trace import compare, trace_request
-from autoconfig.core.trace_process import Traces
+from autoconfig.core.trace import Traces, compare, trace_request
 from autoconfig.runs.training_row import published_rows, read_case
 
 SEQUENCE = 2048

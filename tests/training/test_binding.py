@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from autoconfig.specs.plan import parse_plan
 
-from autoconfig.training.binding import CHANGES, what_binds
 from autoconfig.training.question import Request, understand
+from autoconfig.training.remedies import CHANGES, what_binds
 
 
 @pytest.mark.parametrize(("request_", "plan"), [

@@ -16,13 +16,11 @@ from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number, attention_gemms, kv_heads_per_rank, padded_vocab_size
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.engine import EngineSpec
-from autoconfig.specs.software.serving_formats import ModuleFormats, module_formats
+from autoconfig.specs.software.engine import EngineSpec, ModuleFormats, module_formats
 from autoconfig.time_model.hardware.efficiency import GridTable, efficiency_of
 from autoconfig.time_model.job import Group, collective_seconds, links_of
 from autoconfig.time_model.serving import ideal
-from autoconfig.time_model.serving.calibration import EngineConstants
-from autoconfig.time_model.serving.tables import ServingTables, serving_tables_of
+from autoconfig.time_model.serving.tables import EngineConstants, ServingTables, serving_tables_of
 
 Vector = npt.NDArray[np.float64]
 HBM_POINTWISE = 0.8

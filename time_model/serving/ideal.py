@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.software.serving_formats import KV_BYTES, WEIGHT_BYTES
+from autoconfig.specs.software.engine import KV_BYTES, WEIGHT_BYTES
 
 INPUT_BYTES = {
     "bf16": 2.0,

@@ -20,7 +20,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.serving_formats import KV_BYTES, ModuleFormats
+from autoconfig.specs.software.engine import KV_BYTES, ModuleFormats
 
 DEFAULTS = (2048, 8192)
 WHOLE_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}

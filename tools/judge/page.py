@@ -23,7 +23,7 @@ from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.megatron.write_model import words
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe
 from autoconfig.runs.table import cell, whole
-from autoconfig.training.pipeline_split import PipelineSplit
+from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
 from tools.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses
 from tools.judge.client import ROOT, Judge, Judges

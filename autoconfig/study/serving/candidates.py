@@ -24,9 +24,8 @@ from autoconfig.study.session import NothingFitsError
 from autoconfig.study.trials import Choices, Floats
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 from autoconfig.time_model.job import Group, collective_seconds, links_of
-from autoconfig.time_model.serving.calibration import EngineConstants
 from autoconfig.time_model.serving.costs import ServingJob, constant_vector, floor_seconds, iteration_features
-from autoconfig.time_model.serving.tables import AllReduceTable, ServingTables, even_tables
+from autoconfig.time_model.serving.tables import AllReduceTable, EngineConstants, ServingTables, even_tables
 
 Vector = npt.NDArray[np.float64]
 OPERATORS, EXPERTS, COMMUNICATION, HOST = 0, 1, 2, 5

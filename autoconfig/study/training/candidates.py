@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.calibration.fit import shares_of
+from autoconfig.calibration.observe import shares_of
 from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan
 from autoconfig.specs.scenario import NAMES, Scenario

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial
 
-from autoconfig.calibration.fit import Observation, refine
+from autoconfig.calibration.observe import Observation, refine
 from autoconfig.planning.resolve import write_calibration
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
