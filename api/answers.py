@@ -29,7 +29,7 @@ from autoconfig.planning.resolve import to_json as calibration_json
 from autoconfig.render.check import check_json
 from autoconfig.render.scaling import scaling_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json
-from autoconfig.runs.predict import COLUMNS, predict_rows
+from autoconfig.runs.predict import COLUMNS, TEXT_COLUMNS, predict_rows
 from autoconfig.serving import answer as serving
 from autoconfig.serving.deployment_json import serve_json
 from autoconfig.serving.request import request_of as serving_request
@@ -138,7 +138,8 @@ def predicted(body: dict[str, Any]) -> bytes:
     """`POST /v1/predict`: a prediction per row, with the columns of `autoconfig predict`; null where there is none."""
     calibration = body.get(OWN) or shipped()
     found = [prediction.cells() for prediction in predict_rows(_rows(body), calibration)]
-    return _dumps({"schema_version": 1, "calibration": calibration.version, "rows": [_typed(cells) for cells in found]})
+    rows = [{name: _value(name, cells[name]) for name in COLUMNS} for cells in found]
+    return _dumps({"schema_version": 1, "calibration": calibration.version, "rows": rows})
 
 
 def sorted_out(body: dict[str, Any]) -> bytes:
@@ -160,7 +161,6 @@ def calibrated(body: dict[str, Any]) -> bytes:
 
 
 def _rows(body: dict[str, Any]) -> list[dict[str, str]]:
-    """Rows of a table as the command line reads them."""
     return [{str(key): "" if value is None else _cell(value) for key, value in row.items()} for row in body["rows"]]
 
 
@@ -168,12 +168,8 @@ def _cell(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _typed(cells: dict[str, str]) -> dict[str, Any]:
-    return {column: _value(column, cells[column]) for column in COLUMNS}
-
-
 def _value(column: str, text: str) -> str | float | bool | None:
-    if column in ("id", "pred_confidence", "pred_note"):
+    if column in TEXT_COLUMNS:
         return text
     if not text:
         return None

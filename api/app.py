@@ -20,10 +20,9 @@ from autoconfig.api.http import LimitedHead, Limits, Metrics
 from autoconfig.api.problems import TITLES, problem
 from autoconfig.api.routes import answers as routes_answers
 from autoconfig.api.routes import catalogue as routes_catalogue
-from autoconfig.api.routes import measurements as routes_measurements
 from autoconfig.api.routes import searches as routes_searches
 from autoconfig.api.store import RateLimit, ServiceSettings, dbos_url, engine_of
-from autoconfig.api.wire.schemas import COMPONENTS, components
+from autoconfig.api.wire.schemas import components
 from autoconfig.specs.errors import InputError
 from dbos import DBOSClient
 from fastapi import FastAPI
@@ -48,7 +47,6 @@ class WorkerProcesses:
         self._watch = threading.Thread(target=self._keep_running, daemon=True)
 
     def start(self) -> None:
-        """Start them all."""
         if self._count:
             self._running = [subprocess.Popen(self._command) for _ in range(self._count)]
             self._watch.start()
@@ -120,7 +118,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.state.service = service
     app.include_router(routes_answers.router())
     app.include_router(routes_searches.router())
-    app.include_router(routes_measurements.router())
+    app.include_router(routes_answers.measurements_router())
     app.include_router(routes_catalogue.router())
     app.include_router(routes_catalogue.page_router())
     _add_document(app, settings)
@@ -132,8 +130,6 @@ def create_app(settings: ServiceSettings) -> FastAPI:
 
 
 def _add_document(app: FastAPI, settings: ServiceSettings) -> None:
-    """`GET /openapi.json`."""
-
     async def document(_: HttpRequest) -> Response:
         return Response(json.dumps(openapi(app, settings)), media_type=JSON)
 
@@ -144,7 +140,7 @@ def openapi(app: FastAPI, settings: ServiceSettings) -> dict[str, Any]:
     """The OpenAPI document with our components."""
     if app.openapi_schema is None:
         found = FastAPI.openapi(app)
-        found["components"] = {"schemas": {**components(), **COMPONENTS, **routes_measurements.COMPONENTS}}
+        found["components"] = {"schemas": components()}
         if settings.keys_required:
             found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             found["security"] = [{"key": []}]
@@ -161,7 +157,6 @@ async def _http_problem(request: HttpRequest, error: Exception) -> Response:
 
 
 def _methods(request: HttpRequest) -> set[str]:
-    """What the path allows, over all its routes."""
     found: set[str] = set()
     for route in every_route(request.app.routes):
         match, _ = route.matches(request.scope)

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from autoconfig.api.answers import answer, warm_up
 from autoconfig.api.http import Metrics
 from autoconfig.api.measurements import Known, OwnCalibration, current
-from autoconfig.api.problems import MEDIA_TYPE, problem, problem_bytes
+from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem, problem_bytes
 from autoconfig.api.store import Key, RateLimit, ServiceSettings, find_key
 from dbos import DBOSClient
 from pebble import ProcessExpired, ProcessPool
@@ -50,7 +50,6 @@ class Rendered:
 
     @property
     def size(self) -> int:
-        """Bytes held."""
         return len(self.body) + len(self.zipped or b"")
 
 
@@ -71,11 +70,9 @@ class AnswerCache:
 
     @staticmethod
     def key(kind: str, raw: bytes, calibration: str = "") -> tuple[str, bytes]:
-        """The key of a raw body under a calibration of the caller's own."""
         return f"{kind} {calibration}", hashlib.sha256(raw).digest()
 
     def get(self, key: tuple[str, bytes]) -> Rendered | None:
-        """The answer, which counts as used."""
         with self._lock:
             found = self._held.get(key)
             if found is not None:
@@ -83,7 +80,6 @@ class AnswerCache:
             return found
 
     def put(self, key: tuple[str, bytes], value: Rendered) -> None:
-        """Keep an answer; the ones not used for longest give way."""
         with self._lock:
             before = self._held.pop(key, None)
             self._bytes += value.size - (before.size if before else 0)
@@ -103,7 +99,6 @@ class Compute:
         self._running: dict[tuple[str, bytes], asyncio.Future[Rendered]] = {}
 
     def start(self) -> None:
-        """Start the processes; each loads the application at once."""
         self._pool = ProcessPool(
             max_workers=self._processes, max_tasks=JOBS_PER_PROCESS, initializer=warm_up, context=get_context("spawn")
         )
@@ -111,7 +106,6 @@ class Compute:
             self._pool.schedule(warm_up)
 
     def stop(self) -> None:
-        """End the processes now."""
         if self._pool is not None:
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
@@ -119,7 +113,6 @@ class Compute:
 
     @property
     def waiting(self) -> int:
-        """Questions being computed or queued."""
         return len(self._running)
 
     async def answer(self, kind: str, body: dict[str, Any], key: tuple[str, bytes], calibration: str | None = None) -> Rendered:
@@ -178,27 +171,22 @@ class Service:
     queue: DBOSClient
     calibrations: Known = field(default_factory=Known)
 
-    async def admit(self, request: HttpRequest, scope: str) -> Response | None:
-        """None where the caller may go on; else 401, 403 or 429."""
+    async def admit(self, request: HttpRequest, scope: str) -> None:
+        """Raises RefusedError where the caller may not go on: 401, 403 or 429."""
         request.state.owner = ""
-        if not self.settings.keys_required:
-            return None
+        if not self.settings.keys_required or not scope:
+            return
         key = await self._key(request)
         if key is None:
-            return problem(
-                401, "send a valid key: Authorization: Bearer ac_...", headers={"WWW-Authenticate": 'Bearer realm="autoconfig"'}
-            )
+            how = {"WWW-Authenticate": 'Bearer realm="autoconfig"'}
+            raise RefusedError(401, "send a valid key: Authorization: Bearer ac_...", how)
         if not key.allows(scope):
-            return problem(403, f"this needs the scope {scope!r}; the key has {', '.join(key.scopes)}")
+            raise RefusedError(403, f"this needs the scope {scope!r}; the key has {', '.join(key.scopes)}")
         request.state.owner = key.id
         wait = self.rates.wait(key.id)
         if wait > 0:
-            return problem(
-                429,
-                f"more than {self.settings.requests_per_second:g} requests a second with this key; wait {wait:.2f} s",
-                headers={"Retry-After": str(max(1, round(wait)))},
-            )
-        return None
+            text = f"more than {self.settings.requests_per_second:g} requests a second with this key; wait {wait:.2f} s"
+            raise RefusedError(429, text, {"Retry-After": str(max(1, round(wait)))})
 
     async def still_allowed(self, request: HttpRequest, scope: str) -> bool:
         """Whether a request that was admitted would be again: its key may have been revoked since."""
@@ -221,13 +209,16 @@ def service_of(request: HttpRequest) -> Service:
 
 
 def guarded(scope: str, endpoint: Endpoint) -> Endpoint:
-    """The endpoint behind its scope, timed for /metrics."""
+    """The endpoint behind its scope (open where it is empty), timed for /metrics; what it refuses is a problem document."""
 
     async def inner(request: HttpRequest) -> Response:
         service, start, status = service_of(request), time.perf_counter(), 500
         try:
-            response = await service.admit(request, scope) or await endpoint(request)
+            await service.admit(request, scope)
+            response = await endpoint(request)
             status = response.status_code
+        except RefusedError as error:
+            response, status = error.response, error.status
         except DATABASE_AWAY:
             LOG.warning("%s %s: the database does not answer", request.method, request.url.path, exc_info=True)
             response = problem(503, "the database does not answer; try again", headers={"Retry-After": str(AGAIN_SECONDS)})
@@ -244,16 +235,16 @@ def guarded(scope: str, endpoint: Endpoint) -> Endpoint:
     return inner
 
 
-def respond(request: HttpRequest, found: Rendered) -> Response:
+def respond(request: HttpRequest, found: Rendered, kind: str = JSON, **more: str) -> Response:
     """A rendered answer: gzipped where the caller takes it, 304 where a GET has it already."""
-    headers = {"ETag": found.etag, "Vary": "Accept-Encoding"}
+    headers = {"ETag": found.etag, "Vary": "Accept-Encoding", **more}
     if found.status != 200:
         return Response(found.body, status_code=found.status, media_type=MEDIA_TYPE)
     if request.method == "GET" and matches(request.headers.get("if-none-match", ""), found.etag):
         return Response(status_code=304, headers=headers)
     if found.zipped is not None and takes_gzip(request):
-        return Response(found.zipped, media_type=JSON, headers={**headers, "Content-Encoding": "gzip"})
-    return Response(found.body, media_type=JSON, headers=headers)
+        return Response(found.zipped, media_type=kind, headers={**headers, "Content-Encoding": "gzip"})
+    return Response(found.body, media_type=kind, headers=headers)
 
 
 def takes_gzip(request: HttpRequest) -> bool:
@@ -265,10 +256,11 @@ def takes_gzip(request: HttpRequest) -> bool:
     return weights.get("gzip", weights.get("*", False))
 
 
-def is_json(request: HttpRequest) -> bool:
-    """No content type counts as JSON."""
+def require_json(request: HttpRequest) -> None:
+    """No content type counts as JSON. Raises RefusedError."""
     kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
-    return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
+    if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise RefusedError(415, "send the body as application/json")
 
 
 async def own_calibration(request: HttpRequest) -> OwnCalibration | None:

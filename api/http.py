@@ -5,10 +5,9 @@ after, null at the end."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
-from autoconfig.api.problems import MEDIA_TYPE, problem_bytes
+from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem_bytes
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,7 +40,6 @@ class Limits:
         self.app, self.most, self.body_seconds = app, most_bytes, body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -60,7 +58,7 @@ class Limits:
             await _refuse(with_headers, self._too_large())
             return
         if given.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
-            await _refuse(with_headers, _RefusedError(415, "the body is compressed; send it without Content-Encoding"))
+            await _refuse(with_headers, _TooMuchError(415, "the body is compressed; send it without Content-Encoding"))
             return
         received, whole, until = 0, False, asyncio.get_running_loop().time() + self.body_seconds
 
@@ -72,7 +70,7 @@ class Limits:
                 async with asyncio.timeout_at(until):
                     message = await receive()
             except TimeoutError:
-                raise _RefusedError(408, f"the body did not arrive within {self.body_seconds:g} s") from None
+                raise _TooMuchError(408, f"the body did not arrive within {self.body_seconds:g} s") from None
             received += len(message.get("body", b""))
             whole = not message.get("more_body", False)
             if received > self.most:
@@ -81,21 +79,21 @@ class Limits:
 
         try:
             await self.app(scope, counted, with_headers)
-        except _RefusedError as error:
+        except _TooMuchError as error:
             if not started:
                 await _refuse(with_headers, error)
 
-    def _too_large(self) -> _RefusedError:
-        return _RefusedError(413, f"the body is larger than {self.most:,} bytes")
+    def _too_large(self) -> _TooMuchError:
+        return _TooMuchError(413, f"the body is larger than {self.most:,} bytes")
 
 
-class _RefusedError(Exception):
+class _TooMuchError(Exception):
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status, self.detail = status, detail
 
 
-async def _refuse(send: Send, error: _RefusedError) -> None:
+async def _refuse(send: Send, error: _TooMuchError) -> None:
     """The problem document; the connection ends, for what was not read of the body is still on it."""
     body = problem_bytes(error.status, error.detail)
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
@@ -126,61 +124,39 @@ class Metrics:
         self.waiting = Gauge("autoconfig_answers_waiting", "Questions being computed or queued.", registry=self.registry)
 
 
+def query_parameter(name: str, schema: dict[str, Any], said: str = "", place: str = "query") -> dict[str, Any]:
+    """A parameter of the OpenAPI document that may be left out."""
+    return {"name": name, "in": place, "required": False, **({"description": said} if said else {}), "schema": schema}
+
+
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 500
 PAGE_PARAMETERS: list[dict[str, Any]] = [
-    {
-        "name": "limit",
-        "in": "query",
-        "required": False,
-        "description": f"Entries of a page; {DEFAULT_LIMIT} unless given.",
-        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
-    },
-    {
-        "name": "cursor",
-        "in": "query",
-        "required": False,
-        "description": "`next` of the page before.",
-        "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"},
-    },
+    query_parameter(
+        "limit", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}, f"Entries of a page; {DEFAULT_LIMIT} unless given."
+    ),
+    query_parameter("cursor", {"type": "string", "pattern": "^[0-9]{1,9}$"}, "`next` of the page before."),
 ]
 
 
-class PageError(Exception):
-    """A limit or cursor that cannot be used."""
-
-    def __init__(self, field: str, text: str) -> None:
-        super().__init__(text)
-        self.field = field
-
-
-@dataclass(frozen=True)
-class Page:
-    """A part of a list."""
-
-    items: list[Any]
-    next: str | None
-
-
 def bounds_of(request: HttpRequest) -> tuple[int, int]:
-    """(offset, limit) of a request. Raises PageError."""
+    """(offset, limit) of a request. Raises RefusedError."""
     limit = _number(request, "limit", str(DEFAULT_LIMIT))
     if not 1 <= limit <= MAX_LIMIT:
-        raise PageError("limit", f"limit={limit}: give a whole number from 1 to {MAX_LIMIT}")
+        raise RefusedError(422, f"limit={limit}: give a whole number from 1 to {MAX_LIMIT}", field="limit")
     return _number(request, "cursor", "0"), limit
 
 
-def page_of(request: HttpRequest, items: list[Any]) -> Page:
-    """The page that a request asks for. Raises PageError."""
+def page_of(request: HttpRequest, items: list[Any]) -> tuple[list[Any], str | None]:
+    """(the page that a request asks for, the cursor of the next one). Raises RefusedError."""
     offset, limit = bounds_of(request)
-    part = items[offset : offset + limit]
-    return Page(part, str(offset + limit) if offset + limit < len(items) else None)
+    return items[offset : offset + limit], str(offset + limit) if offset + limit < len(items) else None
 
 
 def _number(request: HttpRequest, name: str, default: str) -> int:
     given = request.query_params.getlist(name) or [default]
     if len(given) > 1 or not (given[0].isascii() and given[0].isdigit() and len(given[0]) <= 9):
-        raise PageError(name, f"{name}={','.join(given)[:40]!r}: give one whole number")
+        raise RefusedError(422, f"{name}={','.join(given)[:40]!r}: give one whole number", field=name)
     return int(given[0])
 
 
@@ -199,22 +175,18 @@ class LimitedHead(HttpToolsProtocol):
     _bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The first head is waited for."""
         super().connection_made(transport)
         self._wait()
 
     def on_message_begin(self) -> None:
-        """A head begins."""
         super().on_message_begin()
         self._in_head, self._bytes = True, 0
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
         self._in_head = False
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Counts what belongs to a head that is not complete."""
         super().data_received(data)
         if not self._in_head:
             self._end()
@@ -228,7 +200,6 @@ class LimitedHead(HttpToolsProtocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
         self._end()
         super().connection_lost(exc)
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from autoconfig.api.problems import RefusedError
 from autoconfig.api.store import CALIBRATIONS, MEASUREMENTS, now, utc
 
 MAX_RUNS = 2_000
@@ -23,7 +24,7 @@ FRESH_SECONDS = 1.0
 """So long a process takes an owner's calibration for unchanged without asking the database."""
 
 
-class TooManyError(Exception):
+class TooManyError(RefusedError):
     """More runs than are kept of one owner."""
 
 
@@ -36,7 +37,6 @@ class Measured:
     created: datetime
 
     def json(self) -> dict[str, Any]:
-        """As the API shows it."""
         created = self.created.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
         return {"id": self.body["id"], "created": created, "run": self.body}
 
@@ -60,7 +60,7 @@ def add(engine: sa.Engine, owner: str, rows: Sequence[Mapping[str, Any]]) -> Non
                 connection.execute(MEASUREMENTS.insert().values(owner=owner, run=row["id"], body=text, created=now()))
         count = sa.select(sa.func.count()).select_from(MEASUREMENTS).where(MEASUREMENTS.c.owner == owner)
         if connection.execute(count).scalar_one() > MAX_RUNS:
-            raise TooManyError
+            raise TooManyError(422, f"at most {MAX_RUNS:,} runs are kept for a key; replace some by their ids", field="rows")
 
 
 def _next_revision(connection: sa.Connection, owner: str) -> None:
@@ -111,10 +111,8 @@ class Known:
         self._held: dict[str, tuple[float, OwnCalibration | None]] = {}
 
     def fresh(self, owner: str) -> tuple[bool, OwnCalibration | None]:
-        """(whether it is known without asking, the calibration)."""
         moment, found = self._held.get(owner, (float("-inf"), None))
         return time.monotonic() - moment < FRESH_SECONDS, found
 
     def hold(self, owner: str, found: OwnCalibration | None) -> None:
-        """What the database said just now."""
         self._held[owner] = (time.monotonic(), found)

@@ -30,6 +30,19 @@ MAX_GIVEN = 80
 """Characters of a value that a problem repeats."""
 
 
+class RefusedError(Exception):
+    """A request that is answered with a problem document (`context.guarded`)."""
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers, self.more = status, detail, headers, more
+
+    @property
+    def response(self) -> Response:
+        """The document as it goes out."""
+        return problem(self.status, self.detail, headers=self.headers, **self.more)
+
+
 def problem(status: int, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> Response:
     """A problem document; `more` holds field, given, allowed, nearest where they are known."""
     return Response(problem_bytes(status, detail, **more), status_code=status, media_type=MEDIA_TYPE, headers=headers)
@@ -57,7 +70,6 @@ def of_error(error: AutoconfigError) -> tuple[int, bytes]:
 
 
 def _unknown_name(error: BaseException | None) -> UnknownNameError | None:
-    """The unknown name that an error is about, or the error that it was made from."""
     while error is not None and not isinstance(error, UnknownNameError):
         error = error.__cause__
     return error

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from autoconfig.api.problems import RefusedError
 from autoconfig.api.store import EVENTS, OPEN, SEARCHES, STATES, WORKERS, now, utc
 from autoconfig.api.wire.bodies import asked
 from dbos import DBOSClient
@@ -32,7 +33,7 @@ TRIAL = "trial"
 """The kind of an event that tells of a trial's end."""
 
 
-class ConflictError(Exception):
+class ConflictError(RefusedError):
     """The idempotency key was used for another question."""
 
 
@@ -122,7 +123,7 @@ def _by_key(engine: sa.Engine, owner: str, key: str, body: dict[str, Any]) -> St
     if row is None:
         return None
     if asked(json.loads(row.body)) != asked(body):
-        raise ConflictError
+        raise ConflictError(409, "this Idempotency-Key was used for another question; take a new one", field="Idempotency-Key")
     return _search(row)
 
 

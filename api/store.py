@@ -44,73 +44,52 @@ class ServiceSettings:
 
 
 METADATA = sa.MetaData()
-KEYS = sa.Table(
-    "autoconfig_api_keys",
-    METADATA,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("name", sa.String(200), nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),
-    sa.Column("scopes", sa.String(200), nullable=False),
-    sa.Column("created", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("revoked", sa.DateTime(timezone=True)),
-)
-SEARCHES = sa.Table(
-    "autoconfig_searches",
-    METADATA,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("id", sa.String(36), nullable=False, unique=True),
-    sa.Column("owner", sa.String(32), nullable=False),
-    sa.Column("idempotency_key", sa.String(200)),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("created", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("started", sa.DateTime(timezone=True)),
-    sa.Column("ended", sa.DateTime(timezone=True)),
-    sa.Column("result", sa.LargeBinary),
-    sa.Column("problem", sa.LargeBinary),
-    sa.Column("spent_seconds", sa.Float),
-    sa.UniqueConstraint("owner", "idempotency_key"),
-)
 OPEN = ("queued", "running")
 ENDED = ("done", "failed", "cancelled")
 STATES = (*OPEN, *ENDED)
 """Of a search."""
-EVENTS = sa.Table(
-    "autoconfig_search_events",
-    METADATA,
-    sa.Column("search_id", sa.String(36), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("time", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("kind", sa.String(32), nullable=False),
-    sa.Column("data", sa.Text, nullable=False),
-)
-WORKERS = sa.Table(
-    "autoconfig_workers",
-    METADATA,
-    sa.Column("id", sa.String(64), primary_key=True),
-    sa.Column("beat", sa.Integer, nullable=False),
-    sa.Column("version", sa.String(64)),
-    sa.Column("profiles", sa.Integer),
-    sa.Column("beaten", sa.DateTime(timezone=True)),
-)
+TIME, SHORT, LONG = sa.DateTime(timezone=True), sa.String(32), sa.String(200)
+
+
+def _table(
+    name: str,
+    /,
+    *constraints: sa.UniqueConstraint,
+    key: str | tuple[str, ...] = "id",
+    empty: tuple[str, ...] = (),
+    **columns: Any,
+) -> sa.Table:
+    """A table with `columns` (name=type), of which those in `empty` may be empty; a key `number` counts up."""
+    keys = (key,) if isinstance(key, str) else key
+    found = [sa.Column(n, kind, primary_key=n in keys, nullable=n in empty) for n, kind in columns.items()]
+    return sa.Table(name, METADATA, *found, *constraints)
+
+
+KEYS = _table(
+    "autoconfig_api_keys", empty=("revoked",),
+    id=SHORT, name=LONG, digest=sa.String(64), scopes=LONG, created=TIME, revoked=TIME,
+)  # fmt: skip
+SEARCHES = _table(
+    "autoconfig_searches", sa.UniqueConstraint("id"), sa.UniqueConstraint("owner", "idempotency_key"), key="number",
+    empty=("idempotency_key", "started", "ended", "result", "problem", "spent_seconds"),
+    number=sa.Integer, id=sa.String(36), owner=SHORT, idempotency_key=LONG, body=sa.Text, state=sa.String(16), created=TIME,
+    started=TIME, ended=TIME, result=sa.LargeBinary, problem=sa.LargeBinary, spent_seconds=sa.Float,
+)  # fmt: skip
+EVENTS = _table(
+    "autoconfig_search_events", key=("search_id", "number"),
+    search_id=sa.String(36), number=sa.Integer, time=TIME, kind=SHORT, data=sa.Text,
+)  # fmt: skip
+WORKERS = _table(
+    "autoconfig_workers", empty=("version", "profiles", "beaten"),
+    id=sa.String(64), beat=sa.Integer, version=sa.String(64), profiles=sa.Integer, beaten=TIME,
+)  # fmt: skip
 """`profiles`: 1 where the worker takes up searches that measure; `beaten`: its last beat by the database's clock."""
-MEASUREMENTS = sa.Table(
-    "autoconfig_measurements",
-    METADATA,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("owner", sa.String(32), nullable=False),
-    sa.Column("run", sa.String(200), nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("created", sa.DateTime(timezone=True), nullable=False),
-    sa.UniqueConstraint("owner", "run"),
-)
-CALIBRATIONS = sa.Table(
-    "autoconfig_calibrations",
-    METADATA,
-    sa.Column("owner", sa.String(32), primary_key=True),
-    sa.Column("revision", sa.Integer, nullable=False),
-    sa.Column("fitted", sa.Integer, nullable=False),
-    sa.Column("body", sa.Text),
+MEASUREMENTS = _table(
+    "autoconfig_measurements", sa.UniqueConstraint("owner", "run"), key="number",
+    number=sa.Integer, owner=SHORT, run=LONG, body=sa.Text, created=TIME,
+)  # fmt: skip
+CALIBRATIONS = _table(
+    "autoconfig_calibrations", key="owner", empty=("body",), owner=SHORT, revision=sa.Integer, fitted=sa.Integer, body=sa.Text
 )
 BUSY_SECONDS = 30
 
@@ -209,7 +188,6 @@ class Key:
     revoked: datetime | None
 
     def allows(self, scope: str) -> bool:
-        """Whether the key may do what needs `scope`."""
         return scope in self.scopes or "admin" in self.scopes
 
 

@@ -28,7 +28,6 @@ LONG_MODULES = {
 }
 LONG_FUNCTIONS: dict[str, str] = {
     "time_model/serving/simulation.py:simulate": "one loop over one state: every step of it needs all of it",
-    "autoconfig/engines/export.py:kubernetes_objects": "one template of YAML",
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from autoconfig.specs.files import replace_section
 from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
 
-from autoconfig.accuracy.runs import Constants, predict_runs
+from autoconfig.accuracy.groups import Constants, predict_runs
 from autoconfig.calibration.observe import gpu_name, predicted_seconds, published_runs
 from autoconfig.runs.sources import source_of
 

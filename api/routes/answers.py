@@ -1,38 +1,37 @@
-"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`, `/deployments`: question in, the command line's JSON out."""
+"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`, `/deployments`: question in, the command line's JSON out;
+`/v1/measurements`: measured runs come in and calibrate the answers to the key that brought them."""
 
 from __future__ import annotations
 
-from autoconfig.api.context import JSON, AnswerCache, Endpoint, guarded, is_json, own_calibration, respond, service_of
-from autoconfig.api.problems import MEDIA_TYPE, problem
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from autoconfig.api import measurements
+from autoconfig.api.context import JSON, AnswerCache, Endpoint, guarded, own_calibration, require_json, respond, service_of
+from autoconfig.api.http import PAGE_PARAMETERS, bounds_of
+from autoconfig.api.problems import MEDIA_TYPE, RefusedError
 from autoconfig.api.wire import bodies
-from autoconfig.api.wire.bodies import BodyError, read_body
+from autoconfig.api.wire.bodies import MeasurementsBody, read_body
 from autoconfig.api.wire.schemas import REF
 from fastapi import APIRouter
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-PLANS_EXAMPLE = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
+Responses = dict[Any, Any]
+PLANS_EXAMPLE: dict[str, object] = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
+PLAN_EXAMPLE = {**PLANS_EXAMPLE, "plan": "tp=8,pp=8,mbs=1,sp=1"}
+SCALING_EXAMPLE = {"model": "175b", "gpus": "256:2048", "gpu": ["h100-sxm-80gb"], "tokens": "300B", "days": 20.0}
 CHECK_EXAMPLE = {
     "text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
     "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
-    "gpus": 8,
-    "gpu": "h100-sxm-80gb",
+    **{"gpus": 8, "gpu": "h100-sxm-80gb"},
 }
 RUN_EXAMPLE: dict[str, object] = {
-    "id": "a",
-    "layers": 32,
-    "hidden": 4096,
-    "heads": 32,
-    "seq": 4096,
-    "gpu": "h100-sxm-80gb",
-    "gpus": 8,
-    "tp": 1,
-    "pp": 1,
-    "mbs": 1,
-    "gbs": 64,
-    "precision": "bf16",
-    "recompute": "none",
+    **{"id": "a", "layers": 32, "hidden": 4096, "heads": 32, "seq": 4096, "gpu": "h100-sxm-80gb", "gpus": 8},
+    **{"tp": 1, "pp": 1, "mbs": 1, "gbs": 64, "precision": "bf16", "recompute": "none"},
 }
 DEPLOYMENTS_EXAMPLE: dict[str, object] = {
     **{"model": "llama3-70b", "gpus": 8, "gpu": "h200-sxm-141gb", "isl": 1000, "osl": 500},
@@ -40,82 +39,74 @@ DEPLOYMENTS_EXAMPLE: dict[str, object] = {
 }
 QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] = (
     ("plans", bodies.PlansBody, "Search", "The best plans by formula, as `autoconfig search --json`.", PLANS_EXAMPLE),
-    (
-        "explain",
-        bodies.ExplainBody,
-        "Explain",
-        "Everything about one plan, as `autoconfig explain --json`.",
-        {**PLANS_EXAMPLE, "plan": "tp=8,pp=8,mbs=1,sp=1"},
-    ),
-    (
-        "timeline",
-        bodies.TimelineBody,
-        "Timeline",
-        "The step of one plan as a pipeline timeline: what every stage works on, and when.",
-        {**PLANS_EXAMPLE, "plan": "tp=8,pp=8,mbs=1,sp=1"},
-    ),
-    (
-        "export",
-        bodies.ExportBody,
-        "Scripts",
-        "Launch scripts and plan.json of one plan, as `autoconfig export` writes them.",
-        {**PLANS_EXAMPLE, "plan": "tp=8,pp=8,mbs=1,sp=1"},
-    ),
-    (
-        "scaling",
-        bodies.ScalingBody,
-        "Scaling",
-        "GPU counts and types, as `autoconfig scaling --json`.",
-        {"model": "175b", "gpus": "256:2048", "gpu": ["h100-sxm-80gb"], "tokens": "300B", "days": 20.0},
-    ),
-    (
-        "check",
-        bodies.CheckBody,
-        "Check",
-        "A Megatron-LM script, argument list or plan.json, as `autoconfig check --json`. It is read, never run.",
-        CHECK_EXAMPLE,
-    ),
+    ("explain", bodies.ExplainBody, "Explain", "Everything about one plan, as `autoconfig explain --json`.", PLAN_EXAMPLE),
+    ("timeline", bodies.TimelineBody, "Timeline",
+     "The step of one plan as a pipeline timeline: what every stage works on, and when.", PLAN_EXAMPLE),
+    ("export", bodies.ExportBody, "Scripts",
+     "Launch scripts and plan.json of one plan, as `autoconfig export` writes them.", PLAN_EXAMPLE),
+    ("scaling", bodies.ScalingBody, "Scaling", "GPU counts and types, as `autoconfig scaling --json`.", SCALING_EXAMPLE),
+    ("check", bodies.CheckBody, "Check",
+     "A Megatron-LM script, argument list or plan.json, as `autoconfig check --json`. It is read, never run.", CHECK_EXAMPLE),
     ("predict", bodies.PredictBody, "Predictions", "A table of runs, as `autoconfig predict`.", {"rows": [RUN_EXAMPLE]}),
-    (
-        "deployments",
-        bodies.DeploymentsBody,
-        "Serve",
-        "The best deployments of a served model, as `autoconfig search --inference --json`.",
-        DEPLOYMENTS_EXAMPLE,
-    ),
-)
-_PROBLEMS = {
+    ("deployments", bodies.DeploymentsBody, "Serve",
+     "The best deployments of a served model, as `autoconfig search --inference --json`.", DEPLOYMENTS_EXAMPLE),
+)  # fmt: skip
+BODY_PROBLEMS = {
     400: "The body is not JSON, or not as its schema says.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    422: "The question follows the schema and cannot be answered (or takes too long); the document says what would do.",
-    500: "A bug of ours, or a worker process that ended.",
-    503: "Starting or stopping.",
 }
+COMPUTE_PROBLEMS = {500: "A bug of ours, or a worker process that ended.", 503: "Starting or stopping."}
+UNANSWERED = "The question follows the schema and cannot be answered (or takes too long); the document says what would do."
 ACCESS_PROBLEMS = {
     401: "No valid key.",
     403: "The key lacks the scope.",
     429: "Too many requests.",
     503: "The database does not answer; `Retry-After` says when to try again.",
 }
-
-
-def problem_responses(texts: dict[int, str]) -> dict[int | str, dict[str, object]]:
-    """OpenAPI responses that are problem documents."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": REF + "Problem"}}}
-    return {status: {"description": text, "content": content} for status, text in (ACCESS_PROBLEMS | texts).items()}
-
-
 NOT_CALIBRATED = frozenset({"deployments"})
 """Measured training runs say nothing about serving."""
+
+
+def problem_responses(texts: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses that are problem documents."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": REF + "Problem"}}}
+    return {status: {"description": text, "content": content} for status, text in texts.items()}
+
+
+def answered(ref: str) -> dict[str, Any]:
+    """An OpenAPI response that is a component."""
+    return {"description": "The answer.", "content": {JSON: {"schema": {"$ref": REF + ref}}}}
+
+
+def body_of(ref: str, example: Mapping[str, object]) -> dict[str, Any]:
+    """What the OpenAPI document says of a request's body."""
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": REF + ref}, "example": example}}}}
+
+
+def add(
+    router: APIRouter, path: str, scope: str, endpoint: Endpoint, responses: Responses, extra: Mapping[str, Any],
+    *, problems: Mapping[int, str] | None = None, method: str = "GET", name: str = "", **more: Any,
+) -> None:  # fmt: skip
+    """An endpoint behind its scope, and what the OpenAPI document says of it; `problems`: beside those of access."""
+    refused = problem_responses(ACCESS_PROBLEMS | dict(problems or {})) if scope else {}
+    router.add_api_route(
+        path,
+        guarded(scope, endpoint),
+        methods=[method],
+        operation_id=name or endpoint.__name__,
+        response_class=Response,
+        responses={**responses, **refused},
+        openapi_extra=dict(extra),
+        **more,
+    )
 
 
 def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
     async def ask(request: HttpRequest) -> Response:
         service = service_of(request)
-        if not is_json(request):
-            return problem(415, "send the question as application/json")
+        require_json(request)
         raw = await request.body()
         own = None if kind in NOT_CALIBRATED else await own_calibration(request)
         key = AnswerCache.key(kind, raw, own.version if own else "")
@@ -123,11 +114,7 @@ def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
         if found is not None:
             service.metrics.cached.inc()
             return respond(request, found)
-        try:
-            checked = read_body(raw, body)
-        except BodyError as error:
-            return problem(error.status, error.detail, **error.more)
-        return respond(request, await service.compute.answer(kind, checked, key, own.text if own else None))
+        return respond(request, await service.compute.answer(kind, read_body(raw, body), key, own.text if own else None))
 
     ask.__name__ = kind
     return ask
@@ -136,19 +123,74 @@ def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
 def router() -> APIRouter:
     """The endpoints of this module."""
     found = APIRouter(prefix="/v1", tags=["answers"])
+    problems = BODY_PROBLEMS | {422: UNANSWERED} | COMPUTE_PROBLEMS
     for kind, body, answer, text, example in QUESTIONS:
-        content = {JSON: {"schema": {"$ref": REF + body.__name__}, "example": example}}
-        found.add_api_route(
-            f"/{kind}",
-            guarded("plan", _endpoint(kind, body)),
-            methods=["POST"],
-            summary=text,
-            operation_id=kind,
-            response_class=Response,
-            responses={
-                200: {"description": "The answer.", "content": {JSON: {"schema": {"$ref": REF + answer}}}},
-                **problem_responses(_PROBLEMS),
-            },
-            openapi_extra={"requestBody": {"required": True, "content": content}},
-        )
+        asked = body_of(body.__name__, example)
+        endpoint = _endpoint(kind, body)
+        add(found, f"/{kind}", "plan", endpoint, {200: answered(answer)}, asked, problems=problems, method="POST", summary=text)
+    return found
+
+
+MEASUREMENT_EXAMPLE = {"rows": [{**RUN_EXAMPLE, "id": "job-4711", "metric_step_s": 3.1}]}
+
+
+async def create(request: HttpRequest) -> Response:
+    """Bring measured runs; from now on they calibrate the answers to this key. The same id again replaces a run."""
+    require_json(request)
+    rows = read_body(await request.body(), MeasurementsBody)["rows"]
+    ids = [row["id"] for row in rows]
+    if len({*ids}) < len(ids):
+        raise RefusedError(422, "two runs have the same id; give each its own", field="rows")
+    service, owner = service_of(request), request.state.owner
+    sorted_out = await service.compute.run("sort_out", {"rows": rows})
+    if sorted_out.status != 200:
+        return Response(sorted_out.body, sorted_out.status, media_type="application/problem+json")
+    found = json.loads(sorted_out.body)
+    if not found["good"]:
+        first = found["left_out"][0]
+        raise RefusedError(422, f"none of the runs can calibrate; {first['id'][:80]}: {first['reason']}", field="rows")
+    await run_in_threadpool(measurements.add, service.engine, owner, [rows[number] for number in found["good"]])
+    revision, kept = await run_in_threadpool(measurements.runs_of, service.engine, owner)
+    fitted = await service.compute.run("calibrate", {"rows": kept})
+    if fitted.status != 200:
+        return Response(fitted.body, fitted.status, media_type="application/problem+json")
+    await run_in_threadpool(measurements.store, service.engine, owner, revision, fitted.body.decode())
+    service.calibrations.hold(owner, await run_in_threadpool(measurements.current, service.engine, owner))
+    body = {
+        "schema_version": 1,
+        "accepted": len(found["good"]),
+        "left_out": found["left_out"],
+        "measurements": len(kept),
+        "calibration": json.loads(fitted.body)["version"],
+    }
+    return Response(json.dumps(body), media_type=JSON)
+
+
+async def listing(request: HttpRequest) -> Response:
+    """The runs of this key, and the version of the calibration that they make."""
+    after, limit = bounds_of(request)
+    engine, owner = service_of(request).engine, request.state.owner
+    found = await run_in_threadpool(lambda: measurements.listed(engine, owner, after=after, limit=limit + 1))
+    shown = found[:limit]
+    own = await own_calibration(request)
+    body = {
+        "schema_version": 1,
+        "calibration": None if own is None else own.version,
+        "measurements": [one.json() for one in shown],
+        "next": str(shown[-1].number) if len(found) > limit else None,
+    }
+    return Response(json.dumps(body), media_type=JSON)
+
+
+def measurements_router() -> APIRouter:
+    """The endpoints of this module."""
+    found = APIRouter(prefix="/v1/measurements", tags=["measurements"])
+    bad = BODY_PROBLEMS | {422: "No run can calibrate, or there are too many."} | COMPUTE_PROBLEMS
+    asked, parameters = body_of("MeasurementsBody", MEASUREMENT_EXAMPLE), {"parameters": PAGE_PARAMETERS}
+    for method, scope, endpoint, name, answer, problems, extra in (
+        ("POST", "profile", create, "bring_measurements", "Accepted", bad, asked),
+        ("GET", "read", listing, "list_measurements", "MeasurementPage", {422: "Not a page."}, parameters),
+    ):
+        said = {"method": method, "name": name, "summary": (endpoint.__doc__ or "").split("\n")[0]}
+        add(found, "", scope, endpoint, {200: answered(answer)}, extra, problems=problems, **said)
     return found

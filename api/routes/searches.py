@@ -8,26 +8,24 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-import sqlalchemy as sa
 from autoconfig.api import searches
 from autoconfig.api.answers import check_search
 from autoconfig.api.context import (
     DATABASE_AWAY,
     JSON,
     AnswerCache,
-    guarded,
-    is_json,
     own_calibration,
     render,
+    require_json,
     respond,
     service_of,
-)
-from autoconfig.api.http import PAGE_PARAMETERS, PageError, bounds_of
-from autoconfig.api.problems import MEDIA_TYPE, of_error, problem
-from autoconfig.api.routes.answers import PLANS_EXAMPLE, problem_responses
+)  # fmt: skip
+from autoconfig.api.http import PAGE_PARAMETERS, bounds_of, query_parameter
+from autoconfig.api.problems import MEDIA_TYPE, RefusedError, of_error
+from autoconfig.api.routes.answers import BODY_PROBLEMS, PLANS_EXAMPLE, Responses, add, answered, body_of
+from autoconfig.api.routes.catalogue import HELD
 from autoconfig.api.store import ENDED, STATES
-from autoconfig.api.wire.bodies import BodyError, read_search
-from autoconfig.api.wire.schemas import REF
+from autoconfig.api.wire.bodies import read_search
 from autoconfig.specs.errors import AutoconfigError
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -46,35 +44,27 @@ KEY_PATTERN = "^[!-~]+$"
 async def create(request: HttpRequest) -> Response:
     """Accept a search; with an Idempotency-Key the same search again is the one accepted before."""
     service = service_of(request)
-    if not is_json(request):
-        return problem(415, "send the question as application/json")
+    require_json(request)
     key = request.headers.get("idempotency-key")
     if key is not None and not (len(key) <= MAX_KEY and re.fullmatch(KEY_PATTERN, key)):
-        return problem(400, f"Idempotency-Key: give 1 to {MAX_KEY} visible ASCII characters", field="Idempotency-Key")
+        raise RefusedError(400, f"Idempotency-Key: give 1 to {MAX_KEY} visible ASCII characters", field="Idempotency-Key")
+    body = read_search(await request.body())
     try:
-        body = read_search(await request.body())
         await run_in_threadpool(check_search, body)
-        found, new = await run_in_threadpool(searches.submit, service.engine, service.queue, request.state.owner, body, key)
-    except BodyError as error:
-        return problem(error.status, error.detail, **error.more)
     except AutoconfigError as error:
         status, document = of_error(error)
         return Response(document, status, media_type=MEDIA_TYPE)
-    except searches.ConflictError:
-        return problem(409, "this Idempotency-Key was used for another question; take a new one", field="Idempotency-Key")
+    found, new = await run_in_threadpool(searches.submit, service.engine, service.queue, request.state.owner, body, key)
     headers = {"Location": f"/v1/searches/{found.id}"}
     return Response(await _shown(request, found), 202 if new else 200, headers, JSON)
 
 
 async def listing(request: HttpRequest) -> Response:
     """The searches, oldest first, a page at a time."""
-    try:
-        after, limit = bounds_of(request)
-    except PageError as error:
-        return problem(422, str(error), field=error.field)
+    after, limit = bounds_of(request)
     state = request.query_params.get("state")
     if state is not None and state not in STATES:
-        return problem(422, f"state {state[:40]!r}: use {', '.join(STATES)}", field="state", allowed=list(STATES))
+        raise RefusedError(422, f"state {state[:40]!r}: use {', '.join(STATES)}", field="state", allowed=list(STATES))
     found = await run_in_threadpool(
         lambda: searches.listed(service_of(request).engine, after=after, limit=limit + 1, state=state)
     )
@@ -86,46 +76,32 @@ async def listing(request: HttpRequest) -> Response:
 
 async def one(request: HttpRequest) -> Response:
     """One search."""
-    found = await _found(request)
-    return _missing(request) if found is None else respond(request, render(200, await _shown(request, found)))
+    return respond(request, render(200, await _shown(request, await _found(request))))
 
 
 async def cancel(request: HttpRequest) -> Response:
     """Cancel a search; one that is over stays as it is."""
     found = await _found(request)
-    if found is None:
-        return _missing(request)
     await run_in_threadpool(searches.cancel, service_of(request).engine, found.id)
-    now = await _found(request)
-    return Response(await _shown(request, now or found), media_type=JSON)
+    return Response(await _shown(request, await _found(request)), media_type=JSON)
 
 
 async def plans(request: HttpRequest) -> Response:
     """The answer of a search that is done."""
-    found = await _found(request)
-    if found is None:
-        return _missing(request)
-    if found.state != "done":
-        return _not_done(found)
-    return respond(request, render(200, await run_in_threadpool(_result, service_of(request).engine, found.id)))
+    return respond(request, render(200, await _answer(request, await _found(request))))
 
 
 async def export(request: HttpRequest) -> Response:
     """Launch scripts and plan.json of the search's first plan, or of `plan`."""
     found = await _found(request)
-    if found is None:
-        return _missing(request)
     form = request.query_params.get("format", FORMATS[0])
     if form not in FORMATS:
-        return problem(422, f"format {form[:40]!r}: use {' or '.join(FORMATS)}", field="format", allowed=list(FORMATS))
-    if found.state != "done":
-        return _not_done(found)
-    service = service_of(request)
-    answer = json.loads(await run_in_threadpool(_result, service.engine, found.id))
+        raise RefusedError(422, f"format {form[:40]!r}: use {' or '.join(FORMATS)}", field="format", allowed=list(FORMATS))
+    answer, service = json.loads(await _answer(request, found)), service_of(request)
     plan = request.query_params.get("plan") or _first(answer)
     if plan is None:
         why = "no plan fits" if "plans" in answer else f"no plan was measured ({answer['stopped']})"
-        return problem(409, f"{why}, so there is nothing to export; GET .../plans says more")
+        raise RefusedError(409, f"{why}, so there is nothing to export; GET .../plans says more")
     body = {**found.body, "plan": plan[:500], "format": form}
     own = await own_calibration(request)
     key = AnswerCache.key("export", json.dumps(body, sort_keys=True).encode(), own.version if own else "")
@@ -136,11 +112,9 @@ async def export(request: HttpRequest) -> Response:
 async def events(request: HttpRequest) -> Response:
     """What happens to a search, as server-sent events; ends with it. Last-Event-ID goes on after an interruption."""
     found = await _found(request)
-    if found is None:
-        return _missing(request)
     last = request.headers.get("last-event-id", "0")
     if not (last.isascii() and last.isdigit() and len(last) <= 9):
-        return problem(422, f"Last-Event-ID {last[:40]!r}: give the number of an event", field="Last-Event-ID")
+        raise RefusedError(422, f"Last-Event-ID {last[:40]!r}: give the number of an event", field="Last-Event-ID")
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_stream(request, found.id, int(last)), media_type="text/event-stream", headers=headers)
 
@@ -175,82 +149,58 @@ async def _stream(request: HttpRequest, identity: str, last: int) -> AsyncIterat
 
 
 def _first(answer: dict[str, Any]) -> str | None:
-    """The plan of a search's answer that is exported unless another is named: the first, or the best of those measured."""
     if "plans" in answer:
         return answer["plans"][0]["short"] if answer["plans"] else None
     return answer["best"]["plan"] if answer["best"] else None
 
 
-def _result(engine: sa.Engine, identity: str) -> bytes:
-    found = searches.result_of(engine, identity)
-    assert found is not None, identity
+async def _found(request: HttpRequest) -> searches.StoredSearch:
+    identity = request.path_params["search_id"]
+    found = await run_in_threadpool(searches.get, service_of(request).engine, identity)
+    if found is None:
+        raise RefusedError(404, f"there is no search {identity[:40]!r}; GET /v1/searches lists them")
     return found
 
 
-async def _found(request: HttpRequest) -> searches.StoredSearch | None:
-    identity = request.path_params["search_id"]
-    return await run_in_threadpool(searches.get, service_of(request).engine, identity)
-
-
-def _missing(request: HttpRequest) -> Response:
-    return problem(404, f"there is no search {request.path_params['search_id'][:40]!r}; GET /v1/searches lists them")
-
-
-def _not_done(found: searches.StoredSearch) -> Response:
-    why = f": {found.problem['detail']}" if found.problem else ""
-    return problem(409, f"the search is {found.state}, not done{why}")
+async def _answer(request: HttpRequest, found: searches.StoredSearch) -> bytes:
+    if found.state != "done":
+        why = f": {found.problem['detail']}" if found.problem else ""
+        raise RefusedError(409, f"the search is {found.state}, not done{why}")
+    answer = await run_in_threadpool(searches.result_of, service_of(request).engine, found.id)
+    assert answer is not None, found.id
+    return answer
 
 
 _ID = {"name": "search_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
-_NOT_FOUND = {404: "There is no such search."}
-
-
-def _json(ref: str) -> dict[str, Any]:
-    return {"description": "The answer.", "content": {JSON: {"schema": {"$ref": REF + ref}}}}
-
-
 _FOLLOWED = ("get_search", "cancel_search", "search_events", "search_plans", "export_search")
 _LINKS = {name: {"operationId": name, "parameters": {"search_id": "$response.body#/id"}} for name in _FOLLOWED}
-
-
-def _parameter(name: str, place: str, schema: dict[str, Any], **more: str) -> dict[str, Any]:
-    return {"name": name, "in": place, "required": False, **more, "schema": schema}
-
-
-_KEY = _parameter("Idempotency-Key", "header", {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": KEY_PATTERN})
-_STATE = _parameter("state", "query", {"enum": list(STATES)})
-_FORM = _parameter("format", "query", {"enum": list(FORMATS)})
-_PLAN = _parameter(
-    "plan", "query", {"type": "string", "maxLength": 500}, description="A plan in its short form; the first unless given."
+_KEY = query_parameter(
+    "Idempotency-Key", {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": KEY_PATTERN}, place="header"
 )
-_RESUME = _parameter("Last-Event-ID", "header", {"type": "string", "pattern": "^[0-9]{1,9}$"})
-_QUESTION = {JSON: {"schema": {"$ref": REF + "SearchBody"}, "example": PLANS_EXAMPLE}}
-_BAD = {
-    400: "The body is not JSON, or not as its schema says.",
-    408: "The body did not arrive in time.",
-    409: "The key was used for another question.",
-    413: "The body is too large.",
-    415: "The body is not JSON.",
-    422: "No search can answer the question.",
-}
+_STATE = query_parameter("state", {"enum": list(STATES)})
+_FORM = query_parameter("format", {"enum": list(FORMATS)})
+_PLAN = query_parameter("plan", {"type": "string", "maxLength": 500}, "A plan in its short form; the first unless given.")
+_RESUME = query_parameter("Last-Event-ID", {"type": "string", "pattern": "^[0-9]{1,9}$"}, place="header")
+_BAD = {**BODY_PROBLEMS, 409: "The key was used for another question.", 422: "No search can answer the question."}
+_NOT_FOUND = {404: "There is no such search."}
 _NOT_DONE = {**_NOT_FOUND, 409: "The search is not done."}
 _NO_EXPORT = {**_NOT_DONE, 422: "No such format, or a plan that cannot be exported."}
-_HELD = {304: {"description": "As the caller has it."}}
+_NOT_AN_EVENT = {**_NOT_FOUND, 422: "Not the number of an event."}
 _STREAM = {"description": "Events until the search is over.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
-_ACCEPTED = {202: {**_json("SearchRow"), "links": _LINKS}, 200: _json("SearchRow")}
-_OPERATIONS: tuple[tuple[str, str, str, Any, str, dict[Any, Any], dict[int, str], dict[str, Any]], ...] = (
+_ROW = {200: answered("SearchRow")}
+_ACCEPTED = {202: {**answered("SearchRow"), "links": _LINKS}, **_ROW}
+_OPERATIONS: tuple[tuple[str, str, str, Any, str, Responses, dict[int, str], dict[str, Any]], ...] = (
     ("", "POST", "profile", create, "create_search", _ACCEPTED, _BAD,
-     {"parameters": [_KEY], "requestBody": {"required": True, "content": _QUESTION}}),
-    ("", "GET", "read", listing, "list_searches", {200: _json("SearchPage")}, {422: "Not a page."},
+     {"parameters": [_KEY], **body_of("SearchBody", PLANS_EXAMPLE)}),
+    ("", "GET", "read", listing, "list_searches", {200: answered("SearchPage")}, {422: "Not a page."},
      {"parameters": [*PAGE_PARAMETERS, _STATE]}),
-    ("/{search_id}", "GET", "read", one, "get_search", {200: _json("SearchRow"), **_HELD}, _NOT_FOUND, {"parameters": [_ID]}),
-    ("/{search_id}", "DELETE", "profile", cancel, "cancel_search", {200: _json("SearchRow")}, _NOT_FOUND,
+    ("/{search_id}", "GET", "read", one, "get_search", {**_ROW, **HELD}, _NOT_FOUND, {"parameters": [_ID]}),
+    ("/{search_id}", "DELETE", "profile", cancel, "cancel_search", _ROW, _NOT_FOUND, {"parameters": [_ID]}),
+    ("/{search_id}/events", "GET", "read", events, "search_events", {200: _STREAM}, _NOT_AN_EVENT,
+     {"parameters": [_ID, _RESUME]}),
+    ("/{search_id}/plans", "GET", "read", plans, "search_plans", {200: answered("SearchAnswer"), **HELD}, _NOT_DONE,
      {"parameters": [_ID]}),
-    ("/{search_id}/events", "GET", "read", events, "search_events", {200: _STREAM},
-     {**_NOT_FOUND, 422: "Not the number of an event."}, {"parameters": [_ID, _RESUME]}),
-    ("/{search_id}/plans", "GET", "read", plans, "search_plans", {200: _json("SearchAnswer"), **_HELD}, _NOT_DONE,
-     {"parameters": [_ID]}),
-    ("/{search_id}/export", "GET", "read", export, "export_search", {200: _json("Scripts"), **_HELD}, _NO_EXPORT,
+    ("/{search_id}/export", "GET", "read", export, "export_search", {200: answered("Scripts"), **HELD}, _NO_EXPORT,
      {"parameters": [_ID, _FORM, _PLAN]}),
 )  # fmt: skip
 """Path, method, scope, endpoint, name, answers, problems, and what else the OpenAPI document says."""
@@ -260,15 +210,6 @@ def router() -> APIRouter:
     """The endpoints of this module."""
     found = APIRouter(prefix="/v1/searches", tags=["searches"])
     for path, method, scope, endpoint, name, answers, problems, extra in _OPERATIONS:
-        found.add_api_route(
-            path,
-            guarded(scope, endpoint),
-            methods=[method],
-            summary=(endpoint.__doc__ or "").split("\n")[0],
-            operation_id=name,
-            response_class=Response,
-            status_code=next(iter(answers)),
-            responses={**answers, **problem_responses(problems)},
-            openapi_extra=extra,
-        )
+        said = {"summary": (endpoint.__doc__ or "").split("\n")[0], "status_code": next(iter(answers))}
+        add(found, path, scope, endpoint, answers, extra, problems=problems, method=method, name=name, **said)
     return found

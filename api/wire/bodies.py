@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
-from autoconfig.api.problems import unknown_field, wrong_value
+from autoconfig.api.problems import RefusedError, unknown_field, wrong_value
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic import Field as PydanticField
 
@@ -33,7 +33,6 @@ class _Body(BaseModel):
 
 
 def _body_fields(*groups: Fields, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Pydantic fields of those that a caller over the network may give."""
     return {field.name: _body_field(field) for group in groups for field in group if field.remote and field.name not in without}
 
 
@@ -177,26 +176,18 @@ class MeasurementsBody(_Body):
     )
 
 
-class BodyError(Exception):
-    """A body that is not what the endpoint's schema says. Questions that follow it and cannot be answered are 422 instead."""
-
-    def __init__(self, status: int, detail: str, **more: Any) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.more = status, detail, more
-
-
 def read_body(raw: bytes, kind: type[BaseModel]) -> dict[str, Any]:
-    """The checked body as a plain dict. Raises BodyError."""
+    """The checked body as a plain dict. Raises RefusedError."""
     try:
         data = json.loads(raw, parse_constant=_refuse, object_pairs_hook=_unique)
     except RecursionError:
-        raise BodyError(400, "the JSON is nested too deeply") from None
+        raise RefusedError(400, "the JSON is nested too deeply") from None
     except ValueError as error:
-        raise BodyError(400, f"the body is not valid JSON: {str(error)[:200]}") from None
+        raise RefusedError(400, f"the body is not valid JSON: {str(error)[:200]}") from None
     if not isinstance(data, dict):
-        raise BodyError(400, "the body must be a JSON object")
+        raise RefusedError(400, "the body must be a JSON object")
     if _is_deep(data):
-        raise BodyError(400, f"the JSON is nested more than {MAX_DEPTH} levels deep")
+        raise RefusedError(400, f"the JSON is nested more than {MAX_DEPTH} levels deep")
     try:
         checked = kind.model_validate(data)
     except ValidationError as error:
@@ -205,7 +196,6 @@ def read_body(raw: bytes, kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def _is_deep(data: object) -> bool:
-    """Whether containers are nested in more than MAX_DEPTH levels."""
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
         inner = (item for one in level for item in (one.values() if isinstance(one, dict) else one))
@@ -216,13 +206,13 @@ def _is_deep(data: object) -> bool:
 
 
 def read_search(raw: bytes) -> dict[str, Any]:
-    """The body of a search; what says how to measure only where it measures. Raises BodyError."""
+    """The body of a search; what says how to measure only where it measures. Raises RefusedError."""
     found = read_body(raw, SearchBody)
     if found["profile"]:
         return found
     for name in field_names(tuple(field for field in fields.PROFILE if field.remote)):
         if found.pop(name) != SearchBody.model_fields[name].default:
-            raise BodyError(422, f"{name} is for a search that measures: say profile too, or leave it out", field=name)
+            raise RefusedError(422, f"{name} is for a search that measures: say profile too, or leave it out", field=name)
     return found
 
 
@@ -244,7 +234,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _allowed(annotation: Any) -> list[str]:
-    """The values of a Literal, which may be one kind of a union."""
     literal = (
         annotation if get_origin(annotation) is Literal else next(k for k in get_args(annotation) if get_origin(k) is Literal)
     )
@@ -255,15 +244,15 @@ _TAGS = frozenset({"str", "int", "float", "bool"})
 """What pydantic says of a union's member in the path of an error, beside such as `list[int]`."""
 
 
-def _body_error(error: ValidationError, kind: type[BaseModel]) -> BodyError:
+def _body_error(error: ValidationError, kind: type[BaseModel]) -> RefusedError:
     first = error.errors(include_url=False, include_context=True)[0]
     path = [str(part) for part in first["loc"]]
     field = path[0] if path else ""
     if first["type"] == "extra_forbidden":
         more = unknown_field(field, list(kind.model_fields))
-        return BodyError(400, f"unknown field {field[:80]!r}", **more)
+        return RefusedError(400, f"unknown field {field[:80]!r}", **more)
     where = ".".join(part for part in path if part not in _TAGS and part.replace("_", "").isalnum()) or field
     more = {}
     if first["type"] == "literal_error":
         more = wrong_value(first["input"], _allowed(kind.model_fields[field].annotation))
-    return BodyError(400, f"{where}: {first['msg']}", field=field[:80], **more)
+    return RefusedError(400, f"{where}: {first['msg']}", field=field[:80], **more)

@@ -68,7 +68,6 @@ def measure(task: Task, options: Options) -> tuple[int, bytes]:
 
 
 def _wait(task: Task, seconds: float) -> None:
-    """Until it is time, or there are jobs to end."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not task.cancelled():
         if task.stopping():
@@ -151,11 +150,9 @@ class _Spent:
 
     @property
     def seconds(self) -> float:
-        """So far."""
         return self._task.spent_seconds + time.monotonic() - self._begun
 
     def keep(self) -> None:
-        """Store them, where it is time."""
         if time.monotonic() - self._kept >= KEEP_SECONDS:
             self._kept = time.monotonic()
             self._task.spend(self.seconds)
@@ -170,11 +167,9 @@ class _Follower(Listener):
         self._task, self._spent, self._looked = task, spent, time.monotonic()
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> None:
-        """What runs now and why."""
         self.say(TrainingWords().started(trial, stage, again))
 
     def ended(self, trial: FrozenTrial, verdict: Verdict) -> None:
-        """What came of it."""
         attributes = trial.user_attrs
         text, outcome = TrainingWords().ended(trial), attributes.get(names.OUTCOME)
         data: dict[str, Any] = {"text": text, "trial": trial.number, "outcome": outcome}
@@ -183,7 +178,6 @@ class _Follower(Listener):
         self._task.say(TRIAL, data)
 
     def tick(self, worker: Worker) -> None:
-        """Leave the jobs to the next worker, or end them."""
         if self._task.stopping():
             raise LeavingError
         self._spent.keep()
@@ -192,7 +186,6 @@ class _Follower(Listener):
             self.control.finish = self.control.cancel = self._task.cancelled()
 
     def say(self, text: str) -> None:
-        """A line."""
         self._task.say("progress", {"text": text})
 
 

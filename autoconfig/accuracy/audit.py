@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from autoconfig.megatron.check import plan_violations
-from autoconfig.megatron.check_input import read_text
 from autoconfig.planning.resolve import shipped
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
-from autoconfig.runs.table import Row, cell, whole
+from autoconfig.runs.table import Row, cell, check_columns, read_csv, whole
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.json_record import Keywords
 from autoconfig.specs.plan import TrainPlan
@@ -40,7 +37,6 @@ class Best:
 
     plan: TrainPlan
     step_seconds: float
-    peak_bytes: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +46,15 @@ class AuditedRecipe:
     row: Row
     family: str
     """Family of a text decoder that must be covered; empty for others."""
-    verdict: str
-    reason: str
-    """Why it is not covered."""
-    violations: tuple[Violation, ...]
     named: tuple[str, ...]
     """Rules that the table itself says are broken."""
-    recipe: Recipe | None
-    report: PlanReport | None
-    best: Best | None
+    verdict: str = ILLEGAL
+    reason: str = ""
+    """Why it is not covered."""
+    violations: tuple[Violation, ...] = ()
+    recipe: Recipe | None = None
+    report: PlanReport | None = None
+    best: Best | None = None
 
     @property
     def faster(self) -> float | None:
@@ -69,7 +65,6 @@ class AuditedRecipe:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Rules that the table names and we did not find broken."""
         return tuple(rule for rule in self.named if rule not in {v.rule for v in self.violations})
 
 
@@ -82,38 +77,23 @@ class Audit:
     """Different questions that were searched."""
 
     def in_families(self) -> list[AuditedRecipe]:
-        """The text decoders of the named families."""
         return [recipe for recipe in self.recipes if recipe.family]
 
     def covered_share(self) -> float:
-        """Covered share of the named families; 1 where the table has none of them."""
         named = self.in_families()
         return sum(recipe.verdict != NOT_COVERED for recipe in named) / len(named) if named else 1.0
 
     def accused(self) -> list[AuditedRecipe]:
-        """Recipes that we call illegal and the table does not."""
         return [recipe for recipe in self.recipes if recipe.verdict == ILLEGAL and not recipe.named]
 
 
 def audit_file(path: Path, *, quick: bool = False, progress: Progress | None = None) -> Audit:
-    """Audit a CSV file. Raises InputError where it cannot be read."""
-    return audit_rows(read_rows(read_text(path, "a CSV table of recipes")), quick=quick, progress=progress)
-
-
-def read_rows(text: str) -> list[Row]:
-    """Rows of a CSV file. Raises InputError where needed columns are missing."""
-    try:
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        names = reader.fieldnames or ()
-        missing = [name for name in COLUMNS if name not in names]
-        if missing:
-            raise InputError(f"columns {', '.join(missing)} are missing; the table needs {', '.join(COLUMNS)} (docs/check.md)")
-        rows: list[Row] = [{key: value or "" for key, value in row.items() if key is not None} for row in reader]
-    except csv.Error as error:
-        raise InputError(f"this is no CSV file: {error}") from None
+    """Audit a CSV file. Raises FileError where it cannot be read, InputError where it is no table of recipes."""
+    columns, rows = read_csv(path)
+    check_columns(path, columns, COLUMNS, f"the table needs {', '.join(COLUMNS)} (docs/check.md)")
     if len(rows) > MOST_ROWS:
         raise InputError(f"{len(rows):,} recipes are more than {MOST_ROWS:,}; split the table")
-    return rows
+    return audit_rows(rows, quick=quick, progress=progress)
 
 
 def audit_rows(rows: Iterable[Row], *, quick: bool = False, progress: Progress | None = None) -> Audit:
@@ -129,25 +109,19 @@ def audit_rows(rows: Iterable[Row], *, quick: bool = False, progress: Progress |
 
 
 def _audit(row: Row, cache: dict[object, Best | None], quick: bool) -> AuditedRecipe:
-    common: dict[str, Any] = {"row": row, "family": family_of_recipe(cell(row, "recipe")), "named": named_rules(row)}
-    nothing: dict[str, Any] = {"recipe": None, "report": None, "best": None}
+    named = AuditedRecipe(row=row, family=family_of_recipe(cell(row, "recipe")), named=named_rules(row))
     try:
         recipe = read_recipe(row)
-        recipe = replace(recipe, scenario=replace(recipe.scenario, calibration=shipped()))
     except InputError as error:
         broken = _without_model(row)
-        verdict = ILLEGAL if broken else NOT_COVERED
-        return AuditedRecipe(**{**common, **nothing}, verdict=verdict, reason=str(error), violations=broken)
+        return replace(named, verdict=ILLEGAL if broken else NOT_COVERED, reason=str(error), violations=broken)
+    recipe = replace(recipe, scenario=replace(recipe.scenario, calibration=shipped()))
     broken = tuple(plan_violations(recipe.scenario, recipe.plan, recipe.split))
     best = None if quick else _best(recipe.scenario, cache)
     if broken:
-        return AuditedRecipe(
-            **{**common, **nothing, "recipe": recipe, "best": best}, verdict=ILLEGAL, reason="", violations=broken
-        )
+        return replace(named, recipe=recipe, best=best, violations=broken)
     report = report_plan(recipe.scenario, recipe.plan)
-    return AuditedRecipe(
-        **common, recipe=recipe, report=report, best=best, verdict=fit_verdict(report), reason="", violations=()
-    )
+    return replace(named, recipe=recipe, report=report, best=best, verdict=fit_verdict(report))
 
 
 def fit_verdict(report: PlanReport) -> str:
@@ -187,30 +161,15 @@ def _without_model(row: Row) -> tuple[Violation, ...]:
 
 
 def _best(scenario: Scenario, cache: dict[object, Best | None]) -> Best | None:
-    key = (
-        scenario.model,
-        scenario.cluster.gpu.id,
-        scenario.cluster.num_gpus,
-        scenario.numerics,
-        scenario.software.name,
-        scenario.workload,
-    )
+    cluster = scenario.cluster
+    key = (scenario.model, cluster.gpu.id, cluster.num_gpus, scenario.numerics, scenario.software.name, scenario.workload)
     if key not in cache:
         try:
             ranking = rank_plans(scenario)
+            first = int(np.argmin(ranking.step_seconds)) if len(ranking.row) else -1
         except InputError:  # too many layouts to hold
-            cache[key] = None
-            return None
-        first = int(np.argmin(ranking.step_seconds)) if len(ranking.row) else -1
-        cache[key] = (
-            None
-            if first < 0
-            else Best(
-                plan=ranking.plan(first),
-                step_seconds=float(ranking.step_seconds[first]),
-                peak_bytes=float(ranking.peak_bytes[first]),
-            )
-        )
+            first = -1
+        cache[key] = None if first < 0 else Best(plan=ranking.plan(first), step_seconds=float(ranking.step_seconds[first]))
     return cache[key]
 
 

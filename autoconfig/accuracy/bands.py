@@ -12,8 +12,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from autoconfig.accuracy.groups import Figures, figures_of
-from autoconfig.accuracy.runs import Constants, LeaveOut, Predicted, paper_of, predict_runs, predictions, publisher_of
+from autoconfig.accuracy.groups import (
+    Constants,
+    Figures,
+    LeaveOut,
+    Predicted,
+    figures_of,
+    paper_of,
+    predict_runs,
+    predictions,
+    publisher_of,
+)
 from autoconfig.calibration.observe import Run, observe, published_runs, useful_for_calibration
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.sources import PublishedSource, harder_readings, source_of, sources
@@ -181,12 +190,10 @@ def _readings() -> tuple[Reading, ...]:
 
 
 def _bar_sources() -> dict[str, PublishedSource]:
-    """Bar -> the sources that it is about."""
     return {source.bar.name: source for source in sources() if source.bar is not None}
 
 
 def _large(predicted: Sequence[Predicted], source: PublishedSource, also: str = "") -> Figures:
-    """Errors of large runs of these sources and of those that `also` names."""
     mine = [p for p in predicted if p.run.large and (source_of(p.source) is source or re.fullmatch(also, p.source))]
     return figures_of([(p.run.case.id, p.ratio) for p in mine])
 

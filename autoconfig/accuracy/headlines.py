@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.accuracy.runs import predict_steps
+from autoconfig.accuracy.groups import predict_steps
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.resolve import shipped
@@ -114,14 +114,12 @@ def _report(request: Request, plan: str) -> PlanReport:
 
 
 def _best(request: Request) -> PlanReport | None:
-    """Our first choice, None where nothing fits."""
     question = understand(request)
     ranking = rank_plans(question.scenario, question.constraints)
     return report_plan(question.scenario, ranking.plan(0)) if len(ranking.best) else None
 
 
 def _korthikanti(size: str, recompute: str, sp: int) -> tuple[Request, str]:
-    """The question and the plan of Table 3."""
     gpus, pp, micro, batch = KORTHIKANTI[size]
     request = _request(size, gpus, "a100-80gb", "megatron-lm-2022", batch, precision="fp16")
     vpp = 3 if size in ("175B", "530B") else 1

@@ -70,12 +70,10 @@ class Verdicts:
 
     @property
     def holds(self) -> bool:
-        """Both right as often as is asked for."""
         return min(self.oom_right, self.ran_right) >= VERDICTS_RIGHT
 
     @property
     def least_right(self) -> float:
-        """What is asked for."""
         return VERDICTS_RIGHT
 
 
@@ -110,8 +108,6 @@ def _memory_group(source: str, stack: str, rank: str, found: Sequence[tuple[str,
 
 @dataclass(frozen=True, kw_only=True)
 class _Ends:
-    """Runs with a known end."""
-
     peak: Floats
     limit: Floats
     device: Floats
@@ -220,7 +216,6 @@ class GpuRun:
 
     @property
     def agrees(self) -> bool:
-        """The verdict: predicted to fit where it ran, and not where it ran out of memory."""
         return (self.predicted_gib <= self.limit_gib) == (self.status == "ran")
 
 
@@ -252,7 +247,6 @@ def _gpu(folder: Path) -> GpuSpec:
 
 
 def _run(device: str, part: str, path: Path, gpu: GpuSpec) -> Iterator[GpuRun]:
-    """The run, or nothing where it neither ran nor ran out of memory."""
     job, found = read_job(path.with_name("job.json")), read_measurement(path)
     if found.status not in ("ran", "oom"):
         return

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from autoconfig.calibration.serving_fit import FirstToken, Sample, fit, samples_of
-from autoconfig.runs.predict_serving import ServingPrediction, predict_rows, read_table
+from autoconfig.runs.predict_serving import ServingPrediction, predict_rows
 from autoconfig.runs.sources import ServingFigure, serving_figures
 from autoconfig.runs.table import Row, cell, number
+from autoconfig.runs.training_row import published_rows as rows_of
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.time_model.serving.tables import shipped_calibration
@@ -28,9 +27,8 @@ LEAST_DIFFERENCE = 1.03
 
 
 def published_rows() -> list[dict[str, str]]:
-    """The runs that ship with the project."""
-    with resources.as_file(resources.files("autoconfig") / "data" / "published" / "inference_measurements.csv") as path:
-        return read_table(Path(path))
+    """The serving runs that ship with the project."""
+    return list(rows_of("inference_measurements"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,6 @@ class Judged:
         return number(self.row, "out_tok_s_gpu")
 
     def error(self, measured: str, predicted: float | None) -> float | None:
-        """predicted / measured - 1; None where either is missing."""
         value = number(self.row, measured) if cell(self.row, measured) else None
         return predicted / value - 1.0 if value and predicted is not None else None
 
@@ -65,7 +62,6 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the bar is met; None without one."""
         if self.bar is None:
             return None
         return bool(self.value >= self.bar if self.at_least else self.value <= self.bar)
@@ -128,7 +124,6 @@ def _moe(one: Judged) -> bool:
 
 
 def _figures(judged: Sequence[Judged]) -> Iterator[Figure]:
-    """The figures of data/sources.toml; those without runs are left out."""
     for asked in serving_figures():
         mine = [one for one in judged if _asked(one, asked)]
         if asked.statistic in SHARES:

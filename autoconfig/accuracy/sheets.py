@@ -1,27 +1,42 @@
-"""A validation as tables, for the screen, the HTML page and docs/accuracy.md. No arithmetic beyond units."""
+"""A validation as tables for the screen, and the files that `autoconfig validate` writes: docs/accuracy.md (`--docs`), and one
+self-contained HTML page (`--html`) with a plot of predicted over measured step time per source."""
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from string import Formatter
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.accuracy.bands import POOLED, Coverage
-from autoconfig.accuracy.groups import Bar, Decisions, ErrorGroup, Figures
+from autoconfig.accuracy.groups import ErrorGroup, Figures, Predicted, predictions
 from autoconfig.accuracy.memory import GpuRun, labelled_source
-from autoconfig.accuracy.plans import PlacedPlan, plans_summary
 from autoconfig.accuracy.serving import Figure, ServingValidation
-from autoconfig.accuracy.validate import Validation, judged_lines
-from autoconfig.runs.sources import sources
-from autoconfig.training.price import band_of
+from autoconfig.accuracy.validate import (
+    EVERYTHING,
+    JudgedLine,
+    PlacedPlan,
+    Sections,
+    Validation,
+    judged_lines,
+    plans_summary,
+    validate,
+)
+from autoconfig.planning.export_files import filled_template
+from autoconfig.planning.progress import Progress
+from autoconfig.planning.resolve import shipped
+from autoconfig.runs.sources import source_of, sources
+from autoconfig.specs.files import write_text
+from autoconfig.training.price import CLASSES, MIN_SOURCES, band_of
 
 TITLE = {None: "in-sample", "source": "leave one source out", "model": "leave one model out"}
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +49,40 @@ class Sheet:
     note: str = ""
 
 
-def _sheet(title: str, items: Iterable[Item], columns: Sequence[tuple[str, Callable[[Item], str]]], note: str = "") -> Sheet:
-    """One line an item; `columns`: (name, text of an item)."""
-    lines = tuple(tuple(text(item) for _, text in columns) for item in items)
-    return Sheet(title=title, columns=tuple(name for name, _ in columns), lines=lines, note=note)
+class _Cell(Formatter):
+    """Texts of an item: `{all.rows}` an attribute (None is a dash), `{mean:.1%}` a share in percent, `{holds!y}` yes or NO."""
+
+    def get_field(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        value = args[0]
+        for part in name.split("."):
+            value = None if value is None else getattr(value, part)
+        return value, name
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        return _yes(value) if conversion == "y" else super().convert_field(value, conversion)
+
+    def format_field(self, value: Any, spec: str) -> str:
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            return "-"
+        text = format(value, spec)
+        return text.replace("%", " %") if spec.endswith("%") else text
 
 
-def share(value: float | None, digits: int = 1, sign: bool = False) -> str:
+def _sheet(
+    title: str, items: Iterable[Any], columns: str, note: str = "", texts: Mapping[str, Callable[[Any], str]] | None = None
+) -> Sheet:
+    """One line an item; `columns`: `name: text of an item | name: ...`; `texts`: column -> what no format says."""
+    named = [column.split(": ", 1) for column in columns.split(" | ")]
+    of, cell = texts or {}, _Cell()
+    lines = tuple(
+        tuple(of[form](item) if form in of else cell.vformat(form, (item,), {}) for _, form in named) for item in items
+    )
+    return Sheet(title=title, columns=tuple(name for name, _ in named), lines=lines, note=note)
+
+
+def share(value: float | None, spec: str = ".1%") -> str:
     """A percentage; a dash where there is none."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    return f"{100 * value:{'+' if sign else ''}.{digits}f} %"
+    return _Cell().format_field(value, spec)
 
 
 def _yes(holds: bool | None) -> str:
@@ -59,81 +97,57 @@ def sheets(found: Validation) -> list[Sheet]:
     return [sheet for sheet in every if sheet.lines]
 
 
-def _figures(of: Callable[[Any], Figures | None]) -> list[tuple[str, Callable[[Any], str]]]:
-    """Mean, median, bias and worst error of an item's figures, a dash each where it has none."""
-
-    def column(text: Callable[[Figures], str]) -> Callable[[Any], str]:
-        return lambda item: "-" if (figures := of(item)) is None else text(figures)
-
-    return [
-        ("mean", column(lambda f: share(f.mean))),
-        ("median", column(lambda f: share(f.median))),
-        ("bias", column(lambda f: share(f.bias, sign=True))),
-        ("worst", column(lambda f: f"{share(f.worst, sign=True)} {f.worst_id}")),
-    ]
-
-
 def error_sheet(found: Validation) -> Sheet:
     """By source and GPU: all rows, and dense ones above 1B parameters."""
-    columns: list[tuple[str, Callable[[ErrorGroup], str]]] = [
-        ("source", lambda g: g.source),
-        ("GPU", lambda g: g.gpu),
-        ("rows", lambda g: str(g.rows)),
-        ("covered", lambda g: str(g.all.rows) if g.all else "0"),
-        *_figures(lambda g: g.all),
-        ("dense > 1B", lambda g: str(g.large.rows) if g.large else "-"),
-        ("mean", lambda g: share(g.large.mean) if g.large else "-"),
-        ("not covered", lambda g: "; ".join(f"{count} {reason}" for reason, count in g.uncovered.items())),
-    ]
-    note = f"Constants: {found.constants}. Errors are shares of the measured step; bias: median of predicted / measured - 1."
-    return _sheet(f"Step time by source and GPU, {TITLE[found.leave_out]}", found.groups, columns, note)
+    return _sheet(
+        f"Step time by source and GPU, {TITLE[found.leave_out]}",
+        found.groups,
+        "source: {source} | GPU: {gpu} | rows: {rows} | covered: covered | mean: {all.mean:.1%} | median: {all.median:.1%} | "
+        "bias: {all.bias:+.1%} | worst: worst | dense > 1B: {large.rows} | mean: {large.mean:.1%} | not covered: uncovered",
+        f"Constants: {found.constants}. Errors are shares of the measured step; bias: median of predicted / measured - 1.",
+        {
+            "covered": lambda g: str(g.all.rows) if g.all else "0",
+            "worst": lambda g: _worst(g.all),
+            "uncovered": lambda g: "; ".join(f"{count} {reason}" for reason, count in g.uncovered.items()),
+        },
+    )
+
+
+def _worst(figures: Figures | None) -> str:
+    return "-" if figures is None else f"{share(figures.worst, '+.1%')} {figures.worst_id}"
 
 
 def bar_sheet(found: Validation) -> Sheet:
     """The errors of step times that the project holds itself to."""
-    columns: list[tuple[str, Callable[[Bar], str]]] = [
-        ("group", lambda b: b.name),
-        ("rule", lambda b: f"{'in-sample; asked for ' if b.in_sample else ''}without its {b.leave_out}"),
-        ("rows", lambda b: str(b.reached.rows) if b.reached else "0"),
-        *_figures(lambda b: b.reached),
-        ("at most", lambda b: share(b.most)),
-        ("holds", lambda b: _yes(b.holds)),
-    ]
-    return _sheet(f"Held to, {TITLE[found.leave_out]}", found.bars, columns)
+    return _sheet(
+        f"Held to, {TITLE[found.leave_out]}",
+        found.bars,
+        "group: {name} | rule: rule | rows: rows | mean: {reached.mean:.1%} | median: {reached.median:.1%} | "
+        "bias: {reached.bias:+.1%} | worst: worst | at most: {most:.1%} | holds: {holds!y}",
+        texts={
+            "rule": lambda b: f"{'in-sample; asked for ' if b.in_sample else ''}without its {b.leave_out}",
+            "rows": lambda b: str(b.reached.rows) if b.reached else "0",
+            "worst": lambda b: _worst(b.reached),
+        },
+    )
 
 
 def line_sheet(found: Validation) -> Sheet:
     """Bands, decisions, memory and published plans against what was asked for."""
 
-    def asked(least: float | None, most: float | None) -> str:
-        prefix = "at least " if most is None else "at most " if least is None else ""
-        return prefix + " to ".join(share(end) for end in (least, most) if end is not None)
+    def asked(line: JudgedLine) -> str:
+        prefix = "at least " if line.most is None else "at most " if line.least is None else ""
+        return prefix + " to ".join(share(end) for end in (line.least, line.most) if end is not None)
 
-    return _sheet(
-        "Also held to",
-        judged_lines(found),
-        [
-            ("line", lambda line: line.name),
-            ("asked for", lambda line: asked(line.least, line.most)),
-            ("reached", lambda line: share(line.reached)),
-            ("holds", lambda line: _yes(line.holds)),
-        ],
-    )
+    columns = "line: {name} | asked for: asked | reached: {reached:.1%} | holds: {holds!y}"
+    return _sheet("Also held to", judged_lines(found), columns, texts={"asked": asked})
 
 
 def reading_sheet(found: Validation) -> Sheet:
     """The same figures read in the way that is hardest on us."""
-    return _sheet(
-        "Harder readings of the same figures",
-        found.readings,
-        [
-            ("figure", lambda r: r.name),
-            ("rows", lambda r: str(r.rows)),
-            ("as held to", lambda r: share(r.usual)),
-            ("harder reading", lambda r: share(r.harder)),
-            ("what is read differently", lambda r: r.why),
-        ],
-    )
+    columns = "figure: {name} | rows: {rows} | as held to: {usual:.1%} | harder reading: {harder:.1%} | "
+    columns += "what is read differently: {why}"
+    return _sheet("Harder readings of the same figures", found.readings, columns)
 
 
 def coverage_sheet(found: Validation) -> Sheet:
@@ -147,35 +161,25 @@ def coverage_sheet(found: Validation) -> Sheet:
     return _sheet(
         "90 % bands: from the other sources only",
         found.coverage,
-        [
-            ("class", lambda line: line.level),
-            ("rows", lambda line: str(line.rows)),
-            ("sources", lambda line: str(line.sources)),
-            ("inside, sources equal", lambda line: share(line.inside)),
-            ("inside, by row", lambda line: share(line.inside_by_row)),
-            ("median half-width, by row", lambda line: share(line.half_width)),
-            ("sources equal", lambda line: share(line.half_width_by_source)),
-            ("band", ends),
-        ],
+        "class: {level} | rows: {rows} | sources: {sources} | inside, sources equal: {inside:.1%} | "
+        "inside, by row: {inside_by_row:.1%} | median half-width, by row: {half_width:.1%} | "
+        "sources equal: {half_width_by_source:.1%} | band: ends",
         f"`{POOLED}` is every run with the band of its class. Not counted: {'; '.join(left)}; fine-tuning on packed sequences.",
+        {"ends": ends},
     )
 
 
 def decision_sheet(found: Validation) -> Sheet:
     """Rankings of measured plans."""
-    columns: list[tuple[str, Callable[[Decisions], str]]] = [
-        ("source", lambda d: d.source),
-        ("constants", lambda d: d.constants),
-        ("groups", lambda d: str(d.groups)),
-        ("rows", lambda d: str(d.rows)),
-        ("Spearman (min)", lambda d: f"{d.spearman_median:.2f} ({d.spearman_min:.2f})"),
-        ("regret mean / max", lambda d: f"{share(d.regret_mean)} / {share(d.regret_max)}"),
-        ("best of three", lambda d: f"{share(d.regret_first_three_mean)} / {share(d.regret_first_three_max)}"),
-        ("mean error", lambda d: share(d.mean_error)),
-    ]
-    title = "Decisions: groups of one architecture, GPUs, sequence and batch with at least 6 timed plans"
-    note = "Regret: measured time of our first choice over the best measured, less 1."
-    return _sheet(title, found.decisions, columns, note)
+    return _sheet(
+        "Decisions: groups of one architecture, GPUs, sequence and batch with at least 6 timed plans",
+        found.decisions,
+        "source: {source} | constants: {constants} | groups: {groups} | rows: {rows} | "
+        "Spearman (min): {spearman_median:.2f} ({spearman_min:.2f}) | "
+        "regret mean / max: {regret_mean:.1%} / {regret_max:.1%} | "
+        "best of three: {regret_first_three_mean:.1%} / {regret_first_three_max:.1%} | mean error: {mean_error:.1%}",
+        "Regret: measured time of our first choice over the best measured, less 1.",
+    )
 
 
 def plan_sheet(placed: Sequence[PlacedPlan]) -> Sheet:
@@ -190,17 +194,12 @@ def plan_sheet(placed: Sequence[PlacedPlan]) -> Sheet:
     return _sheet(
         "NVIDIA's published plans beyond the bars",
         [plan for plan in placed if not plan.holds],
-        [
-            ("question", lambda p: f"{p.model}, {p.gpus} x {p.gpu}, batch {p.batch}, {p.precision}"),
-            ("published plan", lambda p: p.plan),
-            ("our first", lambda p: p.first),
-            ("ratio", lambda p: "-" if p.ratio is None else f"{p.ratio:.2f}"),
-            ("rank", where),
-            ("what separates them", lambda p: p.separates),
-        ],
+        "question: {model}, {gpus} x {gpu}, batch {batch}, {precision} | published plan: {plan} | our first: {first} | "
+        "ratio: {ratio:.2f} | rank: where | what separates them: {separates}",
         f"{summary['rows']} rows are {summary['plans']} plans; {summary['hold']} are within 1.10 x our first and in the first "
         f"5 %; median percentile {summary['median_percentile']:.2f} %, median ratio {summary['median_ratio']:.3f}; "
         f"{summary['refused']} are not legal or do not fit for us (their ratio is printed all the same).",
+        {"where": where},
     )
 
 
@@ -209,17 +208,8 @@ def memory_sheet(found: Validation) -> Sheet:
     return _sheet(
         "Peak memory by source and stack",
         found.memory,
-        [
-            ("source", lambda m: m.source),
-            ("stack", lambda m: m.stack),
-            ("what was measured", lambda m: m.rank),
-            ("rows", lambda m: str(m.rows)),
-            ("covered", lambda m: str(m.covered)),
-            ("mean", lambda m: share(m.mean, 2)),
-            ("median", lambda m: share(m.median, 2)),
-            ("bias", lambda m: share(m.bias, 2, sign=True)),
-            ("worst", lambda m: f"{share(m.worst, 2, sign=True)} {m.worst_id}"),
-        ],
+        "source: {source} | stack: {stack} | what was measured: {rank} | rows: {rows} | covered: {covered} | "
+        "mean: {mean:.2%} | median: {median:.2%} | bias: {bias:+.2%} | worst: {worst:+.2%} {worst_id}",
     )
 
 
@@ -228,17 +218,9 @@ def unseen_sheet(found: Validation) -> Sheet:
     return _sheet(
         "Runs added after the formulas",
         found.unseen,
-        [
-            ("row", lambda run: run.id),
-            ("run", lambda run: run.what),
-            ("GPUs as published", lambda run: run.remark),
-            ("measured", lambda run: f"{run.measured_s:.3g} s"),
-            ("predicted", lambda run: f"{run.predicted_s:.3g} s"),
-            ("error", lambda run: share(run.error, sign=True)),
-            ("inside the band", lambda run: _yes(run.inside)),
-            ("GiB measured", lambda run: "-" if run.measured_gib is None else f"{run.measured_gib:.1f}"),
-            ("GiB predicted", lambda run: "-" if run.predicted_gib is None else f"{run.predicted_gib:.1f}"),
-        ],
+        "row: {id} | run: {what} | GPUs as published: {remark} | measured: {measured_s:.3g} s | "
+        "predicted: {predicted_s:.3g} s | error: {error:+.1%} | inside the band: {inside!y} | "
+        "GiB measured: {measured_gib:.1f} | GiB predicted: {predicted_gib:.1f}",
         "torchtitan's own benchmarks (autoconfig/data/published/unseen_measurements.csv): in no fit, bar or band. Its "
         "H100s have slower memory and less power than the catalogue's 80 GB HBM3 at 700 W, which they are predicted as. Memory "
         "is what torch reserved.",
@@ -250,15 +232,11 @@ def verdict_sheet(found: Validation) -> Sheet:
     return _sheet(
         f"Fits or not: {labelled_source()}, the only source with out-of-memory labels",
         found.verdicts,
-        [
-            ("constants", lambda v: v.constants),
-            ("out of memory, right", lambda v: f"{share(v.oom_right)} of {v.oom_rows}"),
-            ("ran, right", lambda v: f"{share(v.ran_right)} of {v.ran_rows}"),
-            ("Brier score", lambda v: f"{v.brier:.3f}"),
-            ("offsets GiB by fold", lambda v: ", ".join(f"{offset:+.1f}" for offset in v.offsets_gib) or "-"),
-            ("holds", lambda v: _yes(v.holds)),
-        ],
+        "constants: {constants} | out of memory, right: {oom_right:.1%} of {oom_rows} | "
+        "ran, right: {ran_right:.1%} of {ran_rows} | Brier score: {brier:.3f} | offsets GiB by fold: offsets | "
+        "holds: {holds!y}",
         "Asked for, with its documented stack and cross-validated: each right for at least 95 %. Only four groups exist.",
+        {"offsets": lambda v: ", ".join(f"{offset:+.1f}" for offset in v.offsets_gib) or "-"},
     )
 
 
@@ -267,15 +245,10 @@ def headline_sheet(found: Validation) -> Sheet:
     return _sheet(
         "Headline results of the field",
         found.headlines,
-        [
-            ("headline", lambda line: line.title),
-            ("case", lambda line: line.label),
-            ("published", lambda line: "-" if line.published is None else f"{line.published:g} {line.unit}"),
-            ("ours", lambda line: "-" if line.ours is None else f"{line.ours:.4g}"),
-            ("deviation", lambda line: share(line.deviation, sign=True)),
-            ("cause, where beyond 10 %", lambda line: line.cause),
-        ],
+        "headline: {title} | case: {label} | published: published | ours: {ours:.4g} | deviation: {deviation:+.1%} | "
+        "cause, where beyond 10 %: {cause}",
         "Shipped calibration, software of the time. Deviation: ours over published, of overheads and gains too.",
+        {"published": lambda line: "-" if line.published is None else f"{line.published:g} {line.unit}"},
     )
 
 
@@ -283,28 +256,22 @@ def gpu_sheet(runs: Sequence[GpuRun]) -> Sheet:
     """Jobs of `make gpu`, measured and predicted."""
 
     def error(predicted: float | None, measured: float | None) -> str:
-        return share(predicted / measured - 1, sign=True) if measured and predicted else "-"
-
-    def seconds(value: float | None) -> str:
-        return "-" if value is None else f"{value:.4g}"
+        return share(predicted / measured - 1, "+.1%") if measured and predicted else "-"
 
     return _sheet(
         "Jobs of make gpu",
         runs,
-        [
-            ("device", lambda run: run.device),
-            ("job", lambda run: f"{run.model} {run.plan}"),
-            ("of", lambda run: "run" if run.rank is None else f"rank {run.rank}"),
-            ("GiB", lambda run: "out of memory" if run.measured_gib is None else f"{run.measured_gib:.3f}"),
-            ("predicted", lambda run: f"{run.predicted_gib:.3f}"),
-            ("error", lambda run: error(run.predicted_gib, run.measured_gib)),
-            ("fits", lambda run: "right" if run.agrees else "wrong"),
-            ("seconds", lambda run: seconds(run.measured_seconds)),
-            ("predicted", lambda run: seconds(run.predicted_seconds)),
-            ("error", lambda run: error(run.predicted_seconds, run.measured_seconds)),
-        ],
+        "device: {device} | job: {model} {plan} | of: of | GiB: peak | predicted: {predicted_gib:.3f} | error: peak_error | "
+        "fits: fits | seconds: {measured_seconds:.4g} | predicted: {predicted_seconds:.4g} | error: seconds_error",
         "Predicted without any of these results. Seconds: a step of a run, one micro-batch's compute of an emulated rank "
         "(last stage only). fits: whether the job was called rightly to fit or not to fit.",
+        {
+            "of": lambda run: "run" if run.rank is None else f"rank {run.rank}",
+            "peak": lambda run: "out of memory" if run.measured_gib is None else f"{run.measured_gib:.3f}",
+            "peak_error": lambda run: error(run.predicted_gib, run.measured_gib),
+            "fits": lambda run: "right" if run.agrees else "wrong",
+            "seconds_error": lambda run: error(run.predicted_seconds, run.measured_seconds),
+        },
     )
 
 
@@ -357,3 +324,102 @@ def markdown(sheet: Sheet) -> str:
     rows = [sheet.columns, tuple("---" for _ in sheet.columns), *sheet.lines]
     text = "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows)
     return f"### {sheet.title}\n\n{text}\n" + (f"\n{sheet.note}\n" if sheet.note else "")
+
+
+FAR = 0.15
+SIZE = 260
+"""Width and height of a plot, pixels."""
+EDGE = 36
+
+
+def write_docs(target: Path, progress: Progress | None = None) -> None:
+    """Both ways of leaving out and everything else, written beside and renamed. Raises FileError."""
+    write_text(target, docs(validate("source", EVERYTHING, progress), validate("model", Sections(), progress)))
+
+
+def docs(by_source: Validation, by_model: Validation) -> str:
+    """The whole page."""
+    held = bar_sheet(by_source)
+    held = Sheet(
+        title="Held to", columns=held.columns, lines=held.lines + bar_sheet(by_model).lines, note="Dense, above 1B parameters."
+    )
+    every = [held, line_sheet(by_source), reading_sheet(by_source), coverage_sheet(by_source), decision_sheet(by_source)]
+    every += [unseen_sheet(by_source)]
+    every += [plan_sheet(by_source.placed), memory_sheet(by_source), verdict_sheet(by_source), headline_sheet(by_source)]
+    every += [error_sheet(by_source)]
+    every += [error_sheet(by_model)]
+    kept = [p for p in by_source.resisting if source_of(p.source).listed]
+    far = [p for p in predictions("model") if abs(p.ratio) > FAR and source_of(p.source).publisher]
+    experts = sorted((p for p in far if p.run.case.scenario.model.is_moe), key=lambda p: -abs(p.ratio))
+    return filled_template(
+        "accuracy.md",
+        VERSION=shipped().version,
+        CLASSES=", ".join(CLASSES),
+        MIN_SOURCES=MIN_SOURCES,
+        TABLES="\n".join(markdown(sheet) for sheet in every if sheet.lines),
+        GOLDEN=len(by_source.resisting) - len(kept),
+        RESISTING=_listed(kept, source=True),
+        EXPERTS=_listed(experts, source=False),
+    )
+
+
+def _listed(found: Iterable[Predicted], *, source: bool) -> str:
+    return "\n".join(
+        f"- {p.run.case.id}{f' ({p.source})' if source else ''}: {share(p.ratio, '+.1%')}, {p.run.case.plan}" for p in found
+    )
+
+
+def write_html(found: Validation, target: Path) -> None:
+    """Written beside and renamed. Raises FileError."""
+    write_text(target, page(found))
+
+
+def page(found: Validation) -> str:
+    """The whole page; no scripts, nothing from the network."""
+    title = f"autoconfig validate, {TITLE[found.leave_out]}"
+    plots = "".join(plot(group) for group in found.groups if group.points)
+    tables = "".join(_table(sheet) for sheet in sheets(found))
+    values = {"TITLE": html.escape(title), "CONSTANTS": html.escape(found.constants), "PLOTS": plots, "TABLES": tables}
+    return filled_template("validation.html", **values)
+
+
+def _table(sheet: Sheet) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in sheet.columns)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>" for line in sheet.lines)
+    return f"<h2>{html.escape(sheet.title)}</h2><table><tr>{head}</tr>{body}</table><p>{html.escape(sheet.note)}</p>"
+
+
+def plot(group: ErrorGroup) -> str:
+    """One source as inline SVG."""
+    logs = [math.log10(value) for point in group.points for value in point]
+    low, high = min(logs) - 0.05, max(logs) + 0.05
+
+    def x(value: float) -> float:
+        return EDGE + (math.log10(value) - low) / (high - low) * (SIZE - 2 * EDGE)
+
+    def y(value: float) -> float:
+        return SIZE - x(value)
+
+    ends = (10**low, 10**high)
+    lines = "".join(
+        f'<line x1="{x(ends[0]):.1f}" y1="{y(ends[0] * k):.1f}" x2="{x(ends[1]):.1f}" y2="{y(ends[1] * k):.1f}" '
+        f'stroke="#999" stroke-dasharray="{dash}"/>'
+        for k, dash in ((1.0, "none"), (1.1, "3 3"), (1 / 1.1, "3 3"))
+    )
+    dots = "".join(
+        f'<circle cx="{x(measured):.1f}" cy="{y(predicted):.1f}" r="2.5" fill="#1f77b4" fill-opacity=".55">'
+        f"<title>measured {measured:.4g} s, predicted {predicted:.4g} s</title></circle>"
+        for measured, predicted in group.points
+    )
+    marks = "".join(
+        f'<text x="{x(end):.0f}" y="{SIZE - 8}" font-size="11" text-anchor="middle">{end:.3g} s</text>'
+        f'<text x="4" y="{y(end):.0f}" font-size="11">{end:.3g}</text>'
+        for end in ends
+    )
+    name = f"{group.source}, {group.gpu}"
+    error = f": {group.all.rows} rows, mean error {share(group.all.mean)}" if group.all else ""
+    return (
+        f'<figure><svg width="{SIZE}" height="{SIZE}" role="img" aria-label="{html.escape(name)}">{lines}{dots}{marks}'
+        f'<text x="{SIZE / 2:.0f}" y="{SIZE - 22}" font-size="11" text-anchor="middle">measured</text>'
+        f'<text x="6" y="14" font-size="11">predicted</text></svg><figcaption>{html.escape(name)}{error}</figcaption></figure>'
+    )

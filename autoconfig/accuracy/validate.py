@@ -1,24 +1,202 @@
-"""`autoconfig validate`: the published runs that ship with the project, predicted, and what that says about the predictions."""
+"""`autoconfig validate`: the published runs that ship with the project, predicted, and what that says about the predictions;
+NVIDIA's published training plans in our own ranking of the same question."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autoconfig.accuracy.bands import POOLED, ROWS_OF_A_CLASS, Coverage, Reading, banded, bands_of, coverage, readings
-from autoconfig.accuracy.groups import Bar, Decisions, ErrorGroup, Unseen, bars, decisions, error_groups, resisting, unseen_runs
+from autoconfig.accuracy.groups import (
+    Bar,
+    Constants,
+    Decisions,
+    ErrorGroup,
+    LeaveOut,
+    Predicted,
+    Unseen,
+    bars,
+    decisions,
+    error_groups,
+    predictions,
+    resisting,
+    unseen_runs,
+)
 from autoconfig.accuracy.headlines import Headline, headlines
 from autoconfig.accuracy.memory import GpuRun, MemoryGroup, Verdicts, gpu_runs, labelled_source, memory_groups, verdicts
-from autoconfig.accuracy.plans import PlacedPlan, placed_plans, plans_summary
-from autoconfig.accuracy.runs import LeaveOut, Predicted, predictions
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import source_of
-from autoconfig.training.price import Band
+from autoconfig.runs.table import Row, cell
+from autoconfig.specs.errors import GIB, PlanError
+from autoconfig.specs.plan import TrainPlan, parse_keys
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.answer import IncludedPlan, include
+from autoconfig.training.plan_rules import broken_as_published, broken_rules
+from autoconfig.training.price import Band, Money, Violation, report_plan
+from autoconfig.training.question import Question, Request
+from autoconfig.training.rank import Ranking, rank_plans
+from autoconfig.training.rules import RULE_TEXT
+from autoconfig.training.space import Constraints
+
+RATIO_BAR = 1.10
+PERCENTILE_BAR = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedPlan:
+    """A published plan beside our first choice for its question."""
+
+    model: str
+    gpus: int
+    gpu: str
+    batch: int
+    precision: str
+    rows: int
+    """Published rows with this plan and question."""
+    plan: str
+    first: str
+    ratio: float | None
+    """Predicted step of the published plan over that of our first, whether it is ranked or not; None where nothing fits."""
+    verdict: str
+    """ranked, not legal, or does not fit."""
+    rank: int | None
+    layouts: int
+    percentile: float | None
+    separates: str
+    """What stands between the plan and our first, for plans beyond the bars."""
+
+    @property
+    def holds(self) -> bool:
+        if self.ratio is None or self.percentile is None:
+            return False
+        return self.ratio <= RATIO_BAR and self.percentile <= PERCENTILE_BAR
+
+
+def placed_plans(leave_out: str | None, progress: Progress | None = None) -> list[PlacedPlan]:
+    """One line per (question, plan) of NVIDIA's rows with a whole plan; each question is searched once."""
+    constants = Constants("model" if leave_out else None)
+    questions: dict[tuple[Scenario, str], dict[TrainPlan, list[Row]]] = {}
+    for run in published_runs().runs:
+        if not source_of(run.case.source).publisher or cell(run.row, "full_plan") != "1":
+            continue
+        key = (constants.applied(run.case), cell(run.row, "precision"))
+        questions.setdefault(key, {}).setdefault(run.case.plan, []).append(run.row)
+    found: list[PlacedPlan] = []
+    for number, (key, plans) in enumerate(questions.items(), 1):
+        if progress is not None:
+            progress(f"published plans: question {number} of {len(questions)}")
+        found += _placed(key[0], plans)
+    return found
+
+
+def _placed(scenario: Scenario, plans: dict[TrainPlan, list[Row]]) -> list[PlacedPlan]:
+    ranking = rank_plans(scenario)
+    request = Request(model=scenario.model.name)
+    question = Question(scenario=scenario, constraints=Constraints(), assumed=(), request=request)
+    return [
+        _line(scenario, ranking, plan, include(plan, question, ranking, Money(), _broken(scenario, plan)), len(rows))
+        for plan, rows in plans.items()
+    ]
+
+
+def _broken(scenario: Scenario, plan: TrainPlan) -> list[Violation]:
+    found = broken_as_published(scenario.model.num_layers, plan, broken_rules(scenario, [plan])[0])
+    return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in found]
+
+
+def _line(scenario: Scenario, ranking: Ranking, plan: TrainPlan, place: IncludedPlan, rows: int) -> PlacedPlan:
+    first = ranking.plan(0) if len(ranking.best) else None
+    verdict = "not legal" if not place.legal else "ranked" if place.layout_rank is not None else "does not fit"
+    line = PlacedPlan(
+        model=scenario.model.name,
+        gpus=scenario.cluster.num_gpus,
+        gpu=scenario.cluster.gpu.id,
+        batch=scenario.workload.global_batch_size,
+        precision=f"{scenario.numerics.precision}, {scenario.software.name}"
+        + (", lora" if scenario.numerics.peft == "lora" else ""),
+        rows=rows,
+        plan=str(plan),
+        first=str(first) if first is not None else "nothing fits",
+        ratio=place.step_ratio_to_first,
+        verdict=verdict,
+        rank=place.layout_rank,
+        layouts=len(ranking.best),
+        percentile=place.layout_percentile,
+        separates="",
+    )
+    return line if line.holds else _explained(line, scenario, plan, place, first)
+
+
+def _explained(
+    line: PlacedPlan, scenario: Scenario, plan: TrainPlan, place: IncludedPlan, first: TrainPlan | None
+) -> PlacedPlan:
+    reasons = [f"breaks {v.rule} ({v.text})" for v in place.violations]
+    if place.report is not None and not place.report.fits:
+        reasons.append(f"needs {place.shortfall_gib:.1f} GiB more than may be allocated")
+    if line.verdict != "ranked" and (said := not_printed(scenario, plan)):
+        reasons.append(said)
+    if first is None:
+        return replace(line, separates="; ".join(reasons))
+    try:
+        theirs = place.report or report_plan(scenario, plan)
+    except PlanError:
+        return replace(line, separates="; ".join(reasons))
+    ours = report_plan(scenario, first)
+    excess = {
+        name: (theirs.time_parts.get(name, 0.0) - ours.time_parts.get(name, 0.0)) / ours.step_seconds
+        for name in {*ours.time_parts, *theirs.time_parts}
+    }
+    largest = sorted(excess, key=lambda name: (-excess[name], name))[:3]
+    reasons += [f"{name} {excess[name]:+.0%}" for name in largest if excess[name] > 0.005]
+    return replace(line, ratio=theirs.step_seconds / ours.step_seconds, separates="; ".join(reasons))
+
+
+@cache
+def _recipe_settings() -> list[dict[str, Any]]:
+    path = resources.files("autoconfig") / "data" / "nvidia_recipe_settings.json"
+    settings: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    return settings
+
+
+def not_printed(scenario: Scenario, plan: TrainPlan) -> str:
+    """What NVIDIA's recipe sets beside the printed plan, and how much memory our formulas then see left; empty where we know
+    of nothing. For readers only: no prediction uses it."""
+    for item in _recipe_settings():
+        mine = item["model"] == scenario.model.name.rstrip("*") and scenario.cluster.gpu.id.startswith(item["gpu"])
+        if not mine or any(getattr(plan, key) != value for key, value in item["plan"].items()):
+            continue
+        said = f"NVIDIA's recipe also sets {item['sets']} ({item['source']})"
+        if "change" not in item:
+            return said
+        report = report_plan(scenario, plan.replace(**parse_keys(item["change"])))
+        free = (report.limit_bytes - report.peak_bytes) / GIB
+        return f"{said}: " + (f"fits then, {free:.1f} GiB left" if report.fits else f"still {-free:.1f} GiB too large")
+    return ""
+
+
+def plans_summary(placed: Sequence[PlacedPlan]) -> dict[str, float]:
+    """Counts and medians."""
+    percentiles = [p.percentile for p in placed if p.percentile is not None]
+    ratios = [p.ratio for p in placed if p.ratio is not None and p.rank is not None]
+    return {
+        "plans": len(placed),
+        "rows": sum(p.rows for p in placed),
+        "hold": sum(p.holds for p in placed),
+        "median_percentile": float(np.median(percentiles)) if percentiles else float("nan"),
+        "median_ratio": float(np.median(ratios)) if ratios else float("nan"),
+        "refused": sum(p.verdict != "ranked" for p in placed),
+    }
+
 
 SCHEMA_VERSION = 1
 POOLED_INSIDE, CLASS_INSIDE = (0.85, 0.95), (0.80, 0.97)
@@ -120,7 +298,6 @@ class JudgedLine:
 
     @property
     def holds(self) -> bool:
-        """Within both ends."""
         return (self.least is None or self.reached >= self.least) and (self.most is None or self.reached <= self.most)
 
 
@@ -138,7 +315,6 @@ def judged_lines(found: Validation) -> list[JudgedLine]:
 
 
 def _band_lines(found: Sequence[Coverage]) -> Iterator[JudgedLine]:
-    """Pooled coverage and width, coverage of every class with enough rows; sources weigh the same."""
     for line in found:
         if line.level == POOLED:
             low, high = POOLED_INSIDE
@@ -152,7 +328,6 @@ def _band_lines(found: Sequence[Coverage]) -> Iterator[JudgedLine]:
 
 
 def _decision_lines(found: Sequence[Decisions]) -> Iterator[JudgedLine]:
-    """Mean regret of the first choice and of the best of three, of the sources that are held to one."""
     for line in found:
         most = source_of(line.source).regret
         if most is not None:
@@ -162,7 +337,6 @@ def _decision_lines(found: Sequence[Decisions]) -> Iterator[JudgedLine]:
 
 
 def _verdict_lines(found: Sequence[Verdicts]) -> Iterator[JudgedLine]:
-    """Verdicts with the stack's own constant, cross-validated."""
     for line in found:
         if line.offsets_gib:
             for what, right in (("out of memory", line.oom_right), ("ran", line.ran_right)):

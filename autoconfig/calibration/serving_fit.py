@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from autoconfig.runs.serving_case import offline_generations, set_up
+from autoconfig.runs.predict_serving import offline_generations, set_up
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import AutoconfigError

@@ -167,7 +167,7 @@ def validate_command(
         if path is not None:
             check_output_path(path, suffixes)
     if docs is not None:
-        from autoconfig.accuracy.docs import write_docs
+        from autoconfig.accuracy.sheets import write_docs
 
         write_docs(docs, progress())
         clear_progress()
@@ -176,7 +176,7 @@ def validate_command(
     found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), progress(), gpu_runs)
     clear_progress()
     if html is not None:
-        from autoconfig.accuracy.docs import write_html
+        from autoconfig.accuracy.sheets import write_html
 
         write_html(found, html)
         click.echo(f"plots and tables written to {html}", err=True)

@@ -72,7 +72,7 @@ def worker_command(database: str, concurrency: int, profile_folder: Path | None,
     autoconfig worker --database postgresql://autoconfig@db/autoconfig
     autoconfig worker --database postgresql://autoconfig@db/autoconfig --profile-folder /shared/jobs --runner slurm
     """
-    from autoconfig.api.work.worker import check_measuring, run
+    from autoconfig.api.work.workflow import check_measuring, run
 
     profiling = None
     if profile_folder is not None:

@@ -6,7 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, Start, benchmark
+<<<<<<< HEAD
 from autoconfig.planning.export_files import MADE_BY, MARK, slug, write_export
+=======
+from autoconfig.planning.export_files import MADE_BY, MARK, filled_template, write_export
+from autoconfig.planning.script_text import slug
+>>>>>>> 1bef0a8 (Study, serving, render, runs, accuracy, engines and api are shorter: refusals are one exception, schemas come from types, tables by one helper, templates and names are data)
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.question import ServeQuestion
@@ -16,32 +21,6 @@ from autoconfig.specs.json_record import json_text
 from autoconfig.specs.serve_plan import EnginePlan
 
 ROUTER_PORT = 9000
-TRTLLM = """\
-{
-  printf 'hostname: 0.0.0.0\\nport: %s\\nbackend: pytorch\\n' "$PORT"
-  printf 'context_servers:\\n  num_instances: %s\\n  urls:\\n' "${#prefill[@]}"
-  printf '    - "%s"\\n' "${prefill[@]}"
-  printf 'generation_servers:\\n  num_instances: %s\\n  urls:\\n' "${#decode[@]}"
-  printf '    - "%s"\\n' "${decode[@]}"
-} > "$(dirname "$0")/router.yaml"
-trtllm-serve disaggregated --config_file "$(dirname "$0")/router.yaml"
-"""
-SGLANG = f"""\
-words=()
-# The bootstrap port of a prefill instance has its server port's number.
-for at in "${{prefill[@]}}"; do
-  words+=(--prefill "http://$at" $((${{at##*:}} - ${{FIRST_PORT:-{FIRST_PORT}}} + {SGLANG_BOOTSTRAP_PORT})))
-done
-for at in "${{decode[@]}}"; do words+=(--decode "http://$at"); done
-python3 -m sglang_router.launch_router --pd-disaggregation --host 0.0.0.0 --port "$PORT" "${{words[@]}}"
-"""
-VLLM = """\
-words=()
-for at in "${prefill[@]}"; do words+=(--prefill "http://$at"); done
-for at in "${decode[@]}"; do words+=(--decode "http://$at"); done
-python3 -m vllm_router.launch_router --vllm-pd-disaggregation --host 0.0.0.0 --port "$PORT" "${words[@]}"
-"""
-ROUTERS = {"tensorrt-llm": TRTLLM, "sglang": SGLANG, "vllm": VLLM}
 
 
 def router_script(question: ServeQuestion, prefill: EnginePlan, decode: EnginePlan) -> str:
@@ -53,10 +32,10 @@ def router_script(question: ServeQuestion, prefill: EnginePlan, decode: EnginePl
         ours = " ".join(f"localhost:{first[name] + number}" for number in range(plan.replicas))
         given = f"${{{name}:-{ours}}}" if here else f"${{{name}:?set {name} to host:port of its {plan.replicas} instances}}"
         lines.append(f'read -ra {name.lower()} <<< "{given}"')
-    return "\n".join(lines) + "\n" + ROUTERS[question.engine.framework]
+    ports = {"FIRST_PORT": FIRST_PORT, "BOOTSTRAP": SGLANG_BOOTSTRAP_PORT}
+    return "\n".join(lines) + "\n" + filled_template(f"router.{question.engine.framework}.sh", **ports)
 
 
-PORT = 8000
 IMAGES = {"vllm": "vllm/vllm-openai", "sglang": "lmsysorg/sglang", "tensorrt-llm": "tensorrt-llm/release"}
 """Names under which the engines publish their images; the registry and the tag are the reader's to choose."""
 
@@ -99,61 +78,8 @@ def kubernetes_objects(question: ServeQuestion, kind: str, plan: EnginePlan, fil
     name = f"{slug(question.model.name)}-{kind}".replace("_", "-").replace(".", "-").lower()
     data = "".join(f"  {file}: |\n" + "".join(f"    {line}\n" for line in text.splitlines()) for file, text in files.items())
     image = IMAGES.get(question.engine.framework, "an image with the engine")
-    return f"""{MARK}
-# IMAGE (for example {image} of your registry) and MODEL:
-#   envsubst '$IMAGE $MODEL' < {kind}.kubernetes.yaml | kubectl apply -f -
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {name}
-data:
-{data}---
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {name}
-spec:
-  replicas: {plan.replicas}
-  selector:
-    matchLabels: {{app: {name}}}
-  template:
-    metadata:
-      labels: {{app: {name}}}
-    spec:
-      containers:
-        - name: server
-          image: "$IMAGE"
-          command: ["bash", "/scripts/{kind}.sh"]
-          env:
-            - {{name: MODEL, value: "$MODEL"}}
-            - {{name: INSTANCE, value: "0"}}
-            - {{name: FIRST_PORT, value: "{PORT}"}}
-          ports:
-            - containerPort: {PORT}
-          readinessProbe:
-            httpGet: {{path: /health, port: {PORT}}}
-            initialDelaySeconds: 60
-            periodSeconds: 10
-          resources:
-            limits: {{nvidia.com/gpu: {gpus}}}
-          volumeMounts:
-            - {{name: scripts, mountPath: /scripts}}
-            - {{name: shared-memory, mountPath: /dev/shm}}
-      volumes:
-        - name: scripts
-          configMap: {{name: {name}}}
-        - name: shared-memory
-          emptyDir: {{medium: Memory}}
----
-apiVersion: v1
-kind: Service
-metadata:
-  name: {name}
-spec:
-  selector: {{app: {name}}}
-  ports:
-    - {{port: {PORT}, targetPort: {PORT}}}
-"""
+    values = {"MARK": MARK, "IMAGE": image, "KIND": kind, "NAME": name, "DATA": data, "REPLICAS": plan.replicas, "GPUS": gpus}
+    return filled_template("kubernetes.yaml", PORT=FIRST_PORT, **values)
 
 
 def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, str]:

@@ -88,7 +88,6 @@ def _cache(plan: EnginePlan, question: ServeQuestion, names: Mapping[str, str]) 
 
 
 def _quantised_at_load(question: ServeQuestion, plan: EnginePlan) -> bool:
-    """Whether the engine can make these weights from a 16-bit checkpoint; other formats are named by the checkpoint itself."""
     formats = module_formats(question.model, plan.weights, question.gpu)
     return {formats.attention, formats.mlp, formats.experts} == {"fp8"}
 

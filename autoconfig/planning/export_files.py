@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from importlib import resources
 from pathlib import Path
 
 from autoconfig.specs.errors import FileError
@@ -77,3 +78,9 @@ def _ours(path: Path) -> bool:
     if path.suffix == ".json":
         return json.dumps(MADE_BY) in head
     return any(line.startswith(MARK) for line in head.splitlines()[:12])
+
+
+def filled_template(name: str, **values: object) -> str:
+    """A text of data/templates with a value in the place of each @NAME@."""
+    text = (resources.files("autoconfig") / "data" / "templates" / name).read_text(encoding="utf-8")
+    return re.sub("@([A-Z_]+)@", lambda match: str(values[match[1]]), text)

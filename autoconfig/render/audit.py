@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from autoconfig.accuracy.audit import (
     BORDERLINE,
@@ -25,10 +23,11 @@ from autoconfig.accuracy.audit import (
     AuditRecord,
     audit_record,
 )
+from autoconfig.render.training import table_of
 from autoconfig.render.training_json import AnswerJson
 from autoconfig.runs.table import cell
+from autoconfig.runs.table import write_csv as write_table
 from autoconfig.specs.errors import GIB, FileError
-from autoconfig.specs.files import write_atomically
 from autoconfig.specs.json_record import Natural, Share
 from autoconfig.training.rank import RESOLUTION
 
@@ -128,14 +127,7 @@ def write_csv(audit: Audit, path: Path) -> None:
     """One row a recipe. Raises FileError."""
     check_csv_path(path)
     records = [vars(audit_record(recipe)) for recipe in audit.recipes]
-
-    def write(file: Path) -> None:
-        with file.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, fieldnames=list(records[0]) if records else ["recipe"], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(records)
-
-    write_atomically(path, write)
+    write_table(path, list(records[0]) if records else ["recipe"], records, end="\n")
 
 
 def show_audit(console: Console, audit: Audit) -> None:
@@ -186,22 +178,19 @@ def _show_faster(console: Console, audit: Audit) -> None:
     if not found:
         return
     found.sort(key=lambda r: -(r.faster or 0))
-    table = Table(
-        title=f"Could be faster by more than {RESOLUTION:.0%}: {len(found)}; the first {min(SHOWN, len(found))}",
-        box=None,
-        padding=(0, 1),
-        header_style="bold",
-        title_justify="left",
-    )
-    for name in ("recipe", "faster", "plan", "best"):
-        table.add_column(name, justify="right" if name == "faster" else "left", overflow="fold")
-    for recipe in found[:SHOWN]:
-        assert recipe.recipe is not None and recipe.best is not None
-        table.add_row(
-            escape(cell(recipe.row, "recipe")),
-            f"{recipe.faster or 0:.0%}",
-            escape(str(recipe.recipe.plan)),
-            escape(str(recipe.best.plan)),
+    rows = []
+    for r in found[:SHOWN]:
+        assert r.recipe is not None and r.best is not None
+        rows.append([cell(r.row, "recipe"), f"{r.faster or 0:.0%}", str(r.recipe.plan), str(r.best.plan)])
+    columns = ("recipe", "faster", "plan", "best")
+    title = f"Could be faster by more than {RESOLUTION:.0%}: {len(found)}; the first {min(SHOWN, len(found))}"
+    console.print(
+        table_of(
+            columns,
+            ([escape(text) for text in row] for row in rows),
+            left=("recipe", "plan", "best"),
+            fold=columns,
+            title=title,
         )
-    console.print(table)
+    )
     console.print("[dim]Predicted; recipes also weigh other things. --output FILE.csv has every recipe.[/dim]")

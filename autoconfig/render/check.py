@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
-from autoconfig.render.training import seconds_text, show_question, show_remedies
+from autoconfig.render.training import seconds_text, show_question, show_remedies, speed_text, table_of
 from autoconfig.render.training_json import AnswerJson, PlanJson, PlanReportJson, QuestionJson, question_json, report_json
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import Keywords, Natural
 from autoconfig.specs.plan import named_plan
-from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, Violation
+from autoconfig.training.price import PlanReport, Violation
 from autoconfig.training.rank import RESOLUTION
 
 STAGES_SHOWN = 16
@@ -163,12 +163,7 @@ def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> N
     peaks = [f"{stage.peak_bytes / GIB:.1f}" for stage in report.stages]
     shown = ", ".join(peaks) if len(peaks) <= STAGES_SHOWN else f"{', '.join(peaks[: STAGES_SHOWN - 1])}, ..., {peaks[-1]}"
     console.print(f"Peak by stage, GiB: {shown}")
-    console.print(
-        f"Step {seconds_text(report.step_seconds)} (90 % band {seconds_text(report.confidence.step_seconds_p5)} to "
-        f"{seconds_text(report.confidence.step_seconds_p95)}; {report.confidence.level}), "
-        f"{report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
-        f"{report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
-    )
+    console.print(speed_text(report))
 
 
 def _show_better(console: Console, answer: CheckAnswer) -> None:
@@ -196,7 +191,6 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
 
 
 def _what_it_buys(report: PlanReport, better: PlanReport, speedup: float) -> str:
-    """Time and memory of the better plan beside the file's."""
     seconds, memory = better.step_seconds - report.step_seconds, (better.peak_bytes - report.peak_bytes) / GIB
     if speedup >= 1:
         tie = " (a tie: closer than the model can tell apart)" if speedup - 1 < RESOLUTION else ""
@@ -212,12 +206,8 @@ def _show_environment(console: Console, answer: CheckAnswer) -> None:
 
 
 def _change_table(changes: tuple[FlagChange, ...]) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    for name in ("argument", "old", "new"):
-        table.add_column(name, no_wrap=True)
-    for change in changes:
-        table.add_row(change.flag, *(_cell(value) for value in (change.old, change.new)))
-    return table
+    columns = ("argument", "old", "new")
+    return table_of(columns, ([one.flag, _cell(one.old), _cell(one.new)] for one in changes), left=columns, no_wrap=True)
 
 
 def _cell(values: tuple[str, ...] | None) -> str:

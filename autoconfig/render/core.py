@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from autoconfig.core.emulate import PASSES, EmulateAnswer
 from autoconfig.core.trace import RankComparison, TraceAnswer
-from autoconfig.render.training import seconds_text
+from autoconfig.render.training import seconds_text, table_of
 from autoconfig.render.training_json import AnswerJson, in_gib
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.job import CATEGORIES, SOFTWARE
@@ -157,67 +158,52 @@ def show_trace(console: Console, answer: TraceAnswer) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in answer.versions.items())
     console.print(f"{escape(answer.question.scenario.model.name)}  {escape(str(answer.plan))}")
     console.print(f"[dim]stack {answer.stack}: {STACK_TEXT[answer.stack]}; {versions}[/dim]")
-    console.print(_rank_table(answer))
-    worst = max(answer.ranks, key=lambda rank: rank.trace.peak_bytes)
-    console.print(f"\nRank {worst.trace.rank}, stage {worst.trace.pipeline_stage}, by category: GiB")
-    console.print(_difference_table(worst))
-    console.print(f"\nRank {worst.trace.rank} by module at its peak ({worst.trace.peak_phase}): GiB")
-    console.print(_module_table(worst))
-    if worst.trace.saved_tensors:
-        console.print("\nOne layer keeps from forward to backward, per micro-batch: MiB")
-        console.print(_saved_table(worst))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number == 0 else "right")
-    return table
-
-
-def _rank_table(answer: TraceAnswer) -> Table:
-    table = _table("rank", "stage", *CATEGORIES, "peak GiB", "formula", "difference", "seconds")
-    for rank in answer.ranks:
-        trace = rank.trace
-        table.add_row(
-            f"{trace.rank:,}",
-            str(trace.pipeline_stage),
-            *(f"{trace.by_category[name] / GIB:.2f}" for name in CATEGORIES),
-            f"{trace.peak_bytes / GIB:.2f}",
+    ranks = [
+        [
+            f"{rank.trace.rank:,}",
+            str(rank.trace.pipeline_stage),
+            *(f"{rank.trace.by_category[name] / GIB:.2f}" for name in CATEGORIES),
+            f"{rank.trace.peak_bytes / GIB:.2f}",
             f"{rank.stage.peak_bytes / GIB:.2f}",
             f"{rank.ratio - 1:+.2%}",
-            f"{trace.seconds:.1f}",
-        )
-    return table
+            f"{rank.trace.seconds:.1f}",
+        ]
+        for rank in answer.ranks
+    ]
+    console.print(_table(("rank", "stage", *CATEGORIES, "peak GiB", "formula", "difference", "seconds"), ranks))
+    worst = max(answer.ranks, key=lambda rank: rank.trace.peak_bytes)
+    console.print(f"\nRank {worst.trace.rank}, stage {worst.trace.pipeline_stage}, by category: GiB")
+    differences = [
+        [
+            d.term,
+            *(f"{size / GIB:.2f}" for size in (d.traced, d.formula)),
+            f"{(d.formula - d.traced) / GIB:+.2f}",
+            ", ".join(f"{name} {size / GIB:.2f}" for name, size in d.parts.items() if abs(size) >= 0.005 * GIB),
+        ]
+        for d in worst.differences
+    ]
+    console.print(_table(("category", "traced", "formula", "difference", "parts of the formula"), differences))
+    console.print(f"\nRank {worst.trace.rank} by module at its peak ({worst.trace.peak_phase}): GiB")
+    console.print(_table(("module", *CATEGORIES), _module_rows(worst)))
+    if worst.trace.saved_tensors:
+        console.print("\nOne layer keeps from forward to backward, per micro-batch: MiB")
+        sizes = [(s, s.bytes / MIB, s.bytes * s.count / MIB) for s in worst.trace.saved_tensors]
+        rows = [[escape(s.module), s.operator, f"{each:,.2f}", str(s.count), f"{all_:,.2f}"] for s, each, all_ in sizes]
+        rows.append(["sum", "", "", "", f"{sum(all_ for _, _, all_ in sizes):,.2f}"])
+        console.print(_table(("module", "made by", "MiB each", "count", "MiB"), rows))
 
 
-def _difference_table(rank: RankComparison) -> Table:
-    table = _table("category", "traced", "formula", "difference", "parts of the formula")
-    for d in rank.differences:
-        parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in d.parts.items() if abs(size) >= 0.005 * GIB)
-        table.add_row(d.term, f"{d.traced / GIB:.2f}", f"{d.formula / GIB:.2f}", f"{(d.formula - d.traced) / GIB:+.2f}", parts)
-    return table
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    return table_of(columns, rows, left=columns[:1])
 
 
-def _module_table(rank: RankComparison) -> Table:
-    table = _table("module", *CATEGORIES)
+def _module_rows(rank: RankComparison) -> Iterator[list[str]]:
     items = list(rank.trace.by_module.items())
     for module, sizes in items[:MODULES_SHOWN]:
-        table.add_row(escape(module), *(f"{sizes[name] / GIB:.2f}" if name in sizes else "" for name in CATEGORIES))
-    rest = items[MODULES_SHOWN:]
-    if rest:
+        yield [escape(module), *(f"{sizes[name] / GIB:.2f}" if name in sizes else "" for name in CATEGORIES)]
+    if rest := items[MODULES_SHOWN:]:
         total = {name: sum(sizes.get(name, 0) for _, sizes in rest) / GIB for name in CATEGORIES}
-        table.add_row(f"{len(rest)} others", *(f"{total[name]:.2f}" if total[name] else "" for name in CATEGORIES))
-    return table
-
-
-def _saved_table(rank: RankComparison) -> Table:
-    table = _table("module", "made by", "MiB each", "count", "MiB")
-    for s in rank.trace.saved_tensors:
-        table.add_row(escape(s.module), s.operator, f"{s.bytes / MIB:,.2f}", str(s.count), f"{s.bytes * s.count / MIB:,.2f}")
-    total = sum(s.bytes * s.count for s in rank.trace.saved_tensors)
-    table.add_row("sum", "", "", "", f"{total / MIB:,.2f}")
-    return table
+        yield [f"{len(rest)} others", *(f"{total[name]:.2f}" if total[name] else "" for name in CATEGORIES)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,11 +285,10 @@ def show_emulate(console: Console, answer: EmulateAnswer) -> None:
     console.print(f"peak {peak:.3f} GiB measured, {formula:.3f} by the formula ({formula / peak - 1:+.1%})")
     if figures.bytes_by_category:
         console.print("  " + ", ".join(f"{name} {size / GIB:.3f}" for name, size in figures.bytes_by_category.items()) + " GiB")
-    table = _table("one micro-batch", *PASSES)
-    for kind in dict.fromkeys(name.split(".")[0] for name in figures.layer_seconds):
-        values = (figures.layer_seconds.get(f"{kind}.{name}") for name in PASSES)
-        table.add_row(kind, *("" if value is None else seconds_text(value) for value in values))
-    console.print(table)
+    kinds = dict.fromkeys(name.split(".")[0] for name in figures.layer_seconds)
+    times = [[figures.layer_seconds.get(f"{kind}.{name}") for name in PASSES] for kind in kinds]
+    rows = [[kind, *("" if t is None else seconds_text(t) for t in row)] for kind, row in zip(kinds, times, strict=True)]
+    console.print(_table(("one micro-batch", *PASSES), rows))
     console.print(
         f"stage: {seconds_text(answer.measured_compute_seconds)} a micro-batch measured, "
         f"{seconds_text(answer.predicted_compute_seconds)} predicted for {scenario.cluster.gpu.id}; "

@@ -129,7 +129,6 @@ def report_data(answer: SearchAnswer, command: str, progress: Progress = None) -
 
 
 def _details(answer: SearchAnswer, plan: TrainPlan) -> dict[str, Any]:
-    """As the page asks for them of the service: `explain` without its operators, the timeline, the exported files."""
     explanation = explain_plan(answer.question, plan)
     detail = to_json(explain_json(explanation))
     del detail["operators"]
@@ -142,7 +141,6 @@ def _details(answer: SearchAnswer, plan: TrainPlan) -> dict[str, Any]:
 
 
 def _scaling(answer: SearchAnswer, progress: Progress) -> ScalingJson | None:
-    """The same question on fewer and more GPUs; None where it cannot be asked so."""
     scenario = answer.question.scenario
     gpus, node = scenario.cluster.num_gpus, scenario.cluster.gpus_per_node
     wanted = {int(gpus * factor) for factor in AROUND}

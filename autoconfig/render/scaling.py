@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from autoconfig.render.training import table_of
 from autoconfig.render.training_json import AnswerJson, PlanReportJson, QuestionJson, question_json, report_json
 from autoconfig.sizing.goodput import Reliability
 from autoconfig.sizing.sizing import ScalingAnswer, ScalingPoint, tokens_per_second
@@ -126,20 +127,15 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
 
 
 def _table(answer: ScalingAnswer, *, narrow: bool) -> Table:
-    """The points as rows; in a narrow window without the column that two others say too."""
-    table = Table(box=None, padding=(0, 1), header_style="bold")
     with_days = any(point.days is not None for point in answer.points)
     with_cost = any(point.cost is not None for point in answer.points)
     speedup = [] if narrow else ["speedup"]
     money = [*["days"] * with_days, *["cost"] * with_cost]
     right = ["GPUs", "step s", "tokens/s", *speedup, "efficiency", "goodput", *money, "fit"]
-    table.add_column("GPU")
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("best plan", overflow="fold")
+    rows = []
     for point in answer.points:
         if point.report is None or point.goodput is None:
-            table.add_row(point.gpu, f"{point.num_gpus:,}", *[""] * (len(right) - 1), escape(point.why_not or ""))
+            rows.append([point.gpu, f"{point.num_gpus:,}", *[""] * (len(right) - 1), escape(point.why_not or "")])
             continue
         cells = [
             f"{point.num_gpus:,}",
@@ -150,9 +146,9 @@ def _table(answer: ScalingAnswer, *, narrow: bool) -> Table:
             f"{point.goodput.share:.1%}",
         ]
         cells += [_days(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
-        cells.append(f"{point.report.confidence.fit_probability:.0%}")
-        table.add_row(point.gpu, *cells, str(point.report.plan))
-    return table
+        rows.append([point.gpu, *cells, f"{point.report.confidence.fit_probability:.0%}", str(point.report.plan)])
+    wrapped = ("GPU", "best plan")
+    return table_of(["GPU", *right, "best plan"], rows, left=wrapped, fold=wrapped, no_wrap=True)
 
 
 def _days(days: float | None) -> str:
@@ -187,7 +183,6 @@ def _deadline(answer: ScalingAnswer) -> str:
 
 
 def _curve(answer: ScalingAnswer, gpu: str) -> list[tuple[int, float]]:
-    """(GPUs, tokens per second) of one type."""
     return [(p.num_gpus, tokens_per_second(p) or 0.0) for p in answer.points if p.gpu == gpu and p.report is not None]
 
 

@@ -86,7 +86,6 @@ def _table(title: str, reports: Sequence[DeploymentReport]) -> Table:
 
 
 def _show_first(console: Console, answer: ServeAnswer) -> None:
-    """Why the first, what a step and the memory are made of, simulated latency, what wider limits buy."""
     best = answer.reports[0]
     console.print(f"Recommended: [bold]{escape(str(best.plan))}[/bold]", highlight=False)
     for line in answer.why:

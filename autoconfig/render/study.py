@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TextIO, cast
 
 from optuna.trial import FrozenTrial
-from rich.table import Table
 
+from autoconfig.render.training import table_of
 from autoconfig.study import trials as names
 from autoconfig.study.serving.session import ServingFound
 from autoconfig.study.serving.work import MEASURED_TOKENS, PREDICTED_TOKENS, PREDICTED_TPOT, TPOT, TTFT
@@ -39,8 +39,6 @@ class Words(Protocol):
 
 
 class _Speaking(Listener):
-    """A line for each event."""
-
     def __init__(self, words: Words) -> None:
         self._words = words
 
@@ -55,24 +53,20 @@ class Plain(_Speaking):
     """One line per event."""
 
     def __init__(self, stream: TextIO, words: Words) -> None:
-        """`stream`: where lines go."""
         super().__init__(words)
         self._stream, self._ended = stream, False
 
     def ended(self, trial: FrozenTrial, verdict: Verdict) -> None:
-        """What came of it; what is left of the budget follows with the next `tick`."""
         super().ended(trial, verdict)
         self._ended = True
 
     def tick(self, worker: Worker) -> None:
-        """What is left of the budget, after each trial."""
         left = budget_left(worker) if self._ended else ""
         self._ended = False
         if left:
             self.say(f"budget: {left}")
 
     def say(self, text: str) -> None:
-        """The line."""
         print(text, file=self._stream, flush=True)
 
 
@@ -80,18 +74,15 @@ class Live(_Speaking):
     """A table that is drawn again; the lines of the last events below it."""
 
     def __init__(self, live: Any, words: Words) -> None:
-        """`live`: rich's."""
         super().__init__(words)
         self._live, self._drawn = live, 0.0
         self.lines: list[str] = []
 
     def say(self, text: str) -> None:
-        """Remembered."""
         self.lines = [*self.lines, text][-LAST_LINES:]
         self._drawn = 0.0
 
     def tick(self, worker: Worker) -> None:
-        """Draw, twice a second at most."""
         from rich.console import Group
         from rich.text import Text
 
@@ -109,13 +100,11 @@ class _Terminal:
         self._out = out
 
     def write(self, text: str) -> int:
-        """All of it, or nothing."""
         with suppress(OSError):
             self._out.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """As far as it goes."""
         with suppress(OSError):
             self._out.flush()
 
@@ -169,16 +158,6 @@ def ended_otherwise(trial: FrozenTrial) -> str:
     return f"trial {trial.number}: {said}".rstrip(". ")
 
 
-def table_of(name: str, columns: Sequence[str], left: Collection[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A study's final table; columns in `left` are no numbers."""
-    table = Table(box=None, padding=(0, 1), header_style="bold", title=f"study {name}", title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 SERVING_COLUMNS = (
     "trial", "plan", "tok/s/GPU, predicted", "measured", "corrected", "TPOT ms, predicted", "measured", "corrected", "TTFT ms",
     "",
@@ -189,14 +168,12 @@ class ServingWords:
     """Tokens and times."""
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> str:
-        """`trial 3: tp=2,..., predicted 410 tok/s/GPU at 21 ms; why`."""
         a = trial.user_attrs
         why = "found again" if again else a.get(names.WHY)
         text = f"trial {trial.number}: {a.get(names.PLAN)}, predicted {_speed(a[PREDICTED_TOKENS])} at {_ms(a[PREDICTED_TPOT])}"
         return text if why is None else f"{text}; {why}"
 
     def ended(self, trial: FrozenTrial) -> str:
-        """What a trial brought."""
         a = trial.user_attrs
         if a.get(names.OUTCOME) != names.MEASURED:
             return ended_otherwise(trial)
@@ -205,14 +182,12 @@ class ServingWords:
         return f"trial {trial.number}: measured {_speed(a[MEASURED_TOKENS])} at {_ms(a[TPOT])}, {ttft}, {ratios}"
 
     def status(self, worker: Worker) -> str:
-        """Trials, budget left, what runs."""
         trials = worker.study.get_trials(deepcopy=False)
         measured = sum(t.user_attrs.get(names.OUTCOME) == names.MEASURED for t in trials)
         done = f"{worker.study.study_name}: {measured} measured of {len(worker.work.candidates)} deployments"
         return " | ".join([done, *running(worker)])
 
     def show(self, console: Any, found: ServingFound, reason: str) -> None:
-        """The final table, the frontier and what was learned."""
         rows = []
         for line in found.lines:
             word = "frontier" if line.on_frontier else "" if line.outcome == names.MEASURED else line.outcome.replace("_", " ")
@@ -221,7 +196,7 @@ class ServingWords:
                 _n(line.predicted_tpot_s, 1e3), _n(line.measured_tpot_s, 1e3), _n(line.corrected_tpot_s, 1e3),
                 _n(line.measured_ttft_s, 1e3), word,
             ))  # fmt: skip
-        console.print(table_of(found.name, SERVING_COLUMNS, ("plan", ""), rows))
+        console.print(table_of(SERVING_COLUMNS, rows, left=("plan", ""), fold=SERVING_COLUMNS, title=f"study {found.name}"))
         console.print(f"Stopped: {reason}.")
         if found.correction is None:
             console.print("Nothing was measured.")
@@ -266,7 +241,6 @@ class TrainingWords:
     """Step times."""
 
     def started(self, trial: FrozenTrial, stage: Stage, again: bool) -> str:
-        """`trial 3: tp=2,... predicted 0.41 s; why`."""
         attributes = trial.user_attrs
         kind = "" if stage.name == FULL else f" ({stage.name})"
         why = "found again" if again else attributes.get(names.WHY)
@@ -274,7 +248,6 @@ class TrainingWords:
         return text if why is None else f"{text}; {why}"
 
     def ended(self, trial: FrozenTrial) -> str:
-        """What a trial brought."""
         attributes = trial.user_attrs
         seconds = attributes.get(names.STEP_SECONDS)
         if seconds is None:
@@ -285,7 +258,6 @@ class TrainingWords:
         return f"trial {trial.number}: {how} {seconds:.4g} s, {ratio:.2f} x predicted{peak}"
 
     def status(self, worker: Worker) -> str:
-        """Trials, best so far, budget left, what runs, what may still change."""
         trials = worker.study.get_trials(deepcopy=False)
         measured = [t for t in trials if t.user_attrs.get(names.STEP_SECONDS) is not None]
         best = min(measured, key=lambda t: t.user_attrs[names.STEP_SECONDS], default=None)
@@ -298,7 +270,6 @@ class TrainingWords:
         return " | ".join([*parts, *running(worker)])
 
     def show(self, console: Any, found: TrainingFound, reason: str) -> None:
-        """The final table and what was learned."""
         rows = (
             (
                 str(line.trial), line.plan, _s(line.predicted_s), _s(line.measured_s), _x(line.ratio), _s(line.spread_s),
@@ -306,7 +277,9 @@ class TrainingWords:
             )
             for line in found.lines
         )  # fmt: skip
-        console.print(table_of(found.name, TRAINING_COLUMNS, ("plan", "outcome"), rows))
+        console.print(
+            table_of(TRAINING_COLUMNS, rows, left=("plan", "outcome"), fold=TRAINING_COLUMNS, title=f"study {found.name}")
+        )
         console.print(f"Stopped: {reason}.")
         if found.best is None:
             console.print("Nothing was measured.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,30 @@ COUNTS_SHOWN = 4
 def seconds_text(value: float) -> str:
     """Three significant digits, with the unit."""
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.2f} s"
+
+
+def speed_text(report: PlanReport) -> str:
+    """Step with its band, and throughput."""
+    band = report.confidence
+    return (
+        f"Step {seconds_text(report.step_seconds)} (90 % band {seconds_text(band.step_seconds_p5)} to "
+        f"{seconds_text(band.step_seconds_p95)}; {band.level}), {report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
+        f"{report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
+    )
+
+
+def table_of(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Collection[str] = (), fold: Collection[str] = (),
+    no_wrap: bool = False, title: str | None = None,
+) -> Table:  # fmt: skip
+    """A table without a box: numbers but for the columns in `left`; long texts of `fold` go on in another line."""
+    table = Table(box=None, padding=(0, 1), header_style="bold", title=title, title_justify="left")
+    for name in columns:
+        side, rest = "left" if name in left else "right", "fold" if name in fold else "ellipsis"
+        table.add_column(name, justify=side, overflow=rest, no_wrap=no_wrap and name not in fold)  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def show_search(console: Console, answer: SearchAnswer, command: str = "autoconfig explain ...") -> None:
@@ -138,34 +162,28 @@ def _plan_table(console: Console, answer: SearchAnswer) -> None:
     """One row per plan; on a narrow terminal the plan stands under its figures, so that nothing is cut."""
     reports = [p.report for p in answer.plans]
     wide = console.width >= TABLE_WIDTH
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    table.add_column("#", justify="right", no_wrap=True)
-    if wide:
-        table.add_column("plan", no_wrap=True)
     names = ["step", "tokens/s/GPU", f"TFLOPS ({FLOPS_CONVENTION})" if wide else "TFLOPS", "MFU", "peak / limit GiB", "fit"]
     names += ["days"] if reports[0].days_to_train is not None else []
     names += ["cost"] if reports[0].cost is not None else []
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    lines = []
+    rows = []
     for ranked in answer.plans:
         report = ranked.report
         cells = [*_figures(report), f"{report.confidence.fit_probability:.0%}"]
         cells += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
         cells += [f"{report.cost:,.0f}"] if report.cost is not None else []
         rank = f"{ranked.rank}{'=' if ranked.tie_group == 1 and answer.ties > 1 else ''}"
-        table.add_row(*([rank, str(report.plan), *cells] if wide else [rank, *cells]))
-        lines.append(str(report.plan))
+        rows.append([rank, *([str(report.plan)] if wide else []), *cells])
+    table = table_of(["#", *(["plan"] if wide else []), *names], rows, left=("plan",), no_wrap=True)
     if wide:
         console.print(table)
         return
     with console.capture() as capture:
         console.print(table)
-    header, *rows = capture.get().rstrip("\n").split("\n")
+    header, *drawn = capture.get().rstrip("\n").split("\n")
     console.print(header, markup=False, soft_wrap=True)
-    for row, line in zip(rows, lines, strict=True):
-        console.print(row, markup=False, soft_wrap=True)
-        console.print(f"    {line}", markup=False, soft_wrap=True)
+    for line, report in zip(drawn, reports, strict=True):
+        console.print(line, markup=False, soft_wrap=True)
+        console.print(f"    {report.plan}", markup=False, soft_wrap=True)
 
 
 def _figures(report: PlanReport) -> list[str]:
@@ -233,12 +251,7 @@ def show_explain(console: Console, explanation: Explanation) -> None:
     report = included.report
     assert report is not None
     verdict = "fits" if report.fits else f"does not fit: {included.shortfall_gib:.1f} GiB too much"
-    console.print(
-        f"Step {seconds_text(report.step_seconds)} (90 % band {seconds_text(report.confidence.step_seconds_p5)} to "
-        f"{seconds_text(report.confidence.step_seconds_p95)}; {report.confidence.level}), "
-        f"{report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
-        f"{report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
-    )
+    console.print(speed_text(report))
     console.print(
         f"Memory: {verdict}; chance to fit {report.confidence.fit_probability:.0%}; limit {report.limit_bytes / GIB:.1f} GiB "
         f"of {question.scenario.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
@@ -265,42 +278,22 @@ def _gain(ratio: float | None) -> str:
 
 
 def _operator_table(explanation: Explanation) -> Table:
-    table = Table(
-        title="Operators of one layer (and the ends), one micro-batch",
-        box=None,
-        padding=(0, 1),
-        header_style="bold",
-        title_justify="left",
-    )
-    table.add_column("operator", no_wrap=True)
-    table.add_column("layer", no_wrap=True)
-    for name in ("forward", "dgrad", "wgrad", "again"):
-        table.add_column(f"{name} ms", justify="right", no_wrap=True)
-    table.add_column("GFLOP", justify="right", no_wrap=True)
-    table.add_column("of peak", justify="right", no_wrap=True)
+    rows = []
     for row in explanation.operators:
         times = (row.forward_seconds, row.dgrad_seconds, row.wgrad_seconds, row.recompute_seconds)
+        flops = f"{row.forward_flops / 1e9:,.1f}" if row.forward_flops else ""
         share = "" if row.share_of_peak is None else f"{row.share_of_peak:.0%}"
-        table.add_row(
-            row.operator,
-            row.layer,
-            *(f"{value * 1e3:.3f}" if value else "" for value in times),
-            f"{row.forward_flops / 1e9:,.1f}" if row.forward_flops else "",
-            share,
-        )
-    return table
+        rows.append([row.operator, row.layer, *(f"{value * 1e3:.3f}" if value else "" for value in times), flops, share])
+    columns = ("operator", "layer", "forward ms", "dgrad ms", "wgrad ms", "again ms", "GFLOP", "of peak")
+    title = "Operators of one layer (and the ends), one micro-batch"
+    return table_of(columns, rows, left=("operator", "layer"), no_wrap=True, title=title)
 
 
 def _time_table(report: PlanReport) -> Table:
-    table = Table(title="Time of one step", box=None, padding=(0, 1), header_style="bold", title_justify="left")
-    table.add_column("part", no_wrap=True)
-    table.add_column("seconds", justify="right")
-    table.add_column("share", justify="right")
-    for name, seconds in sorted(report.time_parts.items(), key=lambda item: -item[1]):
-        if seconds > 0:
-            table.add_row(name, f"{seconds:.4f}", f"{seconds / report.step_seconds:.1%}")
-    table.add_row("[bold]step[/bold]", f"[bold]{report.step_seconds:.4f}[/bold]", "")
-    return table
+    parts = sorted(report.time_parts.items(), key=lambda item: -item[1])
+    rows = [[name, f"{seconds:.4f}", f"{seconds / report.step_seconds:.1%}"] for name, seconds in parts if seconds > 0]
+    rows.append(["[bold]step[/bold]", f"[bold]{report.step_seconds:.4f}[/bold]", ""])
+    return table_of(("part", "seconds", "share"), rows, left=("part",), title="Time of one step")
 
 
 STAGE_COLUMN = 23
@@ -319,15 +312,15 @@ def _shown_stages(report: PlanReport, width: int) -> Sequence[int]:
 
 def _memory_table(report: PlanReport, width: int) -> Table:
     chosen = _shown_stages(report, width)
-    table = Table(title="Memory by pipeline stage, GiB", box=None, padding=(0, 1), header_style="bold", title_justify="left")
-    table.add_column("part", no_wrap=True)
-    for stage in chosen:
-        table.add_column(f"stage {stage}", justify="right", no_wrap=True)
     names = dict.fromkeys(name for stage in chosen for name in report.stages[stage].parts)
-    for name in sorted(names, key=lambda n: -max(report.stages[s].parts.get(n, 0.0) for s in chosen)):
-        table.add_row(name, *(f"{report.stages[s].parts.get(name, 0.0) / GIB:.3f}" for s in chosen))
-    table.add_row("[bold]peak[/bold]", *(f"[bold]{report.stages[s].peak_bytes / GIB:.3f}[/bold]" for s in chosen))
-    table.add_row("largest moment", *(report.stages[s].moment for s in chosen))
+    rows = [
+        [name, *(f"{report.stages[s].parts.get(name, 0.0) / GIB:.3f}" for s in chosen)]
+        for name in sorted(names, key=lambda n: -max(report.stages[s].parts.get(n, 0.0) for s in chosen))
+    ]
+    rows.append(["[bold]peak[/bold]", *(f"[bold]{report.stages[s].peak_bytes / GIB:.3f}[/bold]" for s in chosen)])
+    rows.append(["largest moment", *(report.stages[s].moment for s in chosen)])
+    columns = ["part", *(f"stage {stage}" for stage in chosen)]
+    table = table_of(columns, rows, left=("part",), no_wrap=True, title="Memory by pipeline stage, GiB")
     if len(chosen) < len(report.stages):
         table.caption = f"{len(report.stages) - len(chosen)} stages between are not shown (--json has all)"
     return table

@@ -21,18 +21,7 @@ import numpy as np
 from autoconfig.memory_model.predict import allocator_bytes, estimate_memory, fit_probability
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.resolve import shipped
-from autoconfig.runs.table import (
-    CellError,
-    Row,
-    cell,
-    check_columns,
-    check_rows,
-    flag,
-    read_csv,
-    unread_columns,
-    with_short_names,
-    write_csv,
-)
+from autoconfig.runs.table import CellError, Row, TableKind, cell, flag, number_text, unread_columns
 from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.layouts import layouts_of
@@ -44,30 +33,13 @@ from autoconfig.training.price import Confidence, confidence_of, flops_per_step,
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.rules import RULE_TEXT
 
-COLUMNS = (
-    "id",
-    "pred_step_s",
-    "pred_step_s_p5",
-    "pred_step_s_p95",
-    "pred_tokens_per_s_per_gpu",
-    "pred_tflops_per_gpu",
-    "pred_mfu",
-    "pred_peak_mem_gib",
-    "pred_fits",
-    "pred_fit_probability",
-    "pred_confidence",
-    "pred_note",
-)
+TEXT_COLUMNS = ("id", "pred_confidence", "pred_note")
 Key = tuple[tuple[str, str], ...]
 NEVER_READ = frozenset({"id", "source", "source_ref", "notes", "status", "assumed", "peak_mem_gib", "params_b", "attention"})
 MAX_WORKERS = 8
 MIN_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
 ROWS_PER_BLOCK = 1_000
-SHIPPED_TABLE = (
-    "a model of the catalogue by name needs no shape; the columns are those of "
-    "autoconfig/data/published/training_measurements.csv, or Megatron's names of them (global_batch_size)"
-)
 MORE_COLUMNS = frozenset({"etp", "fp8_recipe", "hidden_dropout", "deterministic"})
 """Read, and not among the columns of the table that ships."""
 
@@ -87,61 +59,56 @@ class Prediction:
     note: str = ""
 
     def cells(self) -> dict[str, str]:
-        """The output columns."""
         band = self.confidence
-        return {
-            "id": self.id,
-            "pred_step_s": _number(self.step_seconds),
-            "pred_step_s_p5": _number(band.step_seconds_p5 if band else None),
-            "pred_step_s_p95": _number(band.step_seconds_p95 if band else None),
-            "pred_tokens_per_s_per_gpu": _number(self.tokens_per_second_per_gpu),
-            "pred_tflops_per_gpu": _number(self.tflops_per_gpu),
-            "pred_mfu": _number(self.mfu),
-            "pred_peak_mem_gib": _number(self.peak_gib),
-            "pred_fits": "" if self.fits is None else str(int(self.fits)),
-            "pred_fit_probability": _number(band.fit_probability if band else None),
-            "pred_confidence": band.level if band else "",
-            "pred_note": self.note,
+        numbers = {
+            "pred_step_s": self.step_seconds,
+            "pred_step_s_p5": band.step_seconds_p5 if band else None,
+            "pred_step_s_p95": band.step_seconds_p95 if band else None,
+            "pred_tokens_per_s_per_gpu": self.tokens_per_second_per_gpu,
+            "pred_tflops_per_gpu": self.tflops_per_gpu,
+            "pred_mfu": self.mfu,
+            "pred_peak_mem_gib": self.peak_gib,
+            "pred_fits": self.fits,
+            "pred_fit_probability": band.fit_probability if band else None,
         }
+        texts = {name: number_text(value) for name, value in numbers.items()}
+        return {"id": self.id, **texts, "pred_confidence": band.level if band else "", "pred_note": self.note}
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
+COLUMNS = tuple(Prediction(id="").cells())
 
 
 def predict_file(
     source: Path, target: Path, calibration: Calibration | None = None, progress: Progress | None = None
 ) -> tuple[list[Prediction], str]:
-    """Predict every row of `source` into `target` (written beside, then renamed). Returns the predictions and a remark about
-    columns that nothing reads (empty where all are known). Raises FileError or InputError."""
-    columns, rows = _read(source)
-    check_rows(source, rows)
-    predictions = predict_rows(rows, calibration, progress, workers=min(MAX_WORKERS, os.cpu_count() or 1))
-    write_csv(target, COLUMNS, (prediction.cells() for prediction in predictions))
-    return predictions, unread_columns(columns, known_columns())
+    """`TableKind.predict` of a table of training runs, by several processes where it is long."""
+    workers = min(MAX_WORKERS, os.cpu_count() or 1)
+    return TRAINING_RUNS.predict(source, target, lambda rows: predict_rows(rows, calibration, progress, workers=workers))
 
 
 def read_table(source: Path) -> list[dict[str, str]]:
     """Rows of a table of training runs. Raises FileError where it cannot be read, InputError where it is no such table."""
-    return _read(source)[1]
-
-
-def _read(source: Path) -> tuple[list[str], list[dict[str, str]]]:
-    columns, rows = with_short_names(*read_csv(source))
-    needed = {"gpu"} if "model" in columns else {"gpu", "hidden", "heads", "layers", "seq"}
-    check_columns(source, columns, needed, SHIPPED_TABLE)
-    return columns, rows
+    return TRAINING_RUNS.read(source)[1]
 
 
 def unread(source: Path) -> str:
     """A remark about columns of a table of training runs that nothing reads; empty where all are known."""
-    return unread_columns(_read(source)[0], known_columns())
+    return unread_columns(TRAINING_RUNS.read(source)[0], known_columns())
 
 
 @cache
 def known_columns() -> frozenset[str]:
     """Columns of the table that ships, and those that only rows of other tables have."""
     return frozenset(next(published_rows())) | MORE_COLUMNS | NEVER_READ
+
+
+TRAINING_RUNS = TableKind(
+    needed=lambda columns: {"gpu"} if "model" in columns else {"gpu", "hidden", "heads", "layers", "seq"},
+    known=known_columns,
+    said="a model of the catalogue by name needs no shape; the columns are those of "
+    "autoconfig/data/published/training_measurements.csv, or Megatron's names of them (global_batch_size)",
+    megatron_names=True,
+)
 
 
 def predict_rows(
@@ -197,8 +164,6 @@ def _leave_interrupts_to_the_parent() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """One row as a question."""
-
     number: int
     row: Row
     case: Case
@@ -262,7 +227,6 @@ def _price(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int,
 
 
 def _note(rules: Sequence[str], assumed: Sequence[str]) -> str:
-    """The rules that a row breaks and what was assumed."""
     said = ["breaks " + "; ".join(f"{rule} ({RULE_TEXT[rule]})" for rule in dict.fromkeys(rules))] if rules else []
     return "; ".join([*said, *(["assumed: " + ", ".join(assumed)] if assumed else [])])
 
@@ -280,7 +244,6 @@ def peak_bytes(scenario: Scenario, plan: TrainPlan, row: Row, worst: float | Non
 def _prediction(
     scenario: Scenario, plan: TrainPlan, row: Row, step: float, confidence: Confidence, peak_bytes: float, fits: bool
 ) -> Prediction:
-    """One prediction; id and note are the caller's."""
     gpus = scenario.cluster.num_gpus
     flops = flops_per_step(scenario, cell(row, "flops_convention"), plan.recompute) / step / gpus
     return Prediction(

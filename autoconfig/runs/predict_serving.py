@@ -1,5 +1,5 @@
-"""`autoconfig predict --inference IN.csv --output OUT.csv`: throughput, latency, memory of every row of a table of serving
-runs."""
+"""`autoconfig predict --inference IN.csv --output OUT.csv`: memory, throughput of a full queue in closed form, latency under
+arrivals by simulation, of every row of a table of serving runs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,238 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoconfig.runs.serving_case import Setup, offline_throughput, open_loop, rated_loop, set_up, single_request, together
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+
+from autoconfig.memory_model.serving import ServingMemory, serving_memory
 from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
-from autoconfig.runs.table import Row, check_columns, check_rows, read_csv, unread_columns, write_csv
+from autoconfig.runs.table import Row, TableKind, number_text
+from autoconfig.runs.training_row import published_rows
 from autoconfig.specs.errors import GIB, AutoconfigError
+from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
+<<<<<<< HEAD
 from autoconfig.time_model.serving.tables import ServingCalibration, shipped_calibration
+=======
+from autoconfig.time_model.serving.calibration import ServingCalibration, shipped_calibration
+from autoconfig.time_model.serving.costs import ServingJob, constant_vector, iteration_seconds
+from autoconfig.time_model.serving.simulation import (
+    IterationTable,
+    Requests,
+    SchedulerLimits,
+    SimulatedStream,
+    poisson_arrivals,
+    sampled_lengths,
+    simulate,
+)
+from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation
+from autoconfig.time_model.serving.workload import trtllm_bench_limits, trtllm_bench_table, tuned_batch
+
+SEED = 20
+STEADY_SECONDS, MAX_REQUESTS = 600.0, 15_000
+"""Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration); requests per rank at most."""
+RATED_STEP, RATED_STEPS, RATED_PRECISION = 1.25, 7, 5e-3
+"""Of the search for the speed at which a rate is the largest within limits: factor of a step, steps, relative precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A plan of a case with its memory and limits; `running` whole sequences per attention rank and pipeline micro-batch."""
+
+    job: ServingJob
+    memory: ServingMemory
+    batch: int
+    tokens: int
+    chunked: bool
+    """Prompts are split over iterations."""
+    running: float
+
+    @property
+    def fits(self) -> bool:
+        return float(self.memory.max_concurrency) >= 1
+
+    @property
+    def max_concurrency(self) -> int:
+        """Sequences that memory holds in all replicas."""
+        return int(self.memory.max_concurrency) * self.job.plan.adp * self.job.plan.replicas
+
+
+def set_up(case: ServingCase, plan: EnginePlan, calibration: ServingCalibration) -> Setup:
+    """Limits as the engine chooses them, or as the row gives them; memory with them."""
+    job = ServingJob(
+        model=case.model, gpu=case.gpu, plan=plan, engine=case.engine, constants=calibration.constants(case.engine, case.gpu)
+    )
+    lengths, engine = case.lengths, case.engine
+    benchmark = case.load == "offline" and case.requests > 0
+    batch, tokens = _limits(case, job) if benchmark else (engine.max_batch_size, engine.max_num_tokens)
+    batch, chunked = _given_batch(case, plan) or batch, engine.chunked_prefill or (benchmark and engine.offline_chunked)
+    tokens = tokens if chunked else max(tokens, int(lengths.isl))
+    ranks = plan.adp * plan.pp
+    held = min(batch * ranks, case.requests) if case.requests and not engine.reserves_slots else batch * ranks
+    memory = serving_memory(
+        case.model, plan, job.formats, case.gpu, engine, length=lengths.isl + lengths.osl, batch=held, tokens=tokens
+    )
+    room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)
+    spread = (lengths.isl + lengths.osl) / lengths.held_tokens(engine.scheduler_policy)
+    if benchmark and engine.offline_batch_tuning:
+        batch = min(batch, tuned_batch(int(room)))
+    running = min(batch, float(np.floor(room * spread)) // plan.pp)
+    if case.requests:
+        running = min(running, case.requests / (ranks * plan.replicas))
+    return Setup(job=job, memory=memory, batch=batch, tokens=tokens, chunked=chunked, running=max(running, 1.0))
+
+
+def _given_batch(case: ServingCase, plan: EnginePlan) -> int | None:
+    """Sequences of an attention rank and micro-batch as the row says, which counts an instance (or the deployment's users)."""
+    given = [case.max_batch] if case.max_batch else []
+    given += [ceil(case.concurrency / plan.replicas)] if case.concurrency else []
+    return ceil(min(given) / (plan.adp * plan.pp)) if given else None
+
+
+def _limits(case: ServingCase, job: ServingJob) -> tuple[int, int]:
+    """(max_batch_size, max_num_tokens) of a published offline run of the engine."""
+    lengths, way, found = case.lengths, case.engine.offline_limits, None
+    if way == "trtllm-bench":
+        found = trtllm_bench_limits(case.model, job.plan, case.gpu, job.formats, lengths.isl, lengths.osl)
+    elif way == "trtllm-bench table":
+        found = trtllm_bench_table(case.model, job.plan, lengths.isl, lengths.osl)
+    return found or (case.engine.max_batch_size, case.engine.max_num_tokens)
+
+
+def offline_generations(case: ServingCase, setup: Setup) -> tuple[list[tuple[float, SteadyGeneration]], float]:
+    """([(how many, generation)], output tokens per GPU). Whole generations, and the last, partial one of a finite run."""
+    lengths = Lengths(isl=case.lengths.isl, osl=case.lengths.osl)
+    bursts = case.lengths.output_cv == 0.0
+    plan = setup.job.plan
+    ranks = _ranks(plan)
+
+    def of(running: float) -> SteadyGeneration:
+        return generation(setup.job, lengths, running, setup.tokens, chunked=setup.chunked, bursts=bursts)
+
+    if not case.requests:
+        return [(1.0, of(setup.running))], setup.running * lengths.osl * ranks / plan.gpus
+    whole, rest = divmod(case.requests / (setup.running * ranks), 1.0)
+    found = [(whole, of(setup.running))] if whole else []
+    if rest > 1e-3:
+        found.append((1.0, of(max(rest * setup.running, 1.0))))
+    return found, case.requests * lengths.osl / plan.gpus
+
+
+def offline_throughput(case: ServingCase, setup: Setup) -> float:
+    """Output tokens per second and GPU of a queue that never empties (or of all requests at once)."""
+    generations, tokens = offline_generations(case, setup)
+    constants = constant_vector(setup.job.constants)
+    return tokens / sum(count * float(one.seconds(constants)) for count, one in generations)
+
+
+def single_request(case: ServingCase, setup: Setup) -> tuple[float, float]:
+    """(time to first token, time per output token) of one request alone."""
+    lengths = case.lengths
+    first = float(iteration_seconds(setup.job, 0.0, 1.0, 1.0, lengths.isl)) + setup.job.constants.request_s
+    return first, float(iteration_seconds(setup.job, 1.0, lengths.isl + lengths.osl / 2.0, 0.0, 1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenLoop:
+    """Means of a simulated run."""
+
+    ttft_s: float
+    tpot_s: float
+    """Mean over requests of the mean time between a request's tokens (MLPerf's TPOT)."""
+    itl_s: float
+    """Mean over all tokens (TensorRT-LLM's and vLLM's ITL)."""
+    e2e_s: float
+    requests_per_s: float
+    """Of the whole deployment."""
+    served: SimulatedStream
+    slowdown: float = 1.0
+    """How much slower than priced the deployment is, where a published rate says so."""
+
+
+def open_loop(case: ServingCase, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
+    """Poisson arrivals on one attention rank and micro-batch of one replica, which gets its share of the requests; every
+    iteration `slowdown` times as long as priced."""
+    ranks = _ranks(setup.job.plan)
+    rng = np.random.default_rng(SEED)
+    asked = case.requests / ranks if case.requests else min(STEADY_SECONDS * case.rate / ranks, MAX_REQUESTS)
+    return _simulated(case, setup, poisson_arrivals(case.rate / ranks, max(round(asked), 1), rng), rng, slowdown)
+
+
+def together(case: ServingCase, setup: Setup) -> OpenLoop:
+    """As many requests as run at once, all there from the start: the latency of a batch of a given size."""
+    return _simulated(case, setup, np.zeros(max(round(setup.running), 1)), np.random.default_rng(SEED))
+
+
+def _ranks(plan: EnginePlan) -> int:
+    """Who serves sequences of its own: attention ranks and micro-batches in flight of all replicas."""
+    return plan.adp * plan.pp * plan.replicas
+
+
+def _simulated(
+    case: ServingCase, setup: Setup, arrivals: npt.NDArray[np.float64], rng: np.random.Generator, slowdown: float = 1.0
+) -> OpenLoop:
+    plan, data, count = setup.job.plan, case.lengths, len(arrivals)
+    requests = Requests(
+        arrival_s=arrivals,
+        isl=sampled_lengths(data.isl, data.input_cv, data.most_input, count, rng),
+        osl=sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng),
+    )
+    held = float(setup.memory.kv_pool_bytes / setup.memory.kv_bytes_per_sequence) * (data.isl + data.osl) / plan.pp
+    limits = SchedulerLimits(
+        batch=setup.batch,
+        tokens=setup.tokens,
+        kv_tokens=held,
+        chunked=setup.chunked,
+        whole=case.engine.scheduler_policy == "no_evict",
+    )
+    served = simulate(IterationTable(setup.job).slowed(slowdown), requests, limits, setup.job.constants.request_s)
+    kept = np.isfinite(served.e2e_s)
+    tokens = np.maximum(requests.osl - 1.0, 0.0)[kept]
+    tpot = served.tpot_s[kept]
+    return OpenLoop(
+        ttft_s=float(np.mean(served.ttft_s[kept])),
+        tpot_s=float(np.nanmean(tpot)) if np.isfinite(tpot).any() else 0.0,
+        itl_s=float(np.nansum(tpot * tokens) / max(tokens.sum(), 1.0)),
+        e2e_s=float(np.mean(served.e2e_s[kept])),
+        requests_per_s=served.requests_per_s * _ranks(plan),
+        served=served,
+        slowdown=slowdown,
+    )
+
+
+def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float]) -> OpenLoop:
+    """The open loop of a deployment that keeps the limits at this rate and at no higher one.
+
+    How fast the system is beside the priced one is what the rate tells (power caps, cooling, tuning): every iteration is
+    stretched or shortened alike until the 99th percentile of TTFT or TPOT is at its limit. At the priced speed where no
+    factor up to RATED_STEP^RATED_STEPS does that.
+    """
+
+    @cache
+    def loop(log_factor: float) -> OpenLoop:
+        return open_loop(case, setup, float(np.exp(log_factor)))
+
+    def excess(log_factor: float) -> float:
+        served = loop(log_factor).served
+        worst = [np.nanpercentile(x, 99) / limit for x, limit in zip((served.ttft_s, served.tpot_s), limits, strict=True)]
+        return float(np.log(max(worst)))
+
+    step = -np.sign(excess(0.0)) * np.log(RATED_STEP)
+    for i in range(RATED_STEPS):
+        if excess(i * step) * excess((i + 1) * step) <= 0:
+            return loop(float(brentq(excess, i * step, (i + 1) * step, xtol=RATED_PRECISION)))
+    return loop(0.0)
+
+>>>>>>> 1bef0a8 (Study, serving, render, runs, accuracy, engines and api are shorter: refusals are one exception, schemas come from types, tables by one helper, templates and names are data)
 
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress
 
-SHIPPED_TABLE = "the columns are those of autoconfig/data/published/inference_measurements.csv"
 FAILED = "not predicted: "
 OUR_ERROR = "an error of autoconfig's own"
 
@@ -46,35 +263,34 @@ class ServingPrediction:
 
     @property
     def failed(self) -> bool:
-        """The row has no prediction."""
         return self.note.startswith(FAILED)
 
     def cells(self) -> dict[str, str]:
-        """The output columns."""
         numbers = {
             "pred_out_tok_s_gpu": self.out_tok_s_gpu,
             "pred_ttft_ms": self.ttft_ms,
             "pred_tpot_ms": self.tpot_ms,
             "pred_latency_ms": self.latency_ms,
+            "pred_fits": self.fits,
         }
-        cells = {"row": str(self.row), **{k: "" if v is None else f"{v:.6g}" for k, v in numbers.items()}}
-        cells["pred_fits"] = "" if self.fits is None else str(int(self.fits))
-        cells["pred_max_concurrency"] = "" if self.max_concurrency is None else str(self.max_concurrency)
-        return {**cells, "pred_note": self.note}
+        most = "" if self.max_concurrency is None else str(self.max_concurrency)
+        texts = {name: number_text(value) for name, value in numbers.items()}
+        return {"row": str(self.row), **texts, "pred_max_concurrency": most, "pred_note": self.note}
 
 
 COLUMNS = tuple(ServingPrediction(row=0).cells())
+SERVING_RUNS = TableKind(
+    needed=lambda columns: NEEDED,
+    known=lambda: frozenset(next(published_rows("inference_measurements"))),
+    said="the columns are those of autoconfig/data/published/inference_measurements.csv",
+)
 
 
 def predict_file(source: Path, target: Path, progress: Progress | None = None) -> tuple[list[ServingPrediction], str, str]:
-    """Predict every row of `source` into `target` (written beside, then renamed). Returns the predictions, the version of the
-    constants, and a remark about columns that nothing reads. Raises FileError or InputError."""
-    columns, rows = _read(source)
-    check_rows(source, rows)
+    """`TableKind.predict` of a table of serving runs; returns the version of the constants too."""
     constants = shipped_calibration()
-    predictions = predict_rows(rows, constants, progress)
-    write_csv(target, COLUMNS, (prediction.cells() for prediction in predictions))
-    return predictions, version_of(constants), unread_columns(columns, known_columns())
+    predictions, remark = SERVING_RUNS.predict(source, target, lambda rows: predict_rows(rows, constants, progress))
+    return predictions, version_of(constants), remark
 
 
 def version_of(calibration: ServingCalibration) -> str:
@@ -85,20 +301,7 @@ def version_of(calibration: ServingCalibration) -> str:
 
 def read_table(source: Path) -> list[dict[str, str]]:
     """Rows of a table of serving runs. Raises FileError where it cannot be read, InputError where it is no such table."""
-    return _read(source)[1]
-
-
-def _read(source: Path) -> tuple[list[str], list[dict[str, str]]]:
-    columns, rows = read_csv(source)
-    check_columns(source, columns, NEEDED, SHIPPED_TABLE)
-    return columns, rows
-
-
-@cache
-def known_columns() -> frozenset[str]:
-    """Columns of the table that ships."""
-    path = resources.files("autoconfig") / "data" / "published" / "inference_measurements.csv"
-    return frozenset(path.read_text(encoding="utf-8").split("\n", 1)[0].strip().split(","))
+    return SERVING_RUNS.read(source)[1]
 
 
 def predict_rows(

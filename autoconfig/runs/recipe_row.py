@@ -7,10 +7,9 @@ row says which (`assumed`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoconfig.runs.table import Row, cell, whole
+from autoconfig.runs.table import Row, cell, names_of, whole
 from autoconfig.runs.training_row import even_ends
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
@@ -21,54 +20,12 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting, split_of_layout
 
-FAMILIES: Mapping[str, str] = {
-    "llama": r"llama-?[0-9]",
-    "qwen2.5": r"qwen25_",
-    "qwen2": r"qwen2_",
-    "qwen3": r"qwen3_",
-    "mixtral": r"mixtral_",
-    "deepseek": r"deepseek_v[23]",
-    "gpt_oss": r"gpt_oss_",
-    "nemotron4": r"nemotron4_",
-    "gpt3": r"gpt3_",
-}
-"""Family -> what a recipe's name holds."""
 NOT_TEXT = r"_vl|vl_|audio|omni|neva|qwen3_next|nemotron_nano|llama_nemotron"
 """Names of vision, audio and hybrid models inside these families."""
-_MODELS: tuple[tuple[str, str], ...] = (
-    (r"llama31_([0-9]+b)", "llama3.1-{0}"),
-    (r"llama32_([0-9]+b)", "llama3.2-{0}"),
-    (r"llama([23])_([0-9]+b)", "llama{0}-{1}"),
-    (r"qwen25_([0-9p]+[bm])", "qwen2.5-{0}"),
-    (r"qwen2_(500m|1p5b|7b|72b)", "qwen2.5-{0}"),
-    (r"qwen3_([0-9]+b_a[0-9]+b|[0-9p]+[bm])", "qwen3-{0}"),
-    (r"mixtral_(8x[0-9]+b)", "mixtral-{0}"),
-    (r"deepseek_v2_lite", "deepseek-v2-lite"),
-    (r"deepseek_v([23])(?!_lite)", "deepseek-v{0}"),
-    (r"gpt_oss_([0-9]+b)", "gpt-oss-{0}"),
-    (r"nemotron4_([0-9]+b)", "nemotron4-{0}"),
-    (r"gpt3_([0-9]+b)", "gpt3-{0}"),
-)
-_SIZES = {"500m": "0.5b", "600m": "0.6b"}
-_PRECISIONS = {
-    "bf16": ("bf16", "delayed"),
-    "fp8": ("fp8", "delayed"),
-    "fp8ds": ("fp8", "delayed"),
-    "fp8cs": ("fp8", "tensorwise"),
-    "fp8sc": ("fp8", "blockwise"),
-    "fp8mx": ("fp8", "mxfp8"),
-}
 _STACKS = {"nemo2-recommended": "nemo-25.09"}
 _USUAL_STACK = "nemo-25.11"
 LORA_RANK = 32
 """Megatron-Bridge's default; its recipes use 8 to 32."""
-RULE_OF_VIOLATION = {
-    "GBS%(MBS*DP)": "NV007",
-    "world%(ETP*EP*PP)": "NV002",
-    "N%(ETP*EP*PP)": "NV002",
-    "N%(TP*PP*CP)": "NV001",
-}
-"""What column `violations` names -> our rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +42,17 @@ def family_of_recipe(name: str) -> str:
     """The family of a text decoder, empty for every other model."""
     if re.search(NOT_TEXT, name):
         return ""
-    return next((family for family, pattern in FAMILIES.items() if re.search(rf"(?:^|_){pattern}", name)), "")
+    return next(
+        (family for family, pattern in names_of("recipe_families").items() if re.search(rf"(?:^|_){pattern}", name)), ""
+    )
 
 
 def model_of_recipe(name: str) -> ModelSpec:
     """The catalogue model that a recipe's name means. Raises UnsupportedError for others."""
     if family_of_recipe(name):
-        for pattern, form in _MODELS:
+        for pattern, form in names_of("recipe_models").items():
             if match := re.search(rf"(?:^|_){pattern}(?![0-9a-z])", name):
-                parts = [_SIZES.get(part, part).replace("_", "-") for part in match.groups()]
+                parts = [str(names_of("recipe_sizes").get(part, part)).replace("_", "-") for part in match.groups()]
                 return load_model(form.format(*(re.sub(r"(?<=[0-9])p(?=[0-9])", ".", part) for part in parts)))
     raise UnsupportedError("no catalogue model of this name (vision, audio, hybrid and other families are not covered)")
 
@@ -101,7 +60,7 @@ def model_of_recipe(name: str) -> ModelSpec:
 def named_rules(row: Row) -> tuple[str, ...]:
     """Our ids of the rules that column `violations` names."""
     text = cell(row, "violations")
-    return tuple(dict.fromkeys(rule for named, rule in RULE_OF_VIOLATION.items() if named in text))
+    return tuple(dict.fromkeys(rule for named, rule in names_of("recipe_violations").items() if named in text))
 
 
 def read_recipe(row: Row) -> Recipe:
@@ -126,9 +85,10 @@ def read_recipe(row: Row) -> Recipe:
 
 def _numerics(row: Row, assumed: list[str]) -> Numerics:
     text = cell(row, "precision")
-    if text not in _PRECISIONS:
-        raise UnsupportedError(f"precision {text[:40]!r} is not priced; known are {', '.join(_PRECISIONS)}")
-    precision, recipe = _PRECISIONS[text]
+    known = names_of("recipe_precisions")
+    if text not in known:
+        raise UnsupportedError(f"precision {text[:40]!r} is not priced; known are {', '.join(known)}")
+    precision, recipe = known[text]
     adapters = cell(row, "task") in ("peft", "lora")
     small_state = cell(row, "pao") == "True"
     gradients = "fp32" if cell(row, "kind") == "library" and not small_state else "bf16"

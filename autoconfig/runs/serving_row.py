@@ -112,7 +112,6 @@ def read_case(row: Row) -> ServingCase:
 
 
 def _gpt_size(name: str) -> str:
-    """`GPT-20B` of published tables as the size 20B of the GPT-3 family; other names as they are."""
     found = re.fullmatch(r"GPT-([0-9.]+[BMT])", name, re.IGNORECASE)
     return found[1] if found else name
 
@@ -184,7 +183,6 @@ def _load(row: Row, assumed: list[str]) -> str:
 
 
 def _busy(plans: tuple[EnginePlan, ...], users: int) -> tuple[EnginePlan, ...]:
-    """Those of which no instance idles with so many requests under way."""
     busy = tuple(plan for plan in plans if plan.replicas <= users)
     if not busy:
         raise InputError(f"concurrency {users} leaves instances idle: there are {plans[0].replicas}; give one's n_gpus")
@@ -223,7 +221,6 @@ def _requests(row: Row, load: str, lengths: DataSet) -> int:
 def _plans(
     row: Row, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, gpus: int, assumed: list[str]
 ) -> tuple[EnginePlan, ...]:
-    """The plans of a row; what was assumed goes into `assumed`. Raises InputError naming the cells that make no plan."""
     weights, kv = _formats(row, gpu, assumed)
     pp, heads = degree(row, "pp"), model.num_attention_heads
     if pp > model.num_layers:

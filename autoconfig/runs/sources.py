@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.runs.table import Row, cell, number
+from autoconfig.runs.table import Row, cell, names_of, number
 from autoconfig.specs.errors import UnknownNameError
 from autoconfig.specs.models.model_catalogue import load_model
 
@@ -105,15 +105,6 @@ def serving_figures() -> tuple[ServingFigure, ...]:
     return tuple(ServingFigure(**entry) for entry in _data()["serving"])
 
 
-RECIPES = {
-    "FP8": "delayed",
-    "FP8-CS": "tensorwise",
-    "FP8-MX": "mxfp8",
-    "MXFP8": "mxfp8",
-    "FP8 (32x32 block)": "blockwise",
-    "FP8 (1x128 act / 128x128 weight)": "blockwise",
-}
-"""Column precision -> fp8 recipe."""
 LONG_CONTEXT = 32_768
 """Rows above this sequence length, and release 24.03's series up to a million tokens, are a group of their own."""
 RELEASE_STACK = {"moe-modelzoo": "megatron-moe-modelzoo"}
@@ -145,7 +136,7 @@ def as_training_row(row: Row) -> dict[str, str]:
         "gpu": cell(row, "system"),
         "gpus": cell(row, "num_gpus"),
         "precision": "fp8" if "FP8" in precision else "bf16",
-        "fp8_recipe": RECIPES.get(precision, ""),
+        "fp8_recipe": names_of("nvidia_precisions").get(precision, ""),
         "tp": cell(row, "tp"),
         "sp": "1" if cell(row, "tp") not in ("", "1") else "0",
         "pp": cell(row, "pp"),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from autoconfig.specs.errors import FileError, InputError, nearest
 from autoconfig.specs.files import write_atomically
@@ -121,30 +125,57 @@ def _odd_words(cells: tuple[str, ...]) -> tuple[str, ...]:
 MAX_INPUT_BYTES = 512 * 2**20
 MAX_NAMED = 12
 """Columns that a warning names; the others are counted."""
-MEGATRON_NAMES = {
-    "num_layers": "layers",
-    "hidden_size": "hidden",
-    "num_attention_heads": "heads",
-    "num_query_groups": "kv_heads",
-    "ffn_hidden_size": "ffn",
-    "vocab_size": "vocab",
-    "seq_length": "seq",
-    "num_experts": "experts",
-    "moe_router_topk": "topk",
-    "num_gpus": "gpus",
-    "world_size": "gpus",
-    "tensor_model_parallel_size": "tp",
-    "sequence_parallel": "sp",
-    "pipeline_model_parallel_size": "pp",
-    "virtual_pipeline_model_parallel_size": "vpp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-    "expert_tensor_parallel_size": "etp",
-    "data_parallel_size": "dp",
-    "micro_batch_size": "mbs",
-    "global_batch_size": "gbs",
-}
-"""Megatron's names of columns of training runs, and ours."""
+
+
+@cache
+def names_of(section: str) -> dict[str, Any]:
+    """Names of others and ours, in their order: a section of data/run_tables.toml."""
+    text = (resources.files("autoconfig") / "data" / "run_tables.toml").read_text(encoding="utf-8")
+    found: dict[str, Any] = tomllib.loads(text)[section]
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableKind:
+    """Tables of one kind of runs: which columns one must have, which are read, and where they are said."""
+
+    needed: Callable[[Sequence[str]], Iterable[str]]
+    known: Callable[[], frozenset[str]]
+    said: str
+    megatron_names: bool = False
+
+    def read(self, source: Path) -> tuple[list[str], list[dict[str, str]]]:
+        """(columns, rows). Raises FileError where it cannot be read, InputError where it is no such table."""
+        columns, rows = with_short_names(*read_csv(source)) if self.megatron_names else read_csv(source)
+        check_columns(source, columns, self.needed(columns), self.said)
+        return columns, rows
+
+    def predict(
+        self, source: Path, target: Path, predict_rows: Callable[[list[dict[str, str]]], list[Answered]]
+    ) -> tuple[list[Answered], str]:
+        """Predict every row of `source` into `target` (written beside, then renamed): the predictions, and a remark about
+        columns that nothing reads (empty where all are known). Raises FileError or InputError."""
+        columns, rows = self.read(source)
+        if not rows:
+            raise InputError(f"{source} has a header and no rows: give one line per run below it")
+        predictions = predict_rows(rows)
+        write_csv(target, list(predictions[0].cells()), (prediction.cells() for prediction in predictions))
+        return predictions, unread_columns(columns, self.known())
+
+
+class Cells(Protocol):
+    """A prediction."""
+
+    def cells(self) -> dict[str, str]:
+        """Column -> text, in order."""
+
+
+Answered = TypeVar("Answered", bound=Cells)
+
+
+def number_text(value: float | None) -> str:
+    """A cell of six digits, empty for None; 1 and 0 for a flag."""
+    return "" if value is None else str(int(value)) if isinstance(value, bool) else f"{value:.6g}"
 
 
 def read_csv(source: Path) -> tuple[list[str], list[dict[str, str]]]:
@@ -182,18 +213,11 @@ def check_columns(source: Path, columns: Sequence[str], needed: Iterable[str], s
         raise InputError(f"{source} has the columns {', '.join(twice)} twice")
 
 
-def check_rows(source: Path, rows: Sequence[object]) -> None:
-    """Raises InputError for a table without a row."""
-    if not rows:
-        raise InputError(f"{source} has a header and no rows: give one line per run below it")
-
-
 def with_short_names(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> tuple[list[str], list[dict[str, str]]]:
-    """The table with MEGATRON_NAMES under our names; a column whose short name (or another of its names) stands beside it keeps
-    its own."""
+    """The table with our names for Megatron's names of columns, but where ours (or another of its names) stands beside it."""
     short: dict[str, str] = {}
     for name in columns:
-        ours = MEGATRON_NAMES.get(name.strip().lstrip("-").replace("-", "_"))
+        ours = names_of("megatron_columns").get(name.strip().lstrip("-").replace("-", "_"))
         if ours is not None and ours not in columns and ours not in short.values():
             short[name] = ours
     return [short.get(name, name) for name in columns], [{short.get(k, k): v for k, v in row.items()} for row in rows]
@@ -212,12 +236,12 @@ def unread_columns(columns: Iterable[str], read: Collection[str]) -> str:
     return f"nothing reads the column{'s' * (len(odd) > 1)} {', '.join(named)}{more}"
 
 
-def write_csv(target: Path, columns: Sequence[str], lines: Iterable[Mapping[str, str]]) -> None:
+def write_csv(target: Path, columns: Sequence[str], lines: Iterable[Mapping[str, object]], end: str = "\r\n") -> None:
     """Header and lines, written beside `target` and renamed. Raises FileError."""
 
     def write(file: Path) -> None:
         with file.open("w", encoding="utf-8", newline="") as out:
-            writer = csv.DictWriter(out, columns)
+            writer = csv.DictWriter(out, columns, lineterminator=end)
             writer.writeheader()
             writer.writerows(lines)
 

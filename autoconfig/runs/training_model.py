@@ -32,7 +32,6 @@ def family_of(name: str) -> dict[str, Any]:
 
 @cache
 def _catalogue_model(name: str) -> ModelSpec | None:
-    """The catalogue model of this name, where every part of the name is understood."""
     try:
         return load_model(name)
     except InputError:
@@ -53,7 +52,6 @@ def read_model(row: Row, assumed: list[str]) -> ModelSpec:
 
 
 def _contradictions(row: Row, known: ModelSpec) -> list[str]:
-    """The cells that say another architecture than the catalogue's, each with both numbers."""
     ffn = known.moe_ffn_hidden_size if known.is_moe else known.ffn_hidden_size
     values: tuple[tuple[str, tuple[int, ...]], ...] = (
         ("hidden", (known.hidden_size,)),
@@ -66,7 +64,6 @@ def _contradictions(row: Row, known: ModelSpec) -> list[str]:
 
 
 def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
-    """The catalogue's model with the depth, vocabulary and heads of the row; what differs is said."""
     changes: dict[str, Any] = {}
     layers, seq = count_of(row, "layers") or known.num_layers, count_of(row, "seq") or 0
     if layers != known.num_layers:

@@ -219,7 +219,6 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str], 
 
 
 def _data_parallel(row: Row, others: int, assumed: list[str], broken: list[str]) -> int:
-    """dp, or what is left of the GPUs when `others` = tp x pp x cp are taken."""
     gpus, given = count_of(row, "gpus"), count_of(row, "dp")
     if given is None and gpus is None:
         raise InputError("neither dp nor gpus is given")
@@ -233,7 +232,6 @@ def _data_parallel(row: Row, others: int, assumed: list[str], broken: list[str])
 
 
 def _say_defaults(row: Row, model: ModelSpec, assumed: list[str]) -> None:
-    """The documented defaults of blank plan cells, one remark for all."""
     defaults = {"tp": "1", "pp": "1", "sp": "off", "vpp": "1", "cp": "1", "recompute": "none"}
     if model.is_moe:
         defaults |= {"ep": "1", "etp": "1"}

@@ -95,7 +95,6 @@ def _finalists(
 def _simulated_reports(
     question: ServeQuestion, request: ServeRequest, progress: Progress | None
 ) -> tuple[Deployments, list[DeploymentReport]]:
-    """The search, and the best deployment of each layout, the first ones simulated."""
     found = search(question, progress)
     reports = [report(question, found, row) for row in _one_per_layout(found, request.top)]
     for i in range(min(request.simulate, len(reports))):
@@ -106,17 +105,14 @@ def _simulated_reports(
 
 
 def _kept(question: ServeQuestion, one: DeploymentReport) -> bool:
-    """Whether the simulated means are within the limits."""
     return one.latency is not None and _over(question, one.latency) <= 1.0
 
 
 def _over(question: ServeQuestion, found: Latency) -> float:
-    """The larger of simulated mean over limit."""
     return max(found.ttft_s["mean"] / (question.ttft_s or np.inf), found.tpot_s["mean"] / (question.tpot_s or np.inf))
 
 
 def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
-    """Where no deployment is left: the one that misses by least, and by how much, or what stands in the way."""
     row = nearest_row(question, found)
     return (
         (None, no_deployment(question, found))
@@ -126,7 +122,6 @@ def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentRep
 
 
 def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> tuple[DeploymentReport, str]:
-    """Where the closed form meets limits that bursts break."""
     tried = [(_over(question, one.latency), one, one.latency) for one in reports if one.latency is not None]
     over, one, latency = min(tried, key=lambda each: each[0])
     return one, (
@@ -137,14 +132,12 @@ def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentRepo
 
 
 def _one_per_layout(found: Deployments, most: int) -> list[int]:
-    """The first row of each layout in rank order."""
     decode, prefill = (found.columns[name][found.order].astype(np.int64) for name in ("layout", "prefill"))
     first = first_positions(decode * (len(found.layouts) + 1) + prefill + 1)
     return [int(row) for row in found.order[first[:most]]]
 
 
 def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[str, DeploymentReport | None, str]:
-    """A plan that was asked for: its report, or why it is not among the deployments."""
     try:
         plan = parse_serve_plan(text)
     except InputError as error:

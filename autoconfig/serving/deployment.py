@@ -75,7 +75,6 @@ class DeploymentReport:
 
     @property
     def varies(self) -> bool:
-        """The longest request holds more than one of average length."""
         return self.longest_bytes > float(self.memory.kv_bytes_per_sequence)
 
 
@@ -147,8 +146,6 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """Latencies of one stream's requests, and its iterations."""
-
     ttft_s: Vector
     tpot_s: Vector
     """NaN for answers of one token."""
@@ -179,7 +176,6 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
 
 
 def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running: int) -> list[Stream]:
-    """The ranks that are simulated, each with its requests."""
     work, disaggregated = question.workload, one.plan.prefill is not None
     rng = np.random.default_rng(SEED)
     if isinstance(work, Trace):
@@ -230,7 +226,6 @@ def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, 
 def _run(
     question: ServeQuestion, one: DeploymentReport, table: IterationTable, stream: Stream, running: int, skipped: float
 ) -> _Seen:
-    """One rank. Its pool holds as many tokens as its sequences of average length take."""
     decode, memory = one.plan.decode, one.memory
     held = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) * question.workload.held_tokens / decode.pp
     limits = SchedulerLimits(
@@ -307,7 +302,6 @@ def summary(values: Vector) -> dict[str, float]:
 
 
 def _weighted(values: Vector, weights: Vector) -> dict[str, float]:
-    """The same over tokens: iterations count by the tokens that they gave."""
     if not len(values):
         return summary(values)
     order = np.argsort(values)

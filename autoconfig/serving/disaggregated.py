@@ -36,17 +36,14 @@ class Prefill:
 
     @property
     def size(self) -> int:
-        """GPUs of one instance."""
         return self.plan.tp * self.plan.pp * self.plan.adp
 
     @property
     def at_once(self) -> int:
-        """Prompts that one instance works on."""
         return self.plan.adp * self.plan.pp
 
     @property
     def requests_per_s(self) -> float:
-        """Of one instance that is never idle."""
         return self.at_once / self.prompt_s
 
     def ttft_s(self, utilisation: Vector, instances: Vector) -> Vector:

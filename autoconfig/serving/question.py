@@ -143,7 +143,6 @@ class ServeQuestion:
         return self.gpu.link_bytes_per_s if self.num_gpus <= self.gpus_per_node else self.gpu.nic_bytes_per_s
 
     def job(self, plan: EnginePlan) -> ServingJob:
-        """A plan as something that can be priced."""
         return ServingJob(
             model=self.model,
             gpu=self.gpu,
@@ -181,7 +180,6 @@ class ServeQuestion:
         return max(self.workload.longest_input * (1.0 - self.lengths.cached), 1.0)
 
     def limited(self, *, ttft: float = 1.0, tpot: float = 1.0) -> ServeQuestion:
-        """The same with limits scaled."""
         return replace(
             self, ttft_s=self.ttft_s * ttft if self.ttft_s else None, tpot_s=self.tpot_s * tpot if self.tpot_s else None
         )
@@ -256,7 +254,6 @@ def _constraints(texts: Iterable[str]) -> dict[str, frozenset[object]]:
 
 
 def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str]:
-    """What is taken for granted, each with the option that changes it."""
     model, gpu, engine, workload = question.model, question.gpu, question.engine, question.workload
     if request.gpu is None:
         yield f"GPU {gpu.id} (--gpu)"

@@ -54,7 +54,6 @@ class Deployments:
     """Times the mean load that a deployment within the limits carries on all GPUs."""
 
     def plan(self, row: int) -> ServePlan:
-        """The row's plan."""
         c = {name: values[row] for name, values in self.columns.items()}
         batch, tokens = c.get("most_batch", c["batch"]), c.get("most_tokens", c["tokens"])
         decode = self.layouts[int(c["layout"])].replace(batch=int(batch), tokens=int(tokens), replicas=int(c["replicas"]))
@@ -65,12 +64,10 @@ class Deployments:
 
     @property
     def tokens_per_s_per_gpu(self) -> Vector:
-        """Output tokens."""
         return self.columns["requests_per_s"] * self.question.lengths.osl / self.columns["gpus"]
 
     @property
     def tokens_per_s_per_user(self) -> Vector:
-        """1 / TPOT."""
         return 1.0 / np.maximum(self.columns["tpot_s"], 1e-9)
 
     def pareto(self) -> list[int]:
@@ -167,7 +164,6 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
 
 
 def _within(question: ServeQuestion, columns: Mapping[str, Vector]) -> npt.NDArray[np.bool_]:
-    """Rows whose latencies in closed form are within the limits."""
     return (columns["ttft_s"] <= (question.ttft_s or np.inf)) & (columns["tpot_s"] <= (question.tpot_s or np.inf))
 
 
@@ -208,7 +204,6 @@ def _headroom_for_bursts(question: ServeQuestion, columns: dict[str, Vector]) ->
 
 
 def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:
-    """Rows that meet the limits, best first."""
     rows = np.flatnonzero(_within(question, columns))
     if not len(rows):
         return rows
@@ -236,7 +231,6 @@ def single(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mappin
 
 
 def _nearest_to_fit(question: ServeQuestion, plans: Sequence[EnginePlan]) -> EnginePlan | None:
-    """The layout whose cache pool is largest for one sequence."""
     best, headroom = None, -np.inf
     for plan in plans:
         memory = question.memory(question.job(plan), float(plan.adp * plan.pp), 512.0)

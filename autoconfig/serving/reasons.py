@@ -57,7 +57,6 @@ def why(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
 
 
 def _end_of_batch(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
-    """What the next larger batch of the same instances would break."""
     c = found.columns
     same = np.ones(len(c["batch"]), dtype=bool)
     for name in ("layout", "prefill", "prefills", "replicas", *(("tokens",) if c["prefill"][row] < 0 else ())):
@@ -175,7 +174,6 @@ def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
 
 
 def _illegal(question: ServeQuestion) -> str:
-    """Which value of --fix no layout has, and which ones there are."""
     q = question
     legal = list(layouts(q.model, q.gpu, q.engine, q.num_gpus, q.gpus_per_node, {}))
     for key in LAYOUT_KEYS:
@@ -208,7 +206,6 @@ def _why_none(question: ServeQuestion, key: str, asked: frozenset[object]) -> st
 
 
 def _ways_out(question: ServeQuestion, plan: EnginePlan) -> list[str]:
-    """What to try where nothing fits; formats only where they would."""
     tries = ["more --gpus", "a --gpu with more memory", "a shorter --isl or --osl"]
     if "weights" in question.constraints:
         return tries

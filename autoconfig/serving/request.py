@@ -112,7 +112,6 @@ def _csv(text: str, source: str) -> Iterator[Raw]:
 
 
 def _tokens(value: object, name: str, where: str) -> int:
-    """A count from a cell or a JSON value."""
     text = str(value)
     if not isinstance(value, bool) and text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_TOKENS:
         return int(text)
@@ -135,7 +134,6 @@ def _moment(text: str, name: str, where: str) -> float:
 
 
 def _checked(rows: Iterable[Raw], source: str) -> Trace:
-    """In order, not too many, and with a span of time."""
     times: list[float] = []
     inputs: list[int] = []
     outputs: list[int] = []

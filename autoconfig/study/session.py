@@ -68,7 +68,6 @@ class Options:
 
     @property
     def url(self) -> str:
-        """The storage."""
         return self.storage_url or sqlite_url(self.folder)
 
     def emulates(self, gpus: int) -> bool:
@@ -87,11 +86,9 @@ class Session(Generic[WorkT]):
     work: WorkT
 
     def close(self) -> None:
-        """Give back the storage's connections."""
         close(self.storage)
 
     def runner(self) -> Runner:
-        """The runner that the options name. Raises RunnerError where it cannot be used."""
         options, work = self.options, self.work
         check_machine(options, work)
         on_gpu = work.settings.device == "cuda"
@@ -177,7 +174,6 @@ class StudyKind(abc.ABC, Generic[Settings, WorkT]):
 
 
 def _hold_candidates(study: Study, work: StudyWork) -> None:
-    """The candidates are those that the study began with. Raises InputError."""
     text = json.dumps([sorted(params.items()) for params in work.candidates.params])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     if CANDIDATES not in study.user_attrs:

@@ -68,7 +68,6 @@ def _paths(settings: Settings) -> Iterator[tuple[str, Path]]:
 
 
 def _is_a_name(field: str, value: str) -> bool:
-    """Names come before files of the same name, as where the question is read."""
     if field == "model":
         try:
             load_model(value)

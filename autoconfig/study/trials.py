@@ -45,7 +45,6 @@ class Choices:
         return {name: tuple(sorted(values, key=lambda v: (isinstance(v, str), v))) for name, values in found.items()}
 
     def row_of(self, params: Params) -> int | None:
-        """The candidate with these parameters; None where there is none."""
         return self._index.get(_key(params))
 
 

@@ -49,11 +49,9 @@ class Stage:
 
     @property
     def expected_s(self) -> float:
-        """All steps together."""
         return self.predicted_s * (self.job.steps + self.job.warmup_steps)
 
     def limit_s(self, most: float) -> float:
-        """After this time the job is ended."""
         return min(most, max(self.min_limit_s, LIMIT_TIMES * self.expected_s))
 
 

@@ -142,12 +142,10 @@ class Worker:
 
     @property
     def gpu_hours(self) -> float:
-        """GPU time of the jobs of this process, running ones too."""
         now = self.clock()
         return self.work.gpus * (sum(self.job_seconds) + sum(now - r.since for r in self.running)) / 3600
 
     def seconds_left(self) -> float | None:
-        """Of the budget; None where time is not limited."""
         if self.budget.seconds is None:
             return None
         return self.budget.seconds - (self.clock() - self.started_at)
@@ -170,7 +168,6 @@ class Worker:
         return [t for t in self.study.get_trials(deepcopy=False) if without is None or t.number != without.number]
 
     def _start(self) -> str | None:
-        """Begin a trial; a reason where none is to begin."""
         trials = self._trials()
         self.proposal = proposal = self.work.propose(self.study.study_name, trials, len(trials))
         if proposal.row is None:
@@ -183,7 +180,6 @@ class Worker:
         return None
 
     def _attributes(self, row: int, earlier: Sequence[FrozenTrial]) -> dict[str, Any]:
-        """What a trial of the candidate carries from its beginning."""
         fidelity = self.work.fidelity
         same = [
             t for t in earlier if names.row_of(t, self.work.candidates) == row and t.user_attrs.get(names.FIDELITY) == fidelity
@@ -195,7 +191,6 @@ class Worker:
         }
 
     def _begin(self, trial: Trial, row: int) -> None:
-        """Start a trial's first job, if the candidate is ours."""
         if not self._claim(trial, row):
             self._tell(trial, Verdict(state=TrialState.FAIL, attributes={names.OUTCOME: names.DUPLICATE}))
             return
@@ -233,13 +228,11 @@ class Worker:
         self.listener.started(as_stored(trial), stage, again)
 
     def _submit(self) -> None:
-        """What was planned since, in one request."""
         waiting, self.waiting = self.waiting, []
         if waiting and not self.control.cancel:
             self.runner.submit_together(waiting)
 
     def _look(self, one: Running) -> None:
-        """Whether a job ended, and what follows."""
         life = self.runner.poll(one.folder)
         if life in (Life.RUNNING, Life.WAITING):
             if life is Life.WAITING:
@@ -292,7 +285,6 @@ class Worker:
             self._tell(one.trial, verdict)
 
     def _after_stage(self, one: Running, outcome: Outcome) -> None:
-        """A short job may rule its plan out; else the trial's next job."""
         assert outcome.measurement is not None and outcome.measurement.step_seconds is not None
         verdict = self._ruled_out(one, [outcome.measurement.step_seconds])
         if verdict is not None:
@@ -302,7 +294,6 @@ class Worker:
         self._launch(one.trial, one.row, one.stages, following)
 
     def _check_failures(self, outcome: Outcome) -> None:
-        """Raises JobsFailError where the first jobs all fail."""
         if outcome.kind in (Kind.MEASURED, Kind.OUT_OF_MEMORY, Kind.CANCELLED, Kind.LOST):
             return
         trials = self._trials()
@@ -315,7 +306,6 @@ class Worker:
             raise JobsFailError(f"the first {failed} jobs all failed, the last: {outcome.message}")
 
     def _adopt(self) -> None:
-        """Take up the trials that a search in this folder left running."""
         trials = self._trials()
         for frozen in trials:
             if frozen.state != TrialState.RUNNING or frozen.user_attrs.get(names.OWNER) != self.owner:

@@ -20,7 +20,7 @@ import uvicorn
 from autoconfig.api import http as protocol
 from autoconfig.api.app import create_app, every_route
 from autoconfig.api.http import Limits
-from autoconfig.api.routes.measurements import MEASUREMENT_EXAMPLE
+from autoconfig.api.routes.answers import MEASUREMENT_EXAMPLE
 from autoconfig.api.store import SCOPES, RateLimit, ServiceSettings
 from command_line import run_in_process, run_process
 from starlette.requests import Request

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import pytest
 from autoconfig.api.answers import answer
-from autoconfig.api.routes.answers import CHECK_EXAMPLE
-from autoconfig.api.routes.measurements import MEASUREMENT_EXAMPLE
+from autoconfig.api.problems import RefusedError
+from autoconfig.api.routes.answers import CHECK_EXAMPLE, MEASUREMENT_EXAMPLE
 from autoconfig.api.wire import bodies
-from autoconfig.api.wire.bodies import BodyError, read_body
+from autoconfig.api.wire.bodies import read_body
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -135,7 +135,7 @@ def ask(name: str, kind: type, body: dict) -> int:
     """The status that the endpoint answers with. Anything but a clear answer fails."""
     try:
         checked = read_body(json.dumps(body).encode(), kind)
-    except BodyError as error:
+    except RefusedError as error:
         assert error.status == 400 and error.detail
         return 400
     with no_hang(body):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import stand_in
-from autoconfig.api.work.worker import check_measuring
+from autoconfig.api.work.workflow import check_measuring
 from autoconfig.profiler.folder import prepare, read_json, write_json
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked

@@ -22,8 +22,7 @@ from tables import tabled
 from autoconfig.accuracy.serving import Figure, Judged, published_rows, tensor_parallel_order
 from autoconfig.calibration.serving_fit import FACTOR, Sample, fit, samples_of
 from autoconfig.planning.schemas import schema
-from autoconfig.runs.predict_serving import COLUMNS, predict_rows, read_table
-from autoconfig.runs.serving_case import rated_loop, set_up
+from autoconfig.runs.predict_serving import COLUMNS, predict_rows, rated_loop, read_table, set_up
 from autoconfig.runs.serving_row import MEASURED, read_case
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment_json import deployment_json, serve_json

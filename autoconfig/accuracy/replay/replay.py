@@ -19,7 +19,7 @@ import optuna
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
-from autoconfig.accuracy.runs import Constants, paper_of
+from autoconfig.accuracy.groups import Constants, paper_of
 from autoconfig.runs.table import Row, cell
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError
@@ -50,7 +50,6 @@ class Sweep:
 
     @property
     def timed(self) -> int:
-        """Candidates with a time."""
         return sum(step is not None for step in self.step_seconds)
 
 
@@ -160,7 +159,6 @@ class Replay:
 
     @property
     def regret_at_stop(self) -> float:
-        """Regret when the study stopped."""
         assert self.settled_after is not None
         return self.regret[self.settled_after - 1]
 

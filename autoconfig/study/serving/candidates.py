@@ -157,12 +157,10 @@ class DeploymentChoices(Choices):
         )
 
     def learned(self, measured: dict[int, RoundFigures]) -> EngineConstants:
-        """Constants that the measured rows give (`rounds.refined`)."""
         seen = [(self.rows[row].job, self.rows[row].asked, figures) for row, figures in sorted(measured.items())]
         return refined(self.rows[0].job, seen)
 
     def again(self, constants: EngineConstants) -> tuple[RoundFigures, ...]:
-        """Every row priced with other constants."""
         return tuple(predicted(replace(row.job, constants=constants), row.asked) for row in self.rows)
 
 

@@ -91,7 +91,6 @@ class ServingFound:
     """(plan, tokens/s/GPU, TPOT) still expected on the frontier."""
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
         body = {"schema_version": 1, **asdict(self)}
         body["unmeasured"] = [{"plan": p, "tokens_per_s_per_gpu": s, "tpot_s": t} for p, s, t in self.unmeasured]
         return body
@@ -201,7 +200,6 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
     settings = ServingSettings
 
     def ask(self, settings: ServingSettings, options: Options, table: Path | None = None) -> ServingWork:
-        """Its deployments, priced. Without `table` a CPU has a GPU's speed and memory. Raises InputError and its kinds."""
         question = understand(settings.request)
         _check_length(question)
         limit, assumed = settings.device_memory_bytes, question.assumed
@@ -223,7 +221,6 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
         return work
 
     def benchmark_python(self, python: str) -> str:
-        """The engine's interpreter, else this one. Raises RunnerError."""
         for one in (python, sys.executable):
             if asked(one, CAN_BENCHMARK).returncode == 0:
                 return one
@@ -232,11 +229,9 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
         )
 
     def found(self, session: Session[ServingWork], price_per_gpu_hour: float | None = None) -> ServingFound:
-        """Everything that the finished trials say."""
         return study_found(session)
 
     def write_learned(self, session: Session[ServingWork], target: Path) -> str | None:
-        """The constants that the study's points give, for its engine and GPU. Raises FileError."""
         choices, question = session.work.candidates, session.work.question
         measured = measured_rows(session.study.get_trials(deepcopy=False), choices)
         if not measured:

@@ -80,12 +80,10 @@ class ServingSettings(MeasuredQuestion):
 
     @property
     def engine(self) -> str:
-        """One of ENGINES."""
         return str(self.request.engine)
 
     @property
     def metrics(self) -> dict[str, str]:
-        """Both ends of the trade-off."""
         return {"output tokens/s/GPU": "maximize", "TPOT (seconds)": "minimize"}
 
 
@@ -161,7 +159,6 @@ def _larger(choices: DeploymentChoices, row: int, out_of_memory: Collection[int]
 
 
 def _draw(name: str, seed: int, number: int, row: int) -> int:
-    """Order among equals: the same for the same study, seed and trial."""
     return int.from_bytes(hashlib.sha256(f"{name}|{seed}|{number}|{row}".encode()).digest()[:8], "big")
 
 
@@ -202,27 +199,22 @@ class ServingWork:
 
     @property
     def gpus(self) -> int:
-        """Of the largest instance."""
         return max(row.plan.tp for row in self.candidates.rows)
 
     @property
     def gpus_per_node(self) -> int:
-        """An instance lies in one node."""
         return self.gpus
 
     def command(self, python: str, nodes: int) -> Command:
-        """The training core under torchrun, or the driver of a server."""
         return serving_command(python, self.settings.engine)
 
     def check_python(self, python: str) -> None:
-        """Raises RunnerError where it lacks the engine, or the training core a job's GPUs."""
         if self.settings.engine == "megatron":
             check_python(python, self.gpus if self.settings.device == "cuda" else 0)
         elif asked(python, HAS_VLLM).returncode:
             raise RunnerError(f"{python} has no vllm: {INSTALL_VLLM}")
 
     def propose(self, name: str, trials: Sequence[FrozenTrial], number: int) -> Proposal:
-        """The predicted frontier first."""
         full = [t for t in trials if t.user_attrs.get(names.OUTCOME) == names.OUT_OF_MEMORY]
         return propose(
             self.candidates,
@@ -236,7 +228,6 @@ class ServingWork:
         )
 
     def notes(self, row: int) -> dict[str, Any]:
-        """The plan and its prediction."""
         deployment, forecast = self.candidates.rows[row], self.candidates.forecast[row]
         return {
             names.PLAN: str(deployment.plan),
@@ -245,7 +236,6 @@ class ServingWork:
         }
 
     def job(self, row: int) -> Job:
-        """The job of a deployment. Raises InputError where the engine cannot run it."""
         deployment, settings = self.candidates.rows[row], self.settings
         plan, asked = deployment.plan, deployment.asked
         return Job(
@@ -262,7 +252,6 @@ class ServingWork:
         )
 
     def stages(self, row: int, repeat: int, fidelity: str | None) -> list[Stage]:
-        """One job."""
         asked, forecast = self.candidates.rows[row].asked, self.candidates.forecast[row]
         seconds = asked.batch * asked.new / forecast.tokens_per_s
         job = self.job(row)
@@ -275,7 +264,6 @@ class ServingWork:
         return None
 
     def verdict(self, outcome: Outcome, row: int, stage: Stage, planned: Sequence[Stage], jobs_folder: Path) -> Verdict:
-        """Measured: complete, with both values."""
         if outcome.kind is not Kind.MEASURED:
             return not_measured(outcome)
         measurement = outcome.measurement

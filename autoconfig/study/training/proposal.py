@@ -69,7 +69,6 @@ def results_of(trials: Sequence[FrozenTrial], candidates: Candidates, *, emulate
 
 
 def _result_of(trial: FrozenTrial, candidates: Candidates, *, emulated: bool) -> Result | None:
-    """None where it says nothing (running, crashed, duplicate)."""
     row, said = names.row_of(trial, candidates), trial.user_attrs
     if row is None or not trial.state.is_finished():
         return None
@@ -159,7 +158,6 @@ def scatter_between_jobs(results: Sequence[Result]) -> float:
 
 
 def _observation(candidates: Candidates, result: Result, floor: float) -> PlanMeasured | None:
-    """`floor`: least scatter of a full job."""
     ratio = result.log_ratio
     if ratio is None and result.step_seconds is not None:
         ratio = float(np.log(result.step_seconds / candidates.predicted_s[result.row]))

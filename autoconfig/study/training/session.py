@@ -48,7 +48,6 @@ class Line:
 
     @property
     def ratio(self) -> float | None:
-        """Measured over predicted."""
         return self.measured_s / self.predicted_s if self.measured_s and self.predicted_s else None
 
 
@@ -98,7 +97,6 @@ class TrainingFound:
         return like[0] if like and like[0].plan != self.best.plan else None
 
     def to_json(self) -> dict[str, Any]:
-        """For programs. Seconds and GiB; ratios are measured over predicted."""
         body = {"schema_version": 1, **asdict(self), "confidence": CONFIDENCE}
         body["lines"] = [{**asdict(line), "ratio": line.ratio} for line in self.lines]
         body["unmeasured"] = [{"plan": p, "step_seconds": s, "spread": d} for p, s, d in self.unmeasured]
@@ -143,7 +141,6 @@ def study_found(session: Session[TrainingWork], price_per_gpu_hour: float | None
 
 
 def _tokens_per_money(scenario: Scenario, best: Line | None, price_per_gpu_hour: float | None) -> float | None:
-    """Tokens of a step over what its GPUs cost meanwhile."""
     if best is None or best.measured_s is None or not price_per_gpu_hour:
         return None
     money = best.measured_s / SECONDS_PER_HOUR * scenario.cluster.num_gpus * price_per_gpu_hour
@@ -221,7 +218,6 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
     settings = StudySettings
 
     def ask(self, settings: StudySettings, options: Options, table: Path | None = None) -> TrainingWork:
-        """What the time and memory models say. Without `table` a CPU has a GPU's speed. Raises InputError and its kinds."""
         settings, assumed = on_this_device(settings, table)
         question = understand(settings.request)
         scenario = question.scenario
@@ -246,15 +242,12 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         )
 
     def benchmark_python(self, python: str) -> str:
-        """The jobs' own."""
         return python
 
     def found(self, session: Session[TrainingWork], price_per_gpu_hour: float | None = None) -> TrainingFound:
-        """Everything that the finished trials say."""
         return study_found(session, price_per_gpu_hour)
 
     def write_learned(self, session: Session[TrainingWork], target: Path) -> str | None:
-        """The question's calibration, refined with what was measured. Raises FileError."""
         learned = learned_calibration(session)
         if learned is None:
             return None

@@ -37,7 +37,6 @@ class StudySettings(MeasuredQuestion):
 
     @property
     def metrics(self) -> dict[str, str]:
-        """Step time; against free memory where that is asked."""
         step = {"step seconds": "minimize"}
         return {**step, "memory headroom (GiB)": "maximize"} if self.objective == "headroom" else step
 

@@ -87,7 +87,6 @@ class Posterior:
 
     @property
     def log_sd(self) -> Floats:
-        """Spread of each candidate."""
         sd: Floats = np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
         return sd
 

@@ -65,22 +65,18 @@ class TrainingWork:
 
     @property
     def scenario(self) -> Scenario:
-        """What is measured."""
         return self.question.scenario
 
     @property
     def fidelity(self) -> str | None:
-        """`emulated` where full jobs cannot run here."""
         return names.EMULATED if self.emulated else None
 
     @property
     def gpus(self) -> int:
-        """Of a job."""
         return 1 if self.emulated else self.scenario.cluster.num_gpus
 
     @property
     def gpus_per_node(self) -> int:
-        """The cluster's."""
         return self.scenario.cluster.gpus_per_node
 
     @property
@@ -89,11 +85,9 @@ class TrainingWork:
         return self.settings.objective != "headroom"
 
     def command(self, python: str, nodes: int) -> Command:
-        """The training core under torchrun."""
         return torchrun(python, nodes)
 
     def check_python(self, python: str) -> None:
-        """Raises RunnerError where it lacks the training core or a job's GPUs."""
         check_python(python, self.gpus if self.settings.device == "cuda" else 0)
 
     @cached_property
@@ -101,7 +95,6 @@ class TrainingWork:
         return prior_covariance(self.candidates, shipped_scatter())
 
     def propose(self, name: str, trials: Sequence[FrozenTrial], number: int) -> Proposal:
-        """The plan that is most likely the best."""
         return propose(
             self.candidates,
             results_of(trials, self.candidates, emulated=self.emulated),
@@ -117,11 +110,9 @@ class TrainingWork:
         )
 
     def notes(self, row: int) -> dict[str, Any]:
-        """The plan and its predicted step."""
         return {names.PLAN: str(self.candidates.plans[row]), names.PREDICTED: float(self.candidates.predicted_s[row])}
 
     def stages(self, row: int, repeat: int, fidelity: str | None) -> list[Stage]:
-        """A short job first where the full one is long; emulated ranks one by one."""
         plan, seconds = self.candidates.plans[row], float(self.candidates.predicted_s[row])
         planned = stages if fidelity is None else emulated_stages
         return planned(self.scenario, plan, seconds, self.settings, repeat)
@@ -152,7 +143,6 @@ class TrainingWork:
         return Verdict(state=TrialState.PRUNED, attributes=attributes)
 
     def verdict(self, outcome: Outcome, row: int, stage: Stage, planned: Sequence[Stage], jobs_folder: Path) -> Verdict:
-        """Measured: complete, with its value; composed where ranks are emulated."""
         if outcome.kind is not Kind.MEASURED:
             return not_measured(outcome)
         assert outcome.measurement is not None
