@@ -14,7 +14,7 @@ from autoconfig.specs.models.parameters import total_parameters
 from jsonschema import Draft202012Validator
 from tables import tabled
 
-from autoconfig.accuracy.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, audit_file, audit_rows, read_rows
+from autoconfig.accuracy.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, audit_file, audit_rows
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.schemas import schema
 from autoconfig.render.audit import audit_json
@@ -337,7 +337,7 @@ def test_the_command_writes_a_table_and_refuses_others(autoconfig, tmp_path):
     assert "give a CSV table of recipes" in result.stderr and "plan.json" not in result.stderr
 
 
-def test_odd_cells_are_reasons_not_crashes():
+def test_odd_cells_are_reasons_not_crashes(tmp_path):
     row = dict(rows_named("llama3_8b_pretrain_8gpu_h100_bf16_config")[0])
     for key, value in (
         ("tp", "x"),
@@ -353,4 +353,6 @@ def test_odd_cells_are_reasons_not_crashes():
     ):
         audit = audit_rows([{**row, key: value}], quick=True)
         assert audit.recipes[0].verdict in (NOT_COVERED, FITS, BORDERLINE, ILLEGAL, DOES_NOT_FIT)
-    assert read_rows("recipe,gpus,tp,pp,seq,gbs,mbs\n") == []
+    empty = tmp_path / "empty.csv"
+    empty.write_text("recipe,gpus,tp,pp,seq,gbs,mbs\n")
+    assert audit_file(empty).recipes == ()
