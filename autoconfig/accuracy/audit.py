@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from autoconfig.megatron.check import plan_violations
+from autoconfig.megatron.check_input import read_text
 from autoconfig.planning.resolve import shipped
 from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
 from autoconfig.runs.table import Row, cell, check_columns, read_csv, whole
@@ -89,6 +90,7 @@ class Audit:
 
 def audit_file(path: Path, *, quick: bool = False, progress: Progress | None = None) -> Audit:
     """Audit a CSV file. Raises FileError where it cannot be read, InputError where it is no table of recipes."""
+    read_text(path, "a CSV table of recipes")  # refuses what is no text at all
     columns, rows = read_csv(path)
     check_columns(path, columns, COLUMNS, f"the table needs {', '.join(COLUMNS)} (docs/check.md)")
     if len(rows) > MOST_ROWS:

@@ -339,15 +339,11 @@ def write_docs(target: Path, progress: Progress | None = None) -> None:
 
 def docs(by_source: Validation, by_model: Validation) -> str:
     """The whole page."""
-    held = bar_sheet(by_source)
-    held = Sheet(
-        title="Held to", columns=held.columns, lines=held.lines + bar_sheet(by_model).lines, note="Dense, above 1B parameters."
-    )
+    one, other = bar_sheet(by_source), bar_sheet(by_model)
+    held = Sheet(title="Held to", columns=one.columns, lines=one.lines + other.lines, note="Dense, above 1B parameters.")
     every = [held, line_sheet(by_source), reading_sheet(by_source), coverage_sheet(by_source), decision_sheet(by_source)]
-    every += [unseen_sheet(by_source)]
-    every += [plan_sheet(by_source.placed), memory_sheet(by_source), verdict_sheet(by_source), headline_sheet(by_source)]
-    every += [error_sheet(by_source)]
-    every += [error_sheet(by_model)]
+    every += [unseen_sheet(by_source), plan_sheet(by_source.placed), memory_sheet(by_source), verdict_sheet(by_source)]
+    every += [headline_sheet(by_source), error_sheet(by_source), error_sheet(by_model)]
     kept = [p for p in by_source.resisting if source_of(p.source).listed]
     far = [p for p in predictions("model") if abs(p.ratio) > FAR and source_of(p.source).publisher]
     experts = sorted((p for p in far if p.run.case.scenario.model.is_moe), key=lambda p: -abs(p.ratio))
@@ -367,11 +363,6 @@ def _listed(found: Iterable[Predicted], *, source: bool) -> str:
     return "\n".join(
         f"- {p.run.case.id}{f' ({p.source})' if source else ''}: {share(p.ratio, '+.1%')}, {p.run.case.plan}" for p in found
     )
-
-
-def write_html(found: Validation, target: Path) -> None:
-    """Written beside and renamed. Raises FileError."""
-    write_text(target, page(found))
 
 
 def page(found: Validation) -> str:

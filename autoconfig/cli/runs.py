@@ -176,9 +176,10 @@ def validate_command(
     found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), progress(), gpu_runs)
     clear_progress()
     if html is not None:
-        from autoconfig.accuracy.sheets import write_html
+        from autoconfig.accuracy.sheets import page
+        from autoconfig.specs.files import write_text
 
-        write_html(found, html)
+        write_text(html, page(found))
         click.echo(f"plots and tables written to {html}", err=True)
     if as_json:
         print_json(validation_json(found))

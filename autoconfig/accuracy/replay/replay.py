@@ -2,7 +2,7 @@
 best plan is found, by the study and by others.
 
 A sweep is the rows of one source with the same architecture, GPUs, sequence and global batch. The prior of its candidates comes
-from constants that have not seen its source (`accuracy.groups.Constants`). Every strategy proposes plans of the same candidates;
+from constants that have not seen its source (`Constants`). Every strategy proposes plans of the same candidates;
 the record answers; an answer is a trial. What is reported per sweep: the trial in which a plan within TOLERANCE of the measured
 best was first measured, the regret after every trial, and for the study the trial after which it was settled.
 """
