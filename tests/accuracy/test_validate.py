@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from autoconfig.accuracy.docs import page
+from autoconfig.accuracy.plans import not_printed
 from autoconfig.specs.scenario import NAMES
 from autoconfig.time_model.job import entry_of
 
 from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile
-from autoconfig.accuracy.docs import page
 from autoconfig.accuracy.groups import decisions
 from autoconfig.accuracy.headlines import FAR, headlines
 from autoconfig.accuracy.memory import best_offset
-from autoconfig.accuracy.plans import not_printed
 from autoconfig.accuracy.runs import Constants, Predicted, paper_of, predictions
 from autoconfig.accuracy.sheets import line_sheet, reading_sheet, sheets
 from autoconfig.accuracy.validate import Sections, Validation, judged_lines, validate
