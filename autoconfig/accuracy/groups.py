@@ -12,8 +12,16 @@ from typing import Literal
 
 import numpy as np
 
-from autoconfig.calibration.fit import Observation, fit
-from autoconfig.calibration.observe import Dropped, Run, gpu_name, observe, published_runs, useful_for_calibration
+from autoconfig.calibration.observe import (
+    Dropped,
+    Observation,
+    Run,
+    fit,
+    gpu_name,
+    observe,
+    published_runs,
+    useful_for_calibration,
+)
 from autoconfig.planning.resolve import shipped
 from autoconfig.runs.predict import predict_rows
 from autoconfig.runs.sources import source_of, sources

@@ -6,12 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, Start, benchmark
-<<<<<<< HEAD
-from autoconfig.planning.export_files import MADE_BY, MARK, slug, write_export
-=======
-from autoconfig.planning.export_files import MADE_BY, MARK, filled_template, write_export
-from autoconfig.planning.script_text import slug
->>>>>>> 1bef0a8 (Study, serving, render, runs, accuracy, engines and api are shorter: refusals are one exception, schemas come from types, tables by one helper, templates and names are data)
+from autoconfig.planning.export_files import MADE_BY, MARK, filled_template, slug, write_export
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.question import ServeQuestion

@@ -23,10 +23,6 @@ from autoconfig.runs.training_row import published_rows
 from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-<<<<<<< HEAD
-from autoconfig.time_model.serving.tables import ServingCalibration, shipped_calibration
-=======
-from autoconfig.time_model.serving.calibration import ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.costs import ServingJob, constant_vector, iteration_seconds
 from autoconfig.time_model.serving.simulation import (
     IterationTable,
@@ -38,6 +34,7 @@ from autoconfig.time_model.serving.simulation import (
     simulate,
 )
 from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation
+from autoconfig.time_model.serving.tables import ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.workload import trtllm_bench_limits, trtllm_bench_table, tuned_batch
 
 SEED = 20
@@ -235,7 +232,6 @@ def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float]) -> 
             return loop(float(brentq(excess, i * step, (i + 1) * step, xtol=RATED_PRECISION)))
     return loop(0.0)
 
->>>>>>> 1bef0a8 (Study, serving, render, runs, accuracy, engines and api are shorter: refusals are one exception, schemas come from types, tables by one helper, templates and names are data)
 
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress

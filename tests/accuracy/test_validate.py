@@ -9,18 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from autoconfig.accuracy.docs import page
-from autoconfig.accuracy.plans import not_printed
 from autoconfig.specs.scenario import NAMES
 from autoconfig.time_model.job import entry_of
 
 from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile
-from autoconfig.accuracy.groups import decisions
+from autoconfig.accuracy.groups import Constants, Predicted, decisions, paper_of, predictions
 from autoconfig.accuracy.headlines import FAR, headlines
 from autoconfig.accuracy.memory import best_offset
-from autoconfig.accuracy.runs import Constants, Predicted, paper_of, predictions
-from autoconfig.accuracy.sheets import line_sheet, reading_sheet, sheets
-from autoconfig.accuracy.validate import Sections, Validation, judged_lines, validate
+from autoconfig.accuracy.sheets import line_sheet, page, reading_sheet, sheets
+from autoconfig.accuracy.validate import Sections, Validation, judged_lines, not_printed, validate
 from autoconfig.calibration.observe import observe, published_runs, refine, useful_for_calibration
 from autoconfig.runs.training_row import published_rows
 from autoconfig.training.price import Band, band_of, narrowed
