@@ -17,8 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 from autoconfig.api.answers import profile_request
 from autoconfig.api.problems import of_error, problem_bytes
-from autoconfig.api.searches import TRIAL
-from autoconfig.api.work.workflow import LeavingError, Task
+from autoconfig.api.searches import TRIAL, LeavingError, Task
 from autoconfig.profiler.folder import take
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError

@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ import sqlalchemy as sa
 from autoconfig.api import measurements, searches
 from autoconfig.api.answers import answer
 from autoconfig.api.problems import problem_bytes
-from autoconfig.api.searches import DEAD_AFTER_SECONDS, PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION
+from autoconfig.api.searches import DEAD_AFTER_SECONDS, PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION, Answering, LeavingError, Task
 from autoconfig.api.store import OPEN, WORKERS, dbos_url, engine_of
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.profiler.slurm import check_programs
@@ -38,39 +37,6 @@ from dbos import DBOS
 
 from autoconfig.study.session import Options
 from autoconfig.study.this_machine import check_python
-
-
-class LeavingError(Exception):
-    """The process is to end: the search is neither ended nor failed, the next worker begins it again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """A search that a worker has taken up."""
-
-    id: str
-    body: dict[str, Any]
-    spent_seconds: float = 0.0
-    """While workers before had it."""
-    spend: Callable[[float], None]
-    """Keeps the seconds while workers had it, these and those before, for a worker that follows."""
-    calibration: Callable[[], str | None]
-    """The one of the caller's own measurements, as JSON."""
-    say: Callable[[str, dict[str, Any]], None]
-    """(kind, data) of an event."""
-    cancelled: Callable[[], bool]
-    stopping: Callable[[], bool]
-    """Whether this process is to end."""
-
-    def check(self) -> None:
-        """Raises LeavingError where there is no reason to go on."""
-        if self.stopping() or self.cancelled():
-            raise LeavingError
-
-
-Answering = Callable[[Task], tuple[int, bytes]]
-"""(status, rendered answer)."""
-
 
 LOG = logging.getLogger("autoconfig.worker")
 BEAT_SECONDS = 2.0

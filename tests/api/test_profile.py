@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from autoconfig.api import searches
+from autoconfig.api.searches import LeavingError, Task
 from autoconfig.api.store import WORKERS, engine_of
 from autoconfig.api.wire.bodies import read_search
 from autoconfig.api.work import profile
-from autoconfig.api.work.workflow import LeavingError, Task
 from autoconfig.profiler.folder import take
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.specs.errors import FileError
