@@ -24,7 +24,6 @@ RUNS = 15
 
 
 def seconds(command: Path, environment: dict[str, str]) -> float:
-    """Wall seconds of one process."""
     before = time.perf_counter()
     subprocess.run([command, *QUESTION], env=environment, cwd=command.parent, stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - before

@@ -5,27 +5,36 @@ Every rate is given beside a baseline measured in the same run: the same plans p
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-
-import beside_aiconfigurator
+from importlib.util import find_spec
+from pathlib import Path
 
 QUESTION = [
     *("search", "--model", "175b", "--gpus", "1024", "--gpu", "a100-80gb", "--seq-length", "2048"),
     *("--global-batch-size", "1536"),
 ]
+SHAPE = ["--isl", "1000", "--osl", "500"]
+OURS = ["--model", "llama3.1-70b", "--gpus", "8", "--gpu", "h200-sxm-141gb", "--fix", "weights=fp8"]
+OUR_LIMITS = ["--ttft", "2s", "--tpot", "50ms"]
+THEIRS = ["--model-path", "nvidia/Llama-3.1-70B-Instruct-FP8", "--total-gpus", "8", "--system", "h200_sxm"]
+THEIR_LIMITS = ["--backend", "trtllm", "--ttft", "2000", "--tpot", "50"]
+AICONFIGURATOR = "0.12.0"
+MOST_S = 600.0
 REPEATS = 7
 SINGLE_PLANS = 200
 PREDICTED_ROWS = 10_000
 
 
 def best_of(repeats: int, work: Callable[[], object]) -> float:
-    """Least seconds of several runs."""
     least = float("inf")
     for _ in range(repeats):
         start = time.perf_counter()
@@ -35,7 +44,6 @@ def best_of(repeats: int, work: Callable[[], object]) -> float:
 
 
 def command(arguments: list[str]) -> tuple[float, float]:
-    """(wall seconds, peak MB) of a whole process."""
     before = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "autoconfig", *arguments], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -45,7 +53,6 @@ def command(arguments: list[str]) -> tuple[float, float]:
 
 
 def whole_process() -> None:
-    """Wall time and memory of the command, and what it is made of."""
     runs = [command([*QUESTION, "--json"]) for _ in range(REPEATS)]
     print(
         f"whole process (search, 175B on 1,024 A100, --json): {min(r[0] for r in runs):.2f} s wall at best, "
@@ -89,7 +96,6 @@ def prediction_rate() -> None:
 
 
 def pricing_rate() -> None:
-    """Plans priced per second on one core, memory and time, against one plan at a time."""
     from autoconfig.memory_model.predict import estimate_memory
     from autoconfig.time_model.predict import estimate_step_time
 
@@ -122,7 +128,6 @@ def pricing_rate() -> None:
 
 
 def serving_rate() -> None:
-    """Deployments priced per second, memory and time, every batch size; and the whole command for two questions."""
     from dataclasses import replace
 
     from autoconfig.serving.question import understand
@@ -139,11 +144,78 @@ def serving_rate() -> None:
         arguments = ["search", "--inference", "--model", model, "--gpus", str(gpus), "--gpu", "h200-sxm-141gb", "--isl", "1000"]
         wall, megabytes = command([*arguments, "--osl", "500", "--ttft", "2s", "--tpot", "50ms", "--json"])
         print(f"  {model} on {gpus} H200, whole process: {wall:.2f} s, {megabytes:.0f} MB")
-    beside_aiconfigurator.main()
+    beside_aiconfigurator()
+
+
+def beside_aiconfigurator() -> None:
+    """One question put to this planner and to aiconfigurator, optional, in this Python or AICONFIGURATOR_PYTHON."""
+    print("Llama-3.1-70B in fp8 on 8 H200, 1000 tokens in and 500 out, TTFT 2 s, TPOT 50 ms, whole processes:")
+    ask_ours()
+    python = os.environ.get("AICONFIGURATOR_PYTHON") or (sys.executable if find_spec("aiconfigurator") else "")
+    if python:
+        ask_theirs(python)
+    else:
+        print(
+            f"  aiconfigurator: not installed here; pip install aiconfigurator=={AICONFIGURATOR} in an environment of its own "
+            "(850 MB), then make bench AICONFIGURATOR_PYTHON=/path/to/its/python"
+        )
+
+
+def ask_ours() -> None:
+    words = [sys.executable, "-m", "autoconfig", "search", "--inference", *OURS, *SHAPE, *OUR_LIMITS, "--json"]
+    start = time.perf_counter()
+    done = subprocess.run(words, capture_output=True, check=True, text=True)
+    wall = time.perf_counter() - start
+    count = json.loads(done.stdout)["funnel"]["fit"]
+    print(f"  autoconfig: {wall:.2f} s, {count / wall:,.0f} deployments/s ({count:,} priced)")
+    alone = subprocess.run([*words, "--aggregated-only"], capture_output=True, check=True, text=True)
+    for kind, text in (("recommended", done.stdout), ("aggregated", alone.stdout)):
+        best = json.loads(text)["deployments"][0]
+        print(
+            f"    {kind}, {best['plan']}: {best['tokens_per_second_per_gpu']:,.0f} tokens/s/GPU, "
+            f"TTFT {best['ttft_seconds'] * 1e3:,.0f} ms, TPOT {best['tpot_seconds'] * 1e3:.1f} ms"
+        )
+
+
+def ask_theirs(python: str) -> None:
+    """aiconfigurator cli default; its log has the counts, best_config_topn.csv of each kind its best configurations."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [python, "-m", "aiconfigurator.main", "cli", "default", *THEIRS, *SHAPE, *THEIR_LIMITS, "--save-dir", folder]
+        offline = {**os.environ, "HF_HUB_OFFLINE": "1"}  # it ships this model's configuration
+        start = time.perf_counter()
+        try:
+            done = subprocess.run(words, capture_output=True, check=True, text=True, timeout=MOST_S, env=offline)
+        except subprocess.CalledProcessError as error:
+            said = (error.stderr.strip().splitlines() or ["no message"])[-1]
+            print(f"  aiconfigurator of {python} gave no answer: {said[:200]}")
+            return
+        except (OSError, subprocess.TimeoutExpired) as error:
+            print(f"  aiconfigurator of {python} gave no answer: {str(error)[-200:]}")
+            return
+        print_theirs(time.perf_counter() - start, done.stdout + done.stderr, Path(folder))
+
+
+def print_theirs(wall: float, log: str, folder: Path) -> None:
+    count = sum(int(number) for number in re.findall(r"completed with (\d+) results", log))
+    inside = re.search(r"All experiments completed in ([0-9.]+) seconds", log)
+    clock = f", {inside[1]} s of them by its own clock" if inside else ""
+    print(f"  aiconfigurator: {wall:.1f} s{clock}, {count / wall:,.0f} configurations/s ({count:,} evaluated)")
+    for table in sorted(folder.glob("*/*/*/best_config_topn.csv")):
+        with table.open(encoding="utf-8", newline="") as file:
+            best = next(csv.DictReader(file), None)
+        if best is None:
+            continue
+        layout = best.get("parallel", "") + f" batch {best['bs']}" if "bs" in best else (
+            f"{best['(p)workers']} prefill {best['(p)parallel']} to {best['(d)workers']} decode {best['(d)parallel']} "
+            f"batch {best['(d)bs']}"
+        )  # fmt: skip
+        print(
+            f"    {table.parent.name}, {layout}: {float(best['tokens/s/gpu']):,.0f} tokens/s/GPU, "
+            f"TTFT {float(best['ttft']):,.0f} ms, TPOT {float(best['tpot']):.1f} ms"
+        )
 
 
 def main() -> None:
-    """Run everything on one core where the machine allows to say so."""
     if hasattr(os, "sched_setaffinity"):
         cores = os.sched_getaffinity(0)
         whole_process()

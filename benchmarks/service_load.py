@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
-import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
+
+import psutil
 
 QUESTION = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
 RUNS = 5
@@ -43,7 +44,6 @@ async def client(port: int, bodies: list[bytes], until: float, latencies: list[f
 
 
 async def load(port: int, clients: int, bodies: list[list[bytes]], seconds: float) -> tuple[float, list[float]]:
-    """(requests per second, latencies)."""
     latencies: list[float] = []
     start = time.perf_counter()
     until = start + seconds if seconds else 0.0
@@ -64,29 +64,14 @@ def fresh_bodies(clients: int, run: int) -> list[list[bytes]]:
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process and its children."""
-    total, page = 0, os.sysconf("SC_PAGE_SIZE")
-    for one in [pid, *children(pid)]:
-        try:
-            total += int(Path(f"/proc/{one}/statm").read_text().split()[1]) * page
-        except OSError:
-            continue
+    total, process = 0, psutil.Process(pid)
+    for one in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += one.memory_info().rss
     return total
 
 
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        direct = [int(text) for task in Path(f"/proc/{pid}/task").iterdir() for text in (task / "children").read_text().split()]
-    except OSError:
-        return found
-    for child in direct:
-        found += [child, *children(child)]
-    return found
-
-
 def start_service(folder: str) -> tuple[subprocess.Popen[str], int]:
-    """A service on a free port."""
     command = [sys.executable, "-m", "autoconfig", "serve", "--port", "0", "--database", f"sqlite:///{folder}/service.db"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -110,7 +95,6 @@ def main(parts: list[str]) -> None:
 
 
 def speed(port: int, body: list[list[bytes]]) -> None:
-    """Requests per second and latency of repeated and fresh questions."""
     print("service: POST /v1/plans, 175B on 1,024 GPUs; medians of", RUNS, "runs")
     print(f"{'questions':<10} {'clients':>7} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
     for kind in ("repeated", "fresh"):
@@ -125,7 +109,6 @@ def speed(port: int, body: list[list[bytes]]) -> None:
 
 
 def memory(port: int, pid: int, body: list[list[bytes]]) -> None:
-    """RSS after 5,000 and after 50,000 requests of the server process itself and of all its processes."""
     done, marks = 0, {}
     for target in (5_000, 50_000):
         while done < target:

@@ -65,7 +65,6 @@ def _order(group: Any) -> list[int]:
 
 
 def _places(group: Any) -> list[int]:
-    """Where each chunk of the sequence lies in that order."""
     order = _order(group)
     return [order.index(chunk) for chunk in range(len(order))]
 
@@ -182,11 +181,9 @@ class UnfusedAttention(DotProductAttention):
     """
 
     def __init__(self, *arguments: Any, k_channels: int | None = None, v_channels: int | None = None, **named: Any) -> None:
-        """As DotProductAttention; `softmax_scale` comes from the caller where k_channels differs."""
         super().__init__(*arguments, **named)
         if v_channels is not None:
             self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
 
     def forward(self, query: Tensor, key: Tensor, *others: Any, **named: Any) -> Tensor:
-        """As DotProductAttention."""
         return super().forward(query, with_whole_rotary_gradient(key, self.config, self.tp_group), *others, **named)

@@ -27,11 +27,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 from autoconfig.kernels.bench.collectives import CollectiveBench
 from autoconfig.kernels.bench.compute import ComputeBench, default_precisions
-from autoconfig.kernels.bench.device import BenchDevice, CpuClock, CudaClock, find_device, software, summary
+from autoconfig.kernels.bench.device import BenchDevice, find_device, software, summary
 from autoconfig.kernels.bench.state import Results
-from autoconfig.kernels.bench.table import SETS, Sizes
+from autoconfig.kernels.bench.table import SETS
 from autoconfig.kernels.nvml import slowed
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.files import check_output_path
@@ -138,13 +139,8 @@ def _run(torch: Any, options: argparse.Namespace) -> int:
     if not options.collectives and device.type == "cuda" and ranks > device.count:
         raise InputError(f"--ranks {ranks}: this machine has {device.count} GPUs")
     path = _output(options, device)
-    results = Results(
-        path,
-        device,
-        SETS[options.set_name or ("quick" if device.type == "cuda" else "cpu")],
-        options.set_name or ("quick" if device.type == "cuda" else "cpu"),
-        software(torch),
-    )
+    set_name = options.set_name or ("quick" if device.type == "cuda" else "cpu")
+    results = Results(path, device, SETS[set_name], set_name, software(torch))
     if options.fresh and not options.collectives:
         _remove(path)
     found = results.resume()
@@ -161,7 +157,6 @@ def _run(torch: Any, options: argparse.Namespace) -> int:
 
 
 def _output(options: argparse.Namespace, device: BenchDevice) -> Path:
-    """Where to write. Raises FileError where that cannot be."""
     if options.output is not None:
         check_output_path(options.output, (".json",))
         path: Path = options.output
@@ -182,14 +177,13 @@ def _remove(path: Path) -> None:
 
 
 def _compute(torch: Any, options: argparse.Namespace, results: Results, deadline: float) -> bool:
-    """All measurements of one process; whether nothing is missing."""
     device = torch.device(results.device.type)
     cuda = device.type == "cuda"
     wanted = options.precision or default_precisions(device.type, results.device.compute_capability)
     if cuda:
         torch.backends.cuda.matmul.allow_tf32 = "tf32" in wanted
     results.sample_driver("before")
-    runner = ComputeBench(torch, device, _clock(torch, device, results.sizes), results, wanted)
+    runner = ComputeBench(torch, device, results, wanted)
     try:
         with torch.random.fork_rng():
             torch.manual_seed(1)
@@ -201,14 +195,6 @@ def _compute(torch: Any, options: argparse.Namespace, results: Results, deadline
     if not saved:
         raise InputError("the budget ended before copies and GEMMs were measured: give more with --budget")
     return done
-
-
-def _clock(torch: Any, device: Any, sizes: Sizes) -> CpuClock | CudaClock:
-    """What times one operator on this device."""
-    cap_s, least, most = sizes.cap_s, sizes.least_repetitions, sizes.most_repetitions
-    if device.type == "cuda":
-        return CudaClock(torch, device, cap_s=cap_s, least=least, most=most)
-    return CpuClock(cap_s=cap_s, least=least, most=most)
 
 
 def _collectives(options: argparse.Namespace, results: Results, ranks: int, budget: float) -> tuple[int, bool]:
@@ -257,7 +243,6 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _rank(torch: Any, options: argparse.Namespace, results: Results, started: float) -> int:
-    """One rank of the collectives; rank 0 writes."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local) if results.device.type == "cuda" else torch.device("cpu")
     if device.type == "cuda":
@@ -268,11 +253,10 @@ def _rank(torch: Any, options: argparse.Namespace, results: Results, started: fl
         raise InputError("collectives are measured inside one machine: torchrun --nnodes 1")
     if not results.points:
         raise InputError(f"{results.path} has no measurements yet: run it without --collectives first")
-    sizes = results.sizes
     results.missing = [group for group in results.missing if group != "collectives"]
-    job = CollectiveBench(torch, device, cap_s=sizes.cap_s, least=sizes.least_repetitions, most=sizes.most_repetitions)
+    job = CollectiveBench(torch, device, results.sizes)
     try:
-        for kind, ranks, size in job.points(sizes.collective_bytes):
+        for kind, ranks, size in job.points():
             if job.agree(float(time.monotonic() - started > options.budget)):
                 results.missing.append("collectives")
                 break
@@ -291,13 +275,12 @@ def _rank(torch: Any, options: argparse.Namespace, results: Results, started: fl
 
 
 def _report(results: Results, done: bool) -> int:
-    """Write the last state and say what there is."""
     results.save(complete=done)
     table = results.table(complete=done) or {}
     for precision, gemm in table.get("gemm", {}).items():
         error = gemm.get("held_out")
         beside = f"; {error['rows']} shapes beside the grid within {error['table']['median']:.1f} % (median)" if error else ""
-        say(f"GEMM {precision}: best {gemm['peak_flops_per_s'] * max(_flat(gemm['efficiency'])) / 1e12:.4g} TFLOPS{beside}")
+        say(f"GEMM {precision}: best {gemm['peak_flops_per_s'] * np.max(gemm['efficiency']) / 1e12:.4g} TFLOPS{beside}")
     say(f"copies: {table['copy_bytes_per_s'] / 1e9:.4g} GB/s read and written; launch {results.launch_s * 1e6:.3g} us")
     for line in results.skipped[:5]:
         say(f"not measured: {line}")
@@ -309,10 +292,6 @@ def _report(results: Results, done: bool) -> int:
         say(f"stopped at the budget; not measured: {', '.join(results.missing)}. Run the same command again to go on")
     say(f"written to {results.path}")
     return 0
-
-
-def _flat(values: Any) -> list[float]:
-    return [x for item in values for x in _flat(item)] if isinstance(values, list) else [values]
 
 
 def _progress(group: str, number: int, total: int) -> None:
@@ -330,9 +309,5 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _exit() -> NoReturn:
-    raise SystemExit(main())
-
-
 if __name__ == "__main__":
-    _exit()
+    raise SystemExit(main())

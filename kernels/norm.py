@@ -16,7 +16,6 @@ class ParallelNorm:
     """
 
     def __new__(cls, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> torch.nn.Module:
-        """A norm over the last dimension, in the parameters' type and on their device."""
         if config.layernorm_zero_centered_gamma:
             raise ValueError("layernorm_zero_centered_gamma needs Transformer Engine")
         kind = {"LayerNorm": torch.nn.LayerNorm, "RMSNorm": torch.nn.RMSNorm}[config.normalization]

@@ -77,7 +77,6 @@ def _values(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _nvlinks(nvml: Any, handle: Any) -> int | None:
-    """NVLinks in use."""
     count = 0
     for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)):
         try:

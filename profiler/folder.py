@@ -31,47 +31,31 @@ STARTED = "started"
 MAX_LOG_BYTES = 64 * 1024
 
 
+class FileOfJob:
+    """The path of a file in the folder of a job."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: JobFolder, kind: type) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True)
 class JobFolder:
     """Paths of one job."""
 
     path: Path
 
-    @property
-    def job_file(self) -> Path:
-        return self.path / "job.json"
-
-    @property
-    def result_file(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def launch_file(self) -> Path:
-        return self.path / "launch.json"
-
-    @property
-    def life_file(self) -> Path:
-        return self.path / "life.json"
-
-    @property
-    def end_file(self) -> Path:
-        return self.path / "end.json"
-
-    @property
-    def exit_file(self) -> Path:
-        return self.path / "exit.json"
-
-    @property
-    def log_file(self) -> Path:
-        return self.path / "out.log"
-
-    @property
-    def nvml_file(self) -> Path:
-        return self.path / "nvml.jsonl"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.path / "lock"
+    job_file = FileOfJob("job.json")
+    result_file = FileOfJob("result.json")
+    launch_file = FileOfJob("launch.json")
+    life_file = FileOfJob("life.json")
+    end_file = FileOfJob("end.json")
+    exit_file = FileOfJob("exit.json")
+    log_file = FileOfJob("out.log")
+    nvml_file = FileOfJob("nvml.jsonl")
+    lock_file = FileOfJob("lock")
 
     @property
     def turn_file(self) -> Path:
@@ -79,15 +63,12 @@ class JobFolder:
 
     @property
     def name(self) -> str:
-        """The first digits of the content hash."""
         return self.path.name
 
     def job(self) -> Job:
-        """The job in the folder. Raises FileError or InputError."""
         return read_job(self.job_file)
 
     def last_lines(self, count: int = 8) -> list[str]:
-        """The end of the log; empty where there is none."""
         try:
             with self.log_file.open("rb") as file:
                 file.seek(max(0, self.log_file.stat().st_size - MAX_LOG_BYTES))
@@ -146,7 +127,6 @@ class FileLock:
     """An exclusive lock on a file. The lock belongs to the open file: a child process that inherits it holds it too."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Use `take`."""
         self.path = path
         self.descriptor = descriptor
 

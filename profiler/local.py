@@ -33,29 +33,20 @@ class LocalRunner:
 
     def submit(self, folder: JobFolder, limit_s: float) -> None:
         """Start a watcher; nothing where one runs already."""
-        with contextlib.ExitStack() as stack:
-            lock = take(folder.lock_file)
-            if lock is None:
-                return
-            stack.enter_context(lock)
+        lock = take(folder.lock_file)
+        if lock is None:
+            return
+        with lock:
             end_marked(folder.path, 0.0)  # what a watcher that was killed may have left
             attempt = int(read_json(folder.launch_file).get("attempt", 0)) + 1
             for stale in (folder.end_file, folder.life_file):
                 stale.unlink(missing_ok=True)
-            launch = {
-                "runner": self.name,
-                "command": self._command(folder, folder.job()),
-                "environment": self._environment,
-                "limit_s": limit_s,
-                "attempt": attempt,
-                "nvml": self._nvml,
-            }
-            write_json(folder.launch_file, launch)
+            how = {"environment": self._environment, "limit_s": limit_s, "attempt": attempt, "nvml": self._nvml}
+            write_json(folder.launch_file, {"runner": self.name, "command": self._command(folder, folder.job()), **how})
             os.set_inheritable(lock.descriptor, True)
             self._watchers[folder.path] = _start_watcher(folder, lock)
 
     def submit_together(self, jobs: Sequence[tuple[JobFolder, float]]) -> None:
-        """One by one."""
         for folder, limit_s in jobs:
             self.submit(folder, limit_s)
 
@@ -80,7 +71,6 @@ class LocalRunner:
         self.poll(folder)
 
     def _reap(self) -> None:
-        """Take the exit status of watchers that ended, so that no zombie stays."""
         for path, process in list(self._watchers.items()):
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(process, os.WNOHANG) == (0, 0):
@@ -89,7 +79,6 @@ class LocalRunner:
 
 
 def _watcher(folder: JobFolder) -> list[psutil.Process]:
-    """The process that watches the job's folder, if it lives."""
     life = read_json(folder.life_file)
     found = started_at(life.get("pid"), life.get("start_ticks"))
     return [] if found is None else [found]

@@ -58,7 +58,6 @@ class Outcome:
 
     @property
     def hopeless(self) -> bool:
-        """Other jobs on this machine would end the same way."""
         return self.exit_code in ABOUT_THIS_MACHINE
 
 
@@ -76,15 +75,11 @@ def outcome_of(folder: JobFolder) -> Outcome | None:
         return Outcome(kind=Kind.CANCELLED, message="cancelled")
     if reason == LOSS:
         return Outcome(kind=Kind.LOST, message=str(end.get("detail") or "its node or watcher was lost"))
-    code = _rank_exit_code(folder)
+    # what torchrun says the first failed rank ended with; torchrun itself always ends with 1
+    ranks = re.findall(r"exitcode\s*: (-?\d+)", "\n".join(folder.last_lines(SEARCHED_LINES)))
+    code = int(ranks[-1]) if ranks else None
     shown = end.get("exit_code") if code is None else code
     return Outcome(kind=Kind.CRASHED, message=f"ended with exit code {shown} and no result{log}", exit_code=code)
-
-
-def _rank_exit_code(folder: JobFolder) -> int | None:
-    """What torchrun says the first failed rank ended with; torchrun itself always ends with 1."""
-    found = re.findall(r"exitcode\s*: (-?\d+)", "\n".join(folder.last_lines(SEARCHED_LINES)))
-    return int(found[-1]) if found else None
 
 
 def _from_result(folder: JobFolder) -> Outcome:
@@ -116,14 +111,10 @@ def _tail(folder: JobFolder) -> str:
     return f"; log {folder.log_file}" + (f" ends: {' | '.join(line.strip()[:400] for line in shown)}" if shown else " is empty")
 
 
-_STEP = re.compile(r"step (\d+)/(\d+) \(timed\): ([0-9.eE+-]+) s\b")
+_STEP = re.compile(r"step \d+/\d+ \(timed\): ([0-9.eE+-]+) s\b")
 MAX_LINES = 400
 
 
 def timed_steps(folder: JobFolder) -> list[float]:
     """Seconds of the timed steps so far, in order; empty before the first."""
-    found = []
-    for line in folder.last_lines(MAX_LINES):
-        if match := _STEP.search(line):
-            found.append(float(match[3]))
-    return found
+    return [float(match[1]) for line in folder.last_lines(MAX_LINES) if (match := _STEP.search(line))]

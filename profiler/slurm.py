@@ -63,7 +63,6 @@ class SlurmOptions:
         return self.cpus_per_task is None and not said & set(SHARES)
 
     def lines(self) -> list[str]:
-        """The #SBATCH lines."""
         found = [f"--nodes={self.nodes}", "--ntasks-per-node=1", *(["--exclusive"] if self.whole_nodes else [])]
         if self.gpus_per_node:
             found.append(f"--gpus-per-node={self.gpus_per_node}")
@@ -86,15 +85,19 @@ class SlurmRunner:
         self._environment = dict(environment or {})
 
     def submit(self, folder: JobFolder, limit_s: float) -> None:
-        """sbatch; nothing where the scheduler has the job already."""
         self.submit_together([(folder, limit_s)])
 
     def submit_together(self, jobs: Sequence[tuple[JobFolder, float]]) -> None:
         """One sbatch: several jobs are one job array, whose time limit is the longest one's. Raises RunnerError."""
-        wanted = [(folder, limit_s) for folder, limit_s in jobs if not self._is_there(folder)]
+        wanted = [
+            (folder, limit_s)
+            for folder, limit_s in jobs
+            if self._job_id(folder) is None or self.poll(folder) not in (Life.WAITING, Life.RUNNING)
+        ]
         if not wanted:
             return
-        name = wanted[0][0].name if len(wanted) == 1 else f"array-{_digest([folder.name for folder, _ in wanted])}"
+        digest = hashlib.sha256(" ".join(folder.name for folder, _ in wanted).encode()).hexdigest()
+        name = wanted[0][0].name if len(wanted) == 1 else f"array-{digest[:NAME_DIGITS]}"
         for task, (folder, limit_s) in enumerate(wanted):
             self._write_script(folder, limit_s, None if len(wanted) == 1 else (name, task))
         script = wanted[0][0].path / SCRIPT
@@ -108,11 +111,7 @@ class SlurmRunner:
         for task, (folder, _) in enumerate(wanted):
             write_json(folder.life_file, {"slurm_job_id": number if len(wanted) == 1 else f"{number}_{task}"})
 
-    def _is_there(self, folder: JobFolder) -> bool:
-        return self._job_id(folder) is not None and self.poll(folder) in (Life.WAITING, Life.RUNNING)
-
     def _write_script(self, folder: JobFolder, limit_s: float, array: tuple[str, int] | None) -> None:
-        """launch.json and the batch script of one job; `array`: the name that squeue knows it by, and its task."""
         attempt = int(read_json(folder.launch_file).get("attempt", 0)) + 1
         for stale in (folder.end_file, folder.life_file, folder.exit_file):
             stale.unlink(missing_ok=True)
@@ -136,7 +135,6 @@ class SlurmRunner:
         return Life.ENDED
 
     def cancel(self, folder: JobFolder) -> None:
-        """scancel, and wait until it is gone."""
         job_id = self._job_id(folder)
         if job_id is None:
             return
@@ -230,10 +228,6 @@ def check_programs() -> None:
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         raise RunnerError(f"Slurm's {', '.join(missing)} is not on PATH; run on a login node, or say --runner local")
-
-
-def _digest(names: Sequence[str]) -> str:
-    return hashlib.sha256(" ".join(names).encode()).hexdigest()[:NAME_DIGITS]
 
 
 def _exit_code(folder: JobFolder, restarts: int | None) -> int | None:

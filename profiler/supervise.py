@@ -31,7 +31,6 @@ class Sampler:
     """A thread that samples until `stop`. Does nothing where nvidia-ml-py or the driver is missing."""
 
     def __init__(self, path: Path, period_s: float = PERIOD_S) -> None:
-        """Samples go to `path`."""
         self._path = path
         self._period_s = period_s
         self._stop = threading.Event()
@@ -45,7 +44,6 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the last sample and end."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

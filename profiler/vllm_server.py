@@ -58,16 +58,11 @@ class LoadRound:
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens of the round over its time."""
         return sum(answer.tokens for answer in self.answers) / self.seconds
 
 
-def load_round(port: int, model: str, prompts: list[list[int]], new: int) -> LoadRound:
+async def load_round(port: int, model: str, prompts: list[list[int]], new: int) -> LoadRound:
     """All prompts at once, until the last is answered. Raises ServerError."""
-    return asyncio.run(_round(port, model, prompts, new))
-
-
-async def _round(port: int, model: str, prompts: list[list[int]], new: int) -> LoadRound:
     start = time.perf_counter()
     answers = await asyncio.gather(*(_request(port, model, prompt, new) for prompt in prompts))
     return LoadRound(seconds=time.perf_counter() - start, answers=tuple(answers))
@@ -171,7 +166,6 @@ def main(arguments: list[str] | None = None) -> ExitCode:
 
 
 def _measure(job: Job, folder: Path, python: str) -> list[LoadRound]:
-    """The timed rounds. Raises ServerError, or InputError where vLLM has no such model."""
     asked = job.generation
     assert asked is not None
     model = folder / MODEL_FOLDER
@@ -183,7 +177,7 @@ def _measure(job: Job, folder: Path, python: str) -> list[LoadRound]:
         for number in range(job.warmup_steps + job.steps):
             # other tokens in every round: nothing of it is in a prefix cache
             prompts = [[(7 * i + 13 * number + j) % most + 1 for j in range(asked.prompt)] for i in range(batch)]
-            one = load_round(port, str(model), prompts, asked.new)
+            one = asyncio.run(load_round(port, str(model), prompts, asked.new))
             found.append(one)
             print(f"round {number + 1}: {one.seconds:.4g} s, {one.tokens_per_s:.4g} tokens/s", flush=True)
     return found[job.warmup_steps :]
@@ -222,7 +216,9 @@ def server_environment(job: Job) -> dict[str, str]:
 @contextlib.contextmanager
 def _server(job: Job, model: Path, python: str) -> Iterator[int]:
     """The port of a server that answers; ended with all its processes on leaving. Raises ServerError."""
-    port = _free_port()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
     with (model.parent / LOG_FILE).open("wb") as log:
         process = subprocess.Popen(
             server_command(job, model, python, port),
@@ -286,7 +282,6 @@ def _measurement(job: Job, code: ExitCode, message: str, started: float, rounds:
 
 
 def _served(rounds: list[LoadRound]) -> Served:
-    """Of the fastest round (specs.measurement.Served)."""
     fastest, answers = min(rounds, key=lambda one: one.seconds), [answer for one in rounds for answer in one.answers]
     return Served(
         ttft_seconds=statistics.fmean(answer.ttft_s for answer in fastest.answers),
@@ -296,12 +291,6 @@ def _served(rounds: list[LoadRound]) -> Served:
         ttft_samples=tuple(answer.ttft_s for answer in answers),
         tpot_samples=tuple(answer.tpot_s for answer in answers),
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _log(folder: Path) -> str:

@@ -65,7 +65,6 @@ class Comparison:
 
     @property
     def within_noise(self) -> bool:
-        """Nothing says that the winner is slower than the best."""
         return self.behind <= self.band
 
 
@@ -92,11 +91,9 @@ class Bench:
     """Measures jobs one after the other until the deadline."""
 
     def __init__(self, session: Session[TrainingWork], runner: Runner, deadline: float) -> None:
-        """`deadline` on time.monotonic."""
         self.session, self.work, self._runner, self._deadline = session, session.work, runner, deadline
 
     def once(self) -> dict[str, float]:
-        """Plan -> step seconds of every candidate that runs. Raises OutOfTimeError."""
         found = {}
         for number, plan in enumerate(self.work.candidates.plans, 1):
             seconds = self._measure(full_job(self.work.scenario, plan, self.work.settings))

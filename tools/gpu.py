@@ -127,7 +127,6 @@ def sweep_series(device: str, software: str, *, small: bool) -> Iterator[list[tu
 
 
 def _numerics() -> Numerics:
-    """BF16 without dropout."""
     return Numerics(precision="bf16", attention_dropout=0.0, hidden_dropout=0.0)
 
 
@@ -181,7 +180,6 @@ class Jobs:
     """Runs jobs one after the other until the budget ends."""
 
     def __init__(self, torch: Any, device: BenchDevice, folder: Path, budget_s: float) -> None:
-        """`folder` of this part's results; made if missing."""
         self.device, self.folder, self.deadline = device, folder, time.monotonic() + budget_s
         self.software = "transformer-engine" if device.type == "cuda" and _has_engine() else "megatron-local"
         self.versions, self.left, self.crashed = software(torch), 0, 0
@@ -189,7 +187,6 @@ class Jobs:
         folder.mkdir(exist_ok=True)
 
     def run(self, part: str, *, small: bool) -> int:
-        """Every job of the part; the exit code."""
         before = self._driver()
         try:
             if part == "ranks":
@@ -233,7 +230,6 @@ class Jobs:
         return found
 
     def _outcome(self, place: Path, job: Job) -> Measurement | None:
-        """What an earlier run left: `ran` or `oom` of this very job."""
         try:
             found = read_measurement(place / RESULT_FILE)
         except InputError:
@@ -276,7 +272,6 @@ class Jobs:
 
 
 def _row(name: str, job: Job, found: Measurement) -> dict[str, Any]:
-    """One line of summary.json."""
     return {
         "name": name,
         "job_hash": found.job_hash,

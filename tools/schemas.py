@@ -60,7 +60,6 @@ class Generator(GenerateJsonSchema):
         return value
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> dict[str, Any]:
-        """The fields of a record as `to_json` writes them."""
         kind: Any = schema["cls"]
         if kind is TrainPlan:
             return {"type": "string", "description": "A plan in its short form."}
@@ -75,7 +74,6 @@ class Generator(GenerateJsonSchema):
         }
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
-        """`null` beside a plain type."""
         inner = self.generate_inner(schema["schema"])
         if not isinstance(inner.get("type"), str) or inner["type"] in ("array", "object"):
             return {"anyOf": [{"type": "null"}, inner]}

@@ -86,7 +86,6 @@ def _asked(job: Job) -> Generation:
 
 
 def _controller(job: Job, asked: Generation) -> tuple[Any, Any]:
-    """(this rank's model, the controller that steps it)."""
     config = transformer_config(job)
     (model,) = model_chunks(job, config, own_attention=False)
     if job.device == "cpu":
@@ -114,7 +113,6 @@ def _wrapped(model: Any, job: Job, asked: Generation, config: Any) -> Any:
 
 
 def _round(controller: Any, job: Job, asked: Generation) -> tuple[float, float, list[list[int]]]:
-    """(seconds to the first tokens, mean seconds of the later ones, the answers)."""
     engine = StaticInferenceEngine(controller, max_batch_size=job.plan.mbs, legacy=True)
     sampling = SamplingParams(num_tokens_to_generate=asked.new, temperature=1.0, top_k=1)
     sampling.add_attributes({"no_early_termination": True})
@@ -137,11 +135,9 @@ class NumberTokenizer:
         self.vocab_size = vocab_size
 
     def tokenize(self, text: str) -> list[int]:
-        """Numbers of a text."""
         return [int(word) for word in text.split()]
 
     def detokenize(self, tokens: list[int], **_: Any) -> str:
-        """The text of numbers."""
         return " ".join(map(str, tokens))
 
 
@@ -152,18 +148,15 @@ class TimedEvent:
         self.at = 0.0
 
     def record(self, *_: Any) -> None:
-        """Now."""
         self.at = time.perf_counter()
 
     def elapsed_time(self, end: TimedEvent) -> float:
-        """Milliseconds to another event."""
         return 1e3 * (end.at - self.at)
 
     def synchronize(self) -> None:
         """Done already."""
 
     def query(self) -> bool:
-        """Done already."""
         return True
 
 

@@ -261,7 +261,6 @@ def _chunk(job: Job, config: TransformerConfig, vp_stage: int | None, own_attent
 
 
 def _rotary(model: ModelSpec) -> dict[str, Any]:
-    """GPTModel's arguments for rotary positions; Megatron's own base where the model's is not known."""
     scaled = model.rope_scaling is not None and model.rope_scaling.type == "llama3"
     found: dict[str, Any] = {"rotary_percent": model.rotary_percent, "rope_scaling": scaled}
     if model.rotary_base is not None:

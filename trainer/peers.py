@@ -53,12 +53,10 @@ class Failure:
     message: str
 
     def text(self) -> str:
-        """For the store."""
         return json.dumps([int(self.code), self.message])
 
     @classmethod
     def parse(cls, text: bytes | str) -> Failure:
-        """What `text` wrote."""
         code, message = json.loads(text)
         return cls(ExitCode(code), message)
 
@@ -123,7 +121,7 @@ class Peers:
         try:
             return self._end_together(failure)
         except Exception as error:  # the store is gone
-            return _say(failure or Failure(ExitCode.PEER_LOST, f"rank {self.rank}: the store is gone: {error}"))
+            return say_failure(failure or Failure(ExitCode.PEER_LOST, f"rank {self.rank}: the store is gone: {error}"))
 
     def _end_together(self, failure: Failure | None) -> ExitCode:
         if failure is not None:
@@ -132,12 +130,12 @@ class Peers:
         if self.rank == 0:
             ended = self._collect_and_write(failure)
             self._store.set("written", ended.text() if ended else "")
-            return _say(ended)
+            return say_failure(ended)
         whole = failure is None and self._wait_for(["written"], self._timeout, stop_at_failure=True)
         if not whole and not self._wait_for(["written"], 2 * GRACE_SECONDS, stop_at_failure=False):
             raise Lost("rank 0 does not say that the result is written")
         text = self._store.get("written")
-        return _say(Failure.parse(text) if text else None, quiet=True)
+        return say_failure(Failure.parse(text) if text else None, quiet=True)
 
     def _collect_and_write(self, failure: Failure | None) -> Failure | None:
         keys = [f"figures/{rank}" for rank in range(self.world_size)]
@@ -162,7 +160,6 @@ class Peers:
         return True
 
     def _watch(self) -> None:
-        """The thread."""
         while True:
             ready, _, _ = select.select([self._read_fd], [], [], TICK_SECONDS)
             try:
@@ -183,7 +180,7 @@ class Peers:
         try:
             code = self._end_together(failure)
         except Exception:
-            code = _say(self.write(failure, [self.figures()]) if self.rank == 0 else failure)
+            code = say_failure(self.write(failure, [self.figures()]) if self.rank == 0 else failure)
         os._exit(code)
 
     def _end_by_signal(self, code: ExitCode) -> None:
@@ -198,7 +195,7 @@ class Peers:
                 return
             self._try(lambda: self._store.set("terminated", str(int(code))))
         self.clean_up()
-        _say(Failure(code, f"rank {self.rank}: ended by a signal; nothing is written"))
+        say_failure(Failure(code, f"rank {self.rank}: ended by a signal; nothing is written"))
         os._exit(code)
 
     def _check(self, key: str) -> bool:
@@ -217,7 +214,6 @@ class Peers:
             return
 
     def _dead_neighbour(self) -> int | None:
-        """The first rank of this host whose process is gone."""
         for rank in range(self.world_size):
             if rank != self.rank and self._check(f"alive/{rank}"):
                 host, pid = json.loads(self._store.get(f"alive/{rank}"))
@@ -254,7 +250,7 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def _say(failure: Failure | None, quiet: bool = False) -> ExitCode:
+def say_failure(failure: Failure | None, quiet: bool = False) -> ExitCode:
     """One line on stderr; the exit code."""
     if failure is None:
         return ExitCode.RAN

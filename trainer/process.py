@@ -21,6 +21,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from autoconfig.kernels import nvml
 from autoconfig.specs.job import Job
 from autoconfig.specs.json_record import from_json, to_json
 from autoconfig.specs.measurement import ExitCode, Measurement, RankFigures, step_statistics
@@ -29,10 +30,11 @@ from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine
 from autoconfig.trainer.host.live_memory import LiveMemory
 from autoconfig.trainer.host.timers import LayerTimers
 from autoconfig.trainer.optimizer import parallel_groups, process_group_timeout
-from autoconfig.trainer.peers import Failure, Lost, Peers, classify
+from autoconfig.trainer.peers import Failure, Lost, Peers, classify, say_failure
 from autoconfig.trainer.result_file import ResultFile, say
 from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fixed_routing
 from autoconfig.trainer.training import Progress, build, rank_figures, train
+from megatron.core import parallel_state
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
 NOISE_STD = 0.02
@@ -52,10 +54,11 @@ def without_peers(job: Job) -> Iterator[None]:
                 tensor.data.normal_(std=NOISE_STD)
         return received
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(fake_process_group(job.rank, job.plan.world_size))
-        stack.enter_context(fixed_routing(job.numerics.moe_imbalance, values=True))
-        stack.enter_context(mock.patch.object(P2PCommunicator, "_communicate", communicate))
+    with (
+        fake_process_group(job.rank, job.plan.world_size),
+        fixed_routing(job.numerics.moe_imbalance, values=True),
+        mock.patch.object(P2PCommunicator, "_communicate", communicate),
+    ):
         yield
 
 
@@ -70,18 +73,8 @@ def versions() -> dict[str, str]:
     if torch.version.cuda and torch.cuda.is_available():
         found["cuda"] = torch.version.cuda
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        found |= _driver()
+        found |= {name: str(value) for name, value in nvml.sample().items() if name == "driver" and value}
     return found
-
-
-def _driver() -> dict[str, str]:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return {"driver": str(pynvml.nvmlSystemGetDriverVersion())}
-    except Exception:  # nvidia-ml-py is not there, or no NVML in this container
-        return {}
 
 
 def device_name(device: str) -> str:
@@ -108,12 +101,10 @@ class Process:
         self.memory = LiveMemory(job.device_memory_bytes) if job.device == "cpu" else None
 
     def figures(self) -> str:
-        """RankFigures so far, as JSON."""
         rank = self.rank if self.job.rank is None else self.job.rank
         return json.dumps(to_json(rank_figures(self.job, rank, self.progress, self.memory, self.device)))
 
     def write(self, failure: Failure | None, told: list[str]) -> Failure | None:
-        """Rank 0: result.json. A failure to write is the job's failure."""
         try:
             self.result.write(self._measurement(failure, told))
         except OSError as error:
@@ -124,6 +115,7 @@ class Process:
         job, progress = self.job, self.progress
         status = "ran" if failure is None else "oom" if failure.code is ExitCode.OUT_OF_MEMORY else "failed"
         timed = tuple(progress.step_seconds[job.warmup_steps :])
+        ranks = (from_json(RankFigures, json.loads(text), "figures") for text in told if text)
         return Measurement(
             job_hash=job.content_hash,
             plan=str(job.plan),
@@ -131,7 +123,7 @@ class Process:
             status=status,
             exit_code=int(ExitCode.RAN if failure is None else failure.code),
             message="" if failure is None else failure.message,
-            ranks=tuple(sorted((_rank_figures(text) for text in told if text), key=lambda figures: figures.rank)),
+            ranks=tuple(sorted(ranks, key=lambda figures: figures.rank)),
             warmup_seconds=tuple(progress.step_seconds[: job.warmup_steps]),
             losses=tuple(progress.losses),
             gradient_norms=tuple(progress.gradient_norms),
@@ -146,10 +138,6 @@ class Process:
         )
 
 
-def _rank_figures(text: str) -> RankFigures:
-    return from_json(RankFigures, json.loads(text), "figures")
-
-
 def run_process(job: Job, result: ResultFile, peer_timeout: float) -> ExitCode:
     """Run this rank to its end. Returns the exit code, the same for all ranks that can still hear each other."""
     process = Process(job, result)
@@ -159,7 +147,7 @@ def run_process(job: Job, result: ResultFile, peer_timeout: float) -> ExitCode:
     try:
         store = _store(process, peer_timeout)
     except Exception as error:  # torch raises several kinds; all of them mean that the others did not come
-        return _early(classify(Lost(error), process.rank))
+        return say_failure(classify(Lost(error), process.rank))
     peers = Peers(store.clone(), process.rank, process.world_size, peer_timeout)
     peers.figures, peers.write, peers.clean_up = process.figures, process.write, process.result.clean_up
     peers.start()
@@ -167,7 +155,6 @@ def run_process(job: Job, result: ResultFile, peer_timeout: float) -> ExitCode:
 
 
 def _run(process: Process, store: Any, peer_timeout: float) -> Failure | None:
-    """Everything that may fail, and as what it did."""
     job = process.job
     try:
         with contextlib.ExitStack() as scope:
@@ -187,7 +174,7 @@ def _run(process: Process, store: Any, peer_timeout: float) -> Failure | None:
                     timeout=process_group_timeout(peer_timeout),
                 )
             scope.enter_context(parallel_groups(job, peer_timeout))
-            process.progress.note_stage()
+            process.progress.pipeline_stage = parallel_state.get_pipeline_model_parallel_rank()
             _train(process)
     except Exception as error:
         failure = classify(error, process.rank)
@@ -204,9 +191,8 @@ def _train(process: Process) -> None:
         if process.job.mode == "emulate":
             _emulate(process, counted)
         elif process.job.mode == "generate":
-            from autoconfig.trainer.generate import (
-                generate,  # megatron-core's inference moves between releases: training does without
-            )
+            # megatron-core's inference moves between releases: training does without
+            from autoconfig.trainer.generate import generate
 
             generate(process.job, process.progress, process.memory, counted)
         else:
@@ -256,8 +242,3 @@ def _use_gpu(job: Job, device: torch.device) -> None:
     if job.device_memory_bytes is not None:
         total = torch.cuda.mem_get_info(device)[1]
         torch.cuda.set_per_process_memory_fraction(min(1.0, job.device_memory_bytes / total), device)
-
-
-def _early(failure: Failure) -> ExitCode:
-    say(f"{failure.code.name.lower().replace('_', ' ')}: {failure.message}")
-    return failure.code

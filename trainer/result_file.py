@@ -26,7 +26,6 @@ class ResultFile:
             self.clean_up()
 
     def write(self, measurement: Measurement) -> None:
-        """Raises OSError; then nothing is there."""
         try:
             self._write_beside(measurement_text(measurement))
             self._temporary.replace(self.path)
@@ -34,7 +33,6 @@ class ResultFile:
             self.clean_up()
 
     def clean_up(self) -> None:
-        """Take away what a broken write left."""
         self._temporary.unlink(missing_ok=True)
 
     def _write_beside(self, text: str) -> None:

@@ -57,10 +57,6 @@ class Progress:
     served: Served | None = None
     """Of a generation's timed rounds."""
 
-    def note_stage(self) -> None:
-        """Keep this rank's pipeline stage, from megatron-core's parallel state."""
-        self.pipeline_stage = parallel_state.get_pipeline_model_parallel_rank()
-
 
 def build(job: Job, device: torch.device, memory: LiveMemory | None) -> Training:
     """Model, gradient buffers and optimizer. On a CPU `memory` is entered by the caller. Raises InputError for a job that
@@ -116,7 +112,7 @@ def _one_step(training: Training, step: int, progress: Progress) -> None:
     seconds = time.perf_counter() - start
     phases = training.timers.take()
     phases["other"] = max(0.0, seconds - sum(phases.values()))
-    progress.state_bytes = _live_bytes(training)
+    progress.state_bytes = int(torch.cuda.memory_allocated()) if training.memory is None else training.memory.current
     _tag_state(training)
     progress.step_seconds.append(_slowest(seconds, training.device))
     progress.losses.append(mean_over_ranks(losses, training.device))
@@ -193,12 +189,7 @@ def _reset_peak(training: Training) -> None:
         _tag_state(training)
 
 
-def _live_bytes(training: Training) -> int:
-    return int(torch.cuda.memory_allocated()) if training.memory is None else training.memory.current
-
-
 def _tag_state(training: Training) -> None:
-    """Tell the counter which storages are weights, gradients and optimizer state."""
     if training.memory is None:
         return
     for category, tensors in state_tensors(training.chunks, training.optimizer).items():

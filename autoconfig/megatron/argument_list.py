@@ -99,7 +99,6 @@ class Arguments:
     used: set[str] = field(default_factory=set)
 
     def has(self, *names: str) -> bool:
-        """Whether any of these was given."""
         return any(self._find(name) for name in names)
 
     def text(self, *names: str) -> str | None:
@@ -110,7 +109,6 @@ class Arguments:
         return None
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """All values of an argument that takes several."""
         found = self._find(name)
         if found is None:
             return ()
@@ -119,7 +117,6 @@ class Arguments:
         return found.values
 
     def whole(self, *names: str) -> int | None:
-        """A whole number. Raises InputError naming the argument."""
         text = self.text(*names)
         if text is None:
             return None
@@ -129,14 +126,12 @@ class Arguments:
         return int(text.replace("_", ""))
 
     def count(self, *names: str) -> int | None:
-        """A whole number of at least 1."""
         number = self.whole(*names)
         if number is not None and number < 1:
             raise InputError(f"{next(n for n in names if n in self.given)} {number} must be at least 1")
         return number
 
     def number(self, *names: str) -> float | None:
-        """A finite number."""
         text = self.text(*names)
         if text is None:
             return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from autoconfig.megatron.argument_list import megatron_program, name_hint
 from autoconfig.megatron.export import read_plan_text
-from autoconfig.megatron.read import Overrides, connections_violation, read_arguments
+from autoconfig.megatron.read import connections_violation, read_arguments
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.planning.export_files import MADE_BY, MARK
@@ -113,11 +113,9 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
     """A file's text as a question and a plan. Raises InputError saying what to change or to pass."""
     if re.match(r"\s*\{\s*[\"}]", text):
         return _from_plan(text, request)
-    if re.match(r"\s*\[\s*[\"\]]", text):
-        script = Script(argv=_json_words(text), program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
-        return _from_script("arguments", text, script, request)
-    if _is_argument_list(text):
-        words = read_array(text, request.settings)
+    is_json = re.match(r"\s*\[\s*[\"\]]", text)
+    if is_json or _is_argument_list(text):
+        words = _json_words(text) if is_json else read_array(text, request.settings)
         script = Script(argv=words, program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
         return _from_script("arguments", text, script, request)
     return _from_script("script", text, read_script(text, megatron_program(), request.settings), request)
@@ -134,12 +132,6 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
     gpus = request.gpus if request.gpus is not None else script.num_gpus
     if gpus is None:
         raise InputError(f"the number of GPUs is not known: {script.gpus_reason}; say {option('gpus')} N")
-    overrides = Overrides(
-        model=request.model,
-        software=request.software,
-        seq_length=request.seq_length,
-        global_batch_size=request.global_batch_size,
-    )
     assumed: list[str] = []
     if script.num_gpus is not None and script.num_gpus != gpus:
         assumed.append(f"{gpus:,} GPUs (--gpus); the script itself starts {script.num_gpus:,}")
@@ -157,12 +149,19 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         own_calibration=request.own_calibration,
     )
     cluster = read_cluster(asked, assumed)
-    read = read_arguments(script.words(), cluster, overrides, script.unread(), script.choices())
-    assumed += read.assumed
-    asked = replace(asked, model=read.model.name, software=read.stack.name)
-    cluster.gpu.peak_flops_per_s(read.numerics.gemm_precision)
-    scenario = Scenario(model=read.model, cluster=cluster, numerics=read.numerics, software=read.stack, workload=read.workload)
-    question = _question(scenario, tuple(assumed), asked)
+    read = read_arguments(
+        script.words(),
+        cluster,
+        script.unread(),
+        script.choices(),
+        model_name=request.model,
+        software=request.software,
+        seq_length=request.seq_length,
+        global_batch_size=request.global_batch_size,
+    )
+    asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
+    cluster.gpu.peak_flops_per_s(read.scenario.numerics.gemm_precision)
+    question = _question(read.scenario, (*assumed, *read.assumed), asked)
     hints = ((word, name_hint(word)) for word in read.unknown)
     unknown = tuple(f"{word} (did you mean {hint}?)" if hint and word.startswith("--") else word for word, hint in hints)
     return CheckInput(
@@ -193,17 +192,8 @@ def _margin(request: CheckRequest) -> float:
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     scenario, plan = read_plan_text(text)
-    given = {
-        "--model": request.model,
-        "--gpus": request.gpus,
-        "--gpu": request.gpu,
-        "--cluster": request.cluster,
-        "--gpus-per-node": request.gpus_per_node,
-        "--software": request.software,
-        "--seq-length": request.seq_length,
-        "--global-batch-size": request.global_batch_size,
-    }
-    named = [name for name, value in given.items() if value is not None]
+    fields = ("model", "gpus", "gpu", "cluster", "gpus_per_node", "software", "seq_length", "global_batch_size")
+    named = [f"--{name.replace('_', '-')}" for name in fields if getattr(request, name) is not None]
     if named:
         raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
     asked = Request(

@@ -122,7 +122,6 @@ def _same_software(found: Scenario, asked: Scenario, plan: TrainPlan) -> bool:
 
 
 def _others(source: CheckInput, changes: Iterable[FlagChange]) -> set[str]:
-    """Arguments that are unknown or without effect, but for the changed ones."""
     return {word.partition(" (")[0] for word in (*source.unknown, *source.ignored)} - {change.flag for change in changes}
 
 
@@ -156,7 +155,6 @@ def _edited(source: CheckInput, changes: Sequence[FlagChange], wanted: Flags) ->
 
 
 def _merged(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans with nothing but blanks between them as one."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if found and not text[found[-1][1] : start].strip(" \t"):
@@ -283,7 +281,6 @@ class _Editor:
         return start, end
 
     def _quoted_span(self, position: int, name: str) -> tuple[int, int]:
-        """A whole word with the quotes around it."""
         start, end = self._span(position, name)
         around = self.before[start - 1 : start], self.before[end : end + 1]
         return (start - 1, end + 1) if around[0] == around[1] and around[0] in ("'", '"') else (start, end)

@@ -152,7 +152,6 @@ def _norm_and_positions(a: Arguments, assumed: list[str]) -> dict[str, Any]:
 
 
 def _rotary(a: Arguments, position: str) -> dict[str, Any]:
-    """Base, share and scaling of rotary positions."""
     given = a.number("--rotary-base", "--rope-theta", "--rotary-position-embeddings-theta")
     percent = a.number("--rotary-percent")
     scaling = _rope_scaling(a, position)
@@ -198,8 +197,6 @@ def _biases(a: Arguments) -> dict[str, Any]:
 
 
 def _latent_attention(a: Arguments, heads: int) -> dict[str, Any]:
-    """Multi-latent attention with Megatron's defaults for what is not given."""
-
     def size(name: str, default: int) -> int:
         return a.count(name) or default
 

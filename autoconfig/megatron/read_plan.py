@@ -31,12 +31,13 @@ _STATE_TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRead:
-    """The plan, the batch, and the split where the file places the layers itself."""
+    """The plan and the batch."""
 
     plan: TrainPlan
     global_batch_size: int
     split: PipelineSplit | None
-    megatron_fsdp: bool = False
+    """Where the file places the layers itself (a layout or the account-for flags)."""
+    megatron_fsdp: bool
     """Sharded by Megatron-FSDP, which plans have no word of their own for: read as fsdp of the same stage."""
 
 

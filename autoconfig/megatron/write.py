@@ -21,12 +21,11 @@ def plan_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     out.add("pipeline-model-parallel-size", plan.pp, why=stages if plan.pp > 1 else "")
     _stages(out, scenario, plan)
     out.add("context-parallel-size", plan.cp, why=f"{plan.cp} GPUs share a sequence" if plan.cp > 1 else "")
-    if plan.cp > 1:
-        out.add("cp-comm-type", CP_COMM_TYPES[scenario.software.memory.cp_comm_type], why="as this software stack is priced")
+    kind = CP_COMM_TYPES[scenario.software.memory.cp_comm_type] if plan.cp > 1 else None
+    out.add("cp-comm-type", kind, why="as this software stack is priced")
     out.add("expert-model-parallel-size", plan.ep, why=f"{model.num_moe_experts} experts over {plan.ep}" if plan.ep > 1 else "")
     out.add("expert-tensor-parallel-size", plan.etp, why="written always: Megatron's own default is tp")
-    if plan.sp:
-        out.add("sequence-parallel", why="norms and residuals are divided over tp, too")
+    out.add("sequence-parallel", plan.sp, why="norms and residuals are divided over tp, too")
     _recompute(out, plan.recompute)
     _sharding(out, scenario, plan)
     return out.arguments
@@ -34,10 +33,9 @@ def plan_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 def _stages(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
     whole = plan.pp == 1 and {plan.first, plan.last} <= {None, scenario.model.num_layers}
-    if plan.first is not None and not whole:
-        out.add("decoder-first-pipeline-num-layers", plan.first, why="the first stage also holds the embedding")
-    if plan.last is not None and not whole:
-        out.add("decoder-last-pipeline-num-layers", plan.last, why="the last stage also holds the output layer and the loss")
+    first, last = (None, None) if whole else (plan.first, plan.last)
+    out.add("decoder-first-pipeline-num-layers", first, why="the first stage also holds the embedding")
+    out.add("decoder-last-pipeline-num-layers", last, why="the last stage also holds the output layer and the loss")
     if plan.vpp == 1:
         return
     layers = scenario.model.num_layers
@@ -61,15 +59,13 @@ def _recompute(out: Collector, recompute: Recompute) -> None:
 def _sharding(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
     if plan.fsdp:
         out.add("use-torch-fsdp2", why="ZeRO-3" if plan.fsdp == 3 else "ZeRO-2: weights stay whole after forward")
-        if plan.fsdp == 2:
-            out.add("torch-fsdp2-no-reshard-after-forward")
+        out.add("torch-fsdp2-no-reshard-after-forward", plan.fsdp == 2)
         out.add("no-gradient-accumulation-fusion", why="FSDP2 needs plain gradients")
-    if plan.dist_opt:
-        out.add("use-distributed-optimizer", why=f"optimizer state divided over {plan.dp * plan.cp} data-parallel ranks")
-    if plan.offload:
-        out.add("optimizer-cpu-offload")
-        out.add("optimizer-offload-fraction", plan.offload)
-        out.add("overlap-cpu-optimizer-d2h-h2d")
+    why = f"optimizer state divided over {plan.dp * plan.cp} data-parallel ranks"
+    out.add("use-distributed-optimizer", plan.dist_opt, why=why)
+    out.add("optimizer-cpu-offload", plan.offload > 0)
+    out.add("optimizer-offload-fraction", plan.offload or None)
+    out.add("overlap-cpu-optimizer-d2h-h2d", plan.offload > 0)
 
 
 def batch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
@@ -92,19 +88,16 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
             f"{option('format')} plan to a framework that has adapters"
         )
     for name, value in numerics.format.flags:
-        out.add(name, *(() if value is None else (value,)))
+        out.add(name, True if value is None else value)
     if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/scenario.py)
         out.add("fp8-param-gather", why="weights are kept and gathered in fp8")
-        if numerics.fp8_recipe == "mxfp8" and plan.dist_opt:
-            out.add("reuse-grad-buf-for-mxfp8-param-ag", why="mxfp8 weights are gathered through the gradient buffer")
-    if numerics.grad_reduce_dtype == "bf16":
-        out.add("grad-reduce-in-bf16")
-    elif numerics.precision != "fp32":
-        out.add("accumulate-allreduce-grads-in-fp32")
+        through = numerics.fp8_recipe == "mxfp8" and plan.dist_opt
+        out.add("reuse-grad-buf-for-mxfp8-param-ag", through, why="mxfp8 weights are gathered through the gradient buffer")
+    out.add("grad-reduce-in-bf16", numerics.grad_reduce_dtype == "bf16")
+    out.add("accumulate-allreduce-grads-in-fp32", numerics.grad_reduce_dtype != "bf16" and numerics.precision != "fp32")
     out.add("attention-dropout", numerics.attention_dropout)
     out.add("hidden-dropout", numerics.hidden_dropout)
-    if numerics.deterministic:
-        out.add("deterministic-mode")
+    out.add("deterministic-mode", numerics.deterministic)
     _implementation(out, scenario)
     return out.arguments
 
@@ -112,8 +105,8 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 def _implementation(out: Collector, scenario: Scenario) -> None:
     if scenario.software.name == "megatron-local":
         out.add("transformer-impl", "local", why="the stack megatron-local: no Transformer Engine")
-        if scenario.model.position_embedding_type in ("rope", "yarn"):
-            out.add("no-rope-fusion", why="the fused kernel is Transformer Engine's")
+        rotary = scenario.model.position_embedding_type in ("rope", "yarn")
+        out.add("no-rope-fusion", rotary, why="the fused kernel is Transformer Engine's")
         return
     out.add("transformer-impl", "transformer_engine")
     unfused = scenario.software.memory.attention_kernel == "unfused"
@@ -144,10 +137,10 @@ def overlap_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     out, time = Collector("overlap"), scenario.software.time
     if not plan.fsdp and time.overlap_grad_reduce:
         out.add("overlap-grad-reduce", why="gradients are reduced beside the last backward")
-        if plan.dist_opt and time.overlap_param_gather:
-            out.add("overlap-param-gather", why="weights are gathered beside the first forward")
-    if tp_comm_overlap(scenario, plan):
-        out.add("tp-comm-overlap", why="tensor-parallel communication beside GEMMs (userbuffers)")
+        gathers = bool(plan.dist_opt and time.overlap_param_gather)
+        out.add("overlap-param-gather", gathers, why="weights are gathered beside the first forward")
+    userbuffers = tp_comm_overlap(scenario, plan)
+    out.add("tp-comm-overlap", userbuffers, why="tensor-parallel communication beside GEMMs (userbuffers)")
     return out.arguments
 
 
@@ -170,7 +163,6 @@ def environment(scenario: Scenario, plan: TrainPlan) -> dict[str, str | None]:
 
 
 MOCK_STEPS = 50
-EVAL_INTERVAL = 1000
 
 
 def train_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
@@ -185,29 +177,18 @@ def train_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     ]
 
 
-def mock_data_arguments(scenario: Scenario) -> list[Argument]:
-    """Data that needs no file: random tokens of the model's vocabulary."""
-    out = Collector("data")
-    out.add("mock-data", why="random tokens")
-    out.add("tokenizer-type", "NullTokenizer")
-    out.add("vocab-size", scenario.model.vocab_size)
-    return out.arguments
-
-
-def schedule_arguments(steps: str = str(MOCK_STEPS), learning_rate: str = "1e-4") -> list[Argument]:
-    """Length of the run and logging."""
-    out = Collector("run")
-    out.add("train-iters", steps)
-    out.add("lr", learning_rate)
-    out.add("min-lr", "0")
-    out.add("lr-decay-style", "cosine")
-    out.add("eval-interval", EVAL_INTERVAL, why="Megatron divides by it even where nothing is evaluated")
-    out.add("eval-iters", 0)
-    out.add("log-interval", 1)
-    out.add("log-throughput")
-    return out.arguments
-
-
 def mock_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """A whole argument list on mock data: what the scripts run when no variable is set."""
-    return [*train_arguments(scenario, plan), *mock_data_arguments(scenario), *schedule_arguments()]
+    data, run = Collector("data"), Collector("run")
+    data.add("mock-data", why="random tokens")
+    data.add("tokenizer-type", "NullTokenizer")
+    data.add("vocab-size", scenario.model.vocab_size)
+    run.add("train-iters", MOCK_STEPS)
+    run.add("lr", "1e-4")
+    run.add("min-lr", "0")
+    run.add("lr-decay-style", "cosine")
+    run.add("eval-interval", 1000, why="Megatron divides by it even where nothing is evaluated")
+    run.add("eval-iters", 0)
+    run.add("log-interval", 1)
+    run.add("log-throughput")
+    return [*train_arguments(scenario, plan), *data.arguments, *run.arguments]

@@ -27,21 +27,20 @@ class Argument:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words on the command line."""
         return (self.flag, *self.values)
 
 
 class Collector:
-    """Collects the arguments of one group: `add("num-layers", 96, "...")`; True or None as value means a switch."""
+    """Collects the arguments of one group: `add("num-layers", 96, why="...")`; None and False leave an argument out."""
 
     def __init__(self, group: str) -> None:
         self.group = group
         self.arguments: list[Argument] = []
 
     def add(self, name: str, *values: object, why: str = "") -> None:
-        """Append `--name value...`."""
-        texts = tuple(str(value) for value in values)
-        self.arguments.append(Argument(group=self.group, flag=f"--{name}", values=texts, comment=why))
+        if not any(value is None or value is False for value in values):
+            texts = tuple(str(value) for value in values if value is not True)
+            self.arguments.append(Argument(group=self.group, flag=f"--{name}", values=texts, comment=why))
 
 
 def words(arguments: Iterable[Argument]) -> list[str]:
@@ -56,7 +55,11 @@ RECOMMENDED_COEFFICIENT = 0.01
 def model_arguments(scenario: Scenario) -> list[Argument]:
     """Shape, attention, positions, experts. Raises UnsupportedError for what Megatron-LM cannot build."""
     model = scenario.model
-    _refuse(model)
+    if found := not_buildable(model):
+        raise UnsupportedError(
+            f"{model.name} has {' and '.join(found)}: Megatron-LM has no argument for it, so no launch script is written; "
+            f"plans can still be searched, and {option('format')} plan writes plan.json"
+        )
     out = Collector("model")
     out.add("num-layers", model.num_layers)
     out.add("hidden-size", model.hidden_size)
@@ -66,31 +69,19 @@ def model_arguments(scenario: Scenario) -> list[Argument]:
     out.add("max-position-embeddings", max(model.max_position_embeddings, scenario.workload.seq_length))
     _positions(out, model)
     _norm_and_activation(out, model)
-    if model.untie_embeddings_and_output_weights:
-        out.add("untie-embeddings-and-output-weights")
+    out.add("untie-embeddings-and-output-weights", model.untie_embeddings_and_output_weights)
     out.add("make-vocab-size-divisible-by", model.make_vocab_size_divisible_by, why="times tp: the vocabulary's padding")
     if model.is_moe:
         _experts(out, scenario)
-    if model.mtp_num_layers:
-        out.add("mtp-num-layers", model.mtp_num_layers, why="multi-token prediction, on the last stage")
+    out.add("mtp-num-layers", model.mtp_num_layers or None, why="multi-token prediction, on the last stage")
     return out.arguments
-
-
-def _refuse(model: ModelSpec) -> None:
-    found = not_buildable(model)
-    if found:
-        raise UnsupportedError(
-            f"{model.name} has {' and '.join(found)}: Megatron-LM has no argument for it, so no launch script is written; "
-            f"plans can still be searched, and {option('format')} plan writes plan.json"
-        )
 
 
 def _attention(out: Collector, model: ModelSpec) -> None:
     out.add("kv-channels", model.kv_channels)
     if model.multi_latent_attention:
         out.add("multi-latent-attention")
-        if model.q_lora_rank is not None:
-            out.add("q-lora-rank", model.q_lora_rank)
+        out.add("q-lora-rank", model.q_lora_rank)
         out.add("kv-lora-rank", model.kv_lora_rank)
         out.add("qk-head-dim", model.qk_head_dim)
         out.add("qk-pos-emb-head-dim", model.qk_pos_emb_head_dim)
@@ -100,30 +91,24 @@ def _attention(out: Collector, model: ModelSpec) -> None:
         if model.num_query_groups != model.num_attention_heads:
             out.add("group-query-attention")
             out.add("num-query-groups", model.num_query_groups)
-        if model.qk_layernorm:
-            out.add("qk-layernorm")
+        out.add("qk-layernorm", model.qk_layernorm)
     if model.window_size is not None:
         out.add("window-size", f"{model.window_size},0", why="sliding-window attention")
-        if model.window_attn_skip_freq is not None:
-            out.add("window-attn-skip-freq", model.window_attn_skip_freq)
-    if model.attention_sinks:
-        out.add("softmax-type", "learnable", why="one learned logit per head")
+        out.add("window-attn-skip-freq", model.window_attn_skip_freq)
+    out.add("softmax-type", "learnable" if model.attention_sinks else None, why="one learned logit per head")
 
 
 def _positions(out: Collector, model: ModelSpec) -> None:
     kind = model.position_embedding_type
     latent = model.multi_latent_attention
-    if latent and kind in ("rope", "yarn"):
-        out.add("position-embedding-type", "rope")
-        out.add("rope-type", kind)
-    else:
-        out.add("position-embedding-type", kind)
-    if kind not in ("rope", "yarn"):
+    rotary = kind in ("rope", "yarn")
+    out.add("position-embedding-type", "rope" if latent and rotary else kind)
+    out.add("rope-type", kind if latent and rotary else None)
+    if not rotary:
         return
-    if model.rotary_base is not None:
-        out.add("rotary-base", model.rotary_base, why="rope_theta")
-    if model.rotary_percent != 1:
-        out.add("rotary-percent", model.rotary_percent, why="share of a head's channels that rotate")
+    out.add("rotary-base", model.rotary_base, why="rope_theta")
+    percent = None if model.rotary_percent == 1 else model.rotary_percent
+    out.add("rotary-percent", percent, why="share of a head's channels that rotate")
     scaling = model.rope_scaling
     if scaling is None or unsaid_scaling(model):
         return
@@ -138,8 +123,7 @@ def _positions(out: Collector, model: ModelSpec) -> None:
         out.add("mscale-all-dim", scaling.mscale_all_dim)
         if not latent:
             out.add("yarn-original-max-position-embeddings", scaling.original_max_position_embeddings)
-            if not scaling.truncate:
-                out.add("no-yarn-correction-range-round-to-int")
+            out.add("no-yarn-correction-range-round-to-int", not scaling.truncate)
 
 
 def unsaid_scaling(model: ModelSpec) -> str:
@@ -157,9 +141,10 @@ def unsaid_scaling(model: ModelSpec) -> str:
 
 def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
     out.add("normalization", model.normalization)
-    if model.norm_epsilon is not None:
-        out.add("norm-epsilon", model.norm_epsilon)
-    if clamped_activation(model):
+    out.add("norm-epsilon", model.norm_epsilon)
+    # gpt-oss, known by sinks and biased experts: its SwiGLU is clamped at 7 with alpha 1.702 (openai/gpt-oss,
+    # gpt_oss/torch/model.py, swiglu), which costs what any SwiGLU costs; ModelSpec calls it swiglu
+    if model.activation == "swiglu" and model.attention_sinks and model.moe_expert_bias:
         out.add("quick-geglu", why="gpt-oss: x * sigmoid(1.702 x), clamped, times the other half plus one")
         out.add("glu-linear-offset", "1.0")
         out.add("activation-func-clamp-value", "7.0")
@@ -167,18 +152,9 @@ def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
         out.add("swiglu")
     elif model.activation == "squared-relu":
         out.add("squared-relu")
-        if all_biases(model):
-            out.add("no-bias-gelu-fusion", why="the fused kernel knows GELU only")
-    if not all_biases(model):
-        out.add("disable-bias-linear")
-        if model.add_qkv_bias:
-            out.add("add-qkv-bias")
-
-
-def clamped_activation(model: ModelSpec) -> bool:
-    """gpt-oss, known by sinks and biased experts: its SwiGLU is clamped at 7 with alpha 1.702 (openai/gpt-oss,
-    gpt_oss/torch/model.py, swiglu), which costs what any SwiGLU costs; ModelSpec calls it swiglu."""
-    return model.activation == "swiglu" and model.attention_sinks and model.moe_expert_bias
+        out.add("no-bias-gelu-fusion", all_biases(model), why="the fused kernel knows GELU only")
+    out.add("disable-bias-linear", not all_biases(model))
+    out.add("add-qkv-bias", not all_biases(model) and model.add_qkv_bias)
 
 
 def pattern_text(pattern: tuple[int, ...]) -> str:
@@ -200,19 +176,16 @@ def _experts(out: Collector, scenario: Scenario) -> None:
         out.add("moe-layer-freq", pattern_text(model.moe_layer_freq), why="1: a mixture-of-experts layer, 0: a dense one")
     if model.moe_shared_expert_intermediate_size:
         out.add("moe-shared-expert-intermediate-size", model.moe_shared_expert_intermediate_size)
-        if model.moe_shared_expert_gate:
-            out.add("moe-shared-expert-gate")
+        out.add("moe-shared-expert-gate", model.moe_shared_expert_gate)
     router_arguments(out, model)
     out.add("moe-grouped-gemm")
     dispatcher = TrainingJob(scenario).dispatcher
-    if dispatcher != "alltoall":
-        out.add("moe-token-dispatcher-type", "flex", why="a token is sent once to a link domain")
-        out.add("moe-flex-dispatcher-backend", dispatcher)
-    else:
-        out.add("moe-token-dispatcher-type", "alltoall")
-    if numerics.moe_capacity_factor is not None:
-        out.add("moe-expert-capacity-factor", numerics.moe_capacity_factor)
-        out.add("moe-pad-expert-input-to-capacity")
+    flex = dispatcher != "alltoall"
+    why = "a token is sent once to a link domain" if flex else ""
+    out.add("moe-token-dispatcher-type", "flex" if flex else "alltoall", why=why)
+    out.add("moe-flex-dispatcher-backend", dispatcher if flex else None)
+    out.add("moe-expert-capacity-factor", numerics.moe_capacity_factor)
+    out.add("moe-pad-expert-input-to-capacity", numerics.moe_capacity_factor is not None)
 
 
 def router_arguments(out: Collector, model: ModelSpec) -> None:
@@ -228,23 +201,15 @@ def router_arguments(out: Collector, model: ModelSpec) -> None:
     if router is not None and router.num_groups is not None and router.group_topk is not None:
         out.add("moe-router-num-groups", router.num_groups, why=f"experts are chosen from {router.group_topk} groups")
         out.add("moe-router-group-topk", router.group_topk)
-    if router is not None and router.topk_scaling_factor is not None:
-        out.add("moe-router-topk-scaling-factor", router.topk_scaling_factor, why="routed_scaling_factor")
-    if bias:
-        out.add("moe-router-enable-expert-bias")
-        if router is not None and router.bias_update_rate is not None:
-            out.add("moe-router-bias-update-rate", router.bias_update_rate)
-    _balance(out, model)
-    out.add("moe-router-dtype", "fp32")
-
-
-def _balance(out: Collector, model: ModelSpec) -> None:
-    router = model.router
-    kind = router.load_balancing_type if router else "seq_aux_loss" if model.moe_router_enable_expert_bias else "aux_loss"
+    out.add("moe-router-topk-scaling-factor", router and router.topk_scaling_factor, why="routed_scaling_factor")
+    out.add("moe-router-enable-expert-bias", bias)
+    out.add("moe-router-bias-update-rate", router.bias_update_rate if router and bias else None)
+    kind = router.load_balancing_type if router else "seq_aux_loss" if bias else "aux_loss"
     known = router.aux_loss_coeff if router else None
     out.add("moe-router-load-balancing-type", kind)
     why = "" if known is not None else "Megatron-LM's recommended start: the model's own is not known"
     out.add("moe-aux-loss-coeff", RECOMMENDED_COEFFICIENT if known is None else known, why=why)
+    out.add("moe-router-dtype", "fp32")
 
 
 def not_written(model: ModelSpec) -> list[str]:

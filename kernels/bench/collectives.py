@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+from autoconfig.kernels.bench.table import Sizes
+
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TIMEOUT = timedelta(seconds=120)
 """A rank whose peer died ends after this."""
 WARM_UPS = 2
 PREPARED = 3
 """Repetitions from which the number of timed ones follows."""
-
-
-def ring_factor(kind: str, ranks: int) -> float:
-    """Bytes that each rank sends per byte of the whole buffer (Thakur et al. 2005); 1 for p2p."""
-    return 1.0 if kind == "p2p" else (2.0 if kind == "all_reduce" else 1.0) * (ranks - 1) / ranks
 
 
 def group_sizes(ranks: int) -> list[int]:
@@ -53,27 +50,25 @@ def collective_call(torch: Any, device: Any, kind: str, total_bytes: int, ranks:
 class CollectiveBench:
     """This process's part in the job: the same measurements in the same order on every rank."""
 
-    def __init__(self, torch: Any, device: Any, *, cap_s: float, least: int, most: int) -> None:
+    def __init__(self, torch: Any, device: Any, sizes: Sizes) -> None:
         """Joins the job that torchrun started. Raises RuntimeError where the ranks cannot meet."""
-        self.torch, self.device, self.dist = torch, device, torch.distributed
-        self.cap_s, self.least, self.most = cap_s, least, most
+        self.torch, self.device, self.dist, self.sizes = torch, device, torch.distributed, sizes
         self.cuda = device.type == "cuda"
         self.dist.init_process_group("nccl" if self.cuda else "gloo", timeout=TIMEOUT)
         self.rank, self.world = self.dist.get_rank(), self.dist.get_world_size()
         self.groups = {n: self.dist.new_group(list(range(n))) for n in group_sizes(self.world)}
 
     def close(self) -> None:
-        """Leave the job."""
         self.dist.destroy_process_group()
 
     def agree(self, value: float) -> float:
-        """Rank 0's value, on every rank."""
         tensor = self.torch.tensor([value], dtype=self.torch.float64, device=self.device)
         self.dist.broadcast(tensor, 0)
         return float(tensor.item())
 
-    def points(self, sizes: tuple[int, ...]) -> Iterator[tuple[str, int, int]]:
+    def points(self) -> Iterator[tuple[str, int, int]]:
         """(kind, ranks, bytes) in the order of measuring: extremes of the sizes first."""
+        sizes = self.sizes.collective_bytes
         order = sorted(range(len(sizes)), key=lambda i: (i not in (0, len(sizes) - 1), i))
         for kind in KINDS:
             for ranks in self.groups:
@@ -96,7 +91,7 @@ class CollectiveBench:
         for _ in range(WARM_UPS):
             run()
         once = max(self._once(run, group) for _ in range(PREPARED))
-        count = self.torch.tensor([min(self.most, max(self.least, int(self.cap_s / max(once, 1e-6))))], device=self.device)
+        count = self.torch.tensor([self.sizes.repetitions(once)], device=self.device)
         self.dist.all_reduce(count, op=self.dist.ReduceOp.MIN, group=group)
         times = self.torch.tensor([self._once(run, group) for _ in range(int(count.item()))], dtype=self.torch.float64)
         times = times.to(self.device)

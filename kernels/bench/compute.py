@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from autoconfig.kernels.bench.device import CpuClock, CudaClock, Timing, summary
+from autoconfig.kernels.bench.device import Clock, Timing, summary
 from autoconfig.kernels.bench.operators import (
     FP8_MULTIPLE,
     POINTWISE,
@@ -36,14 +37,12 @@ Task = tuple[str, Key, Callable[[], Timing]]
 
 
 class ComputeBench:
-    """The measurements of one process. `clock` times a call (bench_timing)."""
+    """The measurements of one process."""
 
-    def __init__(
-        self, torch: Any, device: Any, clock: CpuClock | CudaClock, results: Results, precisions: tuple[str, ...]
-    ) -> None:
+    def __init__(self, torch: Any, device: Any, results: Results, precisions: tuple[str, ...]) -> None:
         """`precisions`: of the GEMMs; attention and experts run in the 16- or 32-bit ones among them."""
         self.torch, self.device, self.results = torch, device, results
-        self.clock: CpuClock | CudaClock = clock
+        self.clock = Clock(torch, device, results.sizes)
         self.precisions, self.sizes = precisions, results.sizes
         self.kernels: dict[str, Kernel | None] = {}
 
@@ -61,11 +60,7 @@ class ComputeBench:
             yield from self._gemms(f"plan_gemm.{precision}", precision, self.sizes.plan_shapes)
         if "fp8" in self.precisions:
             largest = [axis[-1] for axis in map(coarse, (self.sizes.m, self.sizes.nk, self.sizes.nk))]
-            shapes = [
-                (m, n, k)
-                for m, n, k in self._grid(only_coarse=True)
-                if m * n * k * 4096 >= largest[0] * largest[1] * largest[2]
-            ]
+            shapes = [key for key in self._grid(only_coarse=True) if math.prod(key) * 4096 >= math.prod(largest)]
             yield from self._gemms("fp8_slow.fp8", "fp8", shapes, fast=False)
 
     def run(self, deadline: float, progress: Callable[[str, int, int], None]) -> bool:
@@ -81,15 +76,13 @@ class ComputeBench:
             except (RuntimeError, NotImplementedError) as error:
                 # torch says so where a kernel is not there for this device or its memory is too small: the point is named in
                 # the file's `skipped` and on the screen, a lost device is raised again, the other points are worth having
-                self._cannot(group, key, error)
+                if type(error).__name__ in ("AcceleratorError", "DeferredCudaCallError"):
+                    raise  # the device is lost: later points would only repeat it
+                said = str(error).splitlines()[0][:160] if str(error) else ""
+                self.results.skip(f"{group}: {type(error).__name__}: {said} at {key}")
             self._free()
         self.results.missing = []
         return True
-
-    def _cannot(self, group: str, key: Key, error: Exception) -> None:
-        if type(error).__name__ in ("AcceleratorError", "DeferredCudaCallError"):
-            raise error  # the device is lost: later points would only repeat it
-        self.results.skip(f"{group}: {type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''} at {key}")
 
     def _free(self) -> None:
         if self.device.type == "cuda":
@@ -127,7 +120,7 @@ class ComputeBench:
         yield "launch", ("launch",), launches
         for size in self.sizes.copy_bytes:
             if self._fits(2.0 * size):
-                yield "copy", (size,), self._timed(partial(self._copy, size))
+                yield "copy", (size,), self._timed(partial(copy_call, self.torch, self.device, size))
         for name in POINTWISE:
 
             def measure(name: str = name) -> Timing:
@@ -136,9 +129,6 @@ class ComputeBench:
                 return self.clock.time(call)
 
             yield "pointwise", (name,), measure
-
-    def _copy(self, size: int) -> Callable[[], object]:
-        return copy_call(self.torch, self.device, size)[0]
 
     def _attention(self, precision: str) -> Iterator[Task]:
         dtype = dtype_of(self.torch, precision)
@@ -158,18 +148,11 @@ class ComputeBench:
         if precision not in self.kernels:
             length = self.sizes.lengths[-1]
             head_dim = self.sizes.head_dims[len(self.sizes.head_dims) // 2]
+            parallel, dtype = self.results.parallel(length), dtype_of(self.torch, precision)
             found: dict[float, Kernel] = {}
             for kernel in attention_kernels(self.torch, self.device.type):
                 try:
-                    calls = attention_calls(
-                        self.torch,
-                        self.device,
-                        kernel,
-                        self.results.parallel(length),
-                        length,
-                        head_dim,
-                        dtype_of(self.torch, precision),
-                    )
+                    calls = attention_calls(self.torch, self.device, kernel, parallel, length, head_dim, dtype)
                     found[self.clock.time(calls[0]).seconds] = kernel
                 except (RuntimeError, NotImplementedError) as error:
                     # a kernel that this device lacks is named in `skipped`; where none runs, the error below says so

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoconfig.kernels import nvml
+from autoconfig.kernels.bench.table import Sizes
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, match_reported_gpu
 from autoconfig.specs.hardware.local_gpu import cpu_name, memory_bytes
@@ -58,7 +59,6 @@ class BenchDevice:
         return f"cpu-{name}" if self.type == "cpu" else f"local-{name}" if size in name else f"local-{name}-{size}"
 
     def as_json(self) -> dict[str, Any]:
-        """The table's `device`."""
         return {
             "type": self.type,
             "reported_name": self.reported_name,
@@ -179,61 +179,44 @@ def summary(samples: list[float], *, shared: bool = False) -> Timing:
     )
 
 
-class CpuClock:
-    """Wall clock of this process. Operands stay in the caches as repetitions leave them."""
+class Clock:
+    """Times one operator within the limits of `sizes`.
 
-    type = "cpu"
+    CPU: wall clock of this process; operands stay in the caches as repetitions leave them. CUDA: events around each repetition,
+    L2 overwritten before it; the whole point is queued and read at its end.
+    """
 
-    def __init__(self, *, cap_s: float, least: int, most: int) -> None:
-        """`cap_s`: most seconds of one point; `least`, `most`: repetitions."""
-        self.cap_s, self.least, self.most = cap_s, least, most
+    def __init__(self, torch: Any, device: Any, sizes: Sizes) -> None:
+        self.torch, self.sizes, self.cuda = torch, sizes, device.type == "cuda"
+        if self.cuda:
+            cache = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or 64 * 2**20
+            self.flush = torch.empty(L2_FACTOR * cache, dtype=torch.uint8, device=device)
 
     def time(self, run: Callable[[], object]) -> Timing:
         """Seconds of one call."""
+        start = time.perf_counter()
         for _ in range(WARM_UPS):
             run()
+        if self.cuda:
+            return self._on_cuda(run, start)
         samples: list[float] = []
-        end = time.perf_counter() + self.cap_s
-        while len(samples) < self.least or (len(samples) < self.most and time.perf_counter() < end):
+        least, most, end = self.sizes.least_repetitions, self.sizes.most_repetitions, time.perf_counter() + self.sizes.cap_s
+        while len(samples) < least or (len(samples) < most and time.perf_counter() < end):
             start = time.perf_counter()
             run()
             samples.append(time.perf_counter() - start)
         return summary(samples, shared=True)
 
-    def synchronize(self) -> None:
-        """Nothing is queued on a CPU."""
-
-
-class CudaClock:
-    """CUDA events around each repetition, L2 overwritten before it; the whole point is queued and read at its end."""
-
-    type = "cuda"
-
-    def __init__(self, torch: Any, device: Any, *, cap_s: float, least: int, most: int) -> None:
-        """As CpuClock's, with torch and the device to time on."""
-        self.torch, self.cap_s, self.least, self.most = torch, cap_s, least, most
-        cache = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or 64 * 2**20
-        self.flush = torch.empty(L2_FACTOR * cache, dtype=torch.uint8, device=device)
-
-    def time(self, run: Callable[[], object]) -> Timing:
-        """Seconds of one call on the device."""
-        start = time.perf_counter()
-        for _ in range(WARM_UPS):
-            run()
-        self.synchronize()
-        once = (time.perf_counter() - start) / WARM_UPS
-        count = min(self.most, max(self.least, int(self.cap_s / max(once, 1e-6))))
+    def _on_cuda(self, run: Callable[[], object], warm_up_began: float) -> Timing:
+        self.torch.cuda.synchronize()
+        once = (time.perf_counter() - warm_up_began) / WARM_UPS
         pairs = []
-        for _ in range(count):
+        for _ in range(self.sizes.repetitions(once)):
             self.flush.zero_()
             first, last = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
             first.record()
             run()
             last.record()
             pairs.append((first, last))
-        self.synchronize()
-        return summary([first.elapsed_time(last) / 1e3 for first, last in pairs])
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
         self.torch.cuda.synchronize()
+        return summary([first.elapsed_time(last) / 1e3 for first, last in pairs])

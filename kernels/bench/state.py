@@ -102,7 +102,6 @@ class Results:
         return sum(len(rows) for rows in self.points.values())
 
     def has(self, group: str, key: Key) -> bool:
-        """Whether the point was measured."""
         return key in self.points.get(group, {})
 
     def add(self, group: str, key: Key, timing: Timing) -> None:
@@ -112,7 +111,6 @@ class Results:
             self.save(complete=False)
 
     def skip(self, text: str) -> None:
-        """Something that does not run here, once."""
         if text not in self.skipped:
             self.skipped.append(text)
 
@@ -127,8 +125,7 @@ class Results:
     def _of(self, group: str) -> Points:
         return self.points.get(group, {})
 
-    def peaks(self, bandwidth_of: Mapping[str, float] | None = None) -> dict[str, float]:
-        """FLOPs per second by precision: the catalogue's, else the best GEMM measured."""
+    def peaks(self) -> dict[str, float]:
         known = load_gpu(self.device.catalogue_id).flops_per_s if self.device.catalogue_id else {}
         found = {group.split(".")[1]: best_rate(points) for group, points in self.points.items() if group.startswith("gemm.")}
         return {**{name: rounded(rate) for name, rate in found.items() if rate > 0}, **known}
@@ -232,7 +229,6 @@ class Results:
         return self.launch.get("graph_device_s", self.launch.get("device_s", 0.0))
 
     def parallel(self, length: int) -> int:
-        """Batch x heads of an attention call of this length."""
         return max(self.sizes.least_parallel, self.sizes.attention_rows // length)
 
     def _rows(self, group: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from autoconfig.kernels.bench.collectives import ring_factor
 from autoconfig.kernels.bench.operators import CHAIN, attention_flops
 from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import nnls
@@ -47,6 +46,10 @@ class Sizes:
     """Most seconds of one point, its warm-up not counted."""
     least_repetitions: int = 3
     most_repetitions: int = 20
+
+    def repetitions(self, once_s: float) -> int:
+        """How often to time what takes so long."""
+        return min(self.most_repetitions, max(self.least_repetitions, int(self.cap_s / max(once_s, 1e-6))))
 
 
 def _tuples(value: Any) -> Any:
@@ -188,6 +191,11 @@ def score_gemm_rate(points: Points, peak: float) -> tuple[float, float] | None:
     solution = nnls(np.stack([np.ones_like(d), 1.0 / d], axis=1) / slowness[:, None], np.ones_like(d))[0]
     level = max(float(solution[0]), 0.1 * float(slowness.min()))
     return min(1.0 / level, 8.0), float(solution[1]) / level
+
+
+def ring_factor(kind: str, ranks: int) -> float:
+    """Bytes that each rank sends per byte of the whole buffer (Thakur et al. 2005); 1 for p2p."""
+    return 1.0 if kind == "p2p" else (2.0 if kind == "all_reduce" else 1.0) * (ranks - 1) / ranks
 
 
 def collective_terms(points: Points, kind: str, ranks: int) -> tuple[float, float, float] | None:

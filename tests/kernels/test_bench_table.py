@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from autoconfig.kernels import nvml
-from autoconfig.kernels.bench.collectives import KINDS, group_sizes, ring_factor
+from autoconfig.kernels.bench.collectives import KINDS, group_sizes
 from autoconfig.kernels.bench.device import BenchDevice, Timing, summary
 from autoconfig.kernels.bench.operators import CHAIN, attention_flops
 from autoconfig.kernels.bench.state import Results
-from autoconfig.kernels.bench.table import SETS, coarse, collective_terms, score_gemm_rate
+from autoconfig.kernels.bench.table import SETS, coarse, collective_terms, ring_factor, score_gemm_rate
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table

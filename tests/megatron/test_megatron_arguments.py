@@ -6,7 +6,7 @@ from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from tables import tabled
 
 from autoconfig.megatron.argument_list import known_arguments, name_hint, split_arguments
-from autoconfig.megatron.read import Overrides, read_arguments
+from autoconfig.megatron.read import read_arguments
 from autoconfig.megatron.read_model import read_pattern
 from autoconfig.training.plan_rules import layout_chunks, split_of_layout
 
@@ -17,7 +17,7 @@ BASE = SMALL + "--micro-batch-size 1 --global-batch-size 16 --bf16 "
 
 
 def read(text, gpus=8, **overrides):
-    return read_arguments((BASE + text).split(), cluster_of(load_gpu("a100-80gb"), gpus), Overrides(**overrides))
+    return read_arguments((BASE + text).split(), cluster_of(load_gpu("a100-80gb"), gpus), **overrides)
 
 
 def test_the_table_is_whole_and_sorted():
@@ -46,13 +46,13 @@ def test_plans_of_every_year(text, plan):
 
 @tabled
 def test_models_take_megatrons_defaults(text, field, value):
-    found = getattr(read(text).model, field)
+    found = getattr(read(text).scenario.model, field)
     assert (list(found) if isinstance(found, tuple) else found) == value
 
 
 @tabled
 def test_numerics_take_megatrons_defaults(text, field, value):
-    assert getattr(read(text).numerics, field) == value
+    assert getattr(read(text).scenario.numerics, field) == value
 
 
 @tabled
@@ -78,9 +78,9 @@ def test_unknown_arguments_are_listed_and_known_ones_never():
 
 
 def test_overrides_win():
-    found = read("", model="llama3-8b", seq_length=1024, global_batch_size=64, software="nemo-25.11")
-    assert found.model.name == "llama3-8b" and found.workload.seq_length == 1024
-    assert found.workload.global_batch_size == 64 and found.stack.name == "nemo-25.11"
+    found = read("", model_name="llama3-8b", seq_length=1024, global_batch_size=64, software="nemo-25.11")
+    assert found.scenario.model.name == "llama3-8b" and found.scenario.workload.seq_length == 1024
+    assert found.scenario.workload.global_batch_size == 64 and found.scenario.software.name == "nemo-25.11"
 
 
 def test_layouts():
@@ -103,7 +103,7 @@ def test_the_batch_of_a_schedule_is_its_last(words):
     argv = [*SCHEDULED.split(), "--step-batch-size-schedule", *words]
     cluster = cluster_of(load_gpu("a100-80gb"), 8)
     found = read_arguments(argv, cluster)
-    assert found.workload.global_batch_size == 1536 and not found.unknown
+    assert found.scenario.workload.global_batch_size == 1536 and not found.unknown
     with pytest.raises(InputError, match="given together"):
         read_arguments([*argv, "--global-batch-size", "1536"], cluster)
 
@@ -129,7 +129,7 @@ def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, voca
     text = f"{LLAMA_70B} --seq-length 4096 --bf16 --micro-batch-size 1 --global-batch-size 16 {more}"
     found = read_arguments(text.split(), cluster_of(load_gpu("a100-80gb"), 8))
     said = [text for text in found.assumed if text.startswith("vocabulary")]
-    assert found.model.vocab_size == vocabulary and (says in said[0] if says else not said), found.assumed
+    assert found.scenario.model.vocab_size == vocabulary and (says in said[0] if says else not said), found.assumed
 
 
 @tabled

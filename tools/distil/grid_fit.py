@@ -135,13 +135,11 @@ class Wheel:
 
     @classmethod
     def open(cls, path: Path) -> Wheel:
-        """Read the list of tables."""
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
         return cls(path, tuple(sorted(n[len(PREFIX) :] for n in names if n.startswith(PREFIX) and n.endswith(".parquet"))))
 
     def member(self, system: str, family: str, framework: str, table: str) -> str | None:
-        """The newest version's file; None where there is none."""
         return next(iter(self.versions(system, family, framework, table)), None)
 
     def versions(self, system: str, family: str, framework: str, table: str) -> list[str]:
@@ -150,7 +148,6 @@ class Wheel:
         return sorted(found, key=lambda name: [int(part) for part in re.findall(r"\d+", name.split("/")[3])], reverse=True)
 
     def table(self, member: str) -> pd.DataFrame:
-        """One table; kernel_source and the like as plain strings."""
         with zipfile.ZipFile(self.path) as archive:
             return pd.read_parquet(io.BytesIO(archive.read(PREFIX + member)))
 

@@ -151,7 +151,6 @@ class Judged:
 
     @property
     def enforced(self) -> bool:
-        """We say that the judge refuses it."""
         return bool(set(self.broken) & JUDGED_RULES)
 
     @property

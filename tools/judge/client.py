@@ -46,7 +46,6 @@ class Judge:
     def arguments(
         self, argument_list: Sequence[str], world_size: int, variables: Mapping[str, str], capability: float | None
     ) -> dict[str, Any]:
-        """The verdict on an argument list."""
         question = {
             "arguments": list(argument_list),
             "world_size": world_size,
@@ -70,7 +69,6 @@ class Judge:
         return answer
 
     def plan(self, scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
-        """The verdict on what a plan is exported as, on mock data."""
         variables = {name: value for name, value in environment(scenario, plan).items() if value is not None}
         capability = scenario.cluster.gpu.compute_capability
         return self.arguments(words(mock_arguments(scenario, plan)), scenario.cluster.num_gpus, variables, capability)
@@ -92,7 +90,6 @@ class Judges:
             judge.__exit__(kind, error, trace)
 
     def plans(self, questions: Sequence[tuple[Scenario, TrainPlan]]) -> list[dict[str, Any]]:
-        """The verdicts on many plans."""
         count = len(self._judges)
 
         def share(number: int) -> list[dict[str, Any]]:

@@ -40,7 +40,6 @@ class JudgedRecipe:
 
     @property
     def legal(self) -> bool:
-        """Ours."""
         return self.audited.verdict != ILLEGAL
 
     @property
@@ -49,7 +48,6 @@ class JudgedRecipe:
 
     @property
     def words(self) -> str:
-        """The judge's, at its refusal."""
         return f"{self.answer['where']}: {self.answer['message']}" if not self.answer["accepted"] else ""
 
 

@@ -87,7 +87,6 @@ class Options:
                 yield line.target.id, line.annotation
 
     def read(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as TorchLlmArgs would hold them. Raises ValueError with what is refused."""
         unknown = [name for name in options if name not in self.fields]
         if unknown:
             raise ValueError(f"TorchLlmArgs has no {', '.join(unknown)}")

@@ -70,7 +70,6 @@ class Verdict:
     """Arguments that were changed silently: name -> [asked, used]."""
 
     def as_json(self) -> dict[str, Any]:
-        """For the answer line."""
         return asdict(self)
 
 
@@ -278,7 +277,6 @@ def _arguments(found: dict[str, Any], argument_list: list[str], changed: dict[st
 
 
 def _given(argument_list: list[str], args: Any) -> list[str]:
-    """Attributes of the arguments that were given."""
     names = (word[2:].replace("-", "_") for word in argument_list if word.startswith("--"))
     found = (_UNLIKE_DEST.get(name, name if hasattr(args, name) else name.removeprefix("no_")) for name in names)
     return [name for name in found if hasattr(args, name)]

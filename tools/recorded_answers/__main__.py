@@ -35,7 +35,7 @@ import tempfile
 from pathlib import Path
 
 from tools.recorded_answers import compare
-from tools.recorded_answers.record import chosen, load, record, record_revision
+from tools.recorded_answers.record import chosen, load, record, record_revision, say
 from tools.revision import RevisionError
 
 
@@ -67,10 +67,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _default_command() -> str:
     beside = Path(sys.executable).with_name("autoconfig")
     found = str(beside) if beside.exists() else shutil.which("autoconfig")
@@ -83,12 +79,10 @@ def _record(arguments: argparse.Namespace) -> int:
     questions, requests = chosen(*load(), arguments.only, quick=arguments.quick)
     if arguments.revision is None:
         command = tuple(shlex.split(arguments.command or _default_command()))
-        record(arguments.folder, command, questions, requests, jobs=arguments.jobs, hidden={}, report=_say)
+        record(arguments.folder, command, questions, requests, jobs=arguments.jobs, hidden={})
     else:
         with tempfile.TemporaryDirectory(prefix="revisions-") as place:
-            record_revision(
-                arguments.revision, arguments.folder, Path(place) / "a", questions, requests, jobs=arguments.jobs, report=_say
-            )
+            record_revision(arguments.revision, arguments.folder, Path(place) / "a", questions, requests, jobs=arguments.jobs)
     return 0
 
 
@@ -107,7 +101,7 @@ def _revisions(arguments: argparse.Namespace) -> int:
         kept = arguments.keep or place / "answers"
         for label, folder, revision in (("base", "a", arguments.base), ("other", "b", arguments.other)):
             record_revision(  # in folders with names of one length, so that lines break alike
-                revision, kept / label, place / folder, questions, requests, jobs=arguments.jobs, report=_say
+                revision, kept / label, place / folder, questions, requests, jobs=arguments.jobs
             )
         return _compare(kept / "base", kept / "other", arguments)
 
@@ -125,10 +119,10 @@ def main() -> int:
             return _compare(arguments.old, arguments.new, arguments)
         return _record(arguments) if arguments.action == "record" else _revisions(arguments)
     except (ValueError, RevisionError) as error:
-        _say(f"error: {error}")
+        say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        _say("stopped; nothing is left behind")
+        say("stopped; nothing is left behind")
         return 130
 
 

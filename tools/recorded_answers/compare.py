@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_LINES = 5_000
-"""Of one file, beyond what both begin and end with; longer ones are compared to their first difference only."""
 LONG_LINE = 400
 """Longer lines are broken at commas and tags before they are compared."""
 
@@ -35,11 +34,9 @@ class Comparison:
     differences: list[Difference]
 
     def different(self) -> list[str]:
-        """Questions of both whose answers are not alike."""
         return sorted({one.question for one in self.differences})
 
     def alike(self) -> bool:
-        """Whether there is no difference at all."""
         return not (self.only_old or self.only_new or self.differences)
 
 
@@ -78,31 +75,15 @@ def compare(old: Path, new: Path, replaced: tuple[tuple[str, str], ...] = (), *,
     return Comparison(same, sorted(before - after), sorted(after - before), differences)
 
 
-def _broken(line: str) -> list[str]:
-    if len(line) <= LONG_LINE:
-        return [line]
-    return re.sub(r"([,>;{])(?=[^\n])", "\\1\n", line).splitlines(keepends=True)
-
-
 def shown_lines(text: str) -> list[str]:
     """The lines of a text as a diff shows them: JSON laid out, long lines broken."""
     try:
         laid_out = json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
     except ValueError:
         laid_out = text
-    return [piece for line in laid_out.splitlines(keepends=True) for piece in _broken(line)]
-
-
-def _trimmed(old: list[str], new: list[str], context: int) -> tuple[list[str], list[str], int]:
-    """Without what both begin and end with, but for `context` lines; how many lines went from the front."""
-    most, first = min(len(old), len(new)), 0
-    while first < most and old[first] == new[first]:
-        first += 1
-    last = 0
-    while last < most - first and old[-1 - last] == new[-1 - last]:
-        last += 1
-    first, last = max(0, first - context), max(0, last - context)
-    return old[first : len(old) - last], new[first : len(new) - last], first
+    lines = laid_out.splitlines(keepends=True)
+    broken = (line if len(line) <= LONG_LINE else re.sub(r"([,>;{])(?=[^\n])", "\\1\n", line) for line in lines)
+    return [piece for line in broken for piece in line.splitlines(keepends=True)]
 
 
 def diff(difference: Difference, context: int = 3) -> Iterator[str]:
@@ -113,21 +94,15 @@ def diff(difference: Difference, context: int = 3) -> Iterator[str]:
         only, where = (old, "old") if new is None else (new, "new")
         yield f"only in the {where} recording: {name} ({len(only or '')} characters)"
         return
-    before, after = shown_lines(old), shown_lines(new)
+    before, after = "".join(shown_lines(old)), "".join(shown_lines(new))
     if before == after:  # JSON that differs in its layout only
-        before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    before, after, skipped = _trimmed(before, after, context)
-    if max(len(before), len(after)) > MOST_LINES:
-        yield f"--- old/{name} from line {skipped + 1}, the first difference of {len(before):,} and {len(after):,} lines"
-        before, after = before[: context + 20], after[: context + 20]
-    for line in difflib.unified_diff(before, after, f"old/{name}", f"new/{name}", n=context):
-        text = re.sub(r"^@@ -(\d+)(.*?) \+(\d+)(.*)", lambda at: _moved(at, skipped), line.rstrip("\n"))
-        yield text + ("" if line.endswith("\n") else "\n\\ no line end")
-
-
-def _moved(at: re.Match[str], skipped: int) -> str:
-    """The head of a hunk with the lines counted from the beginning of the file."""
-    return f"@@ -{int(at[1]) + skipped}{at[2]} +{int(at[3]) + skipped}{at[4]}"
+        before, after = old, new
+    with tempfile.TemporaryDirectory() as folder:
+        for side, text in (("old", before), ("new", after)):
+            Path(folder, side).write_bytes(text.encode())
+        labels = ("--label", f"old/{name}", "--label", f"new/{name}")
+        done = subprocess.run(["diff", f"-U{context}", *labels, "old", "new"], cwd=folder, capture_output=True, check=False)
+    yield from done.stdout.decode().splitlines()
 
 
 def report(comparison: Comparison, context: int, most_lines: int) -> Iterator[str]:

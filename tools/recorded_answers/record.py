@@ -13,6 +13,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -22,6 +23,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tools.revision import installed
 
@@ -67,15 +70,6 @@ PATIENCE = 1800.0
 """Seconds that one command may take: some take minutes where the machine is shared."""
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a command said: its exit code (`timeout` where it took too long) and both streams."""
-
-    exit_code: str
-    stdout: str
-    stderr: str
-
-
 @dataclass
 class Processes:
     """Starts processes and can end them all: Ctrl-C leaves nothing behind."""
@@ -86,7 +80,6 @@ class Processes:
     stopped: bool = False
 
     def start(self, command: list[str], folder: Path) -> subprocess.Popen[bytes]:
-        """A process in a group of its own."""
         with self.lock:
             if self.stopped:
                 raise RuntimeError("the recording was stopped")
@@ -102,8 +95,8 @@ class Processes:
             self.running.add(process)
         return process
 
-    def run(self, command: list[str], folder: Path) -> Said:
-        """Run a command to its end."""
+    def run(self, command: list[str], folder: Path) -> dict[str, str]:
+        """Exit code (`timeout` where it took too long) and both streams."""
         process = self.start(command, folder)
         try:
             stdout, stderr = process.communicate(timeout=PATIENCE)
@@ -114,10 +107,10 @@ class Processes:
             code = "timeout"
         finally:
             self.ended(process)
-        return Said(code, stdout.decode(errors="backslashreplace"), stderr.decode(errors="backslashreplace"))
+        streams = {"stdout": stdout, "stderr": stderr}
+        return {"exit_code": f"{code}\n", **{name: raw.decode(errors="backslashreplace") for name, raw in streams.items()}}
 
     def ended(self, process: subprocess.Popen[bytes]) -> None:
-        """What is left of its group ends too."""
         _kill(process, signal.SIGKILL)
         with self.lock:
             self.running.discard(process)
@@ -129,24 +122,15 @@ class Processes:
             left = list(self.running)
         for process in left:
             _kill(process, signal.SIGKILL)
-        for number in _with_home(self.environment["HOME"]):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(number, signal.SIGKILL)
+        for one in psutil.process_iter(["environ"]):  # whose home is that of this recording: nobody else's are
+            if (one.info["environ"] or {}).get("HOME") == self.environment["HOME"]:
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    one.kill()
 
 
 def _kill(process: subprocess.Popen[bytes], number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-
-
-def _with_home(home: str) -> list[int]:
-    """Processes whose home is that of this recording: nobody else's are."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if f"HOME={home}".encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
 
 
 def environment(home: Path, inherited: dict[str, str]) -> dict[str, str]:
@@ -184,7 +168,6 @@ class Question:
     """Begun first, so that nothing waits for it at the end."""
 
     def input_files(self) -> list[Path]:
-        """The committed input files."""
         found = [path for pattern in self.inputs for folder in INPUTS for path in sorted(folder.glob(pattern))]
         if len(found) < len(self.inputs):
             raise ValueError(f"{self.name}: not every pattern of {self.inputs} names a file of {', '.join(map(str, INPUTS))}")
@@ -218,7 +201,6 @@ def _question(row: dict[str, Any]) -> Question:
 
 
 def _request(row: dict[str, Any]) -> HttpRequest:
-    """A body is a table (`json`) or the text itself (`text`)."""
     given = {key: value for key, value in row.items() if key not in ("json", "text")}
     headers = dict(given.pop("headers", {}))
     given["without"] = tuple(given.get("without", ()))
@@ -258,7 +240,11 @@ def chosen(
     return found, requests if asked else []
 
 
-Report = Callable[[str], None]
+def say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
 DETAILS = "recording.json"
 """How a recording was made; not compared."""
 
@@ -274,7 +260,6 @@ class Recording:
     hidden: dict[str, str]
 
     def write(self, question: str, name: str, text: str, forget: tuple[str, ...] = ()) -> None:
-        """One file of an answer."""
         if any(fnmatch.fnmatch(name, pattern) for pattern in forget):
             text = "not recorded\n"
         path = self.folder / question / name
@@ -308,9 +293,7 @@ def answer_question(question: Question, recording: Recording) -> None:
     for number, arguments in enumerate(question.run, start=1):
         suffix = f"-{number:02d}" if len(question.run) > 1 else ""
         said = recording.processes.run([*recording.command, *arguments], folder)
-        called = " ".join(("autoconfig", *arguments))
-        parts = {"command": f"{called}\n", "exit_code": f"{said.exit_code}\n", "stdout": said.stdout, "stderr": said.stderr}
-        for part, text in parts.items():
+        for part, text in {"command": f"{' '.join(('autoconfig', *arguments))}\n", **said}.items():
             recording.write(question.name, f"{part}{suffix}", text, question.forget)
     for name, raw in _contents(folder).items():
         if before.get(name) != raw:
@@ -319,7 +302,6 @@ def answer_question(question: Question, recording: Recording) -> None:
 
 
 def _work(recording: Recording, questions: list[Question], requests: list[HttpRequest]) -> dict[str, Callable[[], None]]:
-    """What there is to do, slow questions first."""
     from tools.recorded_answers.server import answer_requests
 
     work: dict[str, Callable[[], None]] = {}
@@ -344,7 +326,7 @@ def _timed(task: Callable[[], None]) -> float:
     return time.monotonic() - start
 
 
-def _finish(work: dict[str, Callable[[], None]], jobs: int, processes: Processes, report: Report) -> dict[str, float]:
+def _finish(work: dict[str, Callable[[], None]], jobs: int, processes: Processes) -> dict[str, float]:
     """Do the work, `jobs` at once; seconds of each part. An error or Ctrl-C ends what runs."""
     seconds: dict[str, float] = {}
     with ThreadPoolExecutor(jobs) as pool:
@@ -353,7 +335,7 @@ def _finish(work: dict[str, Callable[[], None]], jobs: int, processes: Processes
             for future in as_completed(begun):
                 name = begun[future]
                 seconds[name] = future.result()
-                report(f"{len(seconds)}/{len(work)}  {seconds[name]:6.1f} s  {name}")
+                say(f"{len(seconds)}/{len(work)}  {seconds[name]:6.1f} s  {name}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -370,7 +352,6 @@ def record(
     *,
     jobs: int,
     hidden: dict[str, str],
-    report: Report,
 ) -> None:
     """Record the answers of a command into a folder, which must be new or empty."""
     if folder.exists() and any(folder.iterdir()):
@@ -381,7 +362,7 @@ def record(
         place = Path(name).resolve()
         processes = Processes(environment(_home(place), dict(os.environ)))
         recording = Recording(folder, command, processes, place, {str(place): "<place>", **hidden})
-        seconds = _finish(_work(recording, questions, requests), jobs, processes, report)
+        seconds = _finish(_work(recording, questions, requests), jobs, processes)
     details = {"command": command, "seconds": round(time.monotonic() - start, 1), "seconds_of": seconds}
     (folder / DETAILS).write_text(json.dumps(details, indent=1) + "\n", encoding="utf-8")
 
@@ -394,10 +375,9 @@ def record_revision(
     requests: list[HttpRequest],
     *,
     jobs: int,
-    report: Report,
 ) -> None:
     """Record the answers of a revision (None: the files as they lie here); nothing of it stays but the recording."""
     with installed(revision, place) as (command, code):
-        report(f"{revision or 'the files here'}: {command} runs {code}")
+        say(f"{revision or 'the files here'}: {command} runs {code}")
         hidden = {str(code): "<code>", str(place.resolve()): "<environment>"}
-        record(folder, (str(command),), questions, requests, jobs=jobs, hidden=hidden, report=report)
+        record(folder, (str(command),), questions, requests, jobs=jobs, hidden=hidden)

@@ -23,7 +23,6 @@ class ServiceError(Exception):
 
 
 def _start(recording: Recording) -> tuple[subprocess.Popen[bytes], str]:
-    """A service that listens: its process and its address."""
     place = recording.place / "service"
     place.mkdir()
     database = f"sqlite:///{place}/service.db"
@@ -48,7 +47,6 @@ class Asking:
         self.ids: dict[str, str] = {}
 
     def once(self, request: HttpRequest) -> tuple[int, list[tuple[str, str]], str]:
-        """Status, headers and body of one answer."""
         path = request.path
         for name, identity in self.ids.items():
             path = path.replace(f"{{{name}}}", identity)
@@ -62,7 +60,6 @@ class Asking:
             connection.close()
 
     def ask(self, request: HttpRequest) -> tuple[int, list[tuple[str, str]], str]:
-        """One answer, asked for again until it has what is waited for."""
         until = time.monotonic() + PATIENCE
         while True:
             status, headers, text = self.once(request)
@@ -79,7 +76,6 @@ class Asking:
 
 
 def _record(request: HttpRequest, asking: Asking, recording: Recording) -> None:
-    """Status, headers and body of one answer."""
     recording.write(request.name, "request", f"{request.method} {request.path}\n{(request.body or b'').decode()}\n")
     try:
         status, headers, text = asking.ask(request)

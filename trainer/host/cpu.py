@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -34,7 +35,6 @@ class OnCpu(TorchFunctionMode):
     """Every function call that names a CUDA device gets the CPU instead."""
 
     def __torch_function__(self, function: Any, kinds: Any, arguments: Any = (), named: Any = None) -> Any:
-        """Called by torch for every function of its own."""
         named = dict(named or {})
         if _is_cuda(named.get("device")):
             named["device"] = CPU
@@ -67,26 +67,25 @@ class _Properties:
 
 
 @contextlib.contextmanager
-def cpu_for_cuda() -> Iterator[None]:
-    """megatron's calls of torch.cuda answer as one GPU would, on the CPU. Everything is put back on leaving."""
+def patched(stand_ins: Iterable[tuple[Any, str, Any]], *, create: bool = False) -> Iterator[None]:
+    """(owner, name, stand-in): each takes its place inside, and is put back on leaving."""
     with contextlib.ExitStack() as stack:
-        for owner, name, value in _stand_ins():
-            stack.enter_context(mock.patch.object(owner, name, value))
-        stack.enter_context(_level(logging.getLogger(megatron_random.__name__), logging.ERROR))
-        stack.enter_context(torch.compiler.set_stance("force_eager"))  # dynamo's guards ask the CUDA driver
-        stack.enter_context(OnCpu())
+        for owner, name, value in stand_ins:
+            stack.enter_context(mock.patch.object(owner, name, value, create=create))
         yield
 
 
 @contextlib.contextmanager
-def _level(logger: logging.Logger, level: int) -> Iterator[None]:
-    """The tracker warns that the CPU's generator moved while it forked the GPU's: here they are one."""
-    before = logger.level
-    logger.setLevel(level)
-    try:
+def cpu_for_cuda() -> Iterator[None]:
+    """megatron's calls of torch.cuda answer as one GPU would, on the CPU. Everything is put back on leaving."""
+    logger = logging.getLogger(megatron_random.__name__)
+    with contextlib.ExitStack() as stack:
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)  # it warns that the CPU's generator moved while it forked the GPU's: here they are one
+        stack.enter_context(patched(_stand_ins()))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))  # dynamo's guards ask the CUDA driver
+        stack.enter_context(OnCpu())
         yield
-    finally:
-        logger.setLevel(before)
 
 
 def _stand_ins() -> list[tuple[Any, str, Any]]:
@@ -213,24 +212,15 @@ def transformer_engine_is_there() -> bool:
     return importlib.util.find_spec("transformer_engine") is not None
 
 
-class _NoFp8:
-    @staticmethod
-    def is_fp8_enabled() -> bool:
-        return False
-
-
-def _no_context(**_: Any) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
 @contextlib.contextmanager
 def without_engine() -> Iterator[None]:
     """megatron-core's local layers work without Transformer Engine; nothing is changed where it is installed."""
-    with contextlib.ExitStack() as stack:
-        if not transformer_engine_is_there():
-            stack.enter_context(mock.patch.object(moe_utils, "te_general_gemm", None, create=True))
-            stack.enter_context(mock.patch.object(multi_latent_attention, "HAVE_TE", False))
-            stack.enter_context(mock.patch.object(megatron_random, "FP8GlobalStateManager", _NoFp8, create=True))
-            for name in ("fp8_autocast", "activation_recompute_forward"):
-                stack.enter_context(mock.patch.object(megatron_random, name, _no_context, create=True))
+    stand_ins = [
+        (moe_utils, "te_general_gemm", None),
+        (multi_latent_attention, "HAVE_TE", False),
+        (megatron_random, "FP8GlobalStateManager", SimpleNamespace(is_fp8_enabled=lambda: False)),
+        (megatron_random, "fp8_autocast", lambda **_: contextlib.nullcontext()),
+        (megatron_random, "activation_recompute_forward", lambda **_: contextlib.nullcontext()),
+    ]
+    with patched([] if transformer_engine_is_there() else stand_ins, create=True):
         yield

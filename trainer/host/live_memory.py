@@ -54,12 +54,10 @@ class LiveMemory(TorchDispatchMode):
         return self
 
     def __exit__(self, *arguments: Any) -> None:
-        """Stop counting new storages."""
         torch.UntypedStorage.resize_ = self._plain_resize
         super().__exit__(*arguments)
 
     def __torch_dispatch__(self, function: Any, kinds: Any, arguments: Any = (), named: Any = None) -> Any:
-        """Called by torch for every operator."""
         output = function(*arguments, **(named or {}))
         if getattr(function, "is_view", False) and function is not torch.ops.aten.lift_fresh.default:
             return output  # no bytes are born; an unseen base is a collective's own buffer, as gloo's copy of a reduce-scatter

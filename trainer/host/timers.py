@@ -26,22 +26,18 @@ class PhaseTimers:
     """Called as megatron-core's Timers: `timers("forward-compute", log_level=2).start()` ... `.stop()`."""
 
     def __init__(self, cuda: bool) -> None:
-        """`cuda`: measure with CUDA events."""
         self._cuda = cuda
         self._spans: dict[str, list[tuple[Any, Any]]] = {}
         self.running: dict[str, Any] = {}
         """Phase -> when it began."""
 
     def __call__(self, name: str, log_level: int = 0) -> _Timer:
-        """The timer of this name."""
         return _Timer(self, PHASES.get(name, ""))
 
     def phase(self, name: str) -> _Timer:
-        """A timer of one of our own phases; also a context manager."""
         return _Timer(self, name)
 
     def mark(self) -> Any:
-        """This moment."""
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -49,7 +45,6 @@ class PhaseTimers:
         return event
 
     def add(self, name: str, start: Any, end: Any) -> None:
-        """Note one span."""
         self._spans.setdefault(name, []).append((start, end))
 
     def seconds(self, start: Any, end: Any) -> float:
@@ -102,7 +97,6 @@ class LayerTimers:
         self._hooks: list[Any] = []
 
     def attach(self, chunks: list[Any]) -> None:
-        """Hook every layer, the embedding and the output layer."""
         for chunk in chunks:
             for name, module in chunk.named_modules():
                 if isinstance(module, TransformerLayer):
@@ -116,7 +110,6 @@ class LayerTimers:
                     self._time(module, "head")
 
     def detach(self) -> None:
-        """Take every hook away."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

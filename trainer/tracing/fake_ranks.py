@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from autoconfig.trainer.host.cpu import patched
 from megatron.core import parallel_state
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import Function
@@ -43,11 +44,12 @@ def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
         """Objects are asked about settings that all ranks share."""
         everyone[:] = [own] * len(everyone)
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.dict(os.environ, names))
-        stack.enter_context(mock.patch.object(dist, "new_group", new_group))
-        stack.enter_context(mock.patch.object(dist, "all_gather_object", all_gather_object))
-        stack.enter_context(mock.patch.object(param_and_grad_buffer, "_coalescing_manager", _one_by_one))
+    stand_ins = [
+        (dist, "new_group", new_group),
+        (dist, "all_gather_object", all_gather_object),
+        (param_and_grad_buffer, "_coalescing_manager", _one_by_one),
+    ]
+    with mock.patch.dict(os.environ, names), patched(stand_ins):
         dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
         try:
             yield
@@ -67,14 +69,14 @@ def _one_by_one(*_: Any, **__: Any) -> Iterator[Any]:
 def fake_tensors() -> Iterator[None]:
     """Tensors made inside have shapes and storages of the right size, and no data. What megatron-core does that fake tensors
     cannot is stood in for: forks of the random-number tracker, and changing a module's type in place."""
-    with contextlib.ExitStack() as stack:
-        tracker = megatron_random.CudaRNGStatesTracker
-        stack.enter_context(mock.patch.object(tracker, "fork", lambda *_, **__: contextlib.nullcontext()))
-        for name, dtype in (("bfloat16", torch.bfloat16), ("half", torch.float16)):
-            stack.enter_context(mock.patch.object(torch.nn.Module, name, functools.partialmethod(_converted, dtype)))
+    stand_ins = [
+        (megatron_random.CudaRNGStatesTracker, "fork", lambda *_, **__: contextlib.nullcontext()),
+        (torch.nn.Module, "bfloat16", functools.partialmethod(_converted, torch.bfloat16)),
+        (torch.nn.Module, "half", functools.partialmethod(_converted, torch.float16)),
         # copying between storages makes tensors of them that the fake mode would remember, storages and all
-        stack.enter_context(mock.patch.object(torch.UntypedStorage, "copy_", lambda storage, *_: storage))
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        (torch.UntypedStorage, "copy_", lambda storage, *_: storage),
+    ]
+    with patched(stand_ins), FakeTensorMode(allow_non_fake_inputs=True):
         yield
 
 
@@ -172,12 +174,14 @@ def fixed_routing(imbalance: float = 1.0, *, values: bool = False) -> Iterator[N
         return _SortChunks.apply(x), None if probs is None else _SortChunks.apply(probs)
 
     dispatcher = token_dispatcher.MoEAlltoAllTokenDispatcher
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(dispatcher, "preprocess", preprocess))
-        here = mock.patch.object(dispatcher, "_maybe_dtoh_and_synchronize", lambda self, point, counts=None: counts)
-        stack.enter_context(here)
-        if not values:
-            stack.enter_context(mock.patch.object(token_dispatcher, "permute", permute))
-            stack.enter_context(mock.patch.object(token_dispatcher, "sort_chunks_by_idxs", sort_chunks))
-        stack.callback(moe_utils.get_moe_layer_wise_logging_tracker().clear)  # it is of this run's number of layers
-        yield
+    stand_ins: list[tuple[Any, str, Any]] = [
+        (dispatcher, "preprocess", preprocess),
+        (dispatcher, "_maybe_dtoh_and_synchronize", lambda self, point, counts=None: counts),
+    ]
+    if not values:
+        stand_ins += [(token_dispatcher, "permute", permute), (token_dispatcher, "sort_chunks_by_idxs", sort_chunks)]
+    with patched(stand_ins):
+        try:
+            yield
+        finally:
+            moe_utils.get_moe_layer_wise_logging_tracker().clear()  # it is of this run's number of layers

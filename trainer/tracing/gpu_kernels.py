@@ -15,11 +15,9 @@ with dropout. These stand-ins keep what the GPU's kernels keep:
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import megatron.core.fusions.fused_bias_dropout as bias_dropout
 import megatron.core.fusions.fused_bias_geglu as geglu
@@ -34,6 +32,7 @@ import megatron.core.transformer.moe.moe_utils as moe_utils
 import megatron.core.transformer.multi_latent_attention as latent_attention
 import torch
 import torch.nn.functional as F
+from autoconfig.trainer.host.cpu import patched
 from autoconfig.trainer.tracing import te_stand_ins
 from torch.autograd import Function
 
@@ -89,14 +88,6 @@ class _LayerNorm(Function):
         return torch.empty_like(x), None if weight is None else torch.empty_like(weight), dbeta, None
 
 
-def _layer_norm(x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> torch.Tensor:
-    return _LayerNorm.apply(x, weight, bias, 2)
-
-
-def _rms_norm(x: torch.Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> torch.Tensor:
-    return _LayerNorm.apply(x, weight, None, 1)
-
-
 class _Dropout(Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -106,10 +97,6 @@ class _Dropout(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         return torch.empty_like(gradient)
-
-
-def _dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-    return _Dropout.apply(x) if p > 0 and training else x
 
 
 class _BiasDropoutAdd(Function):
@@ -127,11 +114,6 @@ class _BiasDropoutAdd(Function):
         (mask,) = ctx.saved_tensors
         dx = gradient if mask is None else torch.empty_like(gradient)
         return dx, None if ctx.bias is None else gradient.new_empty(ctx.bias), gradient, None
-
-
-def _bias_dropout_add(x_with_bias: Any, residual: torch.Tensor, probability: float) -> torch.Tensor:
-    x, bias = x_with_bias
-    return _BiasDropoutAdd.apply(x, bias, residual, probability)
 
 
 def _half(y: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -162,24 +144,20 @@ def pointwise() -> list[tuple[Any, str, Any]]:
         (geglu, "bias_geglu_back", lambda g, y, bias: torch.empty_like(y)),
         (gelu, "bias_gelu", lambda bias, y: torch.empty_like(y)),
         (gelu, "bias_gelu_back", lambda g, bias, y: torch.empty_like(y)),
-        (bias_dropout, "bias_dropout_add_fused_train", _bias_dropout_add),
+        (bias_dropout, "bias_dropout_add_fused_train", lambda x, residual, p: _BiasDropoutAdd.apply(*x, residual, p)),
         (cross_entropy, "calculate_predicted_logits", _predicted_logits_compiled),
     ]
 
 
-@contextlib.contextmanager
-def gpu_kernels() -> Iterator[None]:
+def gpu_kernels() -> AbstractContextManager[None]:
     """Inside, norms, attention and megatron-core's fused kernels keep what they keep on a GPU, and compute nothing."""
     operators = [
-        (F, "layer_norm", _layer_norm),
-        (F, "rms_norm", _rms_norm),
-        (F, "dropout", _dropout),
+        (F, "layer_norm", lambda x, shape, weight=None, bias=None, eps=1e-5: _LayerNorm.apply(x, weight, bias, 2)),
+        (F, "rms_norm", lambda x, shape, weight=None, eps=None: _LayerNorm.apply(x, weight, None, 1)),
+        (F, "dropout", lambda x, p=0.5, training=True, inplace=False: _Dropout.apply(x) if p > 0 and training else x),
         (F, "scaled_dot_product_attention", scaled_dot_product_attention),
     ]
-    with contextlib.ExitStack() as stack:
-        for owner, name, value in (*operators, *pointwise()):
-            stack.enter_context(mock.patch.object(owner, name, value))
-        yield
+    return patched([*operators, *pointwise()])
 
 
 class _Rope(Function):
@@ -242,12 +220,7 @@ def _permute_with_probs(tokens: Any, probs: Any, routing_map: Any, num_out_token
     return _Permute.apply(tokens, probs, routing_map, num_out_tokens)
 
 
-def _unpermute(tokens: Any, row_map: Any, restore_shape: Any = None, **_: Any) -> Any:
-    return _Unpermute.apply(tokens, row_map, restore_shape)
-
-
 def _patches() -> list[tuple[Any, str, Any]]:
-    """(module, name, stand-in)."""
     accumulate = SimpleNamespace(wgrad_gemm_accum_fp32=lambda *_: None, wgrad_gemm_accum_fp16=lambda *_: None)
     return [
         (rope, "fused_apply_rotary_pos_emb", lambda x, angles, **_: _Rope.apply(x, angles)),
@@ -257,7 +230,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (moe_utils, "HAVE_TE", True),
         (moe_utils, "fused_permute", _permute_with_probs),
         (moe_utils, "fused_permute_with_probs", _permute_with_probs),
-        (moe_utils, "fused_unpermute", _unpermute),
+        (moe_utils, "fused_unpermute", lambda x, row_map, restore_shape=None, **_: _Unpermute.apply(x, row_map, restore_shape)),
         (moe_utils, "fused_sort_chunks_by_index", _permute_with_probs),  # never called: trainer/tracing/fake_ranks.py sorts
         (moe_utils, "fused_sort_chunks_by_index_with_probs", _permute_with_probs),
         (latent_attention, "TELinear", te_stand_ins.Linear),
@@ -268,16 +241,9 @@ def _patches() -> list[tuple[Any, str, Any]]:
     ]
 
 
-@contextlib.contextmanager
-def transformer_engine(*, cp_comm_type: str = "p2p", workspace_bytes: int = 0, copies_output: bool = False) -> Iterator[None]:
+def transformer_engine(cp_comm_type: str, workspace_bytes: int, *, copies_output: bool) -> AbstractContextManager[None]:
     """Inside, megatron-core's Transformer Engine layer spec builds the stand-ins. `cp_comm_type` and `workspace_bytes` are
     facts of the software stack (specs/software/software.py), `copies_output` of the GPU's attention kernel."""
-    attention, caches = te_stand_ins.DotProductAttention, te_stand_ins.DummyWeightGradients
-    with contextlib.ExitStack() as stack:
-        for owner, name, value in _patches():
-            stack.enter_context(mock.patch.object(owner, name, value, create=True))
-        stack.enter_context(mock.patch.object(attention, "exchange", cp_comm_type))
-        stack.enter_context(mock.patch.object(attention, "workspace_bytes", workspace_bytes))
-        stack.enter_context(mock.patch.object(attention, "copies_output", copies_output))
-        stack.enter_context(mock.patch.object(caches, "buffers", {}))
-        yield
+    facts = {"exchange": cp_comm_type, "workspace_bytes": workspace_bytes, "copies_output": copies_output}
+    own = [(te_stand_ins.DotProductAttention, name, value) for name, value in facts.items()]
+    return patched([*_patches(), *own, (te_stand_ins.DummyWeightGradients, "buffers", {})], create=True)

@@ -273,7 +273,6 @@ class MemoryLog(TorchDispatchMode):
         return self.at(when)
 
     def at(self, time: int) -> Moment:
-        """Everything alive after log entry `time`."""
         alive = [record for record in self.storages if record.born <= time < record.died]
         by_category = dict.fromkeys(CATEGORIES, 0)
         by_module: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))

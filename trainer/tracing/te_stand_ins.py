@@ -42,7 +42,6 @@ class DummyWeightGradients:
 
     @classmethod
     def workspace(cls, like: torch.Tensor, size: int) -> None:
-        """GEMM workspaces: `size` bytes, allocated once."""
         if size and "workspace" not in cls.buffers:
             cls.buffers["workspace"] = torch.empty(size, dtype=torch.uint8, device=like.device)
 
@@ -199,7 +198,6 @@ class Norm(torch.nn.Module):
             parameter.sequence_parallel = config.sequence_parallel
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalised x."""
         return _Norm.apply(x, self.weight, self.bias)
 
 
@@ -243,7 +241,6 @@ class ColumnParallelLinear(_LinearModule):
                     parameter.sequence_parallel = config.sequence_parallel
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(x W, bias or None)."""
         return self._result(
             _ColumnLinear.apply(x, self.weight, self._added_bias, self.norm_weight, self.norm_bias, self.gather)
         )
@@ -267,7 +264,6 @@ class RowParallelLinear(_LinearModule):
         self.scatter = config.tensor_model_parallel_size if config.sequence_parallel and not expert else 1
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(x W, bias or None)."""
         return self._result(_RowLinear.apply(x, self.weight, self._added_bias, self.scatter))
 
 
@@ -278,7 +274,6 @@ class Linear(_LinearModule):
         super().__init__(output_size, input_size, config, bias=bias, skip_bias_add=skip_bias_add)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(x W, bias or None)."""
         return self._result(_ColumnLinear.apply(x, self.weight, self._added_bias, None, None, 1))
 
 
@@ -294,7 +289,6 @@ class _GroupedLinearModule(torch.nn.Module):
             parameter.allreduce = config.expert_model_parallel_size <= 1
 
     def forward(self, x: torch.Tensor, tokens_per_expert: Any) -> tuple[torch.Tensor, None]:
-        """One GEMM per expert; biases are inside."""
         return _GroupedLinear.apply(x, self.rows, *self.parameters()), None
 
 
@@ -338,40 +332,17 @@ def _parameter(shape: tuple[int, ...], config: Any) -> torch.nn.Parameter:
 class SpecProvider:
     """megatron-core's BackendSpecProvider, with the stand-ins."""
 
-    def linear(self) -> type:
-        """Duplicated linear."""
-        return Linear
-
-    def column_parallel_linear(self) -> type:
-        """Column-parallel linear."""
-        return ColumnParallelLinear
-
-    def row_parallel_linear(self) -> type:
-        """Row-parallel linear."""
-        return RowParallelLinear
-
-    def fuse_layernorm_and_linear(self) -> bool:
-        """Norm and linear are one module."""
-        return True
-
-    def column_parallel_layer_norm_linear(self) -> type:
-        """Norm and column-parallel linear."""
-        return LayerNormColumnParallelLinear
-
-    def layer_norm(self, rms_norm: bool = False, for_qk: bool = False, **_: Any) -> type:
-        """A norm on its own."""
-        return Norm
-
-    def core_attention(self) -> type:
-        """Core attention."""
-        return DotProductAttention
+    linear = staticmethod(lambda: Linear)
+    column_parallel_linear = staticmethod(lambda: ColumnParallelLinear)
+    row_parallel_linear = staticmethod(lambda: RowParallelLinear)
+    fuse_layernorm_and_linear = staticmethod(lambda: True)
+    column_parallel_layer_norm_linear = staticmethod(lambda: LayerNormColumnParallelLinear)
+    layer_norm = staticmethod(lambda *_, **__: Norm)
+    core_attention = staticmethod(lambda: DotProductAttention)
+    activation_func = staticmethod(lambda: None)
+    """Megatron's own fused activations, see gpu_kernels."""
 
     def grouped_mlp_modules(self, *_: Any, **__: Any) -> tuple[type, Any]:
-        """Grouped GEMMs of the experts."""
         from megatron.core.transformer.moe.experts import TEGroupedMLP
 
         return TEGroupedMLP, MLPSubmodules(linear_fc1=ColumnParallelGroupedLinear, linear_fc2=RowParallelGroupedLinear)
-
-    def activation_func(self) -> None:
-        """Megatron's own fused activations, see te_fusions."""
-        return None

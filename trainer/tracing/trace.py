@@ -15,7 +15,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import megatron.core.pipeline_parallel.schedules as schedules
 import torch
@@ -24,13 +23,13 @@ from autoconfig.specs.job import Job, RankTrace, SavedTensor, TraceRequest
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.software.software import StackMemory
 from autoconfig.trainer.batches import enough_microbatches
-from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine
+from autoconfig.trainer.host.cpu import cpu_for_cuda, patched, without_engine
 from autoconfig.trainer.host.timers import PhaseTimers
 from autoconfig.trainer.model import model_chunks, transformer_config
 from autoconfig.trainer.optimizer import build_optimizer, data_parallel_chunks, initialize_groups
 from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fake_tensors, fixed_routing
 from autoconfig.trainer.tracing.gpu_kernels import gpu_kernels, transformer_engine
-from autoconfig.trainer.tracing.memory_log import MemoryLog, Moment
+from autoconfig.trainer.tracing.memory_log import MemoryLog
 from autoconfig.trainer.training import Training, forward_backward, state_tensors
 from megatron.core import parallel_state
 
@@ -47,7 +46,8 @@ def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
     job = enough_microbatches(request.job)
     with _machine(job, request, rank), MemoryLog() as log:
         training = _build(job, request.memory)
-        _name_state(log, training)
+        for category, tensors in state_tensors(training.chunks, training.optimizer).items():
+            log.mark(category, tensors)
         state = log.at(log.now - 1)
         _watch(log, training)
         with _phases(log):
@@ -55,6 +55,7 @@ def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
         after = log.at(log.now - 1)
         peak = log.peak()
         stage = parallel_state.get_pipeline_model_parallel_rank()
+    largest = sorted(peak.by_module.items(), key=lambda item: -sum(item[1].values()))
     return RankTrace(
         rank=rank,
         pipeline_stage=stage,
@@ -63,7 +64,7 @@ def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
         peak_bytes=peak.bytes,
         peak_phase=peak.phase,
         by_category=peak.by_category,
-        by_module=_by_module(peak),
+        by_module={name or "(outside)": sizes for name, sizes in largest},
         state_bytes=state.bytes,
         after_bytes=after.bytes,
         saved_tensors=saved_tensors(log),
@@ -72,7 +73,6 @@ def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
 
 @contextlib.contextmanager
 def _machine(job: Job, request: TraceRequest, rank: int) -> Iterator[None]:
-    """Rank `rank` of the job's world, with the software stack's kernels."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -85,17 +85,12 @@ def _machine(job: Job, request: TraceRequest, rank: int) -> Iterator[None]:
         stack.enter_context(fixed_routing(job.numerics.moe_imbalance))
         if job.software == "transformer-engine":
             memory, copies = request.memory, request.copies_attention_output and job.plan.mbs > 1
-            stack.enter_context(
-                transformer_engine(
-                    cp_comm_type=memory.cp_comm_type, workspace_bytes=memory.workspace_bytes, copies_output=copies
-                )
-            )
+            stack.enter_context(transformer_engine(memory.cp_comm_type, memory.workspace_bytes, copies_output=copies))
         stack.enter_context(fake_tensors())
         yield
 
 
 def _build(job: Job, memory: StackMemory) -> Training:
-    """Model, gradient buffers and optimizer with its state."""
     config = transformer_config(job)
     fusion = LOSS_FUSIONS.get(memory.loss_bytes_per_logit)
     if fusion is not None:
@@ -109,53 +104,28 @@ def _build(job: Job, memory: StackMemory) -> Training:
     return Training(job, config, chunks, optimizer, config.timers, CPU)
 
 
-def _name_state(log: MemoryLog, training: Training) -> None:
-    for category, tensors in state_tensors(training.chunks, training.optimizer).items():
-        log.mark(category, tensors)
-
-
 def _watch(log: MemoryLog, training: Training) -> None:
-    """Module names, and the loss as a module of its own."""
     log.vocabulary = int(padded_vocab_size(training.job.model, training.job.plan.tp)) // training.job.plan.tp
     for chunk in training.chunks:
         log.watch(chunk)
         model = chunk.module
         while hasattr(model, "module"):
             model = model.module
-        model.compute_language_model_loss = _as_module(log, "loss", model.compute_language_model_loss)
+        model.compute_language_model_loss = _inside(log.scope, "loss", model.compute_language_model_loss)
 
 
-def _as_module(log: MemoryLog, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _inside(scope: Callable[[str], Any], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*arguments: Any, **named: Any) -> Any:
-        with log.scope(name):
+        with scope(name):
             return function(*arguments, **named)
 
     return called
 
 
-@contextlib.contextmanager
-def _phases(log: MemoryLog) -> Iterator[None]:
+def _phases(log: MemoryLog) -> contextlib.AbstractContextManager[None]:
     """megatron-core's schedules run each pass through these two functions."""
-
-    def in_phase(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any, **named: Any) -> Any:
-            with log.phase(kind):
-                return function(*arguments, **named)
-
-        return called
-
-    forward, backward = schedules.forward_step, schedules.backward_step
-    with (
-        mock.patch.object(schedules, "forward_step", in_phase("forward", forward)),
-        mock.patch.object(schedules, "backward_step", in_phase("backward", backward)),
-    ):
-        yield
-
-
-def _by_module(peak: Moment) -> dict[str, dict[str, int]]:
-    """Largest modules first; what no module made is under `(outside)`."""
-    ordered = sorted(peak.by_module.items(), key=lambda item: -sum(item[1].values()))
-    return {name or "(outside)": sizes for name, sizes in ordered}
+    steps = (("forward", "forward_step"), ("backward", "backward_step"))
+    return patched([(schedules, name, _inside(log.phase, kind, getattr(schedules, name))) for kind, name in steps])
 
 
 def saved_tensors(log: MemoryLog) -> list[SavedTensor]:

@@ -18,7 +18,6 @@ class Source:
     file_text: str
 
     def line(self, position: int) -> int:
-        """Line number in the file, for messages."""
         offsets = (self.origin[at] for at in range(max(0, position), len(self.text)))
         offset = next((offset for offset in offsets if offset is not None), None)
         if offset is None:

@@ -60,7 +60,6 @@ class Reader:
             self.variables.values[name] = plain_value(value)
 
     def run_all(self, nodes: Sequence[Command]) -> None:
-        """Follow the whole script, up to its `exit`."""
         with contextlib.suppress(_Exit):
             self.run(nodes)
 
@@ -290,7 +289,6 @@ class Reader:
         return result
 
     def _assign(self, token: Word | Assignment) -> bool:
-        """Carry out an assignment; False when the token is none."""
         if isinstance(token, Word):
             return False
         if isinstance(token.value, Word):

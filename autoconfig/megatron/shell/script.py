@@ -36,7 +36,6 @@ class Script:
     """What the script sets CUDA_DEVICE_MAX_CONNECTIONS to; empty where it does not, or it is not known."""
 
     def words(self) -> list[str]:
-        """The argument list as text."""
         return [text_of(value) for value in self.argv]
 
     def unread(self) -> dict[int, str]:

@@ -116,7 +116,6 @@ class _Reader:
         self.source, self.text, self.depth = source, source.text, 0
 
     def body(self, nodes: Iterable[Node]) -> tuple[Command, ...]:
-        """The commands among these nodes."""
         return tuple(self._command(node) for node in nodes if node.type not in ("comment", "heredoc_body"))
 
     def _deeper(self, node: Node) -> None:

@@ -68,11 +68,9 @@ class Variables:
     """Characters that expansions may still make: variables that double each other end here."""
 
     def copy(self) -> Variables:
-        """The same values; changes stay apart."""
         return Variables(values=dict(self.values), budget=self.budget)
 
     def scalar(self, name: str, line: int) -> Value:
-        """The value of $name (of an array its first element)."""
         found = self.values.get(name)
         if isinstance(found, list):
             return found[0] if found else ()
