@@ -1,12 +1,14 @@
 """Fixtures of the application's tests: questions, rankings, the command line."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hypothesis
 import pytest
 from autoconfig.specs.scenario import Scenario
 
@@ -37,6 +39,20 @@ def make_request(name: str = "dense", **changes: Any) -> Request:
 
 def make_scenario(name: str = "dense", **changes: Any) -> Scenario:
     return understand(make_request(name, **changes)).scenario
+
+
+for profile, examples in (("few", 40), ("soak", 5_000)):
+    everything = list(hypothesis.HealthCheck)
+    hypothesis.settings.register_profile(profile, max_examples=examples, deadline=None, suppress_health_check=everything)
+hypothesis.settings.load_profile("soak" if "AUTOCONFIG_SOAK" in os.environ else "few")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every property is tried on few examples in `make test`, and again on many in `make soak`."""
+    for item in items if "AUTOCONFIG_SOAK" in os.environ else ():
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.soak)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

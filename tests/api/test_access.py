@@ -22,7 +22,7 @@ from autoconfig.api.app import create_app, every_route
 from autoconfig.api.http import Limits
 from autoconfig.api.routes.answers import MEASUREMENT_EXAMPLE
 from autoconfig.api.store import SCOPES, RateLimit, ServiceSettings
-from command_line import run_in_process, run_process
+from command_line import run_in_process
 from starlette.requests import Request
 from starlette.responses import Response
 from study_help import fake_python
@@ -143,9 +143,12 @@ def test_secrets_are_not_stored(locked, keys):
     assert not any(key.split("_", 2)[2].encode() in data for key in keys.values())
 
 
-def test_rate_limit(services):
-    slow = services("--workers", "1", "--keys", "--requests-per-second", "1")
-    with slow.client(make_key(slow, "read")) as client:
+def test_another_address_asks_for_keys_and_rates_are_limited(services):
+    slow = services("--workers", "1", "--host", "0.0.0.0", "--requests-per-second", "1")
+    port = slow.url.rsplit(":", 1)[1]
+    assert httpx.get(f"http://127.0.0.1:{port}/v1/gpus").status_code == 401
+    headers = {"Authorization": f"Bearer {make_key(slow, 'read')}"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
         answers = [client.get("/healthz") for _ in range(6)]
     limited = [answer for answer in answers if answer.status_code == 429]
     assert limited and int(limited[0].headers["retry-after"]) >= 1
@@ -164,15 +167,15 @@ def test_the_bucket_fills_again(monkeypatch):
 
 @tabled
 def test_services_that_cannot_start(arguments, words):
-    done = run_process("serve", "--port", "0", *arguments, text=True)
-    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+    done = run_in_process("serve", "--port", "0", *arguments)
+    assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
 @tabled
 def test_workers_that_cannot_start(arguments, words, tmp_path):
     given = [word.format(place=tmp_path) for word in arguments]
-    done = run_process("worker", "--database", f"sqlite:///{tmp_path}/s.db", *given, text=True)
-    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+    done = run_in_process("worker", "--database", f"sqlite:///{tmp_path}/s.db", *given)
+    assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_worker_says_what_it_does(tmp_path):
@@ -185,12 +188,6 @@ def test_a_worker_says_what_it_does(tmp_path):
         assert line.startswith("worker ") and words in line and "2 at a time" in line
         worker.terminate()
         worker.communicate(timeout=60)
-
-
-def test_another_address_asks_for_keys(services):
-    everywhere = services("--workers", "1", "--host", "0.0.0.0")
-    port = everywhere.url.rsplit(":", 1)[1]
-    assert httpx.get(f"http://127.0.0.1:{port}/v1/gpus").status_code == 401
 
 
 @pytest.mark.parametrize("arguments", [["--name", "", "--scope", "read"], ["--name", "x", "--scope", "reed"], ["--name", "x"]])

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.api.conftest import ROOT
 
-FEW, PIECES, EACH = 60, 8, 2_500
+FEW, PIECES, EACH = 25, 8, 2_500
 """Inputs in `make test`; pieces of the soak run, and inputs of each."""
 HANG_SECONDS = 30
 """As long as the service lets an answer take."""

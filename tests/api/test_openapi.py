@@ -14,8 +14,8 @@ from tests.api.conftest import ROOT, Running, environment
 
 pytestmark = pytest.mark.xdist_group("api")
 
-FEW, MANY = 8, 500
-"""Examples per operation: about 100 requests in `make test`, above 5,000 in `make soak`."""
+FEW, MANY = 3, 500
+"""Examples per operation: some 40 requests in `make test`, above 5,000 in `make soak`."""
 
 
 @pytest.fixture(scope="module")

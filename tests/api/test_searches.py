@@ -184,10 +184,6 @@ def test_a_database_of_an_older_version_gets_the_columns_that_came_later(tmp_pat
         engine.dispose()
 
 
-def test_one_kill_on_sqlite(tmp_path):
-    run_with_kills(f"sqlite:///{tmp_path}/service.db", 1, 3, seed=1)
-
-
 @pytest.mark.soak
 def test_ten_kills_on_sqlite(tmp_path):
     run_with_kills(f"sqlite:///{tmp_path}/service.db", 10, 3, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")))

@@ -145,11 +145,11 @@ def run_processes(autoconfig, workplace, count):
 
 def test_random_arguments(autoconfig, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
-    run_many(autoconfig, workplace, 60)
+    run_many(autoconfig, workplace, 24)
 
 
 def test_random_processes(autoconfig, workplace):
-    run_processes(autoconfig, workplace, 5)
+    run_processes(autoconfig, workplace, 2)
 
 
 @pytest.mark.soak

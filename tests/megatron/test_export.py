@@ -14,7 +14,7 @@ import pytest
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.model import RopeScaling
 from autoconfig.specs.plan import parse_plan
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tables import table, tabled
 
@@ -169,7 +169,6 @@ HOSTILE = st.text(min_size=1, max_size=60) | st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
 @given(name=HOSTILE)
 def test_a_hostile_model_name_changes_nothing_that_runs(scenario_of, name):
     """The name stands in comments and the job's name only; what bash parses is the same for every name."""

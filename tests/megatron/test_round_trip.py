@@ -104,7 +104,7 @@ def round_trip(scenario_of, seed, count):
 
 
 def test_whole_scripts_read_back(scenario_of):
-    round_trip(scenario_of, 1, 60)
+    round_trip(scenario_of, 1, 30)
 
 
 @pytest.mark.soak
@@ -138,7 +138,7 @@ def comments(text):
 
 
 def test_edited_exports_start_what_fresh_ones_start(scenario_of):
-    edits(scenario_of, 3, 30)
+    edits(scenario_of, 3, 15)
 
 
 @pytest.mark.soak
@@ -288,7 +288,7 @@ def paths(good):
     return found + [(part, name) for part in ("plan", "model", "cluster", "numerics", "workload") for name in body[part]]
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(3000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [20, pytest.param(3000, marks=pytest.mark.soak)])
 def test_no_field_ends_in_a_traceback(autoconfig, good, tmp_path, examples):
     same = "AUTOCONFIG_SOAK" not in os.environ
 

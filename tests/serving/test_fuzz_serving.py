@@ -144,8 +144,8 @@ def run_predictions(autoconfig, workplace, count):
 
 def test_random_questions(autoconfig, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
-    run_searches(autoconfig, 12)
-    run_predictions(autoconfig, workplace, 12)
+    run_searches(autoconfig, 8)
+    run_predictions(autoconfig, workplace, 8)
 
 
 @pytest.mark.soak

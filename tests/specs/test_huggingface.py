@@ -13,7 +13,7 @@ from autoconfig.specs.models.model import ModelSpec, RopeScaling
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, apply_overrides
 from autoconfig.specs.models.parameters import total_parameters
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 DATA = json.loads((Path(__file__).parent / "huggingface_configs.json").read_text(encoding="utf-8"))
@@ -216,7 +216,6 @@ JSON = st.recursive(
 KEYS = sorted({key for config, _ in PUBLISHED.values() for key in config} - {"model_type"})
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(PUBLISHED)), st.dictionaries(st.sampled_from(KEYS), st.integers(-3, 300) | JSON, max_size=5))
 def test_any_damage_to_a_published_config_gives_a_model_or_our_error(
     tmp_path: Path, name: str, damage: dict[str, object]
@@ -224,7 +223,6 @@ def test_any_damage_to_a_published_config_gives_a_model_or_our_error(
     assert_model_or_error(write(tmp_path, PUBLISHED[name][0] | damage))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(
         st.sampled_from([*KEYS, "model_type", "is_encoder_decoder", "text_config"]) | st.text(max_size=6),
@@ -236,7 +234,6 @@ def test_any_json_object_gives_a_model_or_our_error(tmp_path: Path, config: dict
     assert_model_or_error(write(tmp_path, config))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_give_our_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "config.json"
@@ -329,7 +326,6 @@ def test_unknown_names_get_the_nearest() -> None:
         apply_overrides(GPT, {"num_layer": 4})
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(["175b", "llama3-8b", "deepseek-v3", "gpt-oss-20b", "mixtral-8x7b"]),
     st.dictionaries(

@@ -23,7 +23,7 @@ from autoconfig.specs.models.model_catalogue import (
     resolve_model,
 )
 from autoconfig.specs.models.parameters import total_parameters
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tables import table
 
@@ -199,7 +199,6 @@ def test_sizes_of_the_papers_get_their_shape(params: float, layers: int, hidden:
     assert "Brown" in model.sources["*"] or "Narayanan" in model.sources["*"]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.floats(math.log10(MIN_PARAMETERS), math.log10(MAX_PARAMETERS)))
 def test_total_is_within_five_percent(exponent: float) -> None:
     params = min(max(10**exponent, MIN_PARAMETERS), MAX_PARAMETERS)

@@ -29,7 +29,7 @@ from autoconfig.specs.measurement import Measurement, RankFigures, measurement_t
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tables import tabled
 
@@ -226,7 +226,6 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(plan=plans, seed=st.integers(0, 2**31 - 1), dropout=st.floats(0, 0.99), limit=st.none() | st.integers(1, 2**40))
 def test_what_is_written_is_read_back_and_hashes_alike(plan, seed, dropout, limit):
     before = job(

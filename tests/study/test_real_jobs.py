@@ -103,6 +103,7 @@ def test_emulated_ranks_come_before_full_jobs(place):
     assert emulated.user_attrs["measured_step_seconds"] > 0
 
 
+@pytest.mark.soak
 def test_the_winner_is_the_winner_of_measuring_everything_within_noise(place):
     session, found, result = compared(place / "work", time.monotonic() + 1200, contenders=2, rounds=2)
     assert len(result.once) == len(session.work.candidates) == 6

@@ -1,17 +1,16 @@
 """Storages that many workers share: SQLite and a real PostgreSQL, the same tests for both."""
 
 import json
-import os
+import multiprocessing
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
+import optuna
 import pytest
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
 from postgres_help import postgres_server
-from study_help import ARGUMENTS, ROOT, fake_python, left_over, runs, start, trials_of, write_oracle
+from study_help import ARGUMENTS, fake_python, left_over, runs, start, trials_of, write_oracle
 from tables import tabled
 
 from autoconfig.study.settings import differences, parse_budget, parse_size, settings_json, settings_of
@@ -21,20 +20,17 @@ from autoconfig.training.question import Request
 
 pytestmark = pytest.mark.xdist_group("storages")
 WRITERS, EACH = 5, 20
-WRITER = """
-import sys
-import optuna
-from optuna.trial import TrialState
-from autoconfig.study.storage import open_storage
-url, writer, each = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-study = optuna.load_study(study_name="many", storage=open_storage(url))
-for number in range(each):
-    trial = study.ask()
-    trial.suggest_categorical("tp", [1, 2, 4, 8])
-    trial.set_user_attr("writer", writer)
-    trial.set_user_attr("number", number)
-    study.tell(trial, float(1000 * writer + number))
-"""
+
+
+def write(url: str, writer: int) -> None:
+    """A process of its own: forked, so that it need not import again."""
+    study = optuna.load_study(study_name="many", storage=open_storage(url))
+    for number in range(EACH):
+        trial = study.ask()
+        trial.suggest_categorical("tp", [1, 2, 4, 8])
+        trial.set_user_attr("writer", writer)
+        trial.set_user_attr("number", number)
+        study.tell(trial, float(1000 * writer + number))
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +49,14 @@ def settings(**changes) -> StudySettings:
 
 
 def test_a_hundred_concurrent_updates_lose_nothing(url):
-    import optuna
-
     with opened(url) as storage:
         optuna.create_study(study_name="many", storage=storage)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, url, str(n), str(EACH)], env=environment) for n in range(WRITERS)
-    ]
-    assert [writer.wait() for writer in writers] == [0] * WRITERS
+    writers = [multiprocessing.get_context("fork").Process(target=write, args=(url, n)) for n in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * WRITERS
     trials = trials_of(Path(), "many", url=url)
     assert [t.number for t in trials] == list(range(WRITERS * EACH))
     seen = {(t.user_attrs["writer"], t.user_attrs["number"]): t for t in trials}

@@ -142,13 +142,14 @@ def make_job(tp=1, pp=1, **changes):
 
 
 def run(folder, job):
-    """(exit code of the launcher, result)."""
+    """The result; one rank needs no torchrun."""
     folder.mkdir()
     (folder / "job.json").write_text(job_text(job))
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={job.num_processes}", "--standalone"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
-    command = [*launcher, "-m", "autoconfig.trainer", "--job", str(folder / "job.json")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={job.num_processes}", "--standalone"]
+    command = [sys.executable, *(launcher if job.num_processes > 1 else ["-P"]), "-m", "autoconfig.trainer", "--job"]
+    done = subprocess.run(
+        [*command, str(folder / "job.json")], env=environment(), capture_output=True, text=True, timeout=300, check=False
+    )
     assert (folder / "result.json").exists(), done.stderr
     return read_measurement(folder / "result.json")
 
