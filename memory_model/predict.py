@@ -34,14 +34,7 @@ ROWS_PER_BLOCK = 8192
 """Rows combined at once, so that temporaries stay in the processor's cache."""
 WORTH_TAKING = 0.7
 """Share of hopeful rows from which on all are computed: taking rows costs as well."""
-MOMENTS = (
-    "mlp_backward",
-    "attention_backward",
-    "loss",
-    "output_layer_backward",
-    "embedding_backward",
-    "optimizer_step_bytes",
-)
+MOMENTS = ("mlp_backward", "attention_backward", "loss", "output_layer_backward", "embedding_backward", "optimizer_step_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -285,8 +285,6 @@ def gathers_fp8(numerics: Numerics, stack: SoftwareStack, fsdp: Number) -> Numbe
     return numerics.fp8_param_gather & (np.equal(fsdp, 0) | stack.supports_fp8_param_gather_with_fsdp)
 
 
-
-
 def userbuffers_know(model: ModelSpec, numerics: Numerics, stack: SoftwareStack) -> bool:
     """The stack overlaps tensor-parallel communication with GEMMs, and model and numerics are of a kind that it is made for.
 

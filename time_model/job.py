@@ -14,16 +14,7 @@ from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.scenario import (
-    POOL,
-    TYPE_BYTES,
-    Calibration,
-    Entry,
-    Factors,
-    Numerics,
-    Scenario,
-    gathers_fp8,
-)
+from autoconfig.specs.scenario import POOL, TYPE_BYTES, Calibration, Entry, Factors, Numerics, Scenario, gathers_fp8
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.hardware.efficiency import (
     CollectiveEfficiency,
@@ -80,13 +71,7 @@ def small_group_factor(size: Number, ranks: tuple[float, ...], values: tuple[flo
 
 
 def collective_seconds(
-    kind: str,
-    total_bytes: Number,
-    group: Group,
-    links: Links,
-    *,
-    inside_share: Number = 1.0,
-    outside_share: Number = 1.0,
+    kind: str, total_bytes: Number, group: Group, links: Links, *, inside_share: Number = 1.0, outside_share: Number = 1.0
 ) -> Number:
     """all_reduce, all_gather, reduce_scatter (total_bytes: the whole buffer) or all_to_all (what one rank holds).
 
@@ -145,9 +130,8 @@ def send_seconds(message_bytes: Number, crosses: Number, links: Links) -> Number
 def exposed_seconds(communication: Number, compute: Number, interference: Number) -> Number:
     """What is exposed of communication beside compute: the part that outlasts it, and a share of the hidden part.
 
-    max(c - w, 0) + i min(c, w). i = 1 is no overlap at all. Source: findings on public measurements, section 2 (25 %
-    of a hidden all-reduce is exposed); Rashidi et al. 2021 on why (SMs and HBM are
-    shared).
+    max(c - w, 0) + i min(c, w). i = 1 is no overlap at all. Source: findings on public measurements, section 2 (25 % of a
+    hidden all-reduce is exposed); Rashidi et al. 2021 on why (SMs and HBM are shared).
     """
     return communication - (1.0 - interference) * np.minimum(communication, compute)
 

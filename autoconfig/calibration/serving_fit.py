@@ -1,10 +1,9 @@
 """Fits the constants of engine generations on published runs: a few numbers per generation, one factor per GPU and generation.
 
 Times are linear in the constants (time_model.serving_costs.iteration_features) but for the floor, so that a run is one
-equation,
-features x constants = measured time, less what its iterations on the floor take. Generations are fitted after their parents
-(specs/catalogue/engines), each with a pull
-towards its parent's constants; a run weighs as much as another in relative error. Nothing is fitted per row or per source.
+equation, features x constants = measured time, less what its iterations on the floor take. Generations are fitted after their
+parents (specs/catalogue/engines), each with a pull towards its parent's constants; a run weighs as much as another in relative
+error. Nothing is fitted per row or per source.
 """
 
 from __future__ import annotations

@@ -91,13 +91,7 @@ def calibrate_command(
 
 
 def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -> None:
-    from autoconfig.calibration.calibrate import (
-        MOST_REASONS,
-        calibrate_file,
-        describe,
-        duplicates,
-        usable_runs,
-    )
+    from autoconfig.calibration.calibrate import MOST_REASONS, calibrate_file, describe, duplicates, usable_runs
     from autoconfig.planning.resolve import named_calibration, write_calibration
     from autoconfig.runs.predict import unread
     from autoconfig.specs.files import check_output_path

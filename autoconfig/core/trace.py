@@ -199,11 +199,7 @@ def trace_plan(
     started(len(wanted.ranks))
     found = run_traces(wanted, done, python)
     return TraceAnswer(
-        question=question,
-        plan=plan,
-        stack=wanted.job.software,
-        versions=found.versions,
-        ranks=compare(scenario, plan, found),
+        question=question, plan=plan, stack=wanted.job.software, versions=found.versions, ranks=compare(scenario, plan, found)
     )
 
 

@@ -116,11 +116,7 @@ def scale(request: ScalingRequest, progress: Callable[[str], None] | None = None
     if question is None:
         raise InputError(points[0].why_not or "no plan at any of these GPU counts")
     return ScalingAnswer(
-        question=question,
-        request=request,
-        points=tuple(points),
-        kept=kept,
-        fewest=_fewest([*points, *refined], request.days),
+        question=question, request=request, points=tuple(points), kept=kept, fewest=_fewest([*points, *refined], request.days)
     )
 
 

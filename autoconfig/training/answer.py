@@ -183,11 +183,7 @@ def _read_plan(text: str, question: Question) -> TrainPlan:
 
 
 def include(
-    plan: TrainPlan,
-    question: Question,
-    ranking: Ranking | None,
-    money: Money,
-    broken: Sequence[Violation] | None = None,
+    plan: TrainPlan, question: Question, ranking: Ranking | None, money: Money, broken: Sequence[Violation] | None = None
 ) -> IncludedPlan:
     """What becomes of a plan under a question: legal or not, fits or not, its place in the ranking if one is given.
 

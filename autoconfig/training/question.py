@@ -122,17 +122,10 @@ def understand(request: Request) -> Question:
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
     check_runs(cluster.gpu, numerics, stack)
     scenario = Scenario(
-        model=model,
-        cluster=cluster,
-        numerics=numerics,
-        software=stack,
-        workload=workload,
-        calibration=_calibration(request),
+        model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload, calibration=_calibration(request)
     )
     constraints = Constraints(
-        fixed=_sets(request.fix, "fix"),
-        at_most=_caps(request.max),
-        excluded=_sets(request.exclude, "exclude"),
+        fixed=_sets(request.fix, "fix"), at_most=_caps(request.max), excluded=_sets(request.exclude, "exclude")
     )
     _check_wish(scenario, constraints)
     for text in request.include:

@@ -161,10 +161,7 @@ def _terms(table: dict[str, Any]) -> dict[str, CollectiveTerms]:
     ranks = tuple(float(n) for n in table["axes"]["ranks"])
     return {
         kind: CollectiveTerms(
-            ranks=ranks,
-            alpha_s=tuple(terms["alpha_s"]),
-            link_share=tuple(terms["link_share"]),
-            sqrt_s=tuple(terms["sqrt_s"]),
+            ranks=ranks, alpha_s=tuple(terms["alpha_s"]), link_share=tuple(terms["link_share"]), sqrt_s=tuple(terms["sqrt_s"])
         )
         for kind, terms in table["kinds"].items()
         if terms["use"]

@@ -1,9 +1,8 @@
 """Closed form of continuous batching in its steady state: a generation of C sequences from admission to completion.
 
 With C sequences always running (closed loop, or a queue that never empties) every sequence takes one iteration per output
-token.
-While C sequences live once, C prompts of I tokens are prefilled, packed into the tokens that an iteration has left: `mixed`
-iterations carry prompts, the others decode alone. Times of both come from serving_costs; nothing is simulated.
+token. While C sequences live once, C prompts of I tokens are prefilled, packed into the tokens that an iteration has left:
+`mixed` iterations carry prompts, the others decode alone. Times of both come from serving_costs; nothing is simulated.
 """
 
 from __future__ import annotations
