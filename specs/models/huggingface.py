@@ -7,6 +7,7 @@ family has and ModelSpec cannot say is refused with the reason, never approximat
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,22 +18,9 @@ from autoconfig.specs.models.config_reader import ConfigReader, read_json_object
 from autoconfig.specs.models.huggingface_families import FAMILIES
 from autoconfig.specs.models.model import ModelSpec
 
-_REASONS = {
-    "an encoder-decoder model":
-        "t5 mt5 umt5 longt5 switch_transformers bart mbart pegasus pegasus_x led marian m2m_100 nllb-moe whisper speecht5 "
-        "blenderbot prophetnet encoder-decoder fsmt bigbird_pegasus",
-    "an encoder-only model":
-        "bert roberta xlm-roberta distilbert albert electra deberta deberta-v2 modernbert camembert ernie nomic_bert xlm mpnet "
-        "longformer big_bird wav2vec2 hubert esm",
-    "a vision or multi-modal model":
-        "vit clip siglip llava llava_next llava_onevision qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe mllama gemma3 gemma3n "
-        "paligemma idefics idefics2 idefics3 blip blip-2 phi3_v phi4_multimodal pixtral mistral3 llama4 qwen2_audio "
-        "qwen2_5_omni kosmos-2 internvl chameleon dinov2 swin kimi_vl",
-    "a state-space or hybrid model, with layers that are no attention":
-        "mamba mamba2 jamba nemotron_h zamba zamba2 bamba falcon_mamba falcon_h1 recurrent_gemma rwkv qwen3_next "
-        "granitemoehybrid lfm2 minimax",
-}
-_REFUSED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+REFUSED = json.loads((Path(__file__).parents[1] / "catalogue" / "refused.json").read_text(encoding="utf-8"))
+"""`model_types` of configs, and `names`, by why they cannot be planned."""
+_REFUSED = {name: reason for reason, names in REFUSED["model_types"].items() for name in names}
 
 
 def model_from_config(path: str | Path) -> ModelSpec:

@@ -15,18 +15,8 @@ from autoconfig.specs.models.model import RouterNumbers
 Fields = dict[str, Any]
 MAX_LAYERS = 10_000
 
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu",
-    "gelu_fast": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_python": "gelu",
-    "quick_gelu": "gelu",
-    "relu": "relu",
-    "relu2": "squared-relu",
-    "silu": "silu",
-    "swish": "silu",
-}
+_GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "quick_gelu")
+_ACTIVATIONS = dict.fromkeys(_GELU, "gelu") | {"relu": "relu", "relu2": "squared-relu", "silu": "silu", "swish": "silu"}
 
 
 def _unsupported(cfg: ConfigReader, text: str) -> UnsupportedError:
@@ -432,27 +422,12 @@ def _mpt(cfg: ConfigReader) -> Fields:
     ) | {"position_embedding_type": "alibi", "add_bias_linear": False, "layernorm_bias": False}
 
 
+_NAMED_ALIKE = (
+    *(_bloom, _falcon, _gemma, _gemma2, _gpt2, _gpt_neox, _gpt_oss, _llama, _mistral, _mixtral, _mpt, _nemotron, _opt, _phi3),
+    *(_qwen2, _qwen2_moe, _qwen3, _qwen3_moe),
+)
 FAMILIES: dict[str, Callable[[ConfigReader], Fields]] = {
-    "bloom": _bloom,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
-    "falcon": _falcon,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gpt2": _gpt2,
-    "gpt_neox": _gpt_neox,
-    "gpt_oss": _gpt_oss,
-    "kimi_k2": _deepseek,
-    "llama": _llama,
-    "mistral": _mistral,
-    "mixtral": _mixtral,
-    "mpt": _mpt,
-    "nemotron": _nemotron,
-    "opt": _opt,
-    "phi3": _phi3,
-    "qwen2": _qwen2,
-    "qwen2_moe": _qwen2_moe,
-    "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe,
+    **{function.__name__[1:]: function for function in _NAMED_ALIKE},
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), _deepseek),
 }
 """`model_type` -> the function that reads that family's keys."""

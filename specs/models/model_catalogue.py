@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, UnsupportedError, parse_count
-from autoconfig.specs.models.huggingface import model_from_config
+from autoconfig.specs.models.huggingface import REFUSED, model_from_config
 from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
 from autoconfig.specs.models.parameters import total_parameters
 
@@ -175,26 +175,7 @@ _VARIANTS: dict[str, dict[str, object]] = {"tokendrop": {}, "dropless": {}, "w/ 
 """What NVIDIA's performance tables write behind a model's name, and what it changes in the architecture."""
 
 
-_ENCODER_DECODER, _ENCODER = "an encoder-decoder model", "an encoder-only model"
-_RLHF, _DIFFUSION = "a reinforcement-learning job, not a model", "a diffusion model"
-_HYBRID = "a hybrid of attention and state-space layers"
-_REFUSED_KINDS = {
-    "t5": _ENCODER_DECODER,
-    "mt5": _ENCODER_DECODER,
-    "ul2": _ENCODER_DECODER,
-    "bart": _ENCODER_DECODER,
-    "bert": _ENCODER,
-    "roberta": _ENCODER,
-    "rlhf": _RLHF,
-    "grpo": _RLHF,
-    "ppo": _RLHF,
-    "flux": _DIFFUSION,
-    "wan": _DIFFUSION,
-    "mamba": _HYBRID,
-    "jamba": _HYBRID,
-    "nemotronh": _HYBRID,
-    "nemotron-h": _HYBRID,
-}
+_REFUSED_KINDS = {name: kind for kind, names in REFUSED["names"].items() for name in names}
 _REFUSED_NAME = re.compile(rf"({'|'.join(_REFUSED_KINDS)})(?![a-z])")
 
 

@@ -42,29 +42,9 @@ WEIGHT_NAMES = {
     "fp8_block": "fp8_block",
 }
 """Words that people use -> our format. fp16 and bf16 cost the same."""
-SPELLINGS = {
-    "float16": "bf16",
-    "bfloat16": "bf16",
-    "half": "bf16",
-    "fp8_e4m3": "fp8",
-    "e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-    "e5m2": "fp8",
-    "w8a8_fp8": "fp8",
-    "w8a8": "int8",
-    "w8a8_int8": "int8",
-    "int8_sq": "int8",
-    "w8a8_sq_per_channel": "int8",
-    "int4_awq": "int4",
-    "w4a16_awq": "int4",
-    "w4a16": "int4",
-    "w4a8_awq": "int4",
-    "w4a8": "int4",
-    "awq": "int4",
-    "gptq": "int4",
-    "int4_gptq": "int4",
-    "block_fp8": "fp8_block",
-}
+_FOLDER = resources.files("autoconfig.specs") / "catalogue"
+_CHECKPOINTS = json.loads((_FOLDER / "checkpoints.json").read_text(encoding="utf-8"))
+SPELLINGS = {name: kind for kind, names in _CHECKPOINTS["spellings"].items() for name in names}
 """Names of checkpoints and of engines' quantization options (TensorRT-LLM's QuantAlgo, vLLM's and SGLang's --quantization and
 --kv-cache-dtype), read too. w8a8 alone is SmoothQuant's int8; w4a8 multiplies in 8 bits, which is priced as weights only."""
 KV_NAMES = {"bf16": "bf16", "fp16": "bf16", "auto": "bf16", "fp8": "fp8", "int8": "int8", "fp4": "nvfp4", "nvfp4": "nvfp4"}
@@ -110,19 +90,12 @@ def module_formats(model: ModelSpec, weights: str, gpu: GpuSpec) -> ModuleFormat
     mxfp4 is weight-only where the GPU has no block-scaled fp4 unit (before compute capability 10).
     """
     formats = {"attention": weights, "mlp": weights, "experts": weights}
-    for prefix, by_format in _checkpoints().items():
+    for prefix, by_format in _CHECKPOINTS["checkpoints"].items():
         if model.name.startswith(prefix) and weights in by_format:
             formats.update(by_format[weights])
     if (gpu.compute_capability or 0.0) < 10.0:
         formats = {k: "mxfp4_weight_only" if v == "mxfp4" else v for k, v in formats.items()}
     return ModuleFormats(**formats)
-
-
-@cache
-def _checkpoints() -> dict[str, Any]:
-    text = (resources.files("autoconfig.specs") / "catalogue" / "checkpoints.json").read_text(encoding="utf-8")
-    data: dict[str, Any] = json.loads(text)["checkpoints"]
-    return data
 
 
 DEFAULT_ENGINE = "trtllm-1.2"
@@ -183,8 +156,8 @@ class EngineSpec:
 
 def engine_names() -> list[str]:
     """Canonical names, sorted."""
-    folder = resources.files("autoconfig.specs") / "catalogue" / "engines"
-    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+    files = (entry.name for entry in (_FOLDER / "engines").iterdir())
+    return sorted(name.removesuffix(".json") for name in files if name.endswith(".json"))
 
 
 @cache
@@ -226,8 +199,7 @@ def _release(text: str) -> int | None:
 
 @cache
 def _load(name: str) -> EngineSpec:
-    text = (resources.files("autoconfig.specs") / "catalogue" / "engines" / f"{name}.json").read_text(encoding="utf-8")
-    data: dict[str, Any] = json.loads(text)
+    data: dict[str, Any] = json.loads((_FOLDER / "engines" / f"{name}.json").read_text(encoding="utf-8"))
     unknown = set(data) - {f.name for f in fields(EngineSpec)}
     if unknown or data.get("name") != name:
         raise CatalogueError(
