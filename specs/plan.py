@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -183,20 +184,26 @@ def check_commas(text: str) -> None:
         raise PlanError(f"plan {text!r} has no comma between its keys{hint or '; write it like tp=8,pp=8,mbs=1'}")
 
 
-def parse_keys(text: str) -> dict[str, object]:
-    """`"tp=8,sp=1"` as {"tp": 8, "sp": True}: only the keys that were given. Raises PlanError with what is allowed."""
+def read_short_form(text: str, known: Collection[str], value_of: Callable[[str, str], object]) -> dict[str, object]:
+    """`"tp=8,sp=1"` by key, values as `value_of(key, text)` reads them. Raises PlanError for keys not among `known`."""
     check_commas(text)
     values: dict[str, object] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
-        key, equals, value = part.partition("=")
-        key = key.strip().lower()
-        if key not in SHORT_TO_LONG:
-            raise UnknownKeyError("plan key", key, SHORT_TO_LONG, text)
-        if not equals or not value.strip():
+        key, equals, value = (x.strip() for x in part.partition("="))
+        key = key.lower()
+        if key not in known:
+            raise UnknownKeyError("plan key", key, known, text)
+        if not equals or not value:
             raise PlanError(f"plan {text!r}: {key} has no value; write {key}=...")
         if key in values:
             raise PlanError(f"plan {text!r}: {key} is given twice")
-        values[key] = _parse_value(key, value.strip())
+        values[key] = value_of(key, value)
+    return values
+
+
+def parse_keys(text: str) -> dict[str, object]:
+    """`"tp=8,sp=1"` as {"tp": 8, "sp": True}: only the keys that were given. Raises PlanError with what is allowed."""
+    values = read_short_form(text, SHORT_TO_LONG, _parse_value)
     if not values:
         raise PlanError("empty plan; write it like tp=8,pp=8,mbs=1,sp=1,recompute=none")
     return values

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 
 from autoconfig.specs.errors import PlanError, UnknownKeyError, UnknownNameError
-from autoconfig.specs.plan import check_commas
+from autoconfig.specs.plan import read_short_form
 from autoconfig.specs.software.engine import KV_BYTES, WEIGHT_BYTES, kv_format, weight_format
 
 MAX_VALUE = 10_000_000
@@ -97,27 +97,18 @@ class ServePlan:
 
 def parse_engine_keys(text: str) -> dict[str, object]:
     """`"tp=4,kv=fp8"` as {"tp": 4, "kv": "fp8"}: only the keys given. Raises PlanError with what is allowed."""
-    check_commas(text)
-    values: dict[str, object] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        key, equals, value = (x.strip() for x in part.partition("="))
-        key = key.lower()
-        if key not in SHORT_TO_LONG:
-            raise UnknownKeyError("plan key", key, SHORT_TO_LONG, text)
-        if not equals or not value:
-            raise PlanError(f"plan {text!r}: {key} has no value; write {key}=...")
-        if key in values:
-            raise PlanError(f"plan {text!r}: {key} is given twice")
+
+    def value_of(key: str, value: str) -> object:
         if key in NUMBERS:
             if not re.fullmatch(r"[0-9]{1,9}", value):
                 raise PlanError(f"plan {text!r}: {key}={value} is no whole number")
-            values[key] = int(value)
-        else:
-            try:
-                values[key] = weight_format(value) if key == "weights" else kv_format(value)
-            except UnknownNameError as error:
-                raise UnknownKeyError(error.kind, value, error.known, text) from None
-    return values
+            return int(value)
+        try:
+            return weight_format(value) if key == "weights" else kv_format(value)
+        except UnknownNameError as error:
+            raise UnknownKeyError(error.kind, value, error.known, text) from None
+
+    return read_short_form(text, SHORT_TO_LONG, value_of)
 
 
 def parse_serve_plan(text: str) -> ServePlan:

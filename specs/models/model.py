@@ -161,53 +161,20 @@ class ModelSpec:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
-_COUNTS = (
-    "moe_router_topk",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "kv_lora_rank",
-    "qk_head_dim",
-    "qk_pos_emb_head_dim",
-    "v_head_dim",
-    "mtp_num_layers",
-    "num_layernorms_per_layer",
-)
-_OPTIONAL_POSITIVE = (
-    "rotary_base",
-    "num_moe_experts",
-    "q_lora_rank",
-    "window_size",
-    "window_attn_skip_freq",
-    "default_seq_length",
-    "default_global_batch_size",
-    "published_parameters",
-)
-_POSITIVE = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "vocab_size",
-    "ffn_hidden_size",
-    "num_query_groups",
-    "kv_channels",
-    "max_position_embeddings",
-    "make_vocab_size_divisible_by",
-)
+_WHOLE = [f.name for f in dataclasses.fields(ModelSpec) if f.type == "int"]
+_COUNTS = [f.name for f in dataclasses.fields(ModelSpec) if f.name in _WHOLE and f.default == 0]
+_COUNTS += ["moe_router_topk", "num_layernorms_per_layer"]
+_OPTIONAL = [f.name for f in dataclasses.fields(ModelSpec) if f.type in ("int | None", "Positive | None")]
 
 
 def _check_positive(model: ModelSpec) -> None:
-    for name in _POSITIVE:
-        value = getattr(model, name)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_DIMENSION:
-            raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 1 to {MAX_DIMENSION - 1}")
-    for name in _COUNTS:
-        value = getattr(model, name)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MAX_DIMENSION:
-            raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 0 to {MAX_DIMENSION - 1}")
-    for name in _OPTIONAL_POSITIVE:
-        value, most = getattr(model, name), MAX_PARAMETERS if name == "published_parameters" else MAX_DIMENSION - 1
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most):
-            raise InputError(f"{model.name}: {name}={value!r} must be a whole number from 1 to {most}, or left out")
+    for name in (*_WHOLE, *_OPTIONAL):
+        value, low = getattr(model, name), 0 if name in _COUNTS else 1
+        most, optional = MAX_PARAMETERS if name == "published_parameters" else MAX_DIMENSION - 1, name in _OPTIONAL
+        whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= most
+        if not whole and not (optional and value is None):
+            or_none = ", or left out" if optional else ""
+            raise InputError(f"{model.name}: {name}={value!r} must be a whole number from {low} to {most}{or_none}")
     if not isinstance(model.rotary_percent, int | float) or not 0 < model.rotary_percent <= 1:
         raise InputError(f"{model.name}: rotary_percent={model.rotary_percent!r} must be above 0 and at most 1")
     epsilon = model.norm_epsilon
