@@ -5,7 +5,6 @@ Symbols as in specs.model. Everything is of the busiest pipeline stage. `batch` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,23 +100,17 @@ def kv_layer_bytes(model: ModelSpec, tp: int, kv: str) -> float:
 
 def kv_sequence_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, length: Number) -> Number:
     """Cache of one sequence of `length` tokens on one rank: full layers keep all blocks, sliding ones the window's."""
-    each = kv_layer_bytes(model, plan.tp, plan.kv)
-    return each * sum(_blocks(tokens, engine) for tokens in _kept_tokens(model, plan, engine, length))
+    each, block = kv_layer_bytes(model, plan.tp, plan.kv), engine.kv_block_tokens
+    total: Number = 0.0
+    for layer in stage_layers(model, plan.pp):
+        slides = model.sliding_pattern[layer] and engine.keeps_window_only and model.window_size
+        total = total + np.ceil(np.asarray(np.minimum(length, slides) if slides else length) / block) * block
+    return each * total
 
 
 def kv_token_bytes(model: ModelSpec, plan: EnginePlan) -> float:
     """Cache of one token in all layers of a stage, windows aside."""
     return kv_layer_bytes(model, plan.tp, plan.kv) * len(stage_layers(model, plan.pp))
-
-
-def _kept_tokens(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, length: Number) -> Iterator[Number]:
-    for layer in stage_layers(model, plan.pp):
-        slides = model.sliding_pattern[layer] and engine.keeps_window_only
-        yield np.minimum(length, model.window_size) if slides and model.window_size else length
-
-
-def _blocks(tokens: Number, engine: EngineSpec) -> Number:
-    return np.ceil(np.asarray(tokens) / engine.kv_block_tokens) * engine.kv_block_tokens
 
 
 def activation_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, tokens: Number) -> Number:

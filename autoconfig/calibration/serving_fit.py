@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +86,7 @@ def samples_of(rows: Iterable[Row]) -> tuple[list[Sample], list[FirstToken]]:
         if len(case.plans) > 1 or case.load == "single" or (cell(row, "kind") == "mlperf" and case.model.is_moe):
             continue
         setup = set_up(case, case.plans[0], empty)
-        common = {"source": cell(row, "source"), "engine": case.engine.name, "gpu": case.gpu.id}
+        common: dict[str, Any] = {"source": cell(row, "source"), "engine": case.engine.name, "gpu": case.gpu.id}
         offline = case.load == "offline" or (np.isinf(case.rate) and case.lengths.output_cv == 0.0)
         if offline and setup.fits:
             speed = number(row, "out_tok_s_gpu") or (number(row, "out_tok_s") or 0.0) / case.num_gpus
@@ -97,11 +98,11 @@ def samples_of(rows: Iterable[Row]) -> tuple[list[Sample], list[FirstToken]]:
                 counts += [many * float(one.mixed), many * float(one.alone)]
                 features += [one.mixed_features, one.alone_features]
                 floors += [_floor(setup.job, one.mixed_sequences), _floor(setup.job, one.alone_sequences, 0.0)]
-            samples.append(_sample(case, counts, features, floors, tokens / speed, common))
+            seconds = tokens / speed
         elif case.rate <= LIGHT_LOAD and cell(row, "kind") == "online_qps":
             between, token = number(row, "tpot_mean_ms") or 0.0, number(row, "ttft_mean_ms") or 0.0
             counts, features, floors = _light(case, setup.job, between / 1e3)
-            samples.append(_sample(case, counts, features, floors, between / 1e3, common))
+            seconds = between / 1e3
             first.append(
                 FirstToken(
                     features=iteration_features(setup.job, 0.0, 1.0, 1.0, case.lengths.isl),
@@ -109,25 +110,11 @@ def samples_of(rows: Iterable[Row]) -> tuple[list[Sample], list[FirstToken]]:
                     **common,
                 )
             )
+        else:
+            continue
+        arrays: dict[str, Any] = {"counts": np.array(counts), "features": np.stack(features), "floors": np.array(floors)}
+        samples.append(Sample(moe=case.model.is_moe, seconds=seconds, **arrays, **common))
     return samples, first
-
-
-def _sample(
-    case: ServingCase,
-    counts: Sequence[float],
-    features: Sequence[Vector],
-    floors: Sequence[tuple[float, float]],
-    seconds: float,
-    common: dict[str, str],
-) -> Sample:
-    return Sample(
-        moe=case.model.is_moe,
-        counts=np.array(counts),
-        features=np.stack(features),
-        floors=np.array(floors),
-        seconds=seconds,
-        **common,
-    )
 
 
 def _floor(job: ServingJob, sequences: Number, prompts: float = 1.0) -> tuple[float, float]:

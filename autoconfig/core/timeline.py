@@ -97,20 +97,19 @@ def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRo
         stages=tuple(
             StageTimeline(
                 stage=stage,
-                chunks=tuple(map(_chunk_times, seconds[stage], waiting[stage])),
+                chunks=tuple(
+                    ChunkTimes(
+                        forward_seconds=forward,
+                        backward_seconds=backward,
+                        forward_communication_seconds=waits[0],
+                        backward_communication_seconds=waits[1],
+                    )
+                    for (forward, backward), waits in zip(seconds[stage], waiting[stage], strict=True)
+                ),
                 work=tuple((int(w.forward), w.chunk, w.microbatch, round(w.start, 7)) for w in work if w.stage == stage),
             )
             for stage in range(plan.pp)
         ),
-    )
-
-
-def _chunk_times(seconds: tuple[float, float], waiting: tuple[float, float]) -> ChunkTimes:
-    return ChunkTimes(
-        forward_seconds=seconds[0],
-        backward_seconds=seconds[1],
-        forward_communication_seconds=waiting[0],
-        backward_communication_seconds=waiting[1],
     )
 
 

@@ -97,7 +97,7 @@ def read_workload(request: ServeRequest) -> tuple[Workload, float]:
     InputError."""
     if request.trace is None:
         isl, osl = (float(DEFAULT_TOKENS if value is None else value) for value in (request.isl, request.osl))
-        return Drawn.of(isl, osl, request.isl_stddev or 0.0, request.osl_stddev or 0.0), request.rate
+        return Drawn(isl, osl, request.isl_stddev or 0.0, request.osl_stddev or 0.0), request.rate
     if not isinstance(request.trace, str):
         trace = trace_of(request.trace)
     elif request.local_files:

@@ -150,11 +150,12 @@ class _Curve:
         self.question = self.question or question
         ranking = rank_plans(question.scenario, question.constraints, asked.memory_margin)
         if not len(ranking.best):
-            return replace(empty, why_not=_why_not(ranking.funnel.legal))
+            return replace(empty, why_not=NO_FIT if ranking.funnel.legal else NOT_LEGAL)
         money = Money(tokens=asked.tokens, price_per_gpu_hour=asked.price)
         plan = ranking.plan(int(ranking.best[0]))
         report = report_plan(question.scenario, plan, money, asked.memory_margin)
-        self.fixed |= _taken(self.request.keep, self.fixed, report)
+        free = [key for key in self.request.keep if "=" not in key and key not in self.fixed]
+        self.fixed |= {key: getattr(plan, key) for key in free}
         empty = replace(empty, question=question)
         return _with_failures(empty, report, goodput_of(question.scenario, self.request.reliability), asked.price)
 
@@ -168,6 +169,7 @@ def _with_failures(empty: ScalingPoint, report: PlanReport, goodput: Goodput, pr
     return replace(empty, report=report, goodput=goodput, days=days, cost=cost)
 
 
+NO_FIT, NOT_LEGAL = "no plan fits in memory", "no plan is legal with this batch and what is kept or fixed"
 MAX_REFINED = 8
 """Searches spent between the last count that misses a deadline and the first that meets it."""
 
@@ -217,15 +219,6 @@ def _given(keep: tuple[str, ...]) -> dict[str, object]:
         if "=" in text:
             values |= parse_keys(text)
     return values
-
-
-def _taken(keep: tuple[str, ...], fixed: dict[str, object], report: PlanReport) -> dict[str, object]:
-    """Keys kept at the value of the first plan found."""
-    return {key: getattr(report.plan, key) for key in keep if "=" not in key and key not in fixed}
-
-
-def _why_not(legal: int) -> str:
-    return "no plan fits in memory" if legal else "no plan is legal with this batch and what is kept or fixed"
 
 
 def _training_gpus(count: int, spares: int, per_node: int) -> int:

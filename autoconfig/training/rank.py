@@ -37,8 +37,6 @@ MAX_THREADS = 4
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-
 SAFE_FIT = 0.95
 """Chance to fit from which a plan is called safe."""
 
@@ -127,8 +125,8 @@ def rank_plans(scenario: Scenario, constraints: Constraints | None = None, margi
     with clock.phase("enumeration"):
         space = enumerate_space(scenario, constraints)
         layouts = space.layouts
-        largest = int(_largest_stage(scenario, layouts).max(initial=1))
-        options = recompute_options(scenario, constraints, largest)
+        largest = np.maximum.reduce([layouts.first, layouts.last, middle_layers(scenario.model, layouts)])
+        options = recompute_options(scenario, constraints, int(largest.max(initial=1)))
     blocks = _price_all(scenario, layouts, options, margin, clock)
     closest = None if blocks else _closest(scenario, layouts, options, margin)
     return _rank(scenario, space, options, blocks, closest, clock)
@@ -163,10 +161,6 @@ def _price_block(
     with clock.phase("time"):
         estimate = estimate_step_time(scenario, part.take(rows), options)
         return _collect(rows, fits[rows], estimate, memory, start)
-
-
-def _largest_stage(scenario: Scenario, layouts: Layouts) -> Ints:
-    return np.maximum(np.maximum(layouts.first, layouts.last), middle_layers(scenario.model, layouts))
 
 
 def _closest(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float) -> ClosestInfeasible | None:
@@ -223,7 +217,7 @@ def _rank(
         fit_even=int(even[row[best]].sum()),
         priced=len(step),
         rejected_by_rule=space.rejected_by_rule,
-        seconds=clock.wall,
+        seconds=time.perf_counter() - clock.start,
         seconds_by_phase=clock.phases,
     )
     return Ranking(
@@ -260,12 +254,7 @@ class _Clock:
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._start = time.perf_counter()
-
-    @property
-    def wall(self) -> float:
-        """Seconds since the clock was made."""
-        return time.perf_counter() - self._start
+        self.start = time.perf_counter()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -281,11 +270,7 @@ class _Clock:
 RESOLUTION = 0.06
 """Plans closer than this in predicted step time are a tie: the spread within groups of measured runs that differ only in
 their plan is 6 to 9 % (findings on public measurements, section 7)."""
-PARTS_NAMED = 2
-SHOWN_VALUES = 12
-TRIES = 12
-
-
+PARTS_NAMED, SHOWN_VALUES, TRIES = 2, 12, 12
 PART_WORDS = {
     "gemm_seconds": "GEMMs",
     "grouped_gemm_seconds": "grouped GEMMs",

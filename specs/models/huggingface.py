@@ -51,11 +51,6 @@ def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelS
     return ModelSpec(name=name, **fields)
 
 
-def supported_families() -> list[str]:
-    """The values of `model_type` that are understood, sorted."""
-    return sorted(FAMILIES)
-
-
 def _config_file(path: str | Path) -> Path:
     try:
         given = Path(str(path).strip()).expanduser()

@@ -108,7 +108,7 @@ def test_loads_that_contradict_themselves(change, words):
 def test_averages_over_running_sequences_are_those_of_a_long_queue():
     """A long queue through one slot: what the slot holds over time, counted iteration by iteration."""
     rng = np.random.default_rng(1)
-    drawn = Drawn.of(100.0, 50.0, 60.0, 40.0)
+    drawn = Drawn(100.0, 50.0, 60.0, 40.0)
     isl, osl = (
         sampled_lengths(mean, cv, most, 200_000, rng)
         for mean, cv, most in ((100.0, 0.6, drawn.longest_input), (50.0, 0.8, drawn.data.most_output))

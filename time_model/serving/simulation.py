@@ -56,7 +56,8 @@ class IterationTable:
         self._fixed = c.host_s + c.layer_s * layers
         self._floor_mixed, self._floor_alone = float(floor_seconds(job, 1.0, 0.0)), float(floor_seconds(job, 0.0, 0.0))
         self._floor_sequence = float(floor_seconds(job, 0.0, 1.0)) - self._floor_alone
-        counts, lengths = grid_points(16384.0, 1), grid_points(_at_least(most_length), 2)
+        longest = max(131072.0, float(np.exp2(np.ceil(np.log2(most_length)))))
+        counts, lengths = grid_points(16384.0, 1), grid_points(longest, 2)
         self._counts, self._lengths = counts.tolist(), lengths.tolist()
         count, length = np.meshgrid(counts, lengths, indexing="ij")
         self._decode: Table = (c.factor * decode_attention_seconds(job, count, length)).tolist()
@@ -100,11 +101,6 @@ class IterationTable:
         low = table[i][j] * (1 - v) + table[i][j + 1] * v
         high = table[i + 1][j] * (1 - v) + table[i + 1][j + 1] * v
         return low * (1 - u) + high * u
-
-
-def _at_least(most_length: float) -> float:
-    """A power of two that covers a length: 131,072 where that does."""
-    return max(131072.0, float(np.exp2(np.ceil(np.log2(most_length)))))
 
 
 def _position(points: list[float], x: float) -> tuple[int, float]:

@@ -194,7 +194,7 @@ class Trace:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Drawn:
     """Gamma distributed lengths by mean and standard deviation (0: all alike), from 1 token to six deviations above the mean.
 
@@ -202,42 +202,23 @@ class Drawn:
     deviation and mean are equal).
     """
 
-    data: DataSet
+    isl: float
+    osl: float
+    isl_stddev: float = 0.0
+    osl_stddev: float = 0.0
 
-    @classmethod
-    def of(cls, isl: float, osl: float, isl_stddev: float = 0.0, osl_stddev: float = 0.0) -> Drawn:
-        """From means and standard deviations, in tokens."""
-        return cls(
-            data=DataSet(
-                name="drawn lengths",
-                isl=isl,
-                osl=osl,
-                input_cv=isl_stddev / isl,
-                output_cv=osl_stddev / osl,
-                most_input=float(np.ceil(isl + LONGEST_STDDEVS * isl_stddev)),
-                most_output=float(np.ceil(osl + LONGEST_STDDEVS * osl_stddev)),
-            )
+    @cached_property
+    def data(self) -> DataSet:
+        """The lengths as a data set."""
+        return DataSet(
+            name="drawn lengths",
+            isl=self.isl,
+            osl=self.osl,
+            input_cv=self.isl_stddev / self.isl,
+            output_cv=self.osl_stddev / self.osl,
+            most_input=float(np.ceil(self.isl + LONGEST_STDDEVS * self.isl_stddev)),
+            most_output=float(np.ceil(self.osl + LONGEST_STDDEVS * self.osl_stddev)),
         )
-
-    @property
-    def isl(self) -> float:
-        """Mean input tokens."""
-        return self.data.isl
-
-    @property
-    def osl(self) -> float:
-        """Mean output tokens."""
-        return self.data.osl
-
-    @property
-    def isl_stddev(self) -> float:
-        """Standard deviation of the input tokens."""
-        return self.data.isl * self.data.input_cv
-
-    @property
-    def osl_stddev(self) -> float:
-        """Standard deviation of the output tokens."""
-        return self.data.osl * self.data.output_cv
 
     @property
     def held_tokens(self) -> float:
