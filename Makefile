@@ -75,7 +75,6 @@ tables: $(DEV)
 
 calibration: $(DEV)
 	$(BIN)/python tools/fit_published.py
-	$(BIN)/python -m tools.fit_serving
 
 profiling-docs: $(DEV)
 	$(BIN)/python -m tools.profiling_docs

@@ -71,11 +71,9 @@ def _places(group: Any) -> list[int]:
 
 class FlashAttention(torch.nn.Module):
     """Causal attention by torch's scaled_dot_product_attention: no score matrix is kept (flash, cuDNN or efficient kernel).
-
     Keeps q, k, v, the output and one logsumexp per row. Knows grouped queries, MLA's k_channels and v_channels (values are
     padded to the width of the keys, as the flash kernels want it), sliding windows, and context parallelism, for which keys and
-    values of the whole sequence are gathered (`kernels/attention.py`). Attention sinks are refused.
-    """
+    values of the whole sequence are gathered (`kernels/attention.py`). Attention sinks are refused."""
 
     def __init__(
         self,
@@ -140,11 +138,9 @@ class FlashAttention(torch.nn.Module):
 
 
 def with_whole_rotary_gradient(key: Tensor, config: Any, tp_group: Any) -> Tensor:
-    """The same keys; the gradient of MLA's rotary channels is summed over tensor-parallel ranks.
-
-    All heads share one rotary key. megatron-core's local layers gather it (multi_latent_attention.py, kv_combined) by a gather
-    whose backward keeps this rank's part only, so the other ranks' heads would be missing from its gradient.
-    """
+    """The same keys; the gradient of MLA's rotary channels is summed over tensor-parallel ranks. All heads share one rotary
+    key. megatron-core's local layers gather it (multi_latent_attention.py, kv_combined) by a gather whose backward keeps this
+    rank's part only, so the other ranks' heads would be missing from its gradient."""
     if not config.multi_latent_attention or config.tensor_model_parallel_size == 1:
         return key
     plain, rotary = key.split([config.qk_head_dim, config.qk_pos_emb_head_dim], dim=-1)
@@ -175,10 +171,8 @@ def _mask(rows: int, columns: int, first_row: int, window: int | None, device: A
 
 
 class UnfusedAttention(DotProductAttention):
-    """megatron-core's own attention, which keeps the scores, also for MLA's widths.
-
-    DotProductAttention takes no k_channels and v_channels and sizes its output by kv_channels; the output has n d_v channels.
-    """
+    """megatron-core's own attention, which keeps the scores, also for MLA's widths. DotProductAttention takes no k_channels and
+    v_channels and sizes its output by kv_channels; the output has n d_v channels."""
 
     def __init__(self, *arguments: Any, k_channels: int | None = None, v_channels: int | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)

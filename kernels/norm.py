@@ -8,12 +8,10 @@ import torch
 
 
 class ParallelNorm:
-    """torch's LayerNorm or RMSNorm, as `config.normalization` says, usable with sequence parallelism.
-
-    megatron-core's WrappedTorchNorm refuses sequence parallelism because torch's norms do not mark their parameters: each
-    tensor-parallel rank sees its share of the sequence, so the gradients of weight and bias must be summed over the ranks.
-    megatron-core does that for every parameter with `sequence_parallel` set (finalize_model_grads.py), which is set here.
-    """
+    """torch's LayerNorm or RMSNorm, as `config.normalization` says, usable with sequence parallelism. megatron-core's
+    WrappedTorchNorm refuses sequence parallelism because torch's norms do not mark their parameters: each tensor-parallel rank
+    sees its share of the sequence, so the gradients of weight and bias must be summed over the ranks. megatron-core does that
+    for every parameter with `sequence_parallel` set (finalize_model_grads.py), which is set here."""
 
     def __new__(cls, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> torch.nn.Module:
         if config.layernorm_zero_centered_gamma:

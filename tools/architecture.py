@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import html
+import textwrap
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -57,15 +58,9 @@ def _box(x: float, y: float, width: float, package: str, used: int) -> list[str]
     fill, count = ("#cfe3f7", f" · {used} in a search") if used else ("#f1f1f1", "")
     lines = [f'<rect x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{ROW}" rx="6" fill="{fill}" stroke="#7a8a99"/>']
     lines.append(f'<text x="{x + 10:.0f}" y="{y + 22:.0f}" font-size="15" font-weight="bold">{package}{count}</text>')
-    for number, line in enumerate(_wrapped(words(package), int((width - 20) / 6.0))[:2]):
+    for number, line in enumerate(textwrap.wrap(words(package), int((width - 20) / 6.0))[:2]):
         lines.append(f'<text x="{x + 10:.0f}" y="{y + 40 + 15 * number:.0f}" font-size="11.5">{html.escape(line)}</text>')
     return lines
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width)
 
 
 def draw() -> str:

@@ -1,4 +1,5 @@
-"""`make calibration`: fits time_model/data/calibration.json on the published runs, then autoconfig/data/bands.json.
+"""`make calibration`: fits time_model/data/calibration.json on the published runs, autoconfig/data/bands.json, and the
+constants of serving engines.
 
 Deterministic: the same tables and the same models give the same files.
 """
@@ -6,14 +7,19 @@ Deterministic: the same tables and the same models give the same files.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from autoconfig.accuracy.bands import banded, bands_of
+from autoconfig.accuracy.serving import published_rows
 from autoconfig.calibration.calibrate import published_calibration
+from autoconfig.calibration.serving_fit import fit, samples_of
 from autoconfig.planning.resolve import write_calibration
 from autoconfig.training.price import Band
 
 ROOT = Path(__file__).resolve().parents[1]
+SERVING = ROOT / "time_model" / "data" / "serving_calibration.json"
 CALIBRATION = ROOT / "time_model" / "data" / "calibration.json"
 BANDS = ROOT / "autoconfig" / "data" / "bands.json"
 ABOUT = (
@@ -33,10 +39,35 @@ def bands_json(bands: dict[str, Band]) -> dict[str, object]:
     }
 
 
+def rounded(value: Any) -> Any:
+    """Four significant digits everywhere."""
+    if isinstance(value, Mapping):
+        return {key: rounded(one) for key, one in value.items()}
+    return float(f"{value:.4g}")
+
+
+def fit_engines() -> None:
+    """Fit the shipped constants of serving engines."""
+    samples, first = samples_of(published_rows())
+    found = fit(samples, first)
+    sources: dict[str, dict[str, int]] = {}
+    for sample in samples:
+        by_source = sources.setdefault(sample.engine, {})
+        by_source[sample.source] = by_source.get(sample.source, 0) + 1
+    data = {
+        "about": "Constants of serving engines (time_model/serving/tables.py), fitted on the runs named.",
+        "runs": sources,
+        "engines": rounded(found.engines),
+        "gpus": rounded(found.gpus),
+    }
+    SERVING.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
-    """Write both files."""
+    """Write all files."""
     write_calibration(published_calibration(), CALIBRATION)
     BANDS.write_text(json.dumps(bands_json(bands_of(banded())), indent=1) + "\n", encoding="utf-8")
+    fit_engines()
 
 
 if __name__ == "__main__":

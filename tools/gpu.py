@@ -20,13 +20,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from autoconfig.kernels import benchmark, nvml
 from autoconfig.kernels.bench.device import BenchDevice, find_device, software
-from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.files import write_atomically
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.files import write_text
 from autoconfig.specs.import_path import with_import_path
 from autoconfig.specs.job import Job, job_text
 from autoconfig.specs.layouts import stage_layers
@@ -181,7 +182,7 @@ class Jobs:
 
     def __init__(self, torch: Any, device: BenchDevice, folder: Path, budget_s: float) -> None:
         self.device, self.folder, self.deadline = device, folder, time.monotonic() + budget_s
-        self.software = "transformer-engine" if device.type == "cuda" and _has_engine() else "megatron-local"
+        self.software = "transformer-engine" if device.type == "cuda" and find_spec("transformer_engine") else "megatron-local"
         self.versions, self.left, self.crashed = software(torch), 0, 0
         self.rows: list[dict[str, Any]] = []
         folder.mkdir(exist_ok=True)
@@ -214,13 +215,12 @@ class Jobs:
                 self.left += 1
                 return None
             place.mkdir(exist_ok=True)
-            text = job_text(job)
-            write_atomically(place / "job.json", lambda file: _ignore(file.write_text(text, encoding="utf-8")))
+            write_text(place / "job.json", job_text(job))
             code = self._process(place, min(remaining, JOB_LIMIT_S))
             found = self._outcome(place, job)
             if found is None:
-                last = _last_line(place / "log.txt")
-                benchmark.say(f"no result: {name}: exit code {code}{f', {last}' if last else ''}")
+                lines = (place / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                benchmark.say(", ".join([f"no result: {name}: exit code {code}", *(line[:200] for line in lines[-1:])]))
                 self.crashed += 1
                 return None
         self.rows.append(_row(name, job, found))
@@ -267,8 +267,7 @@ class Jobs:
             "complete": not self.left and not self.crashed,
             "jobs": self.rows,
         }
-        text = json.dumps(body, indent=1) + "\n"
-        write_atomically(self.folder / "summary.json", lambda file: _ignore(file.write_text(text, encoding="utf-8")))
+        write_text(self.folder / "summary.json", json.dumps(body, indent=1) + "\n")
 
 
 def _row(name: str, job: Job, found: Measurement) -> dict[str, Any]:
@@ -294,24 +293,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
-    return lines[-1][:200] if lines else ""
-
-
-def _has_engine() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("transformer_engine") is not None
-
-
-def _ignore(_: object) -> None:
-    """For callbacks that return nothing."""
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from torch import Tensor
 
 
 def microbatches(job: Job, step: int, device: torch.device | str) -> Iterator[dict[str, Tensor]]:
-    """This data-parallel rank's micro-batches of one step, divided over context-parallel ranks.
-
-    `tokens`, `labels`, `position_ids`: [mbs, s / cp], int64. Micro-batch i of rank r holds the samples (i dp + r) mbs onwards.
-    """
+    """This data-parallel rank's micro-batches of one step, divided over context-parallel ranks. `tokens`, `labels`,
+    `position_ids`: [mbs, s / cp], int64. Micro-batch i of rank r holds the samples (i dp + r) mbs onwards."""
     rank, place = parallel_state.get_data_parallel_rank(), parallel_state.get_context_parallel_rank()
     for number in range(job.num_microbatches):
         first = (number * job.plan.dp + rank) * job.plan.mbs
@@ -33,10 +31,8 @@ def sample(job: Job, step: int, number: int) -> Tensor:
 
 
 def enough_microbatches(job: Job) -> Job:
-    """The job with as many micro-batches as bring the schedule into its steady state: what is in flight is the same.
-
-    1F1B holds at most p of them, interleaving at most 2 (p - 1) + (v - 1) p + 1 chunks, which 2 p micro-batches cover.
-    """
+    """The job with as many micro-batches as bring the schedule into its steady state: what is in flight is the same. 1F1B holds
+    at most p of them, interleaving at most 2 (p - 1) + (v - 1) p + 1 chunks, which 2 p micro-batches cover."""
     plan = job.plan
     wanted = 2 if plan.pp == 1 else plan.pp + 1 if plan.vpp == 1 else 2 * plan.pp
     return job.shortened(num_microbatches=min(wanted, job.num_microbatches))

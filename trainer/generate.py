@@ -13,7 +13,6 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -43,7 +42,7 @@ def generate(job: Job, progress: Progress, memory: LiveMemory | None, memory_sco
     """All rounds, warm-up first; `progress` holds them. Live bytes are counted in the first (`memory_scope` is left after it):
     counting slows operators down. Raises InputError for what the static engine cannot run."""
     asked = _asked(job)
-    with _timed_events() if job.device == "cpu" else contextlib.nullcontext():
+    with mock.patch.object(torch.cuda, "Event", TimedEvent) if job.device == "cpu" else contextlib.nullcontext():
         model, controller = _controller(job, asked)
         if memory is not None:
             memory.tag([parameter.data for parameter in model.parameters()], "weights")
@@ -158,9 +157,3 @@ class TimedEvent:
 
     def query(self) -> bool:
         return True
-
-
-@contextlib.contextmanager
-def _timed_events() -> Iterator[None]:
-    with mock.patch.object(torch.cuda, "Event", TimedEvent):
-        yield

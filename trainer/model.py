@@ -41,10 +41,8 @@ _ACTIVATIONS = {**_FUSED_ACTIVATIONS, "squared-relu": squared_relu}
 
 def transformer_config(job: Job, *, initialize: bool = True) -> TransformerConfig:
     """megatron-core's configuration of the job. `initialize` False leaves weights as allocated and unmarked (fake tensors).
-
     Raises UnsupportedError for what megatron-core cannot build, PlanError with megatron-core's own words for a plan that it
-    refuses.
-    """
+    refuses."""
     _refuse(job)
     kind = MLATransformerConfig if job.model.multi_latent_attention else TransformerConfig
     values = {**_architecture(job.model), **_experts(job), **_parallelism(job), **_numerics(job), **_kernels(job)}
@@ -207,11 +205,9 @@ def _kernels(job: Job) -> dict[str, Any]:
 
 
 def model_chunks(job: Job, config: TransformerConfig, *, own_attention: bool = True) -> list[GPTModel]:
-    """This rank's GPTModel per virtual pipeline chunk, in the parameters' type; on a CPU not initialised.
-
-    megatron-core's parallel state must exist, with the plan's sizes. Without `own_attention` the attention core is
-    megatron-core's, which reads a KV cache.
-    """
+    """This rank's GPTModel per virtual pipeline chunk, in the parameters' type; on a CPU not initialised. megatron-core's
+    parallel state must exist, with the plan's sizes. Without `own_attention` the attention core is megatron-core's, which reads
+    a KV cache."""
     chunks = []
     with default_dtype(config.params_dtype):
         for chunk in range(job.plan.vpp):

@@ -24,10 +24,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 @contextlib.contextmanager
 def parallel_groups(job: Job, timeout_seconds: float) -> Iterator[None]:
-    """megatron-core's groups with the plan's sizes over the default process group, and its random number states.
-
-    Raises PlanError when the plan's product is not the world size or megatron-core refuses the sizes.
-    """
+    """megatron-core's groups with the plan's sizes over the default process group, and its random number states. Raises
+    PlanError when the plan's product is not the world size or megatron-core refuses the sizes."""
     plan, world = job.plan, dist.get_world_size()
     if plan.world_size != world:
         raise PlanError(

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -109,7 +108,7 @@ class Peers:
         os.set_blocking(self._read_fd, False)
         signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         for number in SIGNALS:
-            signal.signal(number, _leave_it_to_the_thread)
+            signal.signal(number, lambda *_: None)  # the wake-up pipe has told the thread already
         self._store.set(f"alive/{self.rank}", json.dumps([socket.gethostname(), os.getpid()]))
         threading.Thread(target=self._watch, name="peers", daemon=True).start()
 
@@ -235,10 +234,6 @@ class Peers:
                 self._beats[rank] = (beat, now)
             elif now - since > self._timeout:
                 raise Lost(f"rank {rank} has been silent for {self._timeout:g} s")
-
-
-def _leave_it_to_the_thread(number: int, frame: FrameType | None) -> None:
-    """The wake-up pipe has told the thread already."""
 
 
 def _is_running(pid: int) -> bool:

@@ -31,10 +31,8 @@ def set_weights(chunks: list[torch.nn.Module], model: ModelSpec, seed: int) -> N
 
 
 def global_parameters(chunks: list[torch.nn.Module], model: ModelSpec) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Every parameter of this rank with its name in the undivided model: layers and experts numbered through.
-
-    The output layer of tied embeddings is the word embedding, also where it is a copy on the last stage.
-    """
+    """Every parameter of this rank with its name in the undivided model: layers and experts numbered through. The output layer
+    of tied embeddings is the word embedding, also where it is a copy on the last stage."""
     for chunk in chunks:
         layers = {name: module.layer_number - 1 for name, module in chunk.named_modules() if hasattr(module, "layer_number")}
         for name, parameter in chunk.named_parameters():

@@ -178,10 +178,8 @@ Choices = Mapping[int, Sequence[Sequence[str]]]
 
 
 def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None, choices: Choices | None = None) -> Arguments:
-    """Names and values of an argument list. Raises InputError when too long.
-
-    `unread`: words that are not known, and why; `choices`: what those of them may be that a condition decides.
-    """
+    """Names and values of an argument list. Raises InputError when too long. `unread`: words that are not known, and why;
+    `choices`: what those of them may be that a condition decides."""
     if len(argv) > MAX_ARGUMENTS:
         raise InputError(f"{len(argv):,} arguments are more than {MAX_ARGUMENTS:,}; this is no launch of one training job")
     unread, choices = unread or {}, choices or {}

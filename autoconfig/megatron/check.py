@@ -242,9 +242,7 @@ def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str
 
 def target(answer: CheckAnswer) -> tuple[TrainPlan, Scenario]:
     """What `--apply-to` writes: the better plan, else the nearest legal one, else the file's with the overlaps that it lacks.
-
-    Raises InputError where there is none.
-    """
+    Raises InputError where there is none."""
     source = answer.source
     if source.megatron_fsdp:
         raise InputError(f"--apply-to: {NO_OTHER_PLAN}")

@@ -70,11 +70,7 @@ def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path, *, force: b
         raise FileError(f"--apply-to {str(path)[:200]!r} exists: name another file, or say --force to replace it")
     text = improved_text(answer, request)
     mode = path.stat().st_mode & 0o777 if path.exists() else None
-
-    def write(file: Path) -> None:
-        file.write_bytes(text.encode("utf-8"))
-
-    write_atomically(path, write)
+    write_atomically(path, lambda file: file.write_bytes(text.encode("utf-8")))
     if mode is not None:
         path.chmod(mode)
 
@@ -97,8 +93,11 @@ def edited_text(
     again before it is returned. Raises InputError."""
     scenario = wanted or source.question.scenario
     changes = changes_from(source, plan, scenario)
-    text = _edited(source, changes, plan_flags(scenario, plan))
-    if is_ours(text):
+    script = source.script
+    assert script is not None
+    arguments = split_arguments(script.words(), script.unread(), script.choices())
+    text = _Editor(source.text, script.argv, arguments, changes).text(plan_flags(scenario, plan))
+    if any(line.startswith(MARK) for line in text.splitlines()[:12]):  # written by `export`
         text = refreshed(text, scenario, plan, report)
     if source.kind == "script":
         text = _with_environment(text, missing_environment(source, plan))
@@ -145,13 +144,6 @@ def change_text(change: FlagChange) -> str:
     if change.old is None:
         return f"(add) {change.flag}{' ' + new if new else ''}"
     return f"{change.flag} {old} -> {new}"
-
-
-def _edited(source: CheckInput, changes: Sequence[FlagChange], wanted: Flags) -> str:
-    script = source.script
-    assert script is not None
-    arguments = split_arguments(script.words(), script.unread(), script.choices())
-    return _Editor(source.text, script.argv, arguments, changes).text(wanted)
 
 
 def _merged(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -295,11 +287,6 @@ class _Editor:
         if not origin or len(places) != len(origin) or places != list(range(places[0], places[0] + len(places))):
             raise _refusal(f"{name} comes from something that is worked out ({text_of(value)[:40]})", self.changes)
         return places[0], places[-1] + 1
-
-
-def is_ours(text: str) -> bool:
-    """A script that `export` wrote."""
-    return any(line.startswith(MARK) for line in text.splitlines()[:12])
 
 
 def refreshed(text: str, scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:

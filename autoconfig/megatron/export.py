@@ -221,10 +221,8 @@ def check_export_folder(folder: str, *, force: bool = False) -> None:
 def export_named(
     request: Request, plan_text: str, folder: str, form: str, *, force: bool = False, too_large: bool = False
 ) -> Export:
-    """Export a plan that the caller names; one that does not fit is written only where `too_large` says so.
-
-    Raises InputError: not readable, not legal (with the nearest legal plan), not a format that is written.
-    """
+    """Export a plan that the caller names; one that does not fit is written only where `too_large` says so. Raises InputError:
+    not readable, not legal (with the nearest legal plan), not a format that is written."""
     question = understand(request)
     scenario = question.scenario
     plan = parse_plan(plan_text, scenario.cluster.num_gpus)

@@ -95,14 +95,11 @@ def read_software(
 
 
 def _overlaps(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[str], megatron_fsdp: bool) -> frozenset[str]:
-    """The overlaps that are on.
-
-    An argument that is missing switches its overlap off where the plan could have it. Where it could not (tensor-parallel
-    overlap at tp 1), its absence says nothing of other plans: the stack's default stays. Weights are gathered beside the
-    forward only where gradients are reduced beside the backward (Megatron's arguments.py asserts it). FSDP overlaps by itself:
-    torch FSDP2 prefetches, Megatron-FSDP switches the reduction on where gradients are sharded and the gather where weights are
-    (megatron_fsdp.py, MegatronFSDP.__init__), so that only stage 2 keeps a choice.
-    """
+    """The overlaps that are on. An argument that is missing switches its overlap off where the plan could have it. Where it
+    could not (tensor-parallel overlap at tp 1), its absence says nothing of other plans: the stack's default stays. Weights are
+    gathered beside the forward only where gradients are reduced beside the backward (Megatron's arguments.py asserts it). FSDP
+    overlaps by itself: torch FSDP2 prefetches, Megatron-FSDP switches the reduction on where gradients are sharded and the
+    gather where weights are (megatron_fsdp.py, MegatronFSDP.__init__), so that only stage 2 keeps a choice."""
     possible = {argument.flag for argument in overlap_arguments(scenario, plan)}
     found = set()
     for flag, field in OVERLAPS:

@@ -48,15 +48,22 @@ def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
     hidden = _needed(a, "--hidden-size")
     heads = _needed(a, "--num-attention-heads")
     activation, gated = _activation(a)
+    # Megatron's default: 4 h; with SwiGLU 8/3 h, down to a multiple of 64
+    usual = max(64, int(4 * hidden * 2 / 3) // 64 * 64) if gated else 4 * hidden
+    kv_channels = a.count("--kv-channels")
+    if kv_channels is None and hidden % heads:
+        raise InputError(
+            f"--hidden-size {hidden} is not a multiple of --num-attention-heads {heads}; change one or give --kv-channels"
+        )
     values: dict[str, Any] = {
         "num_layers": layers,
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "activation": activation,
         "gated_linear_unit": gated,
-        "kv_channels": _kv_channels(a, hidden, heads),
+        "kv_channels": kv_channels or hidden // heads,
         "num_query_groups": _query_groups(a, heads, assumed),
-        "ffn_hidden_size": _ffn(a, hidden, gated),
+        "ffn_hidden_size": a.count("--ffn-hidden-size") or usual,
         **_norm_and_positions(a, assumed),
         **_biases(a),
     }
@@ -97,15 +104,6 @@ def _activation(a: Arguments) -> tuple[str, bool]:
     return chosen[0] if chosen else ("gelu", False)
 
 
-def _kv_channels(a: Arguments, hidden: int, heads: int) -> int:
-    given = a.count("--kv-channels")
-    if given is None and hidden % heads:
-        raise InputError(
-            f"--hidden-size {hidden} is not a multiple of --num-attention-heads {heads}; change one or give --kv-channels"
-        )
-    return given or hidden // heads
-
-
 def _query_groups(a: Arguments, heads: int, assumed: list[str]) -> int:
     groups = a.count("--num-query-groups", "--num-key-value-heads", "--num-attention-heads-kv")
     if a.has("--group-query-attention"):
@@ -114,14 +112,6 @@ def _query_groups(a: Arguments, heads: int, assumed: list[str]) -> int:
         assumed.append(f"--num-query-groups {groups} has no effect without --group-query-attention, as in Megatron-LM")
         return heads
     return groups or heads
-
-
-def _ffn(a: Arguments, hidden: int, gated: bool) -> int:
-    """Megatron's default: 4 h; with SwiGLU 8/3 h, down to a multiple of 64."""
-    given = a.count("--ffn-hidden-size")
-    if given is not None:
-        return given
-    return max(64, int(4 * hidden * 2 / 3) // 64 * 64) if gated else 4 * hidden
 
 
 def _norm_and_positions(a: Arguments, assumed: list[str]) -> dict[str, Any]:

@@ -172,7 +172,8 @@ def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
         if strategy not in _SHARDING:
             raise InputError(f"--data-parallel-sharding-strategy {strategy[:40]!r}: use one of {', '.join(_SHARDING)}")
         stage = _SHARDING[strategy]
-        assumed.append(f"read as Megatron-FSDP, {strategy}: legality as Megatron has it, priced as {_priced_as(stage)}")
+        priced = f"torch FSDP2 of ZeRO stage {stage}" if stage > 1 else ("plain data parallelism", "a sharded optimizer")[stage]
+        assumed.append(f"read as Megatron-FSDP, {strategy}: legality as Megatron has it, priced as {priced}")
         return (False, stage) if stage > 1 else (stage == 1, 0)
     if a.has("--deepspeed"):
         zero = a.whole("--zero-stage")
@@ -183,10 +184,6 @@ def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
             raise InputError(f"--zero-stage {zero}: use 0 to 3")
         return (False, zero) if zero > 1 else (zero == 1, 0)
     return dist_opt, 0
-
-
-def _priced_as(stage: int) -> str:
-    return f"torch FSDP2 of ZeRO stage {stage}" if stage > 1 else "a sharded optimizer" if stage else "plain data parallelism"
 
 
 def _offload(a: Arguments) -> float:
@@ -237,11 +234,9 @@ def _method(text: str, name: str) -> str:
 
 
 def read_batch(a: Arguments, dp: int, assumed: list[str]) -> tuple[int, int]:
-    """(micro-batch, global batch) in samples. Raises InputError where there is no micro-batch, or two global batches.
-
-    The size of a schedule is its last one, as `_parse_schedule` of megatron-core 0.19.2 (num_microbatches_calculator.py)
-    reads it; its arguments.py refuses a schedule beside --global-batch-size.
-    """
+    """(micro-batch, global batch) in samples. Raises InputError where there is no micro-batch, or two global batches. The size
+    of a schedule is its last one, as `_parse_schedule` of megatron-core 0.19.2 (num_microbatches_calculator.py) reads it; its
+    arguments.py refuses a schedule beside --global-batch-size."""
     mbs = a.count("--micro-batch-size", "--batch-size")
     if mbs is None:
         raise InputError("--micro-batch-size is not in the file; add it")

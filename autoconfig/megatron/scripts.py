@@ -5,8 +5,6 @@ Nothing here reads or runs anything: text in, text out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
 from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid_scaling
 from autoconfig.planning.export_files import MARK, quoted, remark, slug
@@ -94,12 +92,14 @@ def _script(
         "set -eu",
         "",
         *_variables(scenario, starts_elsewhere=bool(directives)),
-        *_environment(environment(scenario, plan)),
     ]
+    exports = environment(scenario, plan).items()
+    lines += [f"unset {name}" if value is None else f"export {name}={quoted(value)}" for name, value in exports]
+    lines += [""] if exports else []
     for group in GROUPS:
         chosen = [argument for argument in arguments if argument.group == group]
         if chosen:
-            lines += _array(group, chosen)
+            lines += [f"# --- {TITLES[group]} ---", f"{group.upper()}_ARGUMENTS=(", *map(argument_line, chosen), ")", ""]
     lines += _data(scenario)
     written = [group for group in GROUPS if any(a.group == group for a in arguments)]
     optional = ["rope"] if _fuses_rope(scenario) else []
@@ -182,16 +182,6 @@ def _fuses_rope(scenario: Scenario) -> bool:
         and not model.multi_latent_attention
         and scenario.software.name != "megatron-local"
     )
-
-
-def _environment(variables: Mapping[str, str | None]) -> list[str]:
-    lines = [f"unset {name}" if value is None else f"export {name}={quoted(value)}" for name, value in variables.items()]
-    return [*lines, ""] if lines else []
-
-
-def _array(group: str, arguments: Iterable[Argument]) -> list[str]:
-    lines = [f"# --- {TITLES[group]} ---", f"{group.upper()}_ARGUMENTS=("]
-    return [*lines, *map(argument_line, arguments), ")", ""]
 
 
 def argument_line(argument: Argument) -> str:

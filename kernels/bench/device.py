@@ -102,10 +102,8 @@ def find_device(torch: Any, wanted: str, threads: int) -> BenchDevice:
 
 
 def gpu_spec(device: BenchDevice, measured: dict[str, Any], driver: dict[str, Any]) -> dict[str, Any]:
-    """Fields of GpuSpec for a device that the catalogue lacks; `sources` says which were measured.
-
-    `measured`: `flops_per_s` by precision, `copy_bytes_per_s`, `link_bytes_per_s` (None where no collective ran).
-    """
+    """Fields of GpuSpec for a device that the catalogue lacks; `sources` says which were measured. `measured`: `flops_per_s` by
+    precision, `copy_bytes_per_s`, `link_bytes_per_s` (None where no collective ran)."""
     major = int(device.compute_capability or 0)
     architecture = "ada" if device.compute_capability == 8.9 else ARCHITECTURES.get(major, "unknown")
     peak, bandwidth = "best GEMM of this file", nvml.memory_bytes_per_s(driver)
@@ -180,11 +178,9 @@ def summary(samples: list[float], *, shared: bool = False) -> Timing:
 
 
 class Clock:
-    """Times one operator within the limits of `sizes`.
-
-    CPU: wall clock of this process; operands stay in the caches as repetitions leave them. CUDA: events around each repetition,
-    L2 overwritten before it; the whole point is queued and read at its end.
-    """
+    """Times one operator within the limits of `sizes`. CPU: wall clock of this process; operands stay in the caches as
+    repetitions leave them. CUDA: events around each repetition, L2 overwritten before it; the whole point is queued and read at
+    its end."""
 
     def __init__(self, torch: Any, device: Any, sizes: Sizes) -> None:
         self.torch, self.sizes, self.cuda = torch, sizes, device.type == "cuda"

@@ -22,11 +22,9 @@ def gemm_operand_bytes(m: int, n: int, k: int, precision: str, groups: int = 1) 
 
 
 def gemm_call(torch: Any, device: Any, m: int, n: int, k: int, precision: str, *, fast: bool = True) -> Callable[[], object]:
-    """One GEMM on random operands. `fast`: fp8 accumulates in fewer bits where the GPU can (forward passes do).
-
-    Raises what torch raises where the device cannot, RuntimeError (also for too little memory) or NotImplementedError: the
-    caller names the point in the file's `skipped`.
-    """
+    """One GEMM on random operands. `fast`: fp8 accumulates in fewer bits where the GPU can (forward passes do). Raises what
+    torch raises where the device cannot, RuntimeError (also for too little memory) or NotImplementedError: the caller names the
+    point in the file's `skipped`."""
     if precision == "fp8":
         x, w = (torch.randn(rows, k, device=device, dtype=torch.bfloat16).to(torch.float8_e4m3fn) for rows in (m, n))
         one = torch.ones((), device=device)

@@ -200,10 +200,8 @@ def ring_factor(kind: str, ranks: int) -> float:
 
 def collective_terms(points: Points, kind: str, ranks: int) -> tuple[float, float, float] | None:
     """(alpha s, bytes/s, s per sqrt byte) of t = alpha + ring factor bytes / bandwidth + c sqrt(bytes); None below two sizes.
-
     Relative least squares, nothing negative, two passes with Huber weights; no bandwidth beyond BEYOND times the best that was
-    seen (short buffers do not show it).
-    """
+    seen (short buffers do not show it)."""
     mine = [(float(key[2]), t) for key, (t, _, _) in points.items() if key[0] == kind and key[1] == ranks]
     if len(mine) < 2:
         return None

@@ -23,12 +23,9 @@ TRAINING_FLOPS = 20e9
 
 
 def gemm_rows(wheel: Wheel, system: str, framework: str, precision: str) -> tuple[pd.DataFrame, list[str]]:
-    """(m, n, k, seconds) of one precision, and the files they come from.
-
-    fp8 rows of the wheel include the quantisation of the activations, whose time the wheel has too (compute_scale and
-    scale_matrix over (m, k)): it is taken off, since the time model prices casts apart. Rows whose m is no multiple of 64
-    are left out (the collection has m + 1 beside many m).
-    """
+    """(m, n, k, seconds) of one precision, and the files they come from. fp8 rows of the wheel include the quantisation of the
+    activations, whose time the wheel has too (compute_scale and scale_matrix over (m, k)): it is taken off, since the time
+    model prices casts apart. Rows whose m is no multiple of 64 are left out (the collection has m + 1 beside many m)."""
     member = wheel.member(system, "gemm", framework, "gemm_perf")
     if member is None:
         return pd.DataFrame(), []
@@ -50,11 +47,9 @@ def gemm_rows(wheel: Wheel, system: str, framework: str, precision: str) -> tupl
 
 
 def pooled_rows(wheel: Wheel, system: str, precision: str) -> tuple[pd.DataFrame, list[str]]:
-    """Rows of all three frameworks' collections, brought to their common level.
-
-    The same library kernels differ by 5 to 12 % between collections (clocks, cache state): each collection's time is scaled by
-    its median over the geometric mean of all three on the shapes that all have.
-    """
+    """Rows of all three frameworks' collections, brought to their common level. The same library kernels differ by 5 to 12 %
+    between collections (clocks, cache state): each collection's time is scaled by its median over the geometric mean of all
+    three on the shapes that all have."""
     parts = {name: gemm_rows(wheel, system, name, precision) for name in FRAMEWORKS}
     logs = pd.concat({name: np.log(rows.set_index(["m", "n", "k"]).seconds) for name, (rows, _) in parts.items()}, axis=1)
     common = logs.dropna()
@@ -113,10 +108,8 @@ def distil_gemm(
 
 
 def _shape(logs: Vector, axes: list[Vector], over: str) -> Vector:
-    """Log efficiency such that no larger shape takes less time than a smaller one (grid points that noise had crossed).
-
-    Shares of the closed form's rate are left as they are: that form has steps of its own.
-    """
+    """Log efficiency such that no larger shape takes less time than a smaller one (grid points that noise had crossed). Shares
+    of the closed form's rate are left as they are: that form has steps of its own."""
     if over == "formula":
         return logs
     sizes = axes[0][:, None, None] + axes[1][None, :, None] + axes[2][None, None, :]
@@ -136,11 +129,9 @@ KERNEL = "moe_torch_flow_cutlass"
 
 def moe_rows(wheel: Wheel, system: str, framework: str, precision: str) -> tuple[pd.DataFrame, list[str]]:
     """Gated experts under balanced routing: rows of one local expert, local experts, h, f, seconds, without memory-bound work.
-
-    A row times the whole fused layer: expansion (and quantisation) of the tokens, first GEMM, gated activation, second
-    GEMM, weighted sum. The memory-bound parts are taken off by their bytes (`memory_bound_bytes`). Imbalance is not in the
-    table: the time model gives it the rows of the busiest rank.
-    """
+    A row times the whole fused layer: expansion (and quantisation) of the tokens, first GEMM, gated activation, second GEMM,
+    weighted sum. The memory-bound parts are taken off by their bytes (`memory_bound_bytes`). Imbalance is not in the table: the
+    time model gives it the rows of the busiest rank."""
     name, rows = "bfloat16" if precision == "bf16" else precision, pd.DataFrame()
     for member in wheel.versions(system, "moe", framework, "moe_perf"):
         rows = wheel.table(member)
@@ -160,20 +151,16 @@ def moe_rows(wheel: Wheel, system: str, framework: str, precision: str) -> tuple
 
 
 def tuned(rows: pd.DataFrame) -> pd.Series:
-    """Whether more tokens keep the rate that fewer of the same layer had reached, within a quarter.
-
-    Where they do not (up to 5 x slower at once), the framework's autotuner fell back to an untuned kernel: no property of
-    the GPU, and no training stack is bound to that choice.
-    """
+    """Whether more tokens keep the rate that fewer of the same layer had reached, within a quarter. Where they do not (up to 5
+    x slower at once), the framework's autotuner fell back to an untuned kernel: no property of the GPU, and no training stack
+    is bound to that choice."""
     rate = rows.num_tokens / rows.latency
     return rate >= TUNED * rate.groupby([rows[key] for key in LAYER]).cummax()
 
 
 def memory_bound_bytes(rows: pd.DataFrame, precision: str) -> Vector:
-    """Traffic beside the GEMMs: tokens read, expert rows written; 2 f read and f written.
-
-    The weighted sum of the outputs is part of the second GEMM (TensorRT-LLM's fused finalize, its default since Hopper).
-    """
+    """Traffic beside the GEMMs: tokens read, expert rows written; 2 f read and f written. The weighted sum of the outputs is
+    part of the second GEMM (TensorRT-LLM's fused finalize, its default since Hopper)."""
     size = 1.0 if precision == "fp8" else 2.0
     local = rows.rows * rows.groups
     tokens = np.minimum(rows.num_tokens, local)
@@ -216,9 +203,7 @@ def distil_moe(
 
 
 def rising(grid: Vector) -> Vector:
-    """Rising with the rows: mean of the running maximum from below and the running minimum from above.
-
-    Many rows for many experts were not measured (16,384 tokens are the most): there the smooth fit would wander.
-    """
+    """Rising with the rows: mean of the running maximum from below and the running minimum from above. Many rows for many
+    experts were not measured (16,384 tokens are the most): there the smooth fit would wander."""
     below, above = np.maximum.accumulate(grid, axis=0), np.minimum.accumulate(grid[::-1], axis=0)[::-1]
     return np.asarray(0.5 * (below + above))

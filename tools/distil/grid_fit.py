@@ -63,11 +63,9 @@ def curvature(axes: Sequence[Vector]) -> Any:
 
 
 def fit_grid(points: Sequence[Vector], values: Vector, axes: Sequence[Vector], smoothness: float = 0.1) -> Vector:
-    """Grid values (shape of the axes) whose interpolation is nearest to `values`; `smoothness` weighs changes of slope.
-
-    Three passes: rows further than three robust standard deviations from the pass before get less weight (Huber's).
-    Grid points without rows near them stay within what was measured.
-    """
+    """Grid values (shape of the axes) whose interpolation is nearest to `values`; `smoothness` weighs changes of slope. Three
+    passes: rows further than three robust standard deviations from the pass before get less weight (Huber's). Grid points
+    without rows near them stay within what was measured."""
     design, smooth = multilinear_weights(points, axes), curvature(axes) * smoothness
     weight = np.ones(len(values))
     for _ in range(3):

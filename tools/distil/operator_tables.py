@@ -57,10 +57,8 @@ def attention_rows(wheel: Wheel, system: str, framework: str) -> tuple[pd.DataFr
 
 def fit_lengths(length: Vector, flops: Vector, seconds: Vector, peak: float) -> tuple[Vector, Vector]:
     """Seconds = start + tail x length + FLOPs / (peak x efficiency of the length): ([start, tail], efficiency per SEQUENCES).
-
     Start is the wrapper's launch; tail what the last wave leaves idle (one block of rows against the whole sequence). Least
-    squares of the relative error, nothing negative; two passes with Huber weights.
-    """
+    squares of the relative error, nothing negative; two passes with Huber weights."""
     columns = [np.ones_like(length), length] + [np.where(length == s, flops / peak, 0.0) for s in SEQUENCES]
     design, weight, solution = np.stack(columns, axis=1) / seconds[:, None], np.ones_like(length), np.zeros(len(columns))
     scale = np.maximum(design.max(axis=0), 1e-30)

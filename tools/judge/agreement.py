@@ -9,9 +9,11 @@ there. Sizes are drawn as 1 (or off) more often than not: a uniform draw breaks 
 from __future__ import annotations
 
 import random
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.plan import MODULES, Recompute, TrainPlan
@@ -24,39 +26,7 @@ from tools.judge.client import Judges
 
 PLAIN = 0.5
 """Chance of an axis to be 1."""
-REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("dense GPT", {"model": "gpt3-1.7b", "gpus": 16, "global_batch_size": 48}),
-    ("dense GPT", {"model": "gpt3-7.5b", "gpus": 24, "global_batch_size": 96, "software": "megatron-local"}),
-    ("dense GPT", {"model": "gpt3-1.7b", "gpus": 16, "global_batch_size": 64, "software": "megatron-lm-2021"}),
-    ("GQA", {"model": "llama3-8b", "gpus": 24, "global_batch_size": 72}),
-    ("GQA", {"model": "qwen2.5-7b", "gpus": 56, "global_batch_size": 112, "numerics": {"precision": "fp8"}}),
-    (
-        "GQA",
-        {
-            "model": "llama3-8b",
-            "gpus": 16,
-            "global_batch_size": 64,
-            "numerics": {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True},
-        },
-    ),
-    ("GQA", {"model": "llama3-8b", "gpus": 16, "global_batch_size": 64, "numerics": {"precision": "fp16"}}),
-    ("GQA", {"model": "llama3-8b", "gpus": 16, "global_batch_size": 64, "numerics": {"exp_avg_dtype": "bf16"}}),
-    ("GQA", {"model": "llama3-8b", "gpus": 16, "global_batch_size": 48, "seq_length": 2040}),
-    (
-        "GQA",
-        {
-            "model": "llama3-8b",
-            "gpus": 16,
-            "global_batch_size": 64,
-            "architecture": {"num_layers": 4, "ffn_hidden_size": 14340},
-        },
-    ),
-    ("MoE", {"model": "mixtral-8x7b", "gpus": 32, "global_batch_size": 64}),
-    ("MoE", {"model": "gpt-oss-20b", "gpus": 16, "global_batch_size": 64}),
-    ("MoE", {"model": "qwen3-30b-a3b", "gpus": 16, "global_batch_size": 64, "numerics": {"precision": "fp8"}}),
-    ("MLA", {"model": "deepseek-v2-lite", "gpus": 16, "global_batch_size": 64}),
-    ("MLA", {"model": "deepseek-v3", "gpus": 64, "global_batch_size": 256}),
-)
+QUESTIONS = tomllib.loads(Path(__file__).with_name("questions.toml").read_text(encoding="utf-8"))
 SIZES = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 
@@ -71,7 +41,8 @@ class Case:
 
 def settings() -> list[tuple[str, Scenario]]:
     """The questions that plans are drawn for."""
-    return [(kind, understand(Request(gpu="h100-sxm-80gb", **request)).scenario) for kind, request in REQUESTS]
+    asked = ((row["kind"], {key: value for key, value in row.items() if key != "kind"}) for row in QUESTIONS["request"])
+    return [(kind, understand(Request(gpu="h100-sxm-80gb", **request)).scenario) for kind, request in asked]
 
 
 def draw(rng: random.Random, choices: list[tuple[str, Scenario]]) -> Case:

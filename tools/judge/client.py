@@ -12,8 +12,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from autoconfig.specs.plan import TrainPlan
@@ -37,7 +37,7 @@ class Judge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)
@@ -46,13 +46,8 @@ class Judge:
     def arguments(
         self, argument_list: Sequence[str], world_size: int, variables: Mapping[str, str], capability: float | None
     ) -> dict[str, Any]:
-        question = {
-            "arguments": list(argument_list),
-            "world_size": world_size,
-            "environment": dict(variables),
-            "capability": capability,
-        }
-        return self._ask(question)
+        given = {"arguments": list(argument_list), "world_size": world_size, "environment": dict(variables)}
+        return self._ask({**given, "capability": capability})
 
     def degrees(self, degrees: Mapping[str, int], *, sequence_parallel: bool) -> dict[str, Any]:
         """The verdict on the degrees of a recipe, on a stand-in model (verdict.judge_degrees)."""
@@ -84,10 +79,10 @@ class Judges:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
         for judge in self._judges:
-            judge.__exit__(kind, error, trace)
+            judge.__exit__()
 
     def plans(self, questions: Sequence[tuple[Scenario, TrainPlan]]) -> list[dict[str, Any]]:
         count = len(self._judges)
@@ -112,7 +107,7 @@ def main() -> None:
         else:
             world, variables = question["world_size"], question.get("environment", {})
             verdict = judge(question["arguments"], world, variables, question.get("capability") or 9.0)
-        answers.write(json.dumps(verdict.as_json(), default=str) + "\n")
+        answers.write(json.dumps(asdict(verdict), default=str) + "\n")
         answers.flush()
 
 

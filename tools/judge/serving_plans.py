@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,48 +36,14 @@ BLOCK_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3
 """deepseek-ai/DeepSeek-V3, config.json, quantization_config."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A question whose best aggregated (or disaggregated) deployment is exported."""
-
-    model: str
-    gpus: int
-    gpu: str = "h100"
-    fix: tuple[str, ...] = ()
-    disaggregated: bool = False
-    whole_prompts: bool = False
-
-
-PLANS: dict[str, Case] = {
-    "llama3-8b-4": Case(model="llama3-8b", gpus=4),
-    "llama3-8b-4-pp": Case(model="llama3-8b", gpus=4, fix=("tp=2", "pp=2", "weights=bf16", "kv=bf16")),
-    "llama3-8b-whole": Case(model="llama3-8b", gpus=2, fix=("tp=2",), whole_prompts=True),
-    "llama3-8b-few": Case(model="llama3-8b", gpus=4, fix=("pp=4", "tokens=512", "batch=1024")),
-    "mixtral-8x7b-8": Case(model="mixtral-8x7b", gpus=8, fix=("tp=8", "ep=8")),
-    "mixtral-8x7b-8-ep": Case(model="mixtral-8x7b", gpus=8, fix=("tp=8", "ep=2")),
-    "mixtral-8x7b-8-pp": Case(model="mixtral-8x7b", gpus=8, fix=("tp=4", "pp=2", "ep=1")),
-    "mixtral-8x7b-8-adp": Case(model="mixtral-8x7b", gpus=8, fix=("adp=8", "ep=8")),
-    "llama3-70b-8-fp8": Case(model="llama3-70b", gpus=8, fix=("tp=8", "weights=fp8", "kv=fp8")),
-    "llama3-70b-8-nvfp4": Case(model="llama3-70b", gpus=8, gpu="b200", fix=("tp=4", "weights=nvfp4", "kv=fp8")),
-    "llama3-70b-8-int4": Case(model="llama3-70b", gpus=8, fix=("tp=2", "weights=int4", "kv=bf16")),
-    "llama3-70b-8-disaggregated": Case(model="llama3-70b", gpus=8, fix=("weights=fp8",), disaggregated=True),
-    "deepseek-v3-64": Case(model="deepseek-v3", gpus=64, gpu="h200", fix=("adp=64", "ep=64", "weights=fp8")),
-    "deepseek-v3-64-adp8": Case(model="deepseek-v3", gpus=64, gpu="h200", fix=("adp=8", "ep=8", "weights=fp8")),
-    "deepseek-v3-64-tp2": Case(model="deepseek-v3", gpus=64, gpu="h200", fix=("tp=2", "adp=4", "ep=8", "weights=fp8")),
-    "deepseek-v3-64-tp16": Case(model="deepseek-v3", gpus=64, gpu="h200", fix=("tp=8", "pp=2", "ep=8", "weights=fp8")),
-    "deepseek-v3-64-disaggregated": Case(
-        model="deepseek-v3", gpus=64, gpu="h200", fix=("tp=1", "weights=fp8"), disaggregated=True
-    ),
-    "gpt-oss-20b-4": Case(model="gpt-oss-20b", gpus=4, gpu="b200", fix=("tp=2", "weights=mxfp4")),
-    "gpt-oss-20b-4-ep": Case(model="gpt-oss-20b", gpus=4, gpu="h100", fix=("tp=4", "ep=4", "weights=mxfp4", "kv=fp8")),
-}
+QUESTIONS = Path(__file__).with_name("questions.toml")
+PLANS: dict[str, dict[str, Any]] = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))["deployment"]
+"""Name -> question whose best aggregated (or disaggregated) deployment is exported."""
 
 
 def configured(name: str) -> dict[str, Any]:
-    """config.json of a model of PLANS, with the number formats that its checkpoint names.
-
-    Without GPT-OSS's mxfp4: SGLang knows that format only where it finds a CUDA GPU.
-    """
+    """config.json of a model of PLANS, with the number formats that its checkpoint names. Without GPT-OSS's mxfp4: SGLang knows
+    that format only where it finds a CUDA GPU."""
     published = json.loads(CONFIGS.read_text(encoding="utf-8"))
     config: dict[str, Any] = dict(published["llama3-8b" if name == "llama3-70b" else name]["config"])
     config["architectures"] = [ARCHITECTURES[config["model_type"]]]
@@ -91,14 +57,10 @@ def configured(name: str) -> dict[str, Any]:
 def deployments(engine: str) -> Iterator[tuple[str, ServeQuestion, DeploymentReport | None]]:
     """Name, question and best deployment of each case; None where the engine runs no such layout."""
     for name, case in PLANS.items():
-        asked = understand(
-            ServeRequest(
-                model=case.model, gpus=case.gpus, gpu=case.gpu, engine=engine, fix=case.fix, isl=1000, osl=500,
-                disaggregated=case.disaggregated, chunked=not case.whole_prompts,
-            )
-        )  # fmt: skip
+        fixed = {"gpu": "h100", "disaggregated": False, "chunked": True, **case, "fix": tuple(case.get("fix", ()))}
+        asked = understand(ServeRequest(engine=engine, isl=1000, osl=500, **fixed))
         found = search(asked)
-        wanted = [row for row in found.order if (found.plan(int(row)).prefill is not None) == case.disaggregated]
+        wanted = [row for row in found.order if (found.plan(int(row)).prefill is not None) == fixed["disaggregated"]]
         yield name, asked, report(asked, found, int(wanted[0])) if wanted else None
 
 
@@ -116,7 +78,7 @@ def main() -> None:
         except AutoconfigError as error:
             print(f"{name}: {one.plan}: refused: {error}")
             continue
-        (folder / name / "config.json").write_text(json.dumps(configured(PLANS[name].model)), encoding="utf-8")
+        (folder / name / "config.json").write_text(json.dumps(configured(PLANS[name]["model"])), encoding="utf-8")
         print(f"{name}: {one.plan}")
 
 

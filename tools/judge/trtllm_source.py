@@ -25,7 +25,7 @@ import click
 import pydantic
 import yaml  # type: ignore[import-untyped]  # no stubs of its own
 
-from tools.judge.engine_arguments import arguments_of, meant_by
+from tools.judge.engine_arguments import arguments_of, differences, miscounted
 
 CLASSES = {
     "kv_cache_config": "KvCacheConfig",
@@ -123,11 +123,7 @@ def judge(folder: Path, serve: click.Command, options: Options) -> list[str]:
             "fp8 cache": read["kv_cache_config"].dtype == "fp8",
         }
         print(f"{script}: {found}")
-        for name, meant in meant_by(plan, script.name, found["tokens a rank"]).items():
-            # A micro-batch of a stage is a whole number of sequences: up to one a stage is lost.
-            near = name == "sequences a rank" and 0 <= meant - found[name] < ranks
-            if found[name] != meant and not near:
-                wrong.append(f"{script}: {name} is read as {found[name]}, the plan has {meant}")
+        wrong += differences(script, found, plan, lost=ranks)  # a micro-batch of a stage is whole: up to one a stage is lost
     return wrong
 
 
@@ -145,11 +141,7 @@ def judge_router(folder: Path, disagg_utils: Path) -> list[str]:
     described = json.loads((folder / "deployment.json").read_text(encoding="utf-8"))
     found = {"prefill": kinds.count("ctx"), "decode": kinds.count("gen")}
     print(f"{folder / 'router.yaml'}: {found}, port {read.port}")
-    return [
-        f"{folder / 'router.yaml'}: {found[kind]} {kind} instances, the plan has {described[kind]['num_replicas']}"
-        for kind in found
-        if found[kind] != described[kind]["num_replicas"]
-    ]
+    return miscounted(folder / "router.yaml", found, described)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -68,9 +68,6 @@ class Verdict:
     """File and line of megatron that refused it."""
     changed: dict[str, list[Any]] = field(default_factory=dict)
     """Arguments that were changed silently: name -> [asked, used]."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class _ChecksPassedError(Exception):
@@ -134,11 +131,9 @@ def judge(argument_list: list[str], world_size: int, environment: dict[str, str]
 
 
 def judge_degrees(degrees: dict[str, int], sequence_parallel: bool) -> Verdict:
-    """What megatron-core says of the degrees of a recipe whose model is not known, on a stand-in model that fits them.
-
-    As a framework does that builds megatron-core's config itself (Megatron-Bridge, NeMo) and not Megatron-LM's arguments.
-    `degrees`: gpus, tp, pp, cp, vpp, ep, etp, mbs, gbs.
-    """
+    """What megatron-core says of the degrees of a recipe whose model is not known, on a stand-in model that fits them. As a
+    framework does that builds megatron-core's config itself (Megatron-Bridge, NeMo) and not Megatron-LM's arguments. `degrees`:
+    gpus, tp, pp, cp, vpp, ep, etp, mbs, gbs."""
     d = degrees
     world = {"args": types.SimpleNamespace(**_groups_of(d)), "degrees": d, "sequence_parallel": sequence_parallel}
     with _world(d["gpus"], {}, 9.0), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

@@ -51,10 +51,8 @@ def _texts(folder: Path) -> dict[str, str]:
 
 
 def compare(old: Path, new: Path, replaced: tuple[tuple[str, str], ...] = (), *, common: bool = False) -> Comparison:
-    """Compare two recordings; `replaced` are patterns, and what stands for them, in the old one: intended changes.
-
-    `common` leaves out what only one of them was asked.
-    """
+    """Compare two recordings; `replaced` are patterns, and what stands for them, in the old one: intended changes. `common`
+    leaves out what only one of them was asked."""
     before, after = _questions(old), _questions(new)
     if common:
         before = after = before & after

@@ -134,10 +134,8 @@ def _kill(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def environment(home: Path, inherited: dict[str, str]) -> dict[str, str]:
-    """What commands see: little, and the same everywhere. One thread, so that sums are added up in one order.
-
-    Python's hashes of texts have one seed: the order of a set of names would differ from run to run.
-    """
+    """What commands see: little, and the same everywhere. One thread, so that sums are added up in one order. Python's hashes
+    of texts have one seed: the order of a set of names would differ from run to run."""
     kept = {name: inherited[name] for name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR") if name in inherited}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
     fixed = {"COLUMNS": "160", "LINES": "50", "NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "PYTHONHASHSEED": "0"}
@@ -229,10 +227,8 @@ def load(folder: Path = QUESTIONS) -> tuple[list[Question], list[HttpRequest]]:
 def chosen(
     questions: list[Question], requests: list[HttpRequest], pattern: str, *, quick: bool = False
 ) -> tuple[list[Question], list[HttpRequest]]:
-    """Those whose name is like the pattern (`search*`); `quick`: none that is slow.
-
-    Requests build on one another, so one of them asks for all.
-    """
+    """Those whose name is like the pattern (`search*`); `quick`: none that is slow. Requests build on one another, so one of
+    them asks for all."""
     found = [one for one in questions if fnmatch.fnmatch(one.name, pattern) and not (quick and one.slow)]
     asked = any(fnmatch.fnmatch(request.name, pattern) for request in requests)
     if not found and not asked:

@@ -32,9 +32,7 @@ def limit_process(job: Job) -> None:
 def limit_memory(processes: int, most_bytes: int | None = None) -> int:
     """Private memory (RLIMIT_DATA) of this process: its share of the machine among `processes`, at most `most_bytes`; a tighter
     limit that is there already stays. Beyond it an allocation fails with torch's `can't allocate memory` or a MemoryError.
-
-    RLIMIT_AS would count the libraries' files and the address space that threads reserve too, several GiB that nobody uses.
-    """
+    RLIMIT_AS would count the libraries' files and the address space that threads reserve too, several GiB that nobody uses."""
     share = int(MACHINE_SHARE * machine_bytes() / max(1, processes))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     bounds = [value for value in (share, most_bytes, soft, hard) if value is not None and value != resource.RLIM_INFINITY]

@@ -20,11 +20,9 @@ OTHER = "activations"
 
 
 class LiveMemory(TorchDispatchMode):
-    """Counts live bytes while entered; `peak` is the most at any moment since `reset_peak`.
-
-    With a limit, an operator whose result takes the bytes above it raises torch.OutOfMemoryError, as CUDA's allocator does.
-    Storages stay counted after leaving until they are freed.
-    """
+    """Counts live bytes while entered; `peak` is the most at any moment since `reset_peak`. With a limit, an operator whose
+    result takes the bytes above it raises torch.OutOfMemoryError, as CUDA's allocator does. Storages stay counted after leaving
+    until they are freed."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         super().__init__()

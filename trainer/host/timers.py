@@ -54,9 +54,7 @@ class PhaseTimers:
     def take(self) -> dict[str, float]:
         """Seconds by phase since the last call. On CUDA the device must be synchronised."""
         spans, self._spans = self._spans, {}
-        if self._cuda:
-            return {name: sum(start.elapsed_time(end) for start, end in pairs) / 1000 for name, pairs in spans.items()}
-        return {name: sum(end - start for start, end in pairs) for name, pairs in spans.items()}
+        return {name: sum(self.seconds(*span) for span in pairs) for name, pairs in spans.items()}
 
 
 class _Timer:

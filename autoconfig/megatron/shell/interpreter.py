@@ -32,7 +32,7 @@ _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
 _TESTS = frozenset({"[", "[[", "test"})
 
 
-class _Exit(Exception):
+class Exit(Exception):
     """`exit` was reached."""
 
 
@@ -58,10 +58,6 @@ class Reader:
     def __post_init__(self) -> None:
         for name, value in self.settings.items():
             self.variables.values[name] = plain_value(value)
-
-    def run_all(self, nodes: Sequence[Command]) -> None:
-        with contextlib.suppress(_Exit):
-            self.run(nodes)
 
     def run(self, nodes: Sequence[Command]) -> bool | None:
         """Follow commands one after another; whether the last one succeeds, None where that is not known."""
@@ -146,7 +142,7 @@ class Reader:
         """Look for launches in commands whose effect on variables must not count."""
         kept = self.variables
         self.variables = kept.copy()
-        with contextlib.suppress(_Exit):
+        with contextlib.suppress(Exit):
             self.run(nodes)
         self.variables = kept
 
@@ -157,12 +153,12 @@ class Reader:
             self.variables = before.copy()
             try:
                 self.run(body)
-            except _Exit:
+            except Exit:
                 continue  # this branch ends the script: what follows is the other one
             outcomes.append(self.variables)
         self.variables = before
         if not outcomes:
-            raise _Exit
+            raise Exit
         names = {name for outcome in outcomes for name in outcome.values}
         for name in sorted(names):
             found = [outcome.values.get(name) for outcome in outcomes]
@@ -200,7 +196,7 @@ class Reader:
             self.why = next((reason for value in inner if (reason := reason_of(value))), "")
             return condition(inner)
         if name == "exit":
-            raise _Exit
+            raise Exit
         if name in ("true", ":"):
             return True
         if name == "false":

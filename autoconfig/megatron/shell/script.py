@@ -6,11 +6,12 @@ docs/check.md says what is understood and what is not.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Word
-from autoconfig.megatron.shell.interpreter import Reader
+from autoconfig.megatron.shell.interpreter import Exit, Reader
 from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, slurm_variables
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value, text_of
@@ -55,16 +56,15 @@ class Script:
 
 def read_script(text: str, program: Program, settings: Mapping[str, str] | None = None) -> Script:
     """The launch of a program in a script; `settings` are variables that the caller knows. Raises InputError saying what to do.
-
-    No command is run, no other file is opened, no environment variable of this process is read.
-    """
+    No command is run, no other file is opened, no environment variable of this process is read."""
     if len(text) > MAX_CHARACTERS:
         raise InputError(
             f"the script has {len(text):,} characters, more than {MAX_CHARACTERS:,}; give the launch script itself"
         )
     reader = Reader(text, program, {**slurm_variables(text), **(settings or {})})
     source = Source(text=text, origin=range(len(text)), file_text=text)
-    reader.run_all(parse(source))
+    with contextlib.suppress(Exit):
+        reader.run(parse(source))
     launch = _best_launch(reader) or _arguments_in_variables(reader)
     num_gpus, reason = gpus_of(launch, text)
     return Script(
@@ -111,7 +111,8 @@ def _arguments_in_variables(reader: Reader) -> Launch:
     """No launch was seen: the arguments that variables and arrays hold."""
     values: list[Value] = []
     for found in reader.variables.values.values():
-        elements = found if isinstance(found, list) else _blank_separated(found)
+        variable = Word(parts=(Part(kind="variable", text="v", quoted=False, line=1),), line=1)
+        elements = found if isinstance(found, list) else fields_of(variable, Variables(values={"v": found}))
         first = next(
             (at for at, value in enumerate(elements) if argument_name(text_of(value)) in reader.program.arguments), None
         )
@@ -124,8 +125,3 @@ def _arguments_in_variables(reader: Reader) -> Launch:
         )
     reader.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
     return Launch(arguments=tuple(values), program="", before=(), line=1, is_decisive=True)
-
-
-def _blank_separated(value: Value) -> list[Value]:
-    variables = Variables(values={"v": value})
-    return fields_of(Word(parts=(Part(kind="variable", text="v", quoted=False, line=1),), line=1), variables)

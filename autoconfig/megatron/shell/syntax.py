@@ -149,9 +149,6 @@ class _Reader:
             raise _unreadable(self.source, node)
         return Simple(words=tuple(words), line=self._line(node))
 
-    def _one_assignment(self, node: Node) -> Command:
-        return Simple(words=tuple(self._assignment(node)), line=self._line(node))
-
     def _assignment(self, node: Node) -> list[Assignment]:
         """Of a variable; an element of an array is not followed."""
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
@@ -177,9 +174,6 @@ class _Reader:
             elif child.type != "comment":
                 words.append(self._word(child))
         return Simple(words=tuple(words), line=self._line(node))
-
-    def _negated(self, node: Node) -> Command:
-        return Not(command=self._command(node.named_children[-1]), line=self._line(node))
 
     def _list(self, node: Node) -> Command:
         links: list[tuple[str, Command]] = []
@@ -354,9 +348,9 @@ _COMMANDS: dict[str, Callable[[_Reader, Node], Command]] = {
     **dict.fromkeys(("command", "variable_assignments", "declaration_command", "unset_command"), _Reader._simple),
     **dict.fromkeys(("pipeline", "subshell", "compound_statement"), _Reader._group),
     **dict.fromkeys(("for_statement", "c_style_for_statement", "while_statement"), _Reader._loop),
-    "variable_assignment": _Reader._one_assignment,
+    "variable_assignment": lambda reader, node: Simple(words=tuple(reader._assignment(node)), line=reader._line(node)),
     "test_command": _Reader._test,
-    "negated_command": _Reader._negated,
+    "negated_command": lambda reader, node: Not(command=reader._command(node.named_children[-1]), line=reader._line(node)),
     "list": _Reader._list,
     "if_statement": _Reader._if,
     "case_statement": _Reader._case,
