@@ -56,9 +56,11 @@ class Layouts:
         """The rows that an index array, mask or slice selects."""
         return Layouts(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
-    def unique(self, *names: str) -> tuple[IntColumn, IntColumn]:
-        """(first row of each distinct combination of the columns, for every row the position of its combination)."""
-        columns = [getattr(self, name).astype(np.int64) for name in names]
+    def unique(self, *names: str, also: Sequence[npt.ArrayLike] = ()) -> tuple[IntColumn, IntColumn]:
+        """(first row of each distinct combination of the columns and of `also`, for every row the position of its
+        combination)."""
+        chosen = [getattr(self, name) for name in names]
+        columns = [np.asarray(column).astype(np.int64) for column in (*chosen, *also)]
         span, key = 1, np.zeros(len(self), dtype=np.int64)
         for column in columns:
             radix = int(column.max(initial=0)) + 1

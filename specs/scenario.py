@@ -14,6 +14,7 @@ from autoconfig.specs.layouts import Layouts, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.software.settings import NOTHING_GIVEN, GivenSettings, RunSettings, resolve_settings
 from autoconfig.specs.software.software import SoftwareStack
 
 POOL = "*"
@@ -86,6 +87,8 @@ DOCUMENTED_DEFAULTS = Calibration(version=DEFAULTS_VERSION)
 
 MX_BYTES = 1 + 1 / 32
 """One byte and a shared scale per 32 elements (OCP Microscaling specification 1.0, section 5.2)."""
+NVFP4_BYTES = 1 / 2 + 1 / 16
+"""Half a byte and a shared scale of one byte per 16 elements (Transformer Engine, NVFP4Tensor)."""
 Flags = tuple[tuple[str, str | int | None], ...]
 
 
@@ -107,7 +110,10 @@ class GemmFormat:
     quantised: bool = False
     """Operands are cast from 16 bits; all that is no GEMM of a layer stays in 16 bits."""
     operand_bytes: float = 2.0
-    """Of an operand that a GEMM reads, and of a weight that is gathered in this format."""
+    """Of an operand that a GEMM reads."""
+    gathered_bytes: float = 2.0
+    """Of a weight that is gathered where weights are kept in this format: MXFP8 and NVFP4 go through the 16-bit gradient buffer
+    (Megatron-Bridge, reuse_grad_buf_for_mxfp8_param_ag)."""
     saved_bytes: float = 2.0
     """Of a GEMM's input that is saved in this format, and of one orientation of a weight."""
     both_orientations: bool = False
@@ -131,7 +137,7 @@ BLACKWELL = 10.0
 
 def _fp8(recipe: str, form: str, *more: tuple[str, str | int], **changes: float) -> GemmFormat:
     flags: Flags = (("bf16", None), ("fp8-format", form), ("fp8-recipe", recipe), *more)
-    values = {"operand_bytes": 1.0, "saved_bytes": 1.0, **changes}
+    values = {"operand_bytes": 1.0, "saved_bytes": 1.0, "gathered_bytes": 1.0, **changes}
     return GemmFormat(peak="fp8", recipe=recipe, quantised=True, flags=flags, **values)  # type: ignore[arg-type]
 
 
@@ -141,7 +147,20 @@ FORMATS: dict[tuple[str, str], GemmFormat] = {
     ("fp8", "delayed"): _fp8("delayed", "hybrid", ("fp8-amax-history-len", 1024), ("fp8-amax-compute-algo", "max")),
     ("fp8", "tensorwise"): _fp8("tensorwise", "hybrid"),
     ("fp8", "blockwise"): _fp8("blockwise", "e4m3"),
-    ("fp8", "mxfp8"): _fp8("mxfp8", "e4m3", saved_bytes=MX_BYTES, both_orientations=True, least_compute_capability=BLACKWELL),
+    ("fp8", "mxfp8"): _fp8(
+        "mxfp8", "e4m3", saved_bytes=MX_BYTES, gathered_bytes=2.0, both_orientations=True, least_compute_capability=BLACKWELL
+    ),
+    ("nvfp4", ""): GemmFormat(
+        peak="fp4",
+        recipe="nvfp4",
+        quantised=True,
+        operand_bytes=NVFP4_BYTES,
+        saved_bytes=NVFP4_BYTES,
+        gathered_bytes=2.0,
+        both_orientations=True,
+        least_compute_capability=BLACKWELL,
+        flags=(("bf16", None), ("fp4-format", "e2m1"), ("fp4-recipe", "nvfp4")),
+    ),
     ("fp32", ""): GemmFormat(peak="tf32", activation_bytes=4, operand_bytes=4.0, saved_bytes=4.0),
 }
 """(precision, fp8 recipe; empty where there is none) -> format."""
@@ -166,7 +185,7 @@ class Numerics:
     """Types of the run, in Megatron's words. Raises InputError for values that do not exist."""
 
     precision: Annotated[str, Keywords(enum=CHOICES["precision"])] = "bf16"
-    """bf16, fp16, fp8 (GEMMs in fp8, the rest in bf16) or fp32."""
+    """bf16, fp16, fp8 or nvfp4 (GEMMs of the layers in fp8 or fp4, the rest in bf16) or fp32."""
     fp8_recipe: Annotated[str, Keywords(enum=CHOICES["fp8_recipe"])] = "delayed"
     fp8_param_gather: bool = False
     """Weights kept and gathered in fp8."""
@@ -326,6 +345,20 @@ class Scenario:
     workload: Workload
     calibration: Calibration = field(default=DOCUMENTED_DEFAULTS, hash=False)
     """What measured runs say of the formulas; none unless given."""
+    given: GivenSettings = NOTHING_GIVEN
+    """Switches of the run that the question gives."""
+
+    def settings(self, plan: TrainPlan | None = None) -> RunSettings:
+        """Every switch of the run: given, or the default of release, GPU and model (of the recipe most like `plan`)."""
+        return resolve_settings(
+            self.given,
+            self.model,
+            self.cluster,
+            self.software,
+            precision=self.numerics.format.recipe or self.numerics.precision,
+            dropless=self.numerics.moe_capacity_factor is None,
+            plan=plan,
+        )
 
     def layouts(self, plans: Sequence[TrainPlan]) -> Layouts:
         """The plans as columns, of the scenario's size. Raises PlanError where stages or micro-batches are not whole."""

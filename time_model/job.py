@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
 
@@ -15,190 +14,24 @@ from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.scenario import POOL, TYPE_BYTES, Calibration, Entry, Factors, Numerics, Scenario, gathers_fp8
+from autoconfig.specs.software.settings import RunSettings
 from autoconfig.specs.software.software import StackTime
-from autoconfig.time_model.hardware.efficiency import (
-    CollectiveEfficiency,
-    CollectiveTerms,
-    GpuEfficiency,
-    GridTable,
-    QuantisedEfficiency,
-    efficiency_of,
+from autoconfig.time_model.hardware.efficiency import GpuEfficiency, GridTable, QuantisedEfficiency, efficiency_of
+from autoconfig.time_model.network.collectives import (
+    Group,
+    Links,
+    context_group,
+    expert_group,
+    expert_tensor_group,
+    links_of,
+    tensor_group,
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Links:
-    """Rates of one cluster: published link and network rates, and what share collectives reach."""
-
-    link_bytes_per_s: float
-    nic_bytes_per_s: float
-    """Per GPU, after the network's efficiency."""
-    nic_hop_s: float
-    collectives: dict[str, CollectiveEfficiency]
-    size_ranks: tuple[float, ...]
-    size_alpha: tuple[float, ...]
-    size_bandwidth: tuple[float, ...]
-    tables: dict[str, CollectiveTerms] = field(default_factory=dict)
-    """Measured terms by kind; the closed form's constants price the others."""
-
-
-def links_of(cluster: ClusterSpec, gpu: GpuEfficiency, factor: float = 1.0) -> Links:
-    """The links of a cluster under the efficiencies of its GPU; everything takes `factor` times as long (calibration)."""
-    collectives = {
-        kind: dataclasses.replace(c, alpha_s=c.alpha_s * factor, sqrt_s=c.sqrt_s * factor)
-        for kind, c in gpu.collectives.items()
-    }
-    return Links(
-        link_bytes_per_s=cluster.link_bytes_per_s / factor,
-        nic_bytes_per_s=cluster.nic_bytes_per_s * gpu.nic_efficiency / factor,
-        nic_hop_s=gpu.nic_hop_s * factor,
-        collectives=collectives,
-        size_ranks=gpu.size_ranks,
-        size_alpha=gpu.size_alpha,
-        size_bandwidth=gpu.size_bandwidth,
-        tables={kind: terms.slower(factor) for kind, terms in gpu.tables.collectives.items()},
-    )
-
-
-def ring_factor(kind: str, size: Number) -> Number:
-    """Bytes that each rank sends per byte of the whole buffer: (n-1)/n, twice that for all-reduce (Thakur et al. 2005)."""
-    return (2.0 if kind == "all_reduce" else 1.0) * (size - 1.0) / size
-
-
-def small_group_factor(size: Number, ranks: tuple[float, ...], values: tuple[float, ...]) -> Number:
-    """A constant measured at 2, 4 and 8 ranks, linear in log2 between and constant outside."""
-    return np.interp(np.log2(size), np.log2(ranks), values)
-
-
-def collective_seconds(
-    kind: str, total_bytes: Number, group: Group, links: Links, *, inside_share: Number = 1.0, outside_share: Number = 1.0
-) -> Number:
-    """all_reduce, all_gather, reduce_scatter (total_bytes: the whole buffer) or all_to_all (what one rank holds).
-
-    t = alpha(n) + ring factor x bytes / bandwidth + c sqrt(bytes) inside a link domain (NCCL tables of aiconfigurator-core
-    0.12.0; findings on public measurements, section 5: median 3-4 %). Over D domains the ring's bandwidth is what the
-    group's members in one domain have of network cards together, at most the link's; plus a hop of latency per further domain.
-    All-to-all sends (n - local)/n of its bytes through the rank's own card while the rest uses the links;
-    `inside_share` and `outside_share` of them where duplicates are sent once. 0 for one rank.
-    """
-    alpha, share, sqrt = collective_terms(kind, group, links)
-    bandwidth = share * links.link_bytes_per_s
-    if kind == "all_to_all":
-        inside = inside_share * (group.local - 1.0) / group.size * total_bytes / bandwidth
-        outside = outside_share * (group.size - group.local) / group.size * total_bytes / links.nic_bytes_per_s
-        transfer = np.maximum(inside, outside)
-    else:
-        network = np.where(group.local > 1.0, np.minimum(group.local * links.nic_bytes_per_s, bandwidth), links.nic_bytes_per_s)
-        transfer = ring_factor(kind, group.size) * total_bytes / np.where(group.size > group.local, network, bandwidth)
-    hops = (group.domains - 1.0) * (2.0 if kind == "all_reduce" else 1.0) * links.nic_hop_s
-    return np.where(group.size > 1.0, alpha + hops + transfer + sqrt * np.sqrt(total_bytes), 0.0)
-
-
-def rate_share(kind: str, group: Group, links: Links) -> Number:
-    """Rate at which a ring moves through each GPU, over that inside a link domain: 1 inside, local members x card over the
-    link's outside. A slow wire leaves the kernels beside it more of the GPU."""
-    bandwidth = collective_terms(kind, group, links)[1] * links.link_bytes_per_s
-    return np.where(group.size > group.local, np.minimum(group.local * links.nic_bytes_per_s / bandwidth, 1.0), 1.0)
-
-
-def collective_terms(kind: str, group: Group, links: Links) -> tuple[Number, Number, Number]:
-    """(alpha s, share of the link rate, s per sqrt byte) of a collective: measured by number of ranks, else the closed form's.
-
-    Linear in log2 of the ranks between the measured ones (2, 4 and 8), constant outside.
-    """
-    if kind in links.tables:
-        t = links.tables[kind]
-        return (
-            small_group_factor(group.size, t.ranks, t.alpha_s),
-            small_group_factor(group.local, t.ranks, t.link_share),
-            small_group_factor(group.size, t.ranks, t.sqrt_s),
-        )
-    c = links.collectives[kind]
-    alpha = c.alpha_s * small_group_factor(group.size, links.size_ranks, links.size_alpha)
-    return alpha, c.link_share * small_group_factor(group.local, links.size_ranks, links.size_bandwidth), c.sqrt_s
-
-
-def send_seconds(message_bytes: Number, crosses: Number, links: Links) -> Number:
-    """One point-to-point message: start-up + bytes / rate, over the network where the pair `crosses` link domains."""
-    c = links.collectives["p2p"]
-    rate = np.where(
-        crosses, np.minimum(links.nic_bytes_per_s, c.link_share * links.link_bytes_per_s), c.link_share * links.link_bytes_per_s
-    )
-    return c.alpha_s + np.where(crosses, links.nic_hop_s, 0.0) + message_bytes / rate
-
-
-def exposed_seconds(communication: Number, compute: Number, interference: Number) -> Number:
-    """What is exposed of communication beside compute: the part that outlasts it, and a share of the hidden part.
-
-    max(c - w, 0) + i min(c, w). i = 1 is no overlap at all. Source: findings on public measurements, section 2 (25 % of a
-    hidden all-reduce is exposed); Rashidi et al. 2021 on why (SMs and HBM are shared).
-    """
-    return communication - (1.0 - interference) * np.minimum(communication, compute)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """A communication group as the links see it."""
-
-    size: Number
-    local: Number
-    """Members in one link domain."""
-
-    @property
-    def domains(self) -> Number:
-        """Link domains that the group touches."""
-        return np.ceil(self.size / self.local)
-
-
-def group_of(size: Number, stride: Number, link_domain: int) -> Group:
-    """Members `stride` ranks apart: floor(domain / stride) of them share a link domain, at least one.
-
-    Assumes that domains are filled in rank order.
-    """
-    size = np.asarray(size, dtype=np.float64)
-    return Group(size=size, local=np.minimum(size, np.maximum(link_domain // np.asarray(stride, dtype=np.float64), 1.0)))
-
-
-def tensor_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
-    """Tensor parallelism: stride 1."""
-    return group_of(layouts.tp, 1, cluster.link_domain_size)
-
-
-def context_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
-    """Context parallelism: stride tp."""
-    return group_of(layouts.cp, layouts.tp, cluster.link_domain_size)
-
-
-def data_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
-    """Gradients of dense weights are reduced over dp x cp ranks: stride tp (cp and dp are neighbours in the order)."""
-    return group_of(layouts.dp * layouts.cp, layouts.tp, cluster.link_domain_size)
-
-
-def expert_tensor_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
-    """Expert tensor parallelism: stride 1."""
-    return group_of(layouts.etp, 1, cluster.link_domain_size)
-
-
-def expert_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
-    """Expert parallelism: stride etp."""
-    return group_of(layouts.ep, layouts.etp, cluster.link_domain_size)
-
-
-def expert_data_group(layouts: Layouts, cluster: ClusterSpec) -> Group:
-    """Gradients of expert weights: edp = tp cp dp / (etp ep) ranks, stride etp ep."""
-    size = np.maximum(layouts.tp * layouts.cp * layouts.dp // (layouts.etp * layouts.ep), 1)
-    return group_of(size, layouts.etp * layouts.ep, cluster.link_domain_size)
-
-
-def pipeline_crosses(layouts: Layouts, cluster: ClusterSpec) -> Number:
-    """True where some pair of neighbouring pipeline stages lies in two link domains: pp x stride > domain, stride tp cp dp."""
-    return layouts.tp * layouts.cp * layouts.dp * layouts.pp > cluster.link_domain_size
-
-
-def entry_of(calibration: Calibration, architecture: str, generation: str, *, moe: bool = False) -> Entry | None:
+def entry_of(calibration: Calibration, architecture: str, generation: str, *, moe: bool = False, gpu: str = "") -> Entry | None:
     """The entry of the generation on this architecture (for a mixture of experts its own, else the dense one), else of its
     nearest ancestor, else the architecture's pool; None for the documented defaults."""
-    here = {(entry.generation, entry.kind): entry for entry in calibration.entries if entry.architecture == architecture}
+    here = {(e.generation, e.kind): e for place in (architecture, gpu) for e in calibration.entries if e.architecture == place}
     wanted: str | None = generation
     while wanted is not None:
         for kind in ("moe", "dense") if moe else ("dense",):
@@ -210,7 +43,8 @@ def entry_of(calibration: Calibration, architecture: str, generation: str, *, mo
 
 def entry_for(scenario: Scenario, *, moe: bool) -> Entry | None:
     """`entry_of` for a scenario's GPU and software."""
-    return entry_of(scenario.calibration, scenario.cluster.gpu.architecture, scenario.software.generation, moe=moe)
+    gpu = scenario.cluster.gpu
+    return entry_of(scenario.calibration, gpu.architecture, scenario.software.generation, moe=moe, gpu=gpu.id)
 
 
 def factors_for(scenario: Scenario) -> Factors:
@@ -225,6 +59,10 @@ def parents() -> Mapping[str, str | None]:
     text = (resources.files("autoconfig.time_model") / "data" / "generations.json").read_text(encoding="utf-8")
     table: dict[str, str | None] = json.loads(text)["parents"]
     return table
+
+
+NVFP4_CAST_BYTES = 5.1
+"""Of one element: maximum 2, read 2, two orientations of 1/2 + 1/16 each."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +133,23 @@ class TrainingJob:
     @property
     def reached(self) -> QuantisedEfficiency:
         """What the GPU reaches in the layers' quantised format."""
+        if self.numerics.format.peak == "fp4" and "fp4" not in self.gpu.quantised:
+            fp8 = self.gpu.quantised["fp8"]
+            rate = {"nvfp4": fp8.recipe["mxfp8"]}
+            return replace(
+                fp8, over_bf16=fp8.over_bf16 * self._fp4_over_fp8, recipe=rate, cast_bytes={"nvfp4": NVFP4_CAST_BYTES}
+            )
         return self.gpu.quantised[self.numerics.format.peak]
+
+    @property
+    def _fp4_over_fp8(self) -> float:
+        """Rate of NVFP4 GEMMs over MXFP8: 1 + 0.48 (peak over peak - 1), 1.5 on GB200 and 1.9 on GB300.
+
+        Source: NVIDIA's dense NVFP4 runs of 2026 on both (nine rows, -5 to +4 %); nvfp4 over fp8 block GEMMs of
+        aiconfigurator-core 0.12.0: 1.23 to 1.5.
+        """
+        peaks = self.cluster.gpu.peak_flops_per_s
+        return 1.0 + 0.48 * (peaks("fp4") / peaks("fp8") - 1.0)
 
     def gemm_rate(self, low: bool, table: GridTable | None) -> float:
         """Peak of a GEMM before shape, times the software's derate: what the table's shares count from, or the closed form's.
@@ -304,15 +158,20 @@ class TrainingJob:
         """
         ratio = 1.0
         if low:
-            peak, reached = self.cluster.gpu.peak_flops_per_s(self.numerics.format.peak), self.reached
-            over = peak / self.flops_per_s if table is not None and not table.over_formula else reached.over_bf16
-            ratio = over * reached.recipe[self.numerics.format.recipe]
+            form, peaks = self.numerics.format, self.cluster.gpu.peak_flops_per_s
+            peak, reached = peaks(form.peak), self.reached
+            over = reached.over_bf16
+            if table is not None and not table.over_formula:
+                borrowed = form.peak == "fp4" and "fp4" not in self.gpu.tables.gemm
+                over = (peaks("fp8") * self._fp4_over_fp8 if borrowed else peak) / self.flops_per_s
+            ratio = over * reached.recipe[form.recipe]
         return self.flops_per_s * ratio * self.software.gemm_derate
 
     def table_precision(self, low: bool) -> str:
         """Which operator tables hold a GEMM: the quantised format's; bf16, for fp16 too; tf32 or fp32."""
         if low or self.activation_bytes == 2:
-            return self.numerics.format.peak if low else "bf16"
+            peak = self.numerics.format.peak
+            return ("fp8" if peak == "fp4" and peak not in self.gpu.tables.gemm else peak) if low else "bf16"
         return "tf32" if "tf32" in self.cluster.gpu.flops_per_s else "fp32"
 
     @property
@@ -323,7 +182,7 @@ class TrainingJob:
     def gathered_bytes(self, fsdp: Number) -> Number:
         """Bytes of one weight when it is gathered, by FSDP stage."""
         narrow = gathers_fp8(self.numerics, self.scenario.software, fsdp)
-        return np.where(narrow, self.numerics.format.operand_bytes, self.numerics.activation_bytes)
+        return np.where(narrow, self.numerics.format.gathered_bytes, self.numerics.activation_bytes)
 
     @property
     def wide_domain(self) -> bool:
@@ -335,25 +194,18 @@ class TrainingJob:
         """Experts take a fixed number of rows: shapes are known before routing."""
         return self.numerics.moe_capacity_factor is not None
 
-    @property
-    def dispatcher(self) -> str:
-        """How tokens reach their experts in this run: alltoall, deepep or hybridep."""
-        stack = self.software
-        if not self.drops_tokens and stack.moe_dispatcher_dropless:
-            return stack.moe_dispatcher_dropless
-        return stack.moe_dispatcher_wide if self.wide_domain and stack.moe_dispatcher_wide else stack.moe_dispatcher
+    @cached_property
+    def settings(self) -> RunSettings:
+        """What the run switches on beside its plan."""
+        return self.scenario.settings()
 
     @property
-    def graphs_without_pipeline(self) -> bool:
-        """Plans with one stage replay whole layers as CUDA graphs: fixed shapes, one micro-batch's buffers at a time."""
-        least, mine = self.software.moe_graphs_least_capability, self.cluster.gpu.compute_capability
-        return self.drops_tokens and least is not None and mine is not None and mine >= least
-
-    @property
-    def expert_overlap_share(self) -> float:
-        """Share of the expert all-to-all that interleaved stages hide."""
-        hides = self.model.is_moe and not self.wide_domain and not self.drops_tokens
-        return self.software.moe_overlap_interleaved_share if hides else 0.0
+    def expert_load(self) -> float:
+        """Rows of the busiest expert rank over a balanced load: the capacity factor, or the imbalance given or usual."""
+        numerics = self.numerics
+        if numerics.moe_capacity_factor is not None:
+            return numerics.moe_capacity_factor
+        return numerics.moe_imbalance if numerics.moe_imbalance > 1.0 else self.software.moe_imbalance
 
     @property
     def unfused_attention(self) -> bool:
@@ -362,8 +214,8 @@ class TrainingJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """Rows that decide what one layer costs: unique (tp, sp, cp, mbs, fsdp), and (ep, etp) where the model has experts.
-    float64."""
+    """Rows that decide what one layer costs: unique (tp, sp, cp, mbs, fsdp), and (ep, etp, overlapped) where the model has
+    experts. float64."""
 
     tp: Number
     sp: Number
@@ -372,6 +224,8 @@ class Shapes:
     etp: Number
     mbs: Number
     fsdp: Number
+    overlapped: Number
+    """1 where dispatch and combine run beside another micro-batch's compute, else 0."""
     tokens: Number
     """T = mbs s / cp: tokens of one micro-batch on one rank."""
     sharded_tokens: Number
@@ -380,6 +234,12 @@ class Shapes:
     context_group: Group
     expert_group: Group
     expert_tensor_group: Group
+
+
+def overlapped(layouts: Layouts, job: TrainingJob) -> Number:
+    """Where the combined 1F1B schedule can run: one stage, or interleaved ones (megatron-core 0.19.2,
+    transformer_config.py: overlap_moe_expert_parallel_comm)."""
+    return job.settings.ep_overlap & job.model.is_moe & ((layouts.pp == 1) | (layouts.vpp > 1)) & (layouts.ep > 1)
 
 
 def shapes_of(layouts: Layouts, job: TrainingJob) -> Shapes:
@@ -392,6 +252,7 @@ def shapes_of(layouts: Layouts, job: TrainingJob) -> Shapes:
         cp=cp,
         mbs=mbs,
         fsdp=layouts.fsdp,
+        overlapped=overlapped(layouts, job).astype(np.float64),
         ep=layouts.ep.astype(np.float64),
         etp=layouts.etp.astype(np.float64),
         tokens=tokens,

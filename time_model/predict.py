@@ -13,7 +13,7 @@ from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.job import TrainingJob, shapes_of
+from autoconfig.time_model.job import TrainingJob, overlapped, shapes_of
 from autoconfig.time_model.operators.kernels import straggler_ratio, straggler_seconds
 from autoconfig.time_model.operators.layer_table import KINDS, LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator
@@ -55,8 +55,8 @@ def estimate_step_time(
 ) -> TimeEstimate:
     """Price every layout under every recomputation. Raises InputError where the GPU lacks the precision.
 
-    A layer is priced once per distinct (tp, sp, cp, mbs, fsdp[, ep, etp]) and gathered; pipeline, data parallelism and the
-    optimizer are added per row. Legality is not checked here: a silly plan gets its price.
+    A layer is priced once per distinct (tp, sp, cp, mbs, fsdp[, ep, etp, overlapped]) and gathered; pipeline, data
+    parallelism and the optimizer are added per row. Legality is not checked here: a silly plan gets its price.
     """
     job = TrainingJob(scenario)
     step = np.empty((len(layouts), len(recomputes)))
@@ -77,7 +77,7 @@ def estimate_step_time(
 def _prepare(job: TrainingJob, layouts: Layouts, recomputes: Sequence[Recompute]) -> Rows:
     """Layer table of the distinct shapes, and the columns of every row."""
     names = ("mbs", "tp", "sp", "cp", "fsdp") + (("ep", "etp") if job.model.is_moe else ())
-    first, inverse = layouts.unique(*names)
+    first, inverse = layouts.unique(*names, also=[overlapped(layouts, job)] if job.model.is_moe else [])
     table = layer_table(job, shapes_of(layouts.take(first), job), recomputes)
     return rows_of(job, layouts, table, inverse, recomputes)
 
@@ -107,11 +107,6 @@ def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
     for kind, (fore, back, again) in enumerate(zip(table.forward, table.backward, table.recompute, strict=True)):
         cost = (again + (fore + back)[:, None]).take(index, axis=0)
         forward.append(fore[index])
-        if job.graphs_without_pipeline:
-            floor = [part[index] * (rows.pp == 1) for part in table.floor[kind]]
-            cost, forward[-1] = cost - (floor[0] + floor[1])[:, None], forward[-1] - floor[0]
-        if kind == len(table.forward) - 1 and job.expert_overlap_share:
-            cost = cost - hidden_exchange_seconds(job, rows)
         if rows.fsdp_gather:
             extra = fsdp_seconds(
                 rows.fsdp_gather[kind][:, None],
@@ -125,18 +120,6 @@ def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
             cost = cost + extra
         whole.append(cost)
     return LayerCosts(whole=whole, forward=forward, fsdp=exposed)
-
-
-def hidden_exchange_seconds(job: TrainingJob, rows: Rows) -> Number:
-    """Expert all-to-all of one layer that the other micro-batch's compute hides, [n, R]: interleaved stages, no full
-    recomputation.
-
-    Source: Megatron-Core's combined 1F1B schedule (overlap_moe_expert_parallel_comm) and what it asks for; the share is the
-    stack's, measured on one pair of runs.
-    """
-    whole = np.array([recompute.granularity != "full" for recompute in rows.recomputes], dtype=np.float64)
-    hidden = job.expert_overlap_share * rows.table.expert_exchange
-    return (np.take(hidden, rows.index) * (rows.vpp > 1))[:, None] * whole
 
 
 def outside_seconds(rows: Rows, stage: int) -> Column:
@@ -244,11 +227,8 @@ def step_parts(job: TrainingJob, rows: Rows) -> dict[str, Column]:
 
     for op in rows.table.operators:
         add(op.formula, _weight(op, layers, first, last, job.model.mtp_num_layers) * _whole(op, rows)[:, None])
-    if job.expert_overlap_share:
-        add("expert_all_to_all_seconds", -layers[-1] * hidden_exchange_seconds(job, rows))
     for kind, weight in enumerate(layers):
-        launched = 1.0 - (rows.pp == 1) * float(job.graphs_without_pipeline)
-        add("host_floor_seconds", weight * (np.add(*rows.table.floor[kind])[rows.index] * launched)[:, None])
+        add("host_floor_seconds", weight * np.add(*rows.table.floor[kind])[rows.index][:, None])
         add("recompute_seconds", weight * rows.table.recompute[kind][rows.index])
         if costs.fsdp:
             add("fsdp_seconds", weight * costs.fsdp[kind])

@@ -4,6 +4,7 @@ GPU, our first choice among measured plans, runs that came after the formulas.""
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from autoconfig.calibration.observe import (
 )
 from autoconfig.planning.resolve import shipped
 from autoconfig.runs.predict import predict_rows
-from autoconfig.runs.sources import source_of, sources
+from autoconfig.runs.sources import HeldTo, bars_held, source_of
 from autoconfig.runs.table import cell, number
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
 from autoconfig.specs.plan import TrainPlan
@@ -32,9 +33,11 @@ from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.price import confidence_class
 
-LeaveOut = Literal["source", "model", "publisher"] | None
-"""What the constants may not have seen: nothing, the run's source, the run's model in that source, or the run's source with
-NVIDIA's tables of all GPUs as one."""
+LeaveOut = Literal["source", "model", "pair", "release", "publisher"] | None
+"""What the constants may not have seen: nothing, the run's source, the run's model in that source, its model on its GPU, its
+release (the newest ones together), or the run's source with NVIDIA's tables of all GPUs as one."""
+NEWEST = "nemo-26.06"
+"""Releases from here on are one generation: full-iteration graphs and fused experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +88,10 @@ class Constants:
     """What they are fitted on; None: the published runs."""
     _fitted: dict[Key, Calibration] = field(default_factory=dict)
 
-    def of(self, source: str, model: str) -> Calibration:
+    def of(self, source: str, model: str, gpu: str = "", release: str = "") -> Calibration:
         if self.leave_out is None:
             return shipped()
-        key = self._key(source, model)
+        key = self._key(source, model, gpu, release)
         known = _observations() if self.observed is None else self.observed
         kept = [observation for observation in known if not self._same(observation, key)]
         if len(kept) == len(known):
@@ -98,16 +101,22 @@ class Constants:
         return self._fitted[key]
 
     def applied(self, case: Case) -> Scenario:
-        return replace(case.scenario, calibration=self.of(case.source, case.scenario.model.name))
+        scenario = case.scenario
+        found = self.of(case.source, scenario.model.name, scenario.cluster.gpu.id, scenario.software.release)
+        return replace(scenario, calibration=found)
 
     def _same(self, observation: Observation, key: Key) -> bool:
-        return self._key(observation.source, observation.model) == key
+        return self._key(observation.source, observation.model, observation.gpu, observation.release) == key
 
-    def _key(self, source: str, model: str) -> Key:
+    def _key(self, source: str, model: str, gpu: str, release: str) -> Key:
         """What is left out together. A catalogue model with changed numbers (deepseek-v3*) is the same model."""
         if self.leave_out == "source":
             return (paper_of(source),)
-        return (publisher_of(source),) if self.leave_out == "publisher" else (_table_of(source), model.rstrip("*"))
+        if self.leave_out == "publisher":
+            return (publisher_of(source),)
+        if self.leave_out == "release":
+            return (_table_of(source), NEWEST if release >= NEWEST else release)
+        return (_table_of(source), model.rstrip("*"), *((gpu,) if self.leave_out == "pair" else ()))
 
 
 def paper_of(source: str) -> str:
@@ -246,15 +255,20 @@ def bars(predicted: Sequence[Predicted], leave_out: str | None) -> list[Bar]:
     """The bars of data/sources.toml that this way of leaving out answers; in-sample shows all of them, unjudged."""
     return [
         Bar(
-            name=source.bar.name,
-            leave_out=source.bar.leave_out,
-            most=source.bar.most,
-            reached=figures([p for p in predicted if p.run.large and source_of(p.source) is source]),
+            name=bar.name,
+            leave_out=bar.leave_out,
+            most=bar.most,
+            reached=figures([p for p in predicted if p.run.large and _counts(bar, p)]),
             in_sample=leave_out is None,
         )
-        for source in sources()
-        if source.bar is not None and leave_out in (None, source.bar.leave_out)
+        for bar in bars_held()
+        if leave_out in (None, bar.leave_out)
     ]
+
+
+def _counts(bar: HeldTo, predicted: Predicted) -> bool:
+    release = predicted.run.case.scenario.software.release
+    return bool(re.fullmatch(bar.match, predicted.source)) and source_of(predicted.source).whole_step and release >= bar.since
 
 
 def resisting(predicted: Iterable[Predicted], least: float = 0.15) -> list[Predicted]:

@@ -36,7 +36,13 @@ from autoconfig.runs.sources import source_of, sources
 from autoconfig.specs.files import write_text
 from autoconfig.training.price import CLASSES, MIN_SOURCES, band_of
 
-TITLE = {None: "in-sample", "source": "leave one source out", "model": "leave one model out"}
+TITLE = {
+    None: "in-sample",
+    "source": "leave one source out",
+    "model": "leave one model out",
+    "pair": "leave one (model, GPU) out",
+    "release": "leave one release out",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -242,6 +242,8 @@ CONSTANTS = {
     None: "the shipped calibration, which has seen these runs (in-sample)",
     "source": "fitted without the run's source",
     "model": "fitted without the run's model in its source",
+    "pair": "fitted without the run's model on its GPU",
+    "release": "fitted without the run's release",
 }
 
 

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.runs.sources import as_training_row, source_of
+from autoconfig.runs.sources import as_training_row, recipe_row_of_2026, source_of
 from autoconfig.runs.table import NO, Row, cell
 from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
 from autoconfig.specs.errors import AutoconfigError, InputError
@@ -21,13 +21,18 @@ from autoconfig.specs.scenario import MOST, NAMES, POOL, Calibration, Entry, Fac
 from autoconfig.time_model.job import entry_of, parents
 from autoconfig.time_model.predict import estimate_step_time
 
-PRIOR_LOG_SD = {"step": 0.10, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}
+PRIOR_LOG_SD = {"step": 0.05, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}
 """Width of each factor's prior."""
+MOE_LOG_SD = {"step": 0.07, "memory": 0.08, "communication": 0.1, "attention": 0.1, "moe": 0.08, "host": 0.08}
+"""The same of mixtures of experts, whose own terms hold on every GPU and release alike (docs/time_model.md, Experts)."""
+OF_THE_MIXTURE = ("memory", "communication", "moe", "host")
+"""Factors that a mixture does not take over from dense models: casts and permutation, dispatch, launches are its own."""
+GPU_LOG_SD = dict.fromkeys(NAMES, 0.02)
+"""How far one GPU may lie from its architecture: clocks and power limits."""
 UNKNOWN_CLUSTER_LOG_SD = 0.3
 """Width of the step factor's prior for a cluster that nobody calibrated yet."""
-NOISE_LOG_SD = {"dense": 0.06, "moe": 0.2}
-"""Scatter of one run around its group: 3 to 10 %, mixtures of experts (dispatcher, balance and release differ) far more
-(findings, sections 6 and 7)."""
+NOISE_LOG_SD = {"dense": 0.06, "moe": 0.1}
+"""Scatter of one run around its group: 3 to 10 %, mixtures of experts more (findings, sections 6 and 7)."""
 HUBER = 1.5
 """Errors beyond this many times the scatter count less."""
 ROWS_PER_SOURCE = 8.0
@@ -42,7 +47,7 @@ PARTS_OF = {
         "p2p_seconds",
         "embedding_gradient_seconds",
         "fsdp_seconds",
-        "expert_all_to_all_seconds",
+        "expert_exchange_seconds",
     ),
     "attention": ("flash_attention_seconds", "unfused_attention_seconds"),
     "moe": ("grouped_gemm_seconds", "permute_seconds"),
@@ -59,8 +64,11 @@ class Observation:
     source: str
     model: str
     architecture: str
+    gpu: str
     generation: str
     moe: bool
+    release: str = ""
+    """The dated release of the software, where it has one."""
     log_ratio: float
     """log(measured step / predicted step), without calibration."""
     shares: tuple[float, ...]
@@ -103,12 +111,13 @@ def _own_runs(rows: Sequence[Observation], entry: Entry, width: Mapping[str, flo
 
 
 def _start(base: Calibration, run: Observation) -> npt.NDArray[np.float64]:
-    entry = entry_of(base, run.architecture, run.generation, moe=run.moe)
+    entry = entry_of(base, run.architecture, run.generation, moe=run.moe, gpu=run.gpu)
     return np.zeros(len(NAMES)) if entry is None else np.log([getattr(entry.factors, name) for name in NAMES])
 
 
 def fit(observations: Sequence[Observation], version: str) -> Calibration:
-    """Entries for every (architecture, generation, dense or moe) that has runs: parents before children, dense before moe."""
+    """Entries for every (architecture, generation, dense or moe) that has runs: parents before children, dense before moe; and
+    for every GPU of an architecture that has several, drawn to its architecture's."""
     entries: dict[Key, Entry] = {}
     for architecture in sorted({o.architecture for o in observations}):
         here = [o for o in observations if o.architecture == architecture]
@@ -120,6 +129,11 @@ def fit(observations: Sequence[Observation], version: str) -> Calibration:
             prior = _prior(architecture, generation, moe, entries, pool)
             kind = "moe" if moe else "dense"
             entries[architecture, generation, kind] = _fit_one(mine, prior, (architecture, generation, kind))
+            shared = np.log([getattr(entries[architecture, generation, kind].factors, name) for name in NAMES])
+            gpus = sorted({o.gpu for o in mine})
+            for gpu in gpus if len(gpus) > 1 else ():
+                own = [o for o in mine if o.gpu == gpu]
+                entries[gpu, generation, kind] = _fit_one(own, shared, (gpu, generation, kind), GPU_LOG_SD)
     return Calibration(version=version, entries=tuple(entries.values()))
 
 
@@ -160,13 +174,15 @@ def _prior(architecture: str, generation: str, moe: bool, entries: Mapping[Key, 
             found = known[0]
             break
         wanted = parents().get(wanted)
-    return np.log([getattr(found.factors, name) for name in NAMES])
+    own = OF_THE_MIXTURE if moe and found.kind == "dense" else ()
+    return np.log([1.0 if name in own else getattr(found.factors, name) for name in NAMES])
 
 
 def _fit_one(
-    rows: Sequence[Observation], prior: npt.NDArray[np.float64], key: Key, width: Mapping[str, float] = PRIOR_LOG_SD
+    rows: Sequence[Observation], prior: npt.NDArray[np.float64], key: Key, width: Mapping[str, float] | None = None
 ) -> Entry:
     """Posterior mode by reweighted least squares; its spread says which factors the rows determine."""
+    width = width or (MOE_LOG_SD if key[2] == "moe" else PRIOR_LOG_SD)
     design = np.array([row.shares for row in rows])
     target = np.array([row.log_ratio for row in rows])
     counts = {source: sum(row.source == source for row in rows) for source in {row.source for row in rows}}
@@ -235,7 +251,7 @@ class PublishedRuns:
 
 @cache
 def published_runs() -> PublishedRuns:
-    """Both published tables, NVIDIA's rows in the columns of the first."""
+    """All published tables, NVIDIA's rows in the columns of the first."""
     runs: list[Run] = []
     dropped: list[Dropped] = []
     for row, reason in _published_rows():
@@ -251,13 +267,16 @@ def published_runs() -> PublishedRuns:
 def _published_rows() -> Iterator[tuple[Row, str]]:
     """(row, reason why it cannot be read or an empty text)."""
     yield from ((row, "") for row in published_rows())
-    for row in published_rows("nvidia_training_measurements"):
-        if cell(row, "task") == "inference":
-            continue
-        try:
-            yield as_training_row(row), ""
-        except InputError as error:
-            yield {**row, "id": cell(row, "model"), "source": NO_CATALOGUE_MODEL, "gpu": cell(row, "system")}, str(error)
+    tables = (("nvidia_training_measurements", as_training_row), ("nvidia_training_2026", recipe_row_of_2026))
+    for name, read in tables:
+        for row in published_rows(name):
+            if cell(row, "task") == "inference":
+                continue
+            gpu = cell(row, "system") or cell(row, "gpu")
+            try:
+                yield read(row), ""
+            except InputError as error:
+                yield {**row, "id": cell(row, "model"), "source": NO_CATALOGUE_MODEL, "gpu": gpu}, str(error)
 
 
 def gpu_name(row: Row) -> str:
@@ -300,8 +319,10 @@ def observe(run: Run) -> Observation:
         source=run.case.source,
         model=scenario.model.name,
         architecture=scenario.cluster.gpu.architecture,
+        gpu=scenario.cluster.gpu.id,
         generation=scenario.software.generation,
         moe=scenario.model.is_moe,
+        release=scenario.software.release,
         log_ratio=math.log(run.measured_s / float(estimate.step_seconds[0, 0])),
         shares=shares_of(parts),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -129,8 +129,10 @@ def _calibrate_machine(gpu_table: Path | None, output: Path | None, budget: str 
 
 
 @click.command("validate")
-@click.option("--leave-one-source-out", "by_source", is_flag=True, help="Constants that have not seen the run's source.")
-@click.option("--leave-one-model-out", "by_model", is_flag=True, help="Constants that have not seen the run's model there.")
+@click.option("--leave-one-source-out", "left_out", flag_value="source", help="Constants that have not seen the run's source.")
+@click.option("--leave-one-model-out", "left_out", flag_value="model", help="Constants that have not seen the run's model.")
+@click.option("--leave-one-pair-out", "left_out", flag_value="pair", help="Constants that have not seen the model on its GPU.")
+@click.option("--leave-one-release-out", "left_out", flag_value="release", help="Constants that have not seen the release.")
 @click.option(
     "--decisions", is_flag=True, help="Also rankings of measured plans and NVIDIA's published plans (a minute or two)."
 )
@@ -143,8 +145,7 @@ def _calibrate_machine(gpu_table: Path | None, output: Path | None, budget: str 
     "--gpu-runs", type=click.Path(path_type=Path), metavar="DIR", help="Also the results of make gpu; default: benchmarks/gpu."
 )
 def validate_command(
-    by_source: bool,
-    by_model: bool,
+    left_out: Literal["source", "model", "pair", "release"] | None,
     as_json: bool,
     html: Path | None,
     docs: Path | None,
@@ -155,8 +156,6 @@ def validate_command(
     from autoconfig.accuracy.validate import Sections, validate, validation_json
     from autoconfig.specs.files import check_output_path
 
-    if by_source and by_model:
-        raise InputError("give either --leave-one-source-out or --leave-one-model-out, not both")
     for path, suffixes in ((html, (".html", ".htm")), (docs, (".md",))):
         if path is not None:
             check_output_path(path, suffixes)
@@ -167,7 +166,7 @@ def validate_command(
         clear_progress()
         click.echo(f"written to {docs}")
         return
-    found = validate("source" if by_source else "model" if by_model else None, Sections(**sections), progress(), gpu_runs)
+    found = validate(left_out, Sections(**sections), progress(), gpu_runs)
     clear_progress()
     if html is not None:
         from autoconfig.accuracy.sheets import page

@@ -107,7 +107,7 @@ def compute_seconds(report: PlanReport, num_microbatches: int) -> float:
 def composed_step(report: PlanReport, num_microbatches: int, predicted: float, measured: float) -> float:
     """The predicted step with the compute of one micro-batch exchanged; the bubble grows with the micro-batch."""
     step, bubble = report.step_seconds, report.time_parts.get("pipeline_bubble_seconds", 0.0)
-    sent = ("tp_communication_seconds", "cp_communication_seconds", "expert_all_to_all_seconds")
+    sent = ("tp_communication_seconds", "cp_communication_seconds", "expert_exchange_seconds")
     one = predicted + sum(report.time_parts.get(name, 0.0) for name in sent) / num_microbatches
     return step + num_microbatches * (measured - predicted) + bubble * (measured - predicted) / one
 

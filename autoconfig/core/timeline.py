@@ -21,7 +21,7 @@ from autoconfig.time_model.predict import OperatorRow
 
 MOST_MICROBATCHES = 16
 """Micro-batches drawn at most, rounded up to two rounds of the pipeline; the rest of the step repeats the middle."""
-COMMUNICATION = ("tp_communication_seconds", "cp_communication_seconds", "expert_all_to_all_seconds")
+COMMUNICATION = ("tp_communication_seconds", "cp_communication_seconds", "expert_exchange_seconds")
 """Formulas of the operators inside a layer that wait for other ranks."""
 
 

@@ -89,7 +89,7 @@ def read_software(
     if dispatcher is not None and modern:
         backend = a.text("--moe-flex-dispatcher-backend") or "deepep"
         named = backend if dispatcher == "flex" and backend in DISPATCHERS else "alltoall"
-        named_once = {"moe_dispatcher": named, "moe_dispatcher_wide": "", "moe_dispatcher_dropless": ""}
+        named_once = {"moe_dispatcher": named, "moe_dispatcher_wide": ""}
         stack = replace(stack, time=replace(stack.time, **named_once))  # type: ignore[arg-type]
     return stack
 

@@ -9,7 +9,6 @@ from itertools import groupby
 from autoconfig.specs.errors import UnsupportedError, option
 from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec
 from autoconfig.specs.scenario import Scenario, all_biases, not_buildable
-from autoconfig.time_model.job import TrainingJob
 
 GROUPS = ("model", "plan", "batch", "numerics", "optimizer", "overlap", "data", "run")
 """Sections of a script, in the order in which they are written."""
@@ -179,7 +178,7 @@ def _experts(out: Collector, scenario: Scenario) -> None:
         out.add("moe-shared-expert-gate", model.moe_shared_expert_gate)
     router_arguments(out, model)
     out.add("moe-grouped-gemm")
-    dispatcher = TrainingJob(scenario).dispatcher
+    dispatcher = scenario.settings().dispatcher
     flex = dispatcher != "alltoall"
     why = "a token is sent once to a link domain" if flex else ""
     out.add("moe-token-dispatcher-type", "flex" if flex else "alltoall", why=why)

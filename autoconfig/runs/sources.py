@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -13,17 +13,22 @@ from typing import Any
 from autoconfig.runs.table import Row, cell, names_of, number
 from autoconfig.specs.errors import UnknownNameError
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.software.settings import PLAN_COLUMNS, Recipe, nearest_recipe
 
 USES = ("calibrate", "bands", "memory", "fits")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldTo:
-    """Most mean absolute error of step times, with constants that have not seen the source or the model."""
+    """Most mean absolute error of step times, with constants that have not seen what `leave_out` names."""
 
     name: str
     leave_out: str
     most: float
+    match: str = ""
+    """Pattern of the sources; empty: the source that the bar stands in."""
+    since: str = ""
+    """First release of the software whose rows count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +105,13 @@ def harder_readings() -> tuple[HarderReading, ...]:
 
 
 @cache
+def bars_held() -> tuple[HeldTo, ...]:
+    """Every bar of step times: those of single sources, and those of several or of a part of one."""
+    own = [replace(source.bar, match=source.match) for source in sources() if source.bar is not None]
+    return (*own, *(HeldTo(**entry) for entry in _data()["held"]))
+
+
+@cache
 def serving_figures() -> tuple[ServingFigure, ...]:
     """Figures of serving runs, in the order in which they are printed."""
     return tuple(ServingFigure(**entry) for entry in _data()["serving"])
@@ -112,6 +124,56 @@ RELEASE_STACK = {"moe-modelzoo": "megatron-moe-modelzoo"}
 RECOMPUTE = {"": "none", "full": "full", "selective": "selective", "norm,moe_act": "selective([layernorm moe_act])"}
 
 
+FORMS = {
+    "bf16": ("bf16", ""),
+    "fp8": ("fp8", ""),
+    "fp8ds": ("fp8", "delayed"),
+    "fp8cs": ("fp8", "tensorwise"),
+    "fp8sc": ("fp8", "blockwise"),
+    "fp8mx": ("fp8", "mxfp8"),
+    "nvfp4": ("nvfp4", ""),
+}
+"""Column precision of the tables of 2026 -> precision and fp8 recipe."""
+
+
+DOUBTFUL = ", plan in doubt"
+"""End of the name of a source whose printed plans are not those of their release's recipes: tables copy a plan forward."""
+
+
+def recipe_row_of_2026(row: Row) -> dict[str, str]:
+    """A row of nvidia_training_2026.csv in the columns of training_measurements.csv, with the recomputation of its release's
+    recipe (where there is none of its plan, of the recipe beside the row). Raises InputError for a model that is not in the
+    catalogue."""
+    model = load_model(cell(row, "model"))
+    precision, recipe = FORMS[cell(row, "precision")]
+    gpu, software = cell(row, "gpu"), f"nemo-{cell(row, 'release')}"
+    plan = tuple(int(cell(row, column) or 1) for column in PLAN_COLUMNS)
+    known = nearest_recipe(model.name, gpu.lower(), recipe or precision, software, plan)
+    modules = known.row["recompute"] if known is not None else cell(row, "recipe_rmodules")
+    doubt = "" if known is None or known.plan[1:] == plan[1:] else DOUBTFUL
+    sharded = (number(row, "fsdp") or 0) > 0
+    kind = "MoE" if model.is_moe else "dense"
+    task = {"pretrain": ""}.get(cell(row, "task"), f" {cell(row, 'task')}").upper().replace("LORA", "LoRA")
+    return {
+        "id": cell(row, "id"),
+        "source": f"NVIDIA 2026 {gpu} {kind} {(recipe or precision).upper()}{task}{doubt}",
+        **{
+            column: cell(row, column) for column in ("model", "seq", "gpu", "gpus", "tp", "pp", "vpp", "cp", "ep", "mbs", "gbs")
+        },
+        "layers": str(model.num_layers),
+        "precision": precision,
+        "fp8_recipe": recipe,
+        "sp": "1" if cell(row, "tp") not in ("", "1") else "0",
+        "fsdp": "3" if sharded else "1",
+        "recompute": f"selective({modules.replace(' ', ',')})" if modules else "none",
+        "software": software,
+        "peft": "lora" if cell(row, "task") == "lora" else "",
+        "metric_tokens_per_s_per_gpu": cell(row, "tokens_per_s_per_gpu"),
+        "full_plan": "1",
+        "status": "ran",
+    }
+
+
 def nvidia_source(row: Row) -> str:
     """Group name: GPU, dense or MoE, precision."""
     kind = "MoE" if load_model(cell(row, "model")).is_moe else "dense"
@@ -122,21 +184,38 @@ def nvidia_source(row: Row) -> str:
     return f"NVIDIA {cell(row, 'system').removeprefix('DGX-')} {kind} {precision}{task}"
 
 
+def _recipe_of(row: Row, model: str, recipe: str) -> tuple[Recipe | None, bool]:
+    """The nearest recipe, and whether it has this row's plan: tables do not print what is recomputed."""
+    keys = {"gpus": "num_gpus", "vpp": "vp"}
+    plan = tuple(int(cell(row, keys.get(column, column)) or 1) for column in PLAN_COLUMNS)
+    gpu = cell(row, "system").removeprefix("DGX-").lower()
+    found = nearest_recipe(model, gpu, recipe or "bf16", cell(row, "software"), plan)
+    return found, found is not None and found.plan[1:] == plan[1:]
+
+
 def as_training_row(row: Row) -> dict[str, str]:
     """The same run in the columns of training_measurements.csv. Raises InputError for a model that is not in the catalogue."""
     model = load_model(cell(row, "model"))
     precision = cell(row, "precision")
     routing = next((kind for kind in ("tokendrop", "dropless") if kind in cell(row, "model")), "")
+    recipe = names_of("nvidia_precisions").get(precision, "")
+    if precision == "FP8" and "25.09" <= cell(row, "release") < "26":
+        recipe = "tensorwise"
+    recompute = RECOMPUTE.get(cell(row, "recompute"), "none")
+    known, same = _recipe_of(row, model.name, recipe)
+    doubt = DOUBTFUL if model.is_moe and known is not None and not same and cell(row, "release") != "25.09" else ""
+    if not cell(row, "recompute") and known is not None and same and known.row["recompute"]:
+        recompute = f"selective({known.row['recompute'].replace(' ', ',')})"
     return {
         "id": f"{cell(row, 'release')} {cell(row, 'model')} {cell(row, 'num_gpus')} {cell(row, 'system')} {precision}",
-        "source": nvidia_source(row),
+        "source": nvidia_source(row) + doubt,
         "model": cell(row, "model"),
         "layers": str(model.num_layers),
         "seq": cell(row, "seq_len"),
         "gpu": cell(row, "system"),
         "gpus": cell(row, "num_gpus"),
         "precision": "fp8" if "FP8" in precision else "bf16",
-        "fp8_recipe": names_of("nvidia_precisions").get(precision, ""),
+        "fp8_recipe": recipe,
         "tp": cell(row, "tp"),
         "sp": "1" if cell(row, "tp") not in ("", "1") else "0",
         "pp": cell(row, "pp"),
@@ -147,7 +226,7 @@ def as_training_row(row: Row) -> dict[str, str]:
         "fsdp": "3" if (number(row, "fsdp") or 0) > 0 else "1",
         "mbs": cell(row, "mbs"),
         "gbs": cell(row, "gbs"),
-        "recompute": RECOMPUTE.get(cell(row, "recompute"), "none"),
+        "recompute": recompute,
         "software": RELEASE_STACK.get(cell(row, "release"), cell(row, "software")),
         "moe_routing": routing,
         "peft": "lora" if cell(row, "task") == "lora" else "",

@@ -11,9 +11,11 @@ from typing import Any
 
 from autoconfig.runs.table import CellError, Row, cell, count_of, degree, flag, number, whole
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.scenario import PRECISIONS, Numerics
+from autoconfig.specs.scenario import BLACKWELL, PRECISIONS, Numerics
+from autoconfig.specs.software.settings import GivenSettings, read_graphs
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, StackOptions, StackTime, load_stack, with_options
 
 
@@ -124,18 +126,50 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
     if not name:
         name = DEFAULT_STACK
         assumed.append(f"software {name}")
-    overlap = cell(row, "overlap")
+    overlap = frozenset(cell(row, "overlap").split("+")) - {"", EP_OVERLAP}
     options = StackOptions(
         attention_kernel=cell(row, "attention_kernel"),
         fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
         loss_fusion=cell(row, "loss_fusion"),
-        overlaps=frozenset(overlap.split("+")) if overlap else None,
+        overlaps=overlap or None,
         cuda_graphs=bool(flag(row, "cuda_graph")),
     )
     local = cell(row, "transformer_impl") == "local"
     stack = with_options(load_stack("megatron-local" if local else name), options)
     shard = cell(row, "optimizer_shard")
     return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
+
+
+EP_OVERLAP = "overlap-moe-expert-parallel-comm"
+
+
+def read_settings(row: Row) -> GivenSettings:
+    """What the row says of dispatcher, CUDA graphs and overlap; an empty cell is the default of release, GPU and model."""
+    graphed, scope = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope")
+    graphs = read_graphs(scope) if scope and graphed is not False else frozenset() if graphed is False else None
+    return GivenSettings(
+        dispatcher=cell(row, "moe_dispatcher").lower() or None,
+        cuda_graphs=graphs,
+        ep_overlap=EP_OVERLAP in cell(row, "overlap").split("+") if cell(row, "overlap") else None,
+    )
+
+
+FORMS = {
+    "mxfp8": ("fp8", "mxfp8"),
+    "fp8mx": ("fp8", "mxfp8"),
+    "fp8cs": ("fp8", "tensorwise"),
+    "fp8sc": ("fp8", "blockwise"),
+    "fp8ds": ("fp8", "delayed"),
+}
+"""Words for a quantised format that name its recipe too (Megatron-Bridge's)."""
+
+
+def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
+    """What the stack scales by where nothing is said: dated releases MXFP8 on Blackwell and per-tensor current scaling before
+    it, others delayed scaling."""
+    if not stack.release:
+        return "delayed"
+    return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
 
 
 def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
@@ -145,14 +179,18 @@ def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
     return replace(time, optimizer_seconds_per_rank=time.optimizer_seconds_per_rank * min(1.0, int(shard) / data_parallel))
 
 
-def read_numerics(row: Row, stack: SoftwareStack, assumed: list[str]) -> Numerics:
+def read_numerics(row: Row, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> Numerics:
     """Types, dropout and adapters; what the row lacks is the stack's or the family's default, and said."""
-    precision = cell(row, "precision").split("(")[0].strip().lower()
+    word = cell(row, "precision").split("(")[0].strip().lower()
+    precision, recipe = FORMS.get(word, (word, cell(row, "fp8_recipe").lower()))
     if precision not in PRECISIONS:
         if precision:
             raise InputError(f"cell precision={precision[:40]!r} is not one of {', '.join(PRECISIONS)}")
         precision = "bf16"
         assumed.append("precision bf16")
+    if precision == "fp8" and not recipe:
+        recipe = usual_fp8_recipe(stack, gpu)
+        assumed.append(f"fp8_recipe {recipe}")
     gather = precision == "fp8" and stack.memory.default_fp8_param_gather
     if precision == "fp8":
         assumed.append(f"fp8_param_gather {int(gather)}")
@@ -174,7 +212,7 @@ def read_numerics(row: Row, stack: SoftwareStack, assumed: list[str]) -> Numeric
         hidden_dropout=dropout,
         attention_dropout=dropout,
         deterministic=bool(flag(row, "deterministic")),
-        fp8_recipe=cell(row, "fp8_recipe") or "delayed",
+        fp8_recipe=recipe or "delayed",
         peft="lora" if cell(row, "peft").lower() == "lora" else "none",
         moe_capacity_factor=1.0 if cell(row, "moe_routing") == "tokendrop" else None,
     )

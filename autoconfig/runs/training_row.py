@@ -10,23 +10,24 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
-from autoconfig.runs.training_model import read_model, read_numerics, read_stack
+from autoconfig.runs.training_model import read_model, read_numerics, read_settings, read_stack
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario, Workload
+from autoconfig.specs.software.settings import GivenSettings
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.price import CONVENTIONS
 from autoconfig.training.space import Constraints
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
-_SELECTIVE = re.compile(r"selective\(\[?([a-z_ ]*)\]?\)")
+_SELECTIVE = re.compile(r"selective\(\[?([a-z_, ]*)\]?\)")
 AGREEING = 0.10
 """Step time and tokens/s of a row may differ by this share: they are rounded, or means over different steps."""
 
@@ -68,6 +69,8 @@ def read_case(row: Row) -> Case:
     broken: list[str] = []
     plan, batch = _plan(row, model, stack, assumed, broken)
     scenario = _scenario(row, model, stack, plan.world_size, batch, assumed)
+    if stack.release:
+        scenario = replace(scenario, given=GivenSettings(**vars(scenario.settings(plan))))
     return Case(
         id=cell(row, "id"),
         source=cell(row, "source"),
@@ -156,7 +159,7 @@ def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
     if match := _FULL_RECOMPUTE.fullmatch(text):
         return Recompute("full", (), match[1], int(match[2]))
     if match := _SELECTIVE.fullmatch(text):
-        return Recompute("selective", tuple(match[1].split()))
+        return Recompute("selective", tuple(match[1].replace(",", " ").split()))
     raise CellError(f"cell recompute={text[:40]!r} cannot be read")
 
 
@@ -169,12 +172,14 @@ def _scenario(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, b
     if convention and convention.strip().lower() not in CONVENTIONS:
         assumed.append(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})")
     workload = Workload(seq_length=seq, global_batch_size=batch)
+    cluster = _cluster(row, num_gpus, assumed)
     return Scenario(
         model=model,
-        cluster=_cluster(row, num_gpus, assumed),
-        numerics=read_numerics(row, stack, assumed),
+        cluster=cluster,
+        numerics=read_numerics(row, stack, cluster.gpu, assumed),
         software=stack,
         workload=workload,
+        given=read_settings(row),
     )
 
 

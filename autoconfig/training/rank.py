@@ -276,7 +276,7 @@ PART_WORDS = {
     "grouped_gemm_seconds": "grouped GEMMs",
     "tp_communication_seconds": "TP communication",
     "cp_communication_seconds": "CP communication",
-    "expert_all_to_all_seconds": "expert all-to-all",
+    "expert_exchange_seconds": "expert dispatch and combine",
     "p2p_seconds": "pipeline sends",
     "fsdp_seconds": "FSDP gathers",
     "host_floor_seconds": "waiting for the host",

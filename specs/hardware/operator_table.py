@@ -39,7 +39,6 @@ COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 CONSTANTS = {
     "gemm": ("e", "k0_elements", "t0_s", "eb", "r1", "r2"),
     "fp8": ("over_bf16", "backward"),
-    "grouped_gemm": ("rows_half",),
     "hbm": ("pointwise", "launch_s", "accumulate_exposed"),
     "attention": ("backward", "unfused_gemm", "unfused_head_dim_half", "flash1_share", "flash2_share", "flash3_share"),
     "p2p": ("alpha_s", "link_share", "sqrt_s"),

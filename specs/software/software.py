@@ -7,6 +7,7 @@ A stack is an input with a printed default, never a correction factor: one stack
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
@@ -14,7 +15,8 @@ from typing import Any
 
 from autoconfig.specs.errors import CatalogueError, UnknownNameError
 
-DISPATCHERS = ("alltoall", "deepep", "hybridep")
+DISPATCHERS = ("allgather", "alltoall", "deepep", "hybridep")
+"""How tokens reach their experts: to every rank, a copy for each expert, or a copy for each rank and link domain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,8 @@ class SoftwareStack:
     """Calibration group: constants are fitted per (GPU, generation)."""
     parent: str | None = None
     """Generation whose constants stand in where this one has none."""
+    release: str = ""
+    """A dated release: what its runs switch on by default stands in catalogue/software/releases.csv."""
     aliases: tuple[str, ...] = ()
     least_compute_capability: float = 0.0
     """GPUs below it cannot run the stack (Transformer Engine and flash attention 2 need 8.0)."""
@@ -128,7 +132,7 @@ class SoftwareStack:
             raise CatalogueError(f"stack {self.name}: cp_comm_type {self.memory.cp_comm_type!r}")
         if self.time.attention_generation not in ("flash1", "flash2", "flash3"):
             raise CatalogueError(f"stack {self.name}: attention_generation {self.time.attention_generation!r}")
-        named = (self.time.moe_dispatcher, self.time.moe_dispatcher_wide, self.time.moe_dispatcher_dropless)
+        named = (self.time.moe_dispatcher, self.time.moe_dispatcher_wide)
         if not set(named) <= {"", *DISPATCHERS} or not self.time.moe_dispatcher:
             raise CatalogueError(f"stack {self.name}: moe dispatchers {named!r}")
 
@@ -206,21 +210,25 @@ class StackTime:
     """How tokens reach their experts: alltoall (a copy per expert), deepep or hybridep (a copy per rank and link domain)."""
     moe_dispatcher_wide: str = ""
     """The same in link domains of more than one 8-GPU board (NVL72); empty: as moe_dispatcher."""
-    moe_dispatcher_dropless: str = ""
-    """What runs without token drop use instead of moe_dispatcher, where the stack tells them apart."""
-    moe_overlap_interleaved_share: float = 0.0
-    """Share of the expert all-to-all that another micro-batch's compute hides where stages are interleaved (Megatron's
-    overlap_moe_expert_parallel_comm), on 8-GPU boards; dropless runs only."""
-    moe_host_seconds: float = 0.001
-    """More than host_floor_seconds for the forward of a layer with experts: router, permutation, dispatch and its
-    synchronisation with the host."""
-    expert_host_seconds: float = 0.00008
-    """The same per local expert: its launches and, under fp8, casts of its own."""
+    moe_ep_overlap: bool = False
+    """The usual dropless run on 8-GPU boards overlaps dispatch and combine with another micro-batch (Megatron's
+    overlap_moe_expert_parallel_comm)."""
+    moe_host_seconds: float = 0.0009
+    """More than host_floor_seconds for the forward of a layer with experts: router, permutation, dispatch."""
+    expert_host_seconds: float = 0.00013
+    """The same per local expert under a quantised format: its launches and casts of its own; half of it in 16 bits."""
+    ep_overlap_hides: float = 0.79
+    """Share of dispatch and combine that the combined 1F1B schedule hides."""
+    ep_overlap_host: float = 1.7
+    """Host time of router and experts under that schedule, over the plain one's: each node runs an autograd of its own."""
+    grouped_gemm_share: float = 0.84
+    """Rate of a grouped GEMM of many rows over one dense GEMM of all of them."""
+    hybridep_link_share: float = 0.78
+    """Share of the links' rate that HybridEP reaches inside a link domain (its API, 32 SMs)."""
+    sink_attention_slowdown: float = 3.6
+    """Time of attention with learned sinks over plain attention."""
     moe_graphs_wide: bool = False
     """In wide link domains attention, router and permutation are replayed as CUDA graphs; experts are launched."""
-    moe_graphs_least_capability: float | None = None
-    """With token drop (fixed shapes) and one pipeline stage (buffers of one micro-batch) GPUs of this compute capability and
-    above replay layers as CUDA graphs: no host floor."""
     moe_imbalance: float = 1.15
     """Rows of the busiest expert rank over the mean (1 where tokens are dropped or routing is forced)."""
 
@@ -263,15 +271,27 @@ def software_names() -> list[str]:
     return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
 
 
+_RELEASE = re.compile(r"nemo-[0-9]{2}\.[0-9]{2}(\.[0-9]{2})?")
+
+
+def _releases() -> list[str]:
+    """Dated releases, oldest first."""
+    return [name for name in software_names() if _raw(name).get("release")]
+
+
 @cache
 def load_stack(name: str) -> SoftwareStack:
-    """The stack with this canonical name or alias. Raises UnknownNameError with the nearest names."""
+    """The stack with this canonical name or alias; a release without a file is priced as the one before it. Raises
+    UnknownNameError with the nearest names."""
     wanted = name.strip().lower()
     if wanted in software_names():
         return _build(_raw(wanted))
     for candidate in software_names():
         if wanted in _raw(candidate).get("aliases", ()):
             return _build(_raw(candidate))
+    if _RELEASE.fullmatch(wanted) and (older := [known for known in _releases() if known <= wanted]):
+        stack = _build(_raw(older[-1]))
+        return replace(stack, name=wanted, release=wanted, description=f"{stack.description}; priced as {stack.name}")
     raise UnknownNameError("software stack", name, software_names(), "autoconfig software lists them all", field="software")
 
 
@@ -282,6 +302,7 @@ def _build(data: dict[str, Any]) -> SoftwareStack:
         year=data["year"],
         generation=data["generation"],
         parent=data.get("parent"),
+        release=data.get("release", ""),
         aliases=tuple(data.get("aliases", ())),
         **{flag: data.get(flag, usual) for flag, usual in SUPPORT_FLAGS.items()},
         memory=StackMemory(**_known(StackMemory, data.get("memory", {}), data["name"])),

@@ -20,11 +20,10 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.time_model.hardware.efficiency import efficiency_of, formula_efficiency_of
-from autoconfig.time_model.job import Group, collective_seconds, links_of, send_seconds
+from autoconfig.time_model.network.collectives import Group, collective_seconds, links_of, send_seconds
 from autoconfig.time_model.operators.kernels import (
     flash_attention_seconds,
     gemm_seconds,
-    grouped_gemm_seconds,
     table_flash_efficiency,
 )
 
@@ -131,10 +130,8 @@ def test_every_other_operator_costs_what_was_measured(tmp_path: Path) -> None:
     e, results = efficiency_of(gpu), synthetic(tmp_path / "u.json")
     peak = gpu.peak_flops_per_s("bf16")
     for rows, width, groups in itertools.product(CPU.rows, CPU.widths, CPU.groups):
-        price = grouped_gemm_seconds(
-            *(np.array([float(x)]) for x in (rows, width, width, groups)), rows=np.array([float(rows)]), rows_half=1.0,
-            flops_per_s=peak, hbm_bytes_per_s=1.0, num_sms=1, constants=e.gemm, table=e.tables.grouped_gemm["bf16"],
-        )  # fmt: skip
+        share = e.tables.grouped_gemm["bf16"].at(*(np.array([float(x)]) for x in (rows, width, groups)))
+        price = 2.0 * rows * width**2 * groups / (peak * share)
         assert float(price[0]) == pytest.approx(grouped(rows, width, groups), rel=1e-5)
     table = e.tables.attention
     assert table is not None and table.generation == "flash2" and e.attention.share("flash3") == 1.0

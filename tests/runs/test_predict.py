@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from autoconfig.specs.errors import PlanError
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.serve_plan import parse_serve_plan
@@ -437,10 +438,16 @@ def test_ends_of_uneven_stages(model: str, pp: int, ends: tuple[int | None, int 
 )
 def test_gradients_under_megatron_fsdp(fsdp: str, given: str, found: str) -> None:
     row = {"fsdp": fsdp, "grad_dtype": given, "precision": "bf16", "model": "llama3-8b"}
-    assert read_numerics(row, load_stack("transformer-engine"), []).grad_reduce_dtype == found
-    assert read_numerics({**row, "grad_dtype": ""}, load_stack("llm-foundry-fsdp"), []).grad_reduce_dtype != ""
+    assert read_numerics(row, load_stack("transformer-engine"), load_gpu("h100"), []).grad_reduce_dtype == found
+    assert (
+        read_numerics({**row, "grad_dtype": ""}, load_stack("llm-foundry-fsdp"), load_gpu("h100"), []).grad_reduce_dtype != ""
+    )
 
 
-@pytest.mark.parametrize("name", ["nemo-26.02", "nemo-26.04", "megatron-bridge"])
-def test_later_releases_are_read_as_the_last_one_known(name: str) -> None:
-    assert load_stack(name).name == "nemo-25.11"
+@pytest.mark.parametrize(
+    ("name", "priced_as"), [("nemo-26.02.01", "nemo-26.02"), ("nemo-26.05", "nemo-26.04"), ("nemo-27.01", "nemo-26.06")]
+)
+def test_a_release_without_a_file_is_priced_as_the_one_before_it(name: str, priced_as: str) -> None:
+    stack, before = load_stack(name), load_stack(priced_as)
+    assert (stack.name, stack.release, stack.time, stack.memory) == (name, name, before.time, before.memory)
+    assert stack.description.endswith(f"priced as {priced_as}")

@@ -12,10 +12,11 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
-from autoconfig.specs.software.software import SoftwareStack, load_stack
-from autoconfig.time_model.job import TrainingJob
-from autoconfig.time_model.operators.kernels import gemm_flops, grouped_gemm_seconds
-from autoconfig.time_model.operators.moe import permute_factor
+from autoconfig.specs.software.settings import GivenSettings, RunSettings, read_graphs
+from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, load_stack
+from autoconfig.time_model.job import TrainingJob, shapes_of
+from autoconfig.time_model.operators.kernels import gemm_seconds, grouped_gemm_seconds, layer_launch_seconds
+from autoconfig.time_model.operators.moe import expert_exchange_seconds, permute_bytes
 from autoconfig.time_model.predict import OperatorRow, TimeEstimate, _prepare, estimate_step_time, explain_operators
 
 QWEN = load_model("qwen3-30b-a3b")
@@ -47,55 +48,102 @@ def _parts(plan: str, stack: SoftwareStack, gpu: str, numerics: Numerics = FP8, 
     return {name: float(value[0, 0]) for name, value in found.parts.items()}
 
 
-@pytest.mark.parametrize(("stack", "gpu", "numerics", "dispatcher"), [
-    ("transformer-engine", "gb200", FP8, "alltoall"), ("nemo-25.09", "gb200", DROPS, "alltoall"),
-    ("nemo-25.09", "h100", FP8, "deepep"), ("nemo-25.11", "h100", FP8, "alltoall"),
-    ("nemo-25.11", "gb200", FP8, "hybridep"), ("megatron-moe-modelzoo", "h100", FP8, "deepep"),
-    ("megatron-moe-modelzoo", "gb300", FP8, "hybridep"),
-])  # fmt: skip
-def test_the_dispatcher_follows_from_software_gpu_and_routing(
-    stack: str, gpu: str, numerics: Numerics, dispatcher: str
-) -> None:
-    assert _job(stack, gpu, numerics).dispatcher == dispatcher
-
-
 def test_what_permutation_moves() -> None:
     local = np.array([1.0, 16.0])
-    assert list(permute_factor("alltoall", local, padded=False)) == [1.0, 2.0]
-    assert list(permute_factor("alltoall", local, padded=True)) == [2.0, 3.0]
-    assert list(permute_factor("deepep", local, padded=True)) == [2.0, 2.0]
-    assert list(permute_factor("hybridep", local, padded=True)) == [0.5, 0.5]
+    assert list(permute_bytes("alltoall", local, padded=False)) == [8.0, 16.0]
+    assert list(permute_bytes("alltoall", local, padded=True)) == [12.0, 20.0]
+    assert list(permute_bytes("deepep", local, padded=True)) == [10.0, 10.0]
+    assert list(permute_bytes("hybridep", local, padded=True)) == [6.0, 6.0]
 
 
-def test_interleaved_stages_hide_a_share_of_the_exchange() -> None:
-    stack = load_stack("nemo-25.11")
-    plans = "tp=1,pp=2,vpp=2,ep=8,mbs=1", "tp=1,pp=2,ep=8,mbs=1"
-    hidden, whole = (
-        [_parts(plan, stack, "h100", moe_overlap_interleaved_share=share)["expert_all_to_all_seconds"] for plan in plans]
-        for share in (0.25, 0.0)
+def _exchange(dispatcher: str, gpu: str, ep: int, gpus: int, model: ModelSpec = QWEN) -> tuple[float, float]:
+    scenario = _scenario(load_stack("transformer-engine"), gpu, dataclasses.replace(FP8, moe_capacity_factor=1.0), gpus, model)
+    scenario = dataclasses.replace(scenario, given=GivenSettings(dispatcher=dispatcher))
+    job = TrainingJob(scenario)
+    shapes = shapes_of(scenario.layouts([parse_plan(f"tp=1,pp=1,ep={ep},mbs=1", gpus)]), job)
+    forward, backward, _ = expert_exchange_seconds(job, shapes)
+    return float(forward[0]), float(backward[0])
+
+
+def test_hybridep_sends_one_copy_to_each_rank_and_gathers_the_routing_map() -> None:
+    forward, backward = _exchange("hybridep", "gb200", 8, 8)
+    copies = 8 * (1 - (7 / 8) ** 8)
+    assert backward == pytest.approx(2 * (4096 * 2048 * 2 * copies / (0.78 * 900e9) + 50e-6))
+    routing = 8 * 4096 * 128
+    assert forward - backward == pytest.approx(routing * (1 / (0.78 * 900e9) + 2 / 8e12))
+
+
+def test_over_the_network_the_slower_of_links_and_cards_decides() -> None:
+    backward = _exchange("hybridep", "h100", 32, 32)[1]
+    remote = 3 * (1 - (3 / 4) ** 8)
+    assert backward == pytest.approx(2 * (4096 * 2048 * 2 * remote / ((1.17 - 0.115 * 2) * 50e9) + 50e-6))
+    copies = 32 * (1 - (31 / 32) ** 8)
+    deep = _exchange("deepep", "h100", 32, 32)[1]
+    assert deep == pytest.approx(2 * (4096 * 2048 * 2 * copies / (0.45 * 450e9) + 11e-9 * 4096 * copies + 60e-6))
+    assert _exchange("alltoall", "h100", 32, 32)[1] > 1.5 * max(deep, backward)
+
+
+def test_every_dispatcher_costs_nothing_for_one_rank_and_allgather_grows_with_the_group() -> None:
+    for dispatcher in DISPATCHERS:
+        assert _exchange(dispatcher, "h100", 1, 8) == (0.0, 0.0)
+    assert _exchange("allgather", "h100", 8, 8)[1] > 3 * _exchange("allgather", "h100", 2, 8)[1]
+
+
+def _step(plan: str, gpu: str, settings: GivenSettings, recompute: str = "none") -> tuple[float, dict[str, float]]:
+    parsed = parse_plan(f"{plan},recompute={recompute}", 16)
+    scenario = dataclasses.replace(_scenario(load_stack("nemo-26.04"), gpu), given=settings)
+    found = estimate_step_time(scenario, scenario.layouts([parsed]), [parsed.recompute], detail=True)
+    return float(found.step_seconds[0, 0]), {name: float(value[0, 0]) for name, value in found.parts.items()}
+
+
+NO_GRAPHS = read_graphs("none")
+PLAIN = GivenSettings(dispatcher="alltoall", cuda_graphs=NO_GRAPHS, ep_overlap=False, fused_experts=False, fp8_attention=False)
+OVERLAP = dataclasses.replace(PLAIN, ep_overlap=True)
+
+
+def test_overlap_hides_a_share_of_the_exchange_where_its_schedule_can_run() -> None:
+    time = load_stack("nemo-26.04").time
+    exposed = 1 - time.ep_overlap_hides * (1 - time.overlap_interference)
+    for stages, share in (("pp=2,vpp=2", exposed), ("pp=1", exposed), ("pp=2", 1.0)):
+        plan = f"tp=1,{stages},ep=8,mbs=1"
+        with_it, without = (_step(plan, "h100", given)[1]["expert_exchange_seconds"] for given in (OVERLAP, PLAIN))
+        assert with_it == pytest.approx(share * without)
+
+
+@pytest.mark.parametrize("recompute", ["full:uniform:1", "selective:moe"])
+def test_recomputed_experts_hide_nothing(recompute: str) -> None:
+    plan = "tp=1,pp=2,vpp=2,ep=8,mbs=1"
+    assert _step(plan, "h100", OVERLAP, recompute)[0] == pytest.approx(_step(plan, "h100", PLAIN, recompute)[0])
+    assert _step(plan, "h100", OVERLAP)[0] != pytest.approx(_step(plan, "h100", PLAIN)[0], rel=0.01)
+
+
+def test_each_graphed_part_spares_the_host() -> None:
+    plan, host = "tp=1,pp=1,ep=8,mbs=1", []
+    for graphs in ("none", "moe_router moe_preprocess", "attn moe_router moe_preprocess", "full_iteration"):
+        host.append(_step(plan, "h100", dataclasses.replace(PLAIN, cuda_graphs=read_graphs(graphs)))[1]["host_floor_seconds"])
+    assert host[0] > host[1] > host[2] > host[3] == 0.0
+
+
+def test_fused_experts_leave_no_activation_fewer_casts_and_one_launch() -> None:
+    stack = load_stack("nemo-26.04")
+    fused = dataclasses.replace(PLAIN, fused_experts=True)
+    seconds = [_step("tp=1,pp=1,ep=8,mbs=1", "b200", given)[1] for given in (PLAIN, fused)]
+    assert seconds[1]["pointwise_seconds"] < seconds[0]["pointwise_seconds"]
+    assert seconds[1]["grouped_gemm_seconds"] == seconds[0]["grouped_gemm_seconds"]
+    loop, one = (layer_launch_seconds(stack.time, RunSettings(fused_experts=on), 16.0, quantised=True) for on in (False, True))
+    assert loop - one == pytest.approx(15 * stack.time.expert_host_seconds)
+
+
+def test_fp8_attention_and_sinks_scale_the_core_attention() -> None:
+    plan = "tp=1,pp=1,ep=8,mbs=1"
+    plain, fp8 = (
+        _step(plan, "b200", dataclasses.replace(PLAIN, fp8_attention=on))[1]["flash_attention_seconds"] for on in (False, True)
     )
-    assert hidden[0] == pytest.approx(0.75 * whole[0])
-    assert hidden[1] == whole[1]
-    wide, plain = (_parts(plans[0], stack, "gb200", moe_overlap_interleaved_share=share) for share in (0.25, 0.0))
-    assert wide == plain
-
-
-def test_full_recomputation_hides_nothing() -> None:
-    stack = load_stack("nemo-25.11")
-    none = dataclasses.replace(stack, time=dataclasses.replace(stack.time, moe_overlap_interleaved_share=0.0))
-    with_overlap, without = (
-        _estimate("tp=1,pp=2,vpp=2,ep=8,mbs=1", s, "h100").parts["expert_all_to_all_seconds"][0] for s in (stack, none)
-    )
-    assert with_overlap[0] < without[0]
-    assert with_overlap[1] == without[1]
-
-
-def test_graphs_spare_the_host_where_shapes_are_fixed_and_no_pipeline_runs() -> None:
-    stack = load_stack("nemo-25.09")
-    assert _parts("tp=1,pp=1,ep=8,mbs=1", stack, "b200", DROPS)["host_floor_seconds"] == 0.0
-    assert _parts("tp=1,pp=2,ep=8,mbs=1", stack, "b200", DROPS)["host_floor_seconds"] > 0.0
-    assert _parts("tp=1,pp=1,ep=8,mbs=1", stack, "b200", FP8)["host_floor_seconds"] > 0.0
-    assert _parts("tp=1,pp=1,ep=8,mbs=1", stack, "h100", DROPS)["host_floor_seconds"] > 0.0
+    assert fp8 == pytest.approx(0.85 * plain)
+    oss = load_model("gpt-oss-120b")
+    without = oss.replace(published_parameters=None, attention_sinks=False)
+    sinks, none = (_operators(model)["core attention"].forward_seconds for model in (oss, without))
+    assert sinks == pytest.approx(load_stack("transformer-engine").time.sink_attention_slowdown * none)
 
 
 def test_fewer_local_experts_cost_the_host_less() -> None:
@@ -120,15 +168,17 @@ def test_biases_of_experts_are_added_outside_of_the_grouped_gemm() -> None:
     assert "experts.bias" not in _operators(QWEN)
 
 
-def test_a_grouped_gemm_is_never_faster_than_one_dense_gemm_of_as_many_tiles() -> None:
-    gpu = _job("nemo-25.11", "h100").gpu
-    table = gpu.tables.grouped_gemm["bf16"]
-    m, n, k = np.array([8192.0]), np.array([4096.0]), np.array([2048.0])
-    common: dict[str, Any] = {"rows": m, "rows_half": 1.0, "flops_per_s": 1e15, "hbm_bytes_per_s": 1e12, "num_sms": 132}
-    alone = grouped_gemm_seconds(m, n, k, np.array([4.0]), constants=gpu.gemm, table=table, **common)
-    assert alone > 4 * gemm_flops(m, n, k) / 1e15
-    capped = grouped_gemm_seconds(m, n, k, np.array([4.0]), constants=gpu.gemm, table=table, whole=2 * alone, **common)
-    assert capped == pytest.approx(2 * alone)
+def test_a_grouped_gemm_is_a_dense_one_of_all_rows_at_a_share_that_grows_with_them() -> None:
+    rows = _operators(QWEN)
+    fc1 = rows["experts.linear_fc1"]
+    m = 4096 * 8 * load_stack("transformer-engine").time.moe_imbalance / 16
+    job = _job("transformer-engine", "h100")
+    dense = gemm_seconds(
+        16 * m, 1536.0, 2048.0, flops_per_s=job.gemm_rate(False, job.gpu.tables.gemm["bf16"]),
+        hbm_bytes_per_s=job.hbm_bytes_per_s, num_sms=132, constants=job.gpu.gemm, table=job.gpu.tables.gemm["bf16"],
+    )  # fmt: skip
+    assert fc1.forward_seconds == pytest.approx(float(dense) / (0.84 * m / (m + 96)))
+    assert grouped_gemm_seconds(1.0, 96.0, 1.0) == 2.0
 
 
 def test_fsdp_of_experts_over_the_network_leaves_the_gpu_to_its_kernels() -> None:
@@ -145,9 +195,3 @@ def test_fsdp_of_experts_over_the_network_leaves_the_gpu_to_its_kernels() -> Non
     one_a_node, none = (float(rows.fsdp_interference[-1][0]) for rows in exposed)
     assert none == 0.0
     assert 0.0 < one_a_node < 0.35  # nearly all bytes are experts', on a ring of one card a node
-
-
-def test_every_local_expert_but_the_first_costs_a_start_up() -> None:
-    gpu = _job("transformer-engine", "h100").gpu
-    many = _operators(QWEN, plan="tp=1,pp=1,ep=1,mbs=1")["experts.linear_fc1"].forward_seconds
-    assert many > 127 * gpu.launch_s

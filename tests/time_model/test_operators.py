@@ -10,10 +10,12 @@ from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.scenario import Numerics
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.settings import RunSettings, read_graphs
 from autoconfig.specs.software.software import load_stack, software_names
 from autoconfig.time_model.hardware.efficiency import COLLECTIVES, CollectiveEfficiency, GemmEfficiency, efficiency_of
-from autoconfig.time_model.job import (
+from autoconfig.time_model.job import TrainingJob
+from autoconfig.time_model.network.collectives import (
     Links,
     collective_seconds,
     context_group,
@@ -37,8 +39,6 @@ from autoconfig.time_model.operators.kernels import (
     gemm_bytes,
     gemm_flops,
     gemm_seconds,
-    grouped_gemm_seconds,
-    grouped_gemm_share,
     host_floor_seconds,
     layer_launch_seconds,
     norm_bytes,
@@ -52,7 +52,7 @@ from autoconfig.time_model.operators.kernels import (
     weight_gradient_seconds,
 )
 from autoconfig.time_model.operators.layer import tp_communication_seconds
-from autoconfig.time_model.operators.moe import domain_copies, expert_rows
+from autoconfig.time_model.operators.moe import expert_rows, places_reached
 from autoconfig.time_model.step.rows import (
     block_recomputed_layers,
     bucketed_exposed_seconds,
@@ -102,16 +102,6 @@ def test_gemm_start_up_depth_and_memory_bound() -> None:
     assert np.all(np.diff(rate) > 0)
     assert np.all(rate < 312e12 * c.e)
     assert rate[-1] > 0.8 * 312e12  # operator tables: 0.84 of peak at large shapes (findings, section 5)
-
-
-def test_grouped_gemm_approaches_the_dense_rate_with_rows() -> None:
-    assert grouped_gemm_share(400.0, 400.0) == 0.5
-    one = {"constants": A100.gemm, **MACHINE}
-    dense = gemm_seconds(8192, 4096, 4096, groups=4, **one)
-    grouped = grouped_gemm_seconds(8192, 4096, 4096, 4, rows=8192, rows_half=400.0, **one)
-    assert dense < grouped < 1.06 * dense
-    few = grouped_gemm_seconds(128, 4096, 4096, 64, rows=128, rows_half=400.0, **one)
-    assert few > 2 * gemm_seconds(128, 4096, 4096, groups=64, **one)
 
 
 def test_weight_gradient_accumulation_counts_read_and_write() -> None:
@@ -166,19 +156,22 @@ def test_pointwise_is_bytes_over_bandwidth_plus_launches() -> None:
 
 
 def test_host_and_gpu_combine_as_a_root_of_squares_and_graphs_need_no_host() -> None:
-    stack = dataclasses.replace(TE, host_floor_seconds=1e-3)
-    extra = host_floor_seconds(0.75e-3, 1.2e-3, 1, stack)
+    extra = host_floor_seconds(0.75e-3, 1.2e-3, 1, 1e-3)
     assert extra == (pytest.approx(0.5e-3), pytest.approx(0.8e-3))  # 0.75, 1 and 1.25; 1.2, 1.6 and 2
-    assert host_floor_seconds(0.0, 0.0, 8, stack) == (pytest.approx(1.15e-3), pytest.approx(1.84e-3))
-    assert host_floor_seconds(1.0, 1.0, 1, stack)[0] < 1e-6
-    assert host_floor_seconds(0.0, 0.0, 8, dataclasses.replace(stack, cuda_graphs=True)) == (0.0, 0.0)
+    assert host_floor_seconds(0.0, 0.0, 8, 1e-3) == (pytest.approx(1.15e-3), pytest.approx(1.84e-3))
+    assert host_floor_seconds(1.0, 1.0, 1, 1e-3)[0] < 1e-6
+    for graphs in ("full", "full_iteration"):
+        assert layer_launch_seconds(TE, RunSettings(cuda_graphs=read_graphs(graphs)), 16.0) == 0.0
 
 
 def test_the_host_launches_every_expert() -> None:
     stack = dataclasses.replace(TE, host_floor_seconds=5e-4, moe_host_seconds=1e-3, expert_host_seconds=1e-4)
-    assert layer_launch_seconds(stack, 0.0, graphed=False) == pytest.approx(5e-4)
-    assert layer_launch_seconds(stack, 16.0, graphed=False) == pytest.approx(3.1e-3)
-    assert layer_launch_seconds(stack, 16.0, graphed=True) == pytest.approx(1.6e-3)
+    plain, graphed = RunSettings(), RunSettings(cuda_graphs=read_graphs("attn moe_router moe_preprocess"))
+    assert layer_launch_seconds(stack, plain) == pytest.approx(5e-4)
+    assert layer_launch_seconds(stack, plain, 16.0, quantised=True) == pytest.approx(3.1e-3)
+    assert layer_launch_seconds(stack, plain, 16.0) == pytest.approx(2.3e-3)
+    assert layer_launch_seconds(stack, graphed, 16.0, quantised=True) == pytest.approx(1.7e-3)
+    assert layer_launch_seconds(stack, plain, 16.0, overlapped=1.0) == pytest.approx(5e-4 + 1.7 * 1.8e-3)
 
 
 def test_stragglers_grow_per_doubling() -> None:
@@ -209,10 +202,9 @@ def test_expert_rows_are_conserved() -> None:
     assert expert_rows(4096, 8, 128, ep=8, etp=2, imbalance=1.5)[0] == 2 * 1.5 * rows
 
 
-def test_one_copy_per_domain() -> None:
-    assert domain_copies(8, np.float64(1.0)) == 1.0
-    assert domain_copies(1, np.float64(4.0)) == 1.0
-    assert domain_copies(8, np.float64(2.0)) == pytest.approx((1 - 2.0**-8) * 2 / 8)
+def test_a_token_reaches_each_place_once() -> None:
+    assert places_reached(1.0, 8) == 1.0 and places_reached(4.0, 1) == pytest.approx(1.0)
+    assert places_reached(2.0, 8) == pytest.approx((1 - 2.0**-8) * 2)
 
 
 @pytest.mark.parametrize("gpu_id", gpu_ids())
@@ -249,7 +241,14 @@ def test_every_quantised_format_has_its_rate_and_casts_for_every_gpu() -> None:
     for form in (form for form in FORMATS.values() if form.quantised):
         for gpu in map(load_gpu, gpu_ids()):
             if form.peak in gpu.flops_per_s:
-                reached = efficiency_of(gpu).quantised[form.peak]
+                precision = "nvfp4" if form.peak == "fp4" else "fp8"
+                numerics = Numerics(precision=precision, fp8_recipe=form.recipe if precision == "fp8" else "delayed")
+                workload = Workload(seq_length=2048, global_batch_size=8)
+                scenario = Scenario(
+                    model=load_model("llama3-8b"), cluster=cluster_of(gpu, 8), numerics=numerics,
+                    software=load_stack("nemo-26.06"), workload=workload,
+                )  # fmt: skip
+                reached = TrainingJob(scenario).reached
                 assert reached.recipe[form.recipe] > 0 and reached.cast_bytes[form.recipe] >= 1, (gpu.id, form)
 
 

@@ -168,7 +168,7 @@ def test_operator_table_counts_the_flops_of_a_layer() -> None:
     assert flops * 8 == pytest.approx(24 * b * s * h**2 + 2 * b * s**2 * h)
     assert all(row.share_of_peak is None or 0 < row.share_of_peak < 1 for row in rows)
     assert [row.operator for row in rows if row.recompute_seconds] == ["core attention"]
-    assert {"router", "experts.linear_fc1", "expert all-to-all"} <= {
+    assert {"router", "experts.linear_fc1", "expert exchange"} <= {
         row.operator for row in _explain("tp=1,pp=1,ep=8,mbs=1", model=load_model("qwen3-30b-a3b"), gpu="h100", gbs=2048)
     }
 

@@ -95,6 +95,7 @@ class OperatorTables:
     """16-bit inputs."""
     attention_fp32: GridTable | None = None
     grouped_gemm: dict[str, GridTable] = field(default_factory=dict)
+    """Of this machine's own benchmark only."""
     collectives: dict[str, CollectiveTerms] = field(default_factory=dict)
 
     @property
@@ -138,7 +139,7 @@ def measured_over(measured: OperatorTables, shipped: OperatorTables) -> Operator
         gemm={**shipped.gemm, **measured.gemm},
         attention=measured.attention or shipped.attention,
         attention_fp32=measured.attention_fp32 or shipped.attention_fp32,
-        grouped_gemm={**shipped.grouped_gemm, **measured.grouped_gemm},
+        grouped_gemm=measured.grouped_gemm,
         collectives={**shipped.collectives, **measured.collectives},
     )
 
@@ -250,7 +251,6 @@ class GpuEfficiency:
     """Group sizes at which the next two are given; between them linear in log2."""
     size_alpha: tuple[float, ...]
     size_bandwidth: tuple[float, ...]
-    grouped_rows_half: float
     hbm_pointwise: float
     launch_s: float
     accumulate_exposed: float
@@ -358,7 +358,6 @@ def _build(data: dict[str, Any], origin: str) -> GpuEfficiency:
         size_ranks=tuple(sizes["ranks"]),
         size_alpha=tuple(sizes["alpha"]),
         size_bandwidth=tuple(sizes["bandwidth"]),
-        grouped_rows_half=float(data["grouped_gemm"]["rows_half"]),
         hbm_pointwise=float(data["hbm"]["pointwise"]),
         launch_s=float(data["hbm"]["launch_s"]),
         accumulate_exposed=float(data["hbm"]["accumulate_exposed"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.scenario import Numerics
+from autoconfig.specs.software.settings import RunSettings
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.hardware.efficiency import GemmEfficiency, GridTable
 
@@ -63,52 +64,19 @@ def tile_table(constants: GemmEfficiency, ndim: int) -> tuple[Number, Number, Nu
     return table[:, 0].reshape(shape), table[:, 1].reshape(shape), rate.reshape(shape)
 
 
-def grouped_gemm_share(m: Number, rows_half: float) -> Number:
-    """Rate of a grouped GEMM over a dense one with as many tiles: m/(m + m0), m rows of one group.
+GROUPED_ROWS_LOST = 96.0
+"""Rows of one expert that tiles and padding lose (fitted with `grouped_gemm_share`; python -m tools.moe_constants)."""
 
-    Source: fused MoE rows of aiconfigurator-core 0.12.0 (findings on public measurements, section 5): H100 .26 / .35 /
-    .39 of peak at
-    256 / 512 / 1,024 rows an expert, B200 .17 / .23 / .29; about a fifth of that time is permutation and activation.
+
+def grouped_gemm_seconds(dense: Number, rows: Number, share: float) -> Number:
+    """A grouped GEMM from `dense`, the seconds of one dense GEMM of all its rows: dense / (g m/(m + m0)), m rows of one expert.
+
+    The weight gradient is as many dense GEMMs as there are experts, at the same share. Any precision, one launch for
+    each expert or one for all: what the launches cost stands in the host's time. Source: steps of NVIDIA's mixtures of 2025
+    and 2026 (docs/time_model.md, Experts); tables of fused inference layers are 50 % too slow at narrow experts and
+    25 % too fast at wide ones.
     """
-    return m / (m + rows_half)
-
-
-def grouped_gemm_seconds(
-    m: Number,
-    n: Number,
-    k: Number,
-    groups: Number,
-    *,
-    rows: Number,
-    rows_half: float,
-    flops_per_s: Number,
-    hbm_bytes_per_s: float,
-    num_sms: int,
-    constants: GemmEfficiency,
-    element_bytes: Number = 2.0,
-    table: GridTable | None = None,
-    whole: Number = 0.0,
-) -> Number:
-    """`groups` GEMMs in one launch, `rows` the rows of one expert: by the GPU's table (efficiency by rows, sqrt of the weight
-    matrix's size, and groups) where given, else gemm_seconds at the grouped share of the rate.
-
-    `whole`: seconds of one dense GEMM with as many tiles, where the GPU has a dense table: grouping is never faster. The
-    grouped table is what a fused layer leaves once activation and expansion are taken off, which overshoots at many rows.
-    """
-    if table is not None:
-        width = np.sqrt(m * n * k / rows)
-        return np.maximum(gemm_flops(m, n, k) * groups / (flops_per_s * table.at(rows, width, groups)), whole)
-    return gemm_seconds(
-        m,
-        n,
-        k,
-        flops_per_s=flops_per_s * grouped_gemm_share(rows, rows_half),
-        hbm_bytes_per_s=hbm_bytes_per_s,
-        num_sms=num_sms,
-        constants=constants,
-        element_bytes=element_bytes,
-        groups=groups,
-    )
+    return dense * (rows + GROUPED_ROWS_LOST) / (share * rows)
 
 
 def gemm_flops(m: Number, n: Number, k: Number) -> Number:
@@ -129,6 +97,11 @@ def weight_gradient_seconds(weights: Number, *, grad_bytes: float, exposed: floa
     8 bytes per weight, 70 % exposed); Megatron's gradient accumulation fusion.
     """
     return 2.0 * grad_bytes * weights * exposed / hbm_bytes_per_s
+
+
+WINDOW_TILES = 256.0
+"""Rows that a window costs beside its width: whole tiles (aiconfigurator-core 0.12.0: a window of 128 at 4k costs 28 to 50 % of
+full attention, not 6 %)."""
 
 
 def attended_pairs(seq_length: Number, window: Number | None = None) -> Number:
@@ -265,33 +238,48 @@ BACKWARD_OVER_FORWARD = 1.6
 WITH_TENSOR_PARALLELISM = 1.15
 
 
-def layer_launch_seconds(stack: StackTime, experts: Number, *, graphed: bool) -> Number:
-    """Forward time that the host needs to launch one layer: c, and with experts what routing and each local expert add.
+GRAPHED_S = 5e-5
+"""What the host still needs for a part that is replayed as a CUDA graph."""
+MLP_SHARE = 0.25
+"""Of a dense layer's launches, those of its MLP."""
 
-    `experts`: local experts, 0 in a dense layer. `graphed`: attention, router and permutation are CUDA graphs, so that only
-    the experts are launched one by one. Source: findings on public measurements, sections 2-4 (0.9 ms measured on
-    Megatron-DeepSpeed 2022-23; others weakly determined); the experts' share from two published runs that take 9.2 and
-    9.6 ms a layer, forward and backward, at 16 local experts whatever the GPU (docs/time_model.md, Host).
+
+def layer_launch_seconds(
+    stack: StackTime, settings: RunSettings, experts: Number = 0.0, *, overlapped: Number = 0.0, quantised: bool = False
+) -> Number:
+    """Forward time that the host needs to launch one layer: attention and MLP (c), or attention, routing and each local expert.
+
+    `experts`: local experts, 0 in a dense layer. A graphed part costs GRAPHED_S, a full-iteration graph nothing. Experts in 16
+    bits have no quantised tensors: half. One launch serves fused experts. Under the combined 1F1B schedule every node
+    runs an autograd of its own (`ep_overlap_host`). Source: attention, 94 launch-bound CI runs (python -m tools.host_floor);
+    experts, fitted on NVIDIA's mixtures of 2025 and 2026, one value for every GPU and release (docs/time_model.md, Host).
     """
     experts = np.asarray(experts, dtype=np.float64)
-    routing = np.where(experts > 0.0, stack.moe_host_seconds, 0.0)
-    shared = 0.0 * routing if graphed else stack.host_floor_seconds + routing
-    return shared + stack.expert_host_seconds * experts
+    if settings.full_iteration or "full" in settings.cuda_graphs:
+        return 0.0 * experts
+
+    def part(name: str, seconds: float) -> float:
+        return min(GRAPHED_S, seconds) if settings.graphed(name) else seconds
+
+    c = stack.host_floor_seconds
+    dense = part("attn", (1.0 - MLP_SHARE) * c) + part("mlp", MLP_SHARE * c)
+    single = stack.expert_host_seconds * (1.0 if quantised else 0.5)
+    launches = np.minimum(experts, 1.0) if settings.fused_experts else experts
+    routed = part("moe_router", stack.moe_host_seconds) + part("moe", single) * launches
+    routed = routed * np.where(overlapped, stack.ep_overlap_host, 1.0)
+    return np.where(experts > 0.0, part("attn", c) + routed, dense)
 
 
-def host_floor_seconds(
-    gpu_forward: Number, gpu_backward: Number, tp: Number, stack: StackTime, launches: Number | None = None
-) -> tuple[Number, Number]:
+def host_floor_seconds(gpu_forward: Number, gpu_backward: Number, tp: Number, launches: Number) -> tuple[Number, Number]:
     """Extra (forward, backward) time of one layer because the host has to launch it.
 
-    The host needs c (`launches`, else the stack's) for a layer's forward and 1.6 c for its backward, both x 1.15 with
-    tensor parallelism, 0 under CUDA graphs. sqrt(GPU^2 + host^2) - GPU: where both take alike, short kernels wait for the
+    The host needs `launches` seconds for a layer's forward and 1.6 times as many for its backward, both x 1.15 with
+    tensor parallelism. sqrt(GPU^2 + host^2) - GPU: where both take alike, short kernels wait for the
     host and long ones for the GPU, and neither hides the other wholly; far apart, the longer decides. Source: vTrain's
     single-node runs, whose layers take 3.8, 5.2, 7.0 and 11.7 ms where the GPU needs 1.9, 3.4, 6.0 and 11.5 and the host 3.5
     (docs/time_model.md, Host).
     """
-    c = stack.host_floor_seconds if launches is None else launches
-    host = (0.0 if stack.cuda_graphs else 1.0) * c * np.where(np.asarray(tp) > 1, WITH_TENSOR_PARALLELISM, 1.0)
+    host = launches * np.where(np.asarray(tp) > 1, WITH_TENSOR_PARALLELISM, 1.0)
     return np.hypot(gpu_forward, host) - gpu_forward, np.hypot(gpu_backward, BACKWARD_OVER_FORWARD * host) - gpu_backward
 
 

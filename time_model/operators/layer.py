@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank
 from autoconfig.specs.scenario import userbuffers_run
-from autoconfig.time_model.job import Group, Shapes, TrainingJob, collective_seconds, exposed_seconds, send_seconds
+from autoconfig.time_model.job import Shapes, TrainingJob
+from autoconfig.time_model.network.collectives import Group, collective_seconds, exposed_seconds, send_seconds
 from autoconfig.time_model.operators.kernels import (
+    WINDOW_TILES,
     activation_bytes,
     attended_pairs,
     flash_attention_flops,
@@ -84,6 +86,13 @@ def mlp_gemm_shapes(
     ]
 
 
+MLA_COPIES = 0.5
+"""Of the copies of q, k, v and output, those that remain where RoPE and the layout of MLA are one kernel (megatron-core,
+fused_mla_yarn_rope_apply.py)."""
+FP8_ATTENTION = 0.85
+"""Time of fp8 attention over 16 bits (attention tables of aiconfigurator-core 0.12.0: 0.79 to 0.87)."""
+
+
 def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
     """Memory-bound operators around attention: norm, copies, RoPE, query/key norms, residual, kernel launches of the layer."""
     model, stack = job.model, job.software
@@ -91,6 +100,7 @@ def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
     v = model.num_attention_heads * model.value_head_dim / x.tp
     heads = model.num_attention_heads / x.tp if model.multi_latent_attention else kv_heads_per_rank(model, x.tp)
     k, copied = heads * model.query_head_dim, q + heads * (model.query_head_dim + model.value_head_dim) + v
+    copied = copied * (MLA_COPIES if model.multi_latent_attention else 1.0)
     hidden = x.sharded_tokens * model.hidden_size
     result = [
         memory_bound(job, "input norm", norm_bytes(hidden, stack), modules=("layernorm",)),
@@ -127,7 +137,9 @@ def core_attention(job: TrainingJob, x: Shapes) -> Operator:
             kernel = _unfused_attention if job.unfused_attention else _flash_attention
             parts.append([weight * value for value in kernel(job, x, window)])
     forward, backward, flops = (sum(values) for values in zip(*parts, strict=True))
-    factor = job.factors.attention
+    factor = job.factors.attention * (job.software.sink_attention_slowdown if job.model.attention_sinks else 1.0)
+    if job.settings.fp8_attention and job.quantised:
+        factor *= FP8_ATTENTION
     return Operator(
         name="core attention",
         formula="unfused_attention_seconds" if job.unfused_attention else "flash_attention_seconds",
@@ -149,7 +161,11 @@ def _flash_attention(job: TrainingJob, x: Shapes, window: int | None) -> tuple[N
     steps = x.cp if ring else 1.0
     rate, tail = _flash_rate(job, length)
     flops = flash_attention_flops(
-        attended_pairs(s, window), model.num_attention_heads / x.tp / x.cp, x.mbs, model.query_head_dim, model.value_head_dim
+        attended_pairs(s, None if window is None else window + WINDOW_TILES),
+        model.num_attention_heads / x.tp / x.cp,
+        x.mbs,
+        model.query_head_dim,
+        model.value_head_dim,
     )
     start = steps * (job.gpu.launch_s + tail)
     forward = flash_attention_seconds(flops, rate, flops_per_s=job.flops_per_s, start_s=start)

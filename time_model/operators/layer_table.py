@@ -5,7 +5,7 @@ Outside of the layers: embedding, output layer with cross entropy, multi-token-p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from autoconfig.specs.models.parameters import (
@@ -35,6 +35,7 @@ from autoconfig.time_model.operators.layer import (
 from autoconfig.time_model.operators.moe import (
     expert_gemm_shapes,
     expert_operators,
+    exposed_exchange,
     local_experts,
     router_gemm_shape,
     shared_expert_operators,
@@ -68,8 +69,6 @@ class LayerTable:
     embedding: tuple[Number, Number]
     head: tuple[Number, Number]
     """(forward, backward) of the first and the last stage's extra work; MTP depths without their layer included in head."""
-    expert_exchange: Number
-    """Expert all-to-all of one layer, forward and backward; 0 without experts."""
     hidden_gather: Number
     """All-gather of one [T, h] activation over tensor-parallel ranks: behind scatter-gather sends without SP."""
     dense_parameters: list[Number]
@@ -85,12 +84,17 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
     forward, backward, floor, recompute = [], [], [], []
     for kind in KINDS[: 2 if job.model.is_moe else 1]:
         mine = [op for op in operators if op.layer in ("all", kind)]
-        fore, back = _sum(mine, "forward"), _sum(mine, "dgrad") + _sum(mine, "wgrad")
-        extra = _host_floor(job, x, kind, fore, back)
-        forward.append(fore + extra[0])
-        backward.append(back + extra[1])
+        fore, back, extra = _with_host(job, x, kind, mine, x.overlapped)
+        forward.append(fore)
+        backward.append(back)
         floor.append(extra)
-        recompute.append(recompute_seconds(mine, forward[-1], recomputes))
+        again = recompute_seconds(mine, fore, recomputes)
+        if kind == "moe" and job.settings.ep_overlap:
+            plain = _without_overlap(job, x, mine)
+            alone = _with_host(job, x, kind, plain, 0.0)
+            lost = (alone[0] + alone[1] - fore - back)[..., None] + recompute_seconds(plain, alone[0], recomputes)
+            again = np.where([_stops_overlap(r) for r in recomputes], lost, again)
+        recompute.append(again)
     outside = {layer: [op for op in operators if op.layer == layer] for layer in ("embedding", "head", "mtp")}
     depths = job.model.mtp_num_layers
     head = tuple((1 + depths) * a + depths * b for a, b in zip(_pair(outside["head"]), _pair(outside["mtp"]), strict=True))
@@ -102,16 +106,35 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
         floor=floor,
         embedding=_pair(outside["embedding"]),
         head=(head[0], head[1]),
-        expert_exchange=_expert_exchange(operators),
         hidden_gather=hidden.gather,
         **trained_parameters(job, x),
     )
 
 
-def _host_floor(job: TrainingJob, x: Shapes, kind: str, forward: Number, backward: Number) -> tuple[Number, Number]:
-    graphed = kind == "moe" and job.wide_domain and job.software.moe_graphs_wide
-    launches = layer_launch_seconds(job.software, local_experts(job, x) if kind == "moe" else 0.0, graphed=graphed)
-    return host_floor_seconds(forward, backward, x.tp, job.software, launches)
+def _with_host(
+    job: TrainingJob, x: Shapes, kind: str, operators: Sequence[Operator], overlapped: Number
+) -> tuple[Number, Number, tuple[Number, Number]]:
+    """Forward and backward of one layer, and what the host's launches add to both."""
+    fore, back = _sum(operators, "forward"), _sum(operators, "dgrad") + _sum(operators, "wgrad")
+    experts = local_experts(job, x) if kind == "moe" else 0.0
+    launches = layer_launch_seconds(job.software, job.settings, experts, overlapped=overlapped, quantised=job.quantised)
+    extra = host_floor_seconds(fore, back, x.tp, launches)
+    return fore + extra[0], back + extra[1], extra
+
+
+def _stops_overlap(recompute: Recompute) -> bool:
+    """Dispatch and combine do not overlap where the whole layer or its experts are run again (megatron-core 0.19.2,
+    transformer_config.py)."""
+    return recompute.granularity == "full" or "moe" in recompute.modules
+
+
+def _without_overlap(job: TrainingJob, x: Shapes, operators: Sequence[Operator]) -> list[Operator]:
+    """The same operators with the whole exchange exposed."""
+    share = 1.0 / exposed_exchange(job, x.overlapped)
+    return [
+        replace(op, forward=share * op.forward, dgrad=share * op.dgrad) if op.formula == "expert_exchange_seconds" else op
+        for op in operators
+    ]
 
 
 def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
@@ -154,7 +177,8 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
         result += [*expert_operators(job, x), *shared_expert_operators(job, x, hidden, column)]
     for name, group in groups.items():
         layer, modules = group[0].layer, tuple(sorted(set.intersection(*(set(g.modules) for g in group))))
-        result += fp8_casts(job, f"{name} casts", group, layer, modules)
+        fused = name == "experts" and job.settings.fused_experts
+        result += fp8_casts(job, f"{name} casts", group, layer, modules, fused=fused)
         result.append(gradient_accumulation(job, f"{name} gradient accumulation", group, layer))
     result += head_operators(job, x, hidden) + embedding_operators(job, x, hidden)
     return result + (mtp_operators(job, x) if model.mtp_num_layers else [])
@@ -177,10 +201,6 @@ def _gemm_groups(job: TrainingJob, x: Shapes) -> dict[str, list[GemmShape]]:
     if model.mtp_num_layers:
         groups["mtp"] = [mtp_projection_shape(job, x)]
     return groups
-
-
-def _expert_exchange(operators: Sequence[Operator]) -> Number:
-    return sum((op.forward + op.dgrad for op in operators if op.formula == "expert_all_to_all_seconds"), 0.0)
 
 
 def _sum(operators: Sequence[Operator], field: str) -> Number:
@@ -247,14 +267,14 @@ def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
 
 
 def logits_gemm_shape(job: TrainingJob, x: Shapes) -> GemmShape:
-    """The output layer: V / tp columns, always 16 bits (fp8 leaves it alone); frozen under LoRA."""
+    """The output layer: V / tp columns, 16 bits unless the run quantises it (fp8_output_proj); frozen under LoRA."""
     return GemmShape(
         name="logits",
         m=x.tokens,
         n=padded_vocab_size(job.model, x.tp) / x.tp,
         k=job.model.hidden_size + 0.0 * x.tokens,
         layer="head",
-        layer_precision=False,
+        layer_precision=job.settings.fp8_output,
         trainable=job.numerics.peft == "none",
     )
 

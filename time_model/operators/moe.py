@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number
-from autoconfig.time_model.job import Shapes, TrainingJob, collective_seconds
+from autoconfig.time_model.job import Shapes, TrainingJob
+from autoconfig.time_model.network.collectives import collective_seconds
 from autoconfig.time_model.operators.kernels import activation_bytes
 from autoconfig.time_model.operators.layer import BlockCollectives, block_communication, mlp_gemm_shapes, mlp_pointwise
 from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound
@@ -27,9 +28,7 @@ def expert_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
     """fc1 and fc2 of the local experts as grouped GEMMs."""
     model = job.model
     experts = float(model.num_moe_experts or 0)
-    _, m = expert_rows(
-        x.sharded_tokens, model.moe_router_topk, int(experts), ep=x.ep, etp=x.etp, imbalance=job.software.moe_imbalance
-    )
+    _, m = expert_rows(x.sharded_tokens, model.moe_router_topk, int(experts), ep=x.ep, etp=x.etp, imbalance=job.expert_load)
     width, h, local = model.moe_ffn_hidden_size / x.etp, model.hidden_size + 0.0 * x.tokens, local_experts(job, x)
     return [
         GemmShape(
@@ -59,46 +58,82 @@ def router_gemm_shape(job: TrainingJob, x: Shapes) -> GemmShape:
     )
 
 
-def domain_copies(topk: int, domains: Number) -> Number:
-    """Copies of a token that leave when each of D places gets it once, over one per expert: (1 - (1 - 1/D)^k) D / k.
+PERMUTE_BYTES = {"allgather": 8.0, "alltoall": 8.0, "deepep": 6.0, "hybridep": 6.0}
+"""Traffic of permutation one way, per routed row and channel: copies made before sending and joined after. Counted in
+Megatron-Core's token_dispatcher.py; without all of it the errors of the published mixtures change by 0.2 points."""
+PAD_BYTES = 4.0
+"""More where each expert's rows are padded for a quantised GEMM and back; HybridEP pads as it writes."""
 
-    D link domains (over the network) or ranks (over links), k experts drawn evenly; 1 for one place. Source: counting; what
-    DeepEP and HybridEP send (deepseek-ai/DeepEP, Megatron-Core's flex dispatcher).
+
+def permute_bytes(dispatcher: str, local_experts: Number, *, padded: bool) -> Number:
+    """Per routed row and channel, one way: with several local experts all-to-all's arrivals are sorted once more."""
+    again = np.where(local_experts > 1.0, 2.0, 1.0) if dispatcher == "alltoall" else 1.0 + 0.0 * local_experts
+    return PERMUTE_BYTES[dispatcher] * again + (PAD_BYTES if padded and dispatcher != "hybridep" else 0.0)
+
+
+START_UP_S = {"alltoall": 60e-6, "deepep": 60e-6, "hybridep": 50e-6}
+"""Start-up of one dispatch or combine, its metadata included."""
+DEEPEP_LINK_SHARE, DEEPEP_S_PER_COPY = 0.45, 11e-9
+"""Share of the links' rate, and seconds beside it for each copied token: 20 SMs (DeepEP tables of aiconfigurator-core 0.12.0:
+combine over 8 ranks, H100 312 GB/s at width 2048 and 365 at 7168, B200 241 and 416)."""
+HYBRIDEP_NIC_SHARE, HYBRIDEP_NIC_LOSS = 1.17, 0.115
+"""Share of the network card's rate, less for each doubling of link domains: H100, 16 SMs, 54 / 47 / 41 GB/s at 16 / 32 / 64
+ranks (deepseek-ai/DeepEP, branch hybrid-ep)."""
+
+
+def places_reached(places: Number, topk: int) -> Number:
+    """Of D places, how many a token is sent to when its k experts are drawn evenly: D (1 - (1 - 1/D)^k). Counting."""
+    return places * (1.0 - (1.0 - 1.0 / places) ** topk)
+
+
+def expert_exchange_seconds(job: TrainingJob, x: Shapes) -> tuple[Number, Number, Number]:
+    """Time of dispatch and combine together, (forward, backward), and the bytes that one rank sends in both.
+
+    With expert tensor parallelism rows are gathered over etp behind dispatch and reduce-scattered before combine. HybridEP's
+    forward also gathers the routing map of ep T E bytes over the links and through HBM twice. The busiest rank decides.
     """
-    return np.where(domains > 1, (1.0 - (1.0 - 1.0 / domains) ** topk) * domains / topk, 1.0)
+    model, group = job.model, x.expert_group
+    rows = x.sharded_tokens * job.expert_load
+    once = rows * model.hidden_size * job.activation_bytes
+    both = np.where(group.size > 1.0, _dispatch_and_combine(job, x, rows, once), 0.0)
+    spread = once * model.moe_router_topk * x.etp
+    for kind in ("all_gather", "reduce_scatter"):
+        both = both + collective_seconds(kind, spread, x.expert_tensor_group, job.links)
+    routing = 0.0 * both
+    if job.settings.dispatcher == "hybridep":
+        per_byte = 1.0 / (_link_rate(job) * job.software.hybridep_link_share) + 2.0 / job.hbm_bytes_per_s
+        routing = np.where(group.size > 1.0, group.size * x.sharded_tokens * (model.num_moe_experts or 0) * per_byte, 0.0)
+    return both + routing, both, 2.0 * once * model.moe_router_topk
 
 
-def permute_factor(dispatcher: str, local_experts: Number, *, padded: bool) -> Number:
-    """Traffic of permutation one way, over 8 bytes x top-k x hidden x tokens at 16 bits.
+def _link_rate(job: TrainingJob) -> float:
+    return job.cluster.link_bytes_per_s / job.factors.communication
 
-    alltoall: copies are made before sending and joined after (1); with several local experts arrivals are sorted by expert and
-    back (1 more). deepep: arrivals are copied to their experts and joined (1). hybridep: in the same kernel that
-    receives (0.5). Under fp8 without token drop each expert's rows are padded for the GEMM and back (1 more), but hybridep
-    pads as it writes. Source: counting, Megatron-Core's token_dispatcher.py.
+
+def _dispatch_and_combine(job: TrainingJob, x: Shapes, rows: Number, once: Number) -> Number:
+    """Both ways of `rows` tokens, `once` bytes where each is sent to one place.
+
+    alltoall: a copy for each of the k experts. deepep, hybridep: a copy to each rank inside the link domain over the links,
+    beside one to each further domain over the network; the slower decides. allgather: every token to every rank, and a
+    reduce-scatter back.
     """
-    if dispatcher == "hybridep":
-        return 0.5 + 0.0 * local_experts
-    sorted_again = np.where(local_experts > 1.0, 1.0, 0.0) if dispatcher == "alltoall" else 0.0 * local_experts
-    return 1.0 + sorted_again + (1.0 if padded else 0.0)
-
-
-def expert_all_to_all_seconds(job: TrainingJob, x: Shapes) -> tuple[Number, Number]:
-    """Time of dispatch and combine, one way (forward; backward takes as long), and the bytes one rank sends in each.
-
-    Every local token goes to k experts: tokens k h activations all-to-all over ep, twice; deepep and hybridep send one copy
-    to each rank inside a link domain and one to each further domain. With expert tensor parallelism the rows are gathered
-    over etp behind it and reduce-scattered before the way back. The busiest rank decides (imbalance).
-    """
-    model, links, stack, group = job.model, job.links, job.software, x.expert_group
-    sent = x.sharded_tokens * model.moe_router_topk * model.hidden_size * job.activation_bytes * stack.moe_imbalance
-    inside = outside = 1.0 + 0.0 * group.size
-    if job.dispatcher != "alltoall":
-        inside, outside = (domain_copies(model.moe_router_topk, places) for places in (group.size, group.domains))
-    way = 2.0 * collective_seconds("all_to_all", sent, group, links, inside_share=inside, outside_share=outside)
-    spread = sent * x.etp
-    way = way + collective_seconds("all_gather", spread, x.expert_tensor_group, links)
-    way = way + collective_seconds("reduce_scatter", spread, x.expert_tensor_group, links)
-    return way, 2.0 * sent
+    kind, k, group, links = job.settings.dispatcher, job.model.moe_router_topk, x.expert_group, job.links
+    if kind == "allgather":
+        pooled = once * group.size
+        return collective_seconds("all_gather", pooled, group, links) + collective_seconds(
+            "reduce_scatter", pooled, group, links
+        )
+    if kind == "alltoall":
+        return 2.0 * (collective_seconds("all_to_all", once * k, group, links) + START_UP_S[kind])
+    copies = places_reached(group.size, k)
+    remote = places_reached(group.domains, k) * (1.0 - 1.0 / group.domains)
+    if kind == "hybridep":
+        inside = once * copies / (_link_rate(job) * job.software.hybridep_link_share)
+        share = HYBRIDEP_NIC_SHARE - HYBRIDEP_NIC_LOSS * np.log2(group.domains)
+    else:
+        inside, share = once * copies / (_link_rate(job) * DEEPEP_LINK_SHARE) + DEEPEP_S_PER_COPY * rows * copies, 1.0
+    outside = once * remote * job.factors.communication / (share * job.cluster.nic_bytes_per_s)
+    return 2.0 * (np.maximum(inside, outside) + START_UP_S[kind])
 
 
 def local_experts(job: TrainingJob, x: Shapes) -> Number:
@@ -106,48 +141,47 @@ def local_experts(job: TrainingJob, x: Shapes) -> Number:
     return np.maximum((job.model.num_moe_experts or 1) / x.ep, 1.0)
 
 
+def exposed_exchange(job: TrainingJob, overlapped: Number) -> Number:
+    """Share of dispatch and combine that is exposed: all of it, or under the combined 1F1B schedule what it does not hide and
+    what the hidden part takes from the kernels beside it."""
+    return np.where(overlapped, 1.0 - job.software.ep_overlap_hides * (1.0 - job.software.overlap_interference), 1.0)
+
+
 def expert_operators(job: TrainingJob, x: Shapes) -> list[Operator]:
-    """Operators of the routed experts beside their GEMMs.
+    """Operators of the routed experts beside their GEMMs; fused experts have activation and biases inside of these.
 
     Where linear layers have biases, fc2's are added outside of the grouped GEMM, expert by expert: bias x probability in fp32
     (write 4), sum (6 + 4), concatenation (8), cast (4 + 2) bytes a row and channel; backward 44. Source: counting,
     Megatron-Core's moe/experts.py (_apply_bias).
     """
-    model, stack = job.model, job.software
+    model, settings = job.model, job.settings
     rows, _ = expert_rows(
-        x.sharded_tokens, model.moe_router_topk, model.num_moe_experts or 1, ep=x.ep, etp=x.etp, imbalance=stack.moe_imbalance
+        x.sharded_tokens, model.moe_router_topk, model.num_moe_experts or 1, ep=x.ep, etp=x.etp, imbalance=job.expert_load
     )
-    factor = permute_factor(job.dispatcher, local_experts(job, x), padded=job.quantised and not job.drops_tokens)
-    permuted = 8.0 * model.moe_router_topk * model.hidden_size * x.sharded_tokens * factor * job.factors.moe
-    way, sent = expert_all_to_all_seconds(job, x)
-    channels = rows * model.moe_ffn_hidden_size / x.etp
-    biased = rows * model.hidden_size * (1.0 if model.add_bias_linear or model.moe_expert_bias else 0.0)
-    return [
-        memory_bound(job, "experts.bias", (28.0 * biased, 44.0 * biased), layer="moe", modules=MOE),
-        memory_bound(
-            job,
-            "permute",
-            (permuted, permuted),
-            layer="moe",
-            modules=MOE,
-            launches=(stack.forward_launches, stack.backward_launches),
-        ),
-        memory_bound(
-            job,
-            "experts.activation",
-            activation_bytes(channels, model.gated_linear_unit, stack),
-            layer="moe",
-            modules=("moe", "moe_act"),
-        ),
+    per_row = permute_bytes(settings.dispatcher, local_experts(job, x), padded=job.quantised and not job.drops_tokens)
+    permuted = per_row * rows * model.hidden_size * job.factors.moe
+    forward, backward, sent = expert_exchange_seconds(job, x)
+    exposed = exposed_exchange(job, x.overlapped)
+    result = [
+        memory_bound(job, "permute", (permuted, permuted), layer="moe", modules=MOE),
         Operator(
-            name="expert all-to-all",
-            formula="expert_all_to_all_seconds",
+            name="expert exchange",
+            formula="expert_exchange_seconds",
             layer="moe",
             modules=MOE,
-            forward=way,
-            dgrad=way,
+            forward=exposed * forward,
+            dgrad=exposed * backward,
             traffic=sent,
         ),
+    ]
+    if settings.fused_experts:
+        return result
+    biased = rows * model.hidden_size * (1.0 if model.add_bias_linear or model.moe_expert_bias else 0.0)
+    activation = activation_bytes(rows * model.moe_ffn_hidden_size / x.etp, model.gated_linear_unit, job.software)
+    return [
+        memory_bound(job, "experts.bias", (28.0 * biased, 44.0 * biased), layer="moe", modules=MOE),
+        memory_bound(job, "experts.activation", activation, layer="moe", modules=("moe", "moe_act")),
+        *result,
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number
@@ -15,7 +14,6 @@ from autoconfig.time_model.operators.kernels import (
     gemm_seconds,
     grouped_gemm_seconds,
     pointwise_seconds,
-    table_gemm_seconds,
     weight_gradient_seconds,
 )
 
@@ -67,8 +65,7 @@ def price_gemms(job: TrainingJob, gemms: Sequence[GemmShape]) -> list[Operator]:
     """Forward (m, n, k), input gradient (m, k, n) and weight gradient (n, k, m) of many linear layers, one call per precision.
 
     Under fp8 an operand is one byte; frozen weights have no weight gradient. Grouped GEMMs
-    (grouped_gemm_seconds) run at the grouped rate, and each expert but the first costs one start-up more: Transformer
-    Engine's GroupedLinear launches a kernel per expert.
+    (grouped_gemm_seconds) are priced from one dense GEMM of all their rows.
     """
     result: dict[int, Operator] = {}
     for low in (False, True):
@@ -85,30 +82,31 @@ def _price_alike(job: TrainingJob, gemms: Sequence[GemmShape], low: bool, groupe
         np.stack([np.broadcast_to(getattr(g, field), np.shape(gemms[0].m)) for g in gemms])
         for field in ("m", "n", "k", "groups")
     )
-    tables = job.gpu.tables.grouped_gemm if grouped else job.gpu.tables.gemm
-    table = tables.get(job.table_precision(low))
+    table = job.gpu.tables.gemm.get(job.table_precision(low))
     forward, element = job.gemm_rate(low, table), job.numerics.format.operand_bytes if low else float(job.activation_bytes)
     backward = forward * (job.reached.backward if low and table is not None else 1.0)
-    rate = np.array([forward, backward, backward])[:, None, None]
-    shapes = np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m])
-    common: dict[str, Any] = {
-        "hbm_bytes_per_s": job.hbm_bytes_per_s,
-        "num_sms": job.cluster.gpu.num_sms,
-        "constants": job.gpu.gemm,
-        "element_bytes": element,
-        "table": table,
-    }
+    once = np.ones_like(groups)
+    all_rows, number = (m * groups, np.stack([once, once, groups])) if grouped else (m, groups)
+    seconds = gemm_seconds(
+        np.stack([all_rows, all_rows, n]),
+        np.stack([n, k, k]),
+        np.stack([k, n, m]),
+        groups=number,
+        flops_per_s=np.array([forward, backward, backward])[:, None, None],
+        hbm_bytes_per_s=job.hbm_bytes_per_s,
+        num_sms=job.cluster.gpu.num_sms,
+        constants=job.gpu.gemm,
+        element_bytes=element,
+        table=table,
+    )
     if grouped:
-        dense = job.gpu.tables.gemm.get(job.table_precision(low))
-        if dense is not None and not dense.over_formula:
-            stacked = np.stack([m * groups, m * groups, n * groups]), np.stack([n, k, k]), np.stack([k, n, m])
-            common["whole"] = table_gemm_seconds(*stacked, flops_per_s=rate, table=dense)
-        together = grouped_gemm_seconds(
-            *shapes, groups, rows=m, rows_half=job.gpu.grouped_rows_half, flops_per_s=rate, **common
-        )
-        seconds = job.factors.moe * (together + job.gpu.launch_s * (groups - 1.0))
-    else:
-        seconds = gemm_seconds(*shapes, groups=groups, flops_per_s=rate, **common)
+        measured = job.gpu.tables.grouped_gemm.get(job.table_precision(low))
+        if measured is not None:
+            reached = job.flops_per_s * measured.at(m, np.sqrt(n * k), groups)
+            seconds = np.broadcast_to(gemm_flops(m, n, k) * groups / reached, seconds.shape)
+        else:
+            seconds = grouped_gemm_seconds(seconds, m, job.software.grouped_gemm_share)
+        seconds = job.factors.moe * seconds
     flops, traffic = gemm_flops(m, n, k) * groups, gemm_bytes(m, n, k, element) * groups
     return [
         Operator(
@@ -174,25 +172,23 @@ def gradient_accumulation(job: TrainingJob, name: str, gemms: Sequence[GemmShape
 
 
 def fp8_casts(
-    job: TrainingJob, name: str, gemms: Sequence[GemmShape], layer: str = "all", modules: tuple[str, ...] = ()
+    job: TrainingJob,
+    name: str,
+    gemms: Sequence[GemmShape],
+    layer: str = "all",
+    modules: tuple[str, ...] = (),
+    *,
+    fused: bool = False,
 ) -> list[Operator]:
-    """Casts of every GEMM's input (forward) and output gradient (backward) to fp8, an expert's rows apart (each expert but
-    the first a start-up more). None without fp8."""
+    """Casts of every GEMM's input (forward) and output gradient (backward) to the layers' format; none in 16 bits. `fused`:
+    only what enters the first and the last of them from outside."""
     if not job.quantised:
         return []
     cast = job.reached.cast_bytes[job.numerics.format.recipe]
     low = [g for g in gemms if g.layer_precision]
-    starts = sum(g.groups - 1.0 for g in low)
-    return [
-        memory_bound(
-            job,
-            name,
-            (cast * sum(g.m * g.k * g.groups for g in low), cast * sum(g.m * g.n * g.groups for g in low)),
-            layer=layer,
-            modules=modules,
-            launches=(starts, starts),
-        )
-    ]
+    forward = sum(g.m * g.k * g.groups for g in (low[:1] if fused else low))
+    backward = sum(g.m * g.n * g.groups for g in (low[-1:] if fused else low))
+    return [memory_bound(job, name, (cast * forward, cast * backward), layer=layer, modules=modules)]
 
 
 def with_adapters(job: TrainingJob, gemms: Sequence[GemmShape]) -> list[GemmShape]:

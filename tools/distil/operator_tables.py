@@ -21,11 +21,11 @@ import pandas as pd
 from autoconfig.specs.files import replace_section
 from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, load_gpu
 from autoconfig.time_model.hardware.efficiency import GpuEfficiency, formula_efficiency_of
-from autoconfig.time_model.job import Group, Links, collective_seconds, links_of, ring_factor
+from autoconfig.time_model.network.collectives import Group, Links, collective_seconds, links_of, ring_factor
 from autoconfig.time_model.operators.kernels import attended_pairs, flash_attention_flops, flash_efficiency
 from scipy.optimize import nnls
 
-from tools.distil.gemm import POOLED, distil_gemm, distil_moe
+from tools.distil.gemm import POOLED, distil_gemm
 from tools.distil.grid_fit import PACKAGE_OF_THE_FILES, Vector, Wheel, errors_of, fetch_wheel, held_out, huber, rounded
 
 SEQUENCES = (1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
@@ -219,17 +219,16 @@ def distil(wheel: Wheel, source: Source) -> dict[str, Any]:
     }
     for precision in ("bf16", "fp8"):
         result["gemm"][precision] = distil_gemm(wheel, source.system, source.gemm, gpu, constants, precision, source.gemm_over)
-        result["grouped_gemm"][precision] = distil_moe(wheel, source.system, "trtllm", gpu, constants, precision)
     result["attention"]["bf16"] = distil_attention(wheel, source.system, source.attention, gpu, constants, source.generation)
     result["collectives"] = distil_nccl(wheel, source.system, gpu, constants, links)
-    for operator in ("gemm", "attention", "grouped_gemm"):
+    for operator in ("gemm", "attention"):
         result[operator] = {precision: table for precision, table in result[operator].items() if table is not None}
     return result
 
 
 def tables_of(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """(`gemm.bf16`, table), ..., (`collectives.all_reduce`, table) of one GPU."""
-    for operator in ("gemm", "attention", "grouped_gemm"):
+    for operator in ("gemm", "attention"):
         for precision, table in data[operator].items():
             yield f"{operator}.{precision}", table
     for kind, table in (data["collectives"] or {"kinds": {}})["kinds"].items():

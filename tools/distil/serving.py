@@ -22,7 +22,6 @@ from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.tables import MAX_SHARE
 
-from tools.distil.gemm import LAYER, tuned
 from tools.distil.grid_fit import PACKAGE_OF_THE_FILES, Vector, Wheel, error_of, evaluate_grid, fit_grid, held_out, rounded
 from tools.distil.operator_tables import ROOT, SOURCES, as_json, asked_wheel
 
@@ -36,6 +35,21 @@ DYNAMIC = ("fp8",)
 (ModelOpt's FP8 checkpoints hold an input scale per layer), so that its own rows (computescale_perf) are taken off; casting
 stays. What is left is 0.88 to 0.97 of SGLang's rows, what was measured 1.32 to 1.47 of them (medians over 5,355 shapes of 2
 to 64 rows, n and k from 1,024, on H100, H200, B200, GB200)."""
+
+
+LAYER = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+"""Columns of a fused layer of experts, beside its tokens."""
+TUNED = 0.75
+
+
+def tuned(rows: pd.DataFrame) -> pd.Series:
+    """Whether more tokens keep the rate that fewer of the same layer had reached, within a quarter.
+
+    Where they do not (up to 5 x slower at once), the framework's autotuner fell back to an untuned kernel: no property of
+    the GPU, and no training stack is bound to that choice.
+    """
+    rate = rows.num_tokens / rows.latency
+    return rate >= TUNED * rate.groupby([rows[key] for key in LAYER]).cummax()
 
 
 def table(axes: Mapping[str, Sequence[float]], points: Sequence[Vector], best: Vector, seconds: Vector) -> dict[str, Any]:

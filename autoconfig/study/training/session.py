@@ -200,6 +200,7 @@ def learned_calibration(session: Session[TrainingWork]) -> Calibration | None:
                 source=f"study {session.name}",
                 model=plain.model.name,
                 architecture=plain.cluster.gpu.architecture,
+                gpu=plain.cluster.gpu.id,
                 generation=plain.software.generation,
                 moe=plain.model.is_moe,
                 log_ratio=math.log(seconds / float(alone.predicted_s[0])),

@@ -1,0 +1,73 @@
+"""What a run switches on beside its plan: defaults of stacks, releases and recipes, and what a question gives."""
+
+from __future__ import annotations
+
+import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.software.settings import (
+    GivenSettings,
+    RunSettings,
+    nearest_recipe,
+    read_graphs,
+    recipes,
+    resolve_settings,
+)
+from autoconfig.specs.software.software import load_stack
+
+PARTS = read_graphs("attn moe_router moe_preprocess")
+FULL = RunSettings(
+    dispatcher="hybridep", cuda_graphs=read_graphs("full_iteration"), ep_overlap=True, fused_experts=True, fp8_attention=True
+)
+
+
+def settings(software: str, model: str, gpu: str, precision: str, **given: object) -> RunSettings:
+    cluster = cluster_of(load_gpu(gpu), 64)
+    asked = GivenSettings(**given)  # type: ignore[arg-type]
+    return resolve_settings(asked, load_model(model), cluster, load_stack(software), precision=precision, dropless=True)
+
+
+@pytest.mark.parametrize(("software", "model", "gpu", "precision", "expected"), [
+    ("transformer-engine", "qwen3-30b-a3b", "gb200", "bf16", RunSettings()),
+    ("megatron-moe-modelzoo", "qwen3-30b-a3b", "gb300", "mxfp8", RunSettings(dispatcher="hybridep", cuda_graphs=PARTS)),
+    ("megatron-moe-modelzoo", "qwen3-30b-a3b", "h100", "bf16", RunSettings(dispatcher="deepep")),
+    ("nemo-26.02", "qwen3-30b-a3b", "h100", "tensorwise", RunSettings(dispatcher="deepep", ep_overlap=True)),
+    ("nemo-26.02.01", "qwen3-30b-a3b", "h100", "tensorwise", RunSettings(dispatcher="hybridep")),
+    ("nemo-26.06", "qwen3-30b-a3b", "gb300", "mxfp8", FULL),
+    ("nemo-26.07", "qwen3-30b-a3b", "gb300", "mxfp8", FULL),
+    ("nemo-26.04", "qwen3-30b-a3b", "gb300", "mxfp8",
+     RunSettings(dispatcher="hybridep", cuda_graphs=read_graphs("moe_router moe_preprocess"))),
+    ("nemo-26.06", "llama3-70b", "gb300", "mxfp8", RunSettings()),
+])  # fmt: skip
+def test_defaults_follow_software_gpu_model_and_precision(
+    software: str, model: str, gpu: str, precision: str, expected: RunSettings
+) -> None:
+    assert settings(software, model, gpu, precision) == expected
+
+
+def test_a_model_without_a_recipe_runs_as_most_recipes_do() -> None:
+    assert settings("nemo-26.06", "mixtral-8x7b", "gb300", "mxfp8").full_iteration
+    assert settings("nemo-26.02", "mixtral-8x7b", "gb300", "mxfp8").dispatcher == "hybridep"
+
+
+def test_of_several_recipes_the_one_of_the_plan_counts() -> None:
+    plans = {r.plan: r.settings for r in recipes() if (r.model, r.gpu, r.precision) == ("deepseek-v3", "b200", "mxfp8")}
+    assert len(plans) > 1
+    for plan, expected in plans.items():
+        found = nearest_recipe("deepseek-v3", "b200", "mxfp8", "nemo-26.06", plan)
+        assert found is None or found.plan != plan or found.settings == expected
+
+
+def test_deepep_gives_way_where_links_join_boards() -> None:
+    assert settings("nemo-26.04", "qwen3-30b-a3b", "gb200", "mxfp8", dispatcher="deepep").dispatcher == "alltoall"
+    assert settings("nemo-26.04", "qwen3-30b-a3b", "b200", "mxfp8", dispatcher="deepep").dispatcher == "deepep"
+
+
+def test_what_is_given_counts_and_what_is_odd_is_refused() -> None:
+    found = settings("nemo-26.06", "qwen3-30b-a3b", "gb300", "mxfp8", ep_overlap=False, cuda_graphs=frozenset())
+    assert not found.ep_overlap and not found.cuda_graphs and found.fused_experts
+    for given, text in (({"dispatcher": "allreduce"}, "hybridep"), ({"cuda_graphs": frozenset({"mlpp"})}, "moe_router")):
+        with pytest.raises(InputError, match=text):
+            GivenSettings(**given)  # type: ignore[arg-type]
+    assert read_graphs("attn,moe_router+mamba") == {"attn", "moe_router", "mamba"} and read_graphs("none") == frozenset()

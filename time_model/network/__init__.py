@@ -1,0 +1,1 @@
+"""Which links a group of ranks uses, and the seconds of collectives over them."""
