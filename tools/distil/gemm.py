@@ -1,4 +1,4 @@
-"""GEMM tables, log efficiency over (m, n, k); grouped GEMMs by rows of an expert, width of its matrices, local experts."""
+"""GEMM tables, log efficiency over (m, n, k)."""
 
 from __future__ import annotations
 
