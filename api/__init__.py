@@ -1,14 +1,10 @@
 """HTTP over the same application as the command line: parse, call, render. Pydantic and FastAPI live here only.
 
-settings      what the service was started with
 answers       a question in, rendered JSON out; runs in worker processes
-compute       the worker processes, their time limit, and the cache of rendered answers
-problems      errors as RFC 9457 problem documents
-access        API keys, scopes, rate limits
-context       what every endpoint needs: the running service, the caller's key, ready responses
-searches      searches as rows
-measurements  runs that jobs bring back, and the calibration that they make
-store         the tables of both
+problems      errors and refusals as RFC 9457 problem documents
+context       what every endpoint needs: the running service, its worker processes, the caller's key, ready responses
+store         settings, tables, API keys with their scopes and rate limits
+searches, measurements   searches as rows; runs that jobs bring back, and the calibration that they make
 wire          bodies, made from the declared fields, and schemas of the OpenAPI document
 routes        the endpoints
 work          workers: searches taken from a queue, those that measure among them

@@ -59,16 +59,19 @@ def _parsed(text: str) -> Calibration:
     return parse(json.loads(text), "the caller's calibration")
 
 
-def request_from(body: dict[str, Any]) -> Request:
-    """The application's Request: names and inline JSON, never paths."""
-    return replace(request_of(body), local_files=False, own_calibration=body.get(OWN))
-
-
 def _needs_gpu(body: dict[str, Any]) -> None:
     if body.get("gpu") is None and body.get("cluster") is None:
         raise InputError(
             f"say {option('gpu')}: a GPU type of GET /v1/gpus, for example h100-sxm-80gb (or describe a {option('cluster')})"
         )
+
+
+def request_from(body: dict[str, Any], *, measures: bool = False) -> Request:
+    """The application's Request: names and inline JSON, never paths; a search that measures may be about a CPU. Raises
+    InputError, also where no GPU is named."""
+    if not measures or body.get("device") != "cpu":
+        _needs_gpu(body)
+    return replace(request_of(body), local_files=False, own_calibration=body.get(OWN))
 
 
 def _dumps(body: object) -> bytes:
@@ -77,7 +80,6 @@ def _dumps(body: object) -> bytes:
 
 def plans(body: dict[str, Any]) -> bytes:
     """`POST /v1/plans`: as `autoconfig search --json`, without the seconds it took."""
-    _needs_gpu(body)
     found = to_json(search_json(search(request_from(body))))
     for key in ("seconds", "seconds_by_phase"):
         del found["funnel"][key]
@@ -86,24 +88,15 @@ def plans(body: dict[str, Any]) -> bytes:
 
 def explained(body: dict[str, Any]) -> bytes:
     """`POST /v1/explain`: as `autoconfig explain --json`."""
-    _needs_gpu(body)
     return _dumps(explain_json(explain(request_from(body), body["plan"], binds=body["binds"])))
-
-
-def profile_request(body: dict[str, Any]) -> Request:
-    """The question of a search that measures. Raises InputError."""
-    if body.get("device") != "cpu":
-        _needs_gpu(body)
-    return request_from(body)
 
 
 def check_search(body: dict[str, Any]) -> None:
     """Refuses what no search can answer, before it is queued: only names and values are looked at. Raises InputError."""
     if not body.get("profile"):
-        _needs_gpu(body)
         understand(request_from(body))
         return
-    settings = settings_of_options(profile_request(body), body)
+    settings = settings_of_options(request_from(body, measures=True), body)
     parse_budget(body.get("budget") or DEFAULT_BUDGET)
     parse_time(body["job_timeout"])
     understand(on_this_device(settings, None)[0].request)
@@ -111,7 +104,6 @@ def check_search(body: dict[str, Any]) -> None:
 
 def timelined(body: dict[str, Any]) -> bytes:
     """`POST /v1/timeline`: the pipeline timeline of one plan."""
-    _needs_gpu(body)
     return _dumps(timeline_json(explain(request_from(body), body["plan"], binds=False)))
 
 
@@ -178,7 +170,6 @@ def _value(column: str, text: str) -> str | float | bool | None:
 
 def exported(body: dict[str, Any]) -> bytes:
     """`POST /v1/export`: the files of one plan, name -> text. `format` is `megatron` or `plan`."""
-    _needs_gpu(body)
     explanation = explain(request_from(body), body["plan"], binds=False)
     included, scenario = explanation.included, explanation.question.scenario
     if included.report is None:

@@ -121,19 +121,16 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.include_router(routes_answers.measurements_router())
     app.include_router(routes_catalogue.router())
     app.include_router(routes_catalogue.page_router())
-    _add_document(app, settings)
+
+    async def document(_: HttpRequest) -> Response:
+        return Response(json.dumps(openapi(app, settings)), media_type=JSON)
+
+    app.add_api_route("/openapi.json", guarded("read", document), methods=["GET"], include_in_schema=False)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
     app.add_middleware(Limits, most_bytes=settings.max_body_bytes)
     return app
-
-
-def _add_document(app: FastAPI, settings: ServiceSettings) -> None:
-    async def document(_: HttpRequest) -> Response:
-        return Response(json.dumps(openapi(app, settings)), media_type=JSON)
-
-    app.add_api_route("/openapi.json", guarded("read", document), methods=["GET"], include_in_schema=False)
 
 
 def openapi(app: FastAPI, settings: ServiceSettings) -> dict[str, Any]:
@@ -189,7 +186,6 @@ KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 30
 MAX_CONNECTIONS = 1_000
 BACKLOG = 2_048
-"""Connections that wait from the moment that the address is printed."""
 
 
 def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0) -> None:

@@ -155,7 +155,6 @@ JSON = "application/json"
 DATABASE_AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
 """It cannot be reached, it ends the connection, or every connection to it is taken: no fault of the question, and it passes."""
 AGAIN_SECONDS = 2
-"""When a caller may try again."""
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 

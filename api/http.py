@@ -29,7 +29,6 @@ HEADERS = (
 
 
 BODY_SECONDS = 60.0
-"""Longest that a body may take to arrive."""
 
 
 class Limits:

@@ -27,7 +27,6 @@ TITLES = {
 }
 MAX_ALLOWED = 200
 MAX_GIVEN = 80
-"""Characters of a value that a problem repeats."""
 
 
 class RefusedError(Exception):

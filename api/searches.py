@@ -280,7 +280,6 @@ class Task:
     id: str
     body: dict[str, Any]
     spent_seconds: float = 0.0
-    """While workers before had it."""
     spend: Callable[[float], None]
     """Keeps the seconds while workers had it, these and those before, for a worker that follows."""
     calibration: Callable[[], str | None]
@@ -289,7 +288,6 @@ class Task:
     """(kind, data) of an event."""
     cancelled: Callable[[], bool]
     stopping: Callable[[], bool]
-    """Whether this process is to end."""
 
     def check(self) -> None:
         """Raises LeavingError where there is no reason to go on."""
@@ -298,4 +296,3 @@ class Task:
 
 
 Answering = Callable[[Task], tuple[int, bytes]]
-"""(status, rendered answer)."""

@@ -33,12 +33,10 @@ class ServiceSettings:
     database: str = DEFAULT_DATABASE
     keys_required: bool = False
     workers: int = 2
-    """Processes that compute answers."""
     answer_seconds: float = 30.0
     """Longest that a synchronous answer may take."""
     max_body_bytes: int = MAX_BODY_BYTES
     cache_bytes: int = 64 * 2**20
-    """Rendered answers kept in memory."""
     requests_per_second: float = 50.0
     """Per API key; bursts of twice as many."""
 
@@ -47,7 +45,6 @@ METADATA = sa.MetaData()
 OPEN = ("queued", "running")
 ENDED = ("done", "failed", "cancelled")
 STATES = (*OPEN, *ENDED)
-"""Of a search."""
 TIME, SHORT, LONG = sa.DateTime(timezone=True), sa.String(32), sa.String(200)
 
 
@@ -107,7 +104,8 @@ def engine_of(url: str) -> sa.Engine:
     sqlite = parsed.get_backend_name() == "sqlite"
     engine = sa.create_engine(parsed, pool_pre_ping=True, connect_args={"timeout": BUSY_SECONDS} if sqlite else {})
     if sqlite:
-        sa.event.listen(engine, "connect", _write_ahead)
+        # readers do not wait for a writer (https://sqlite.org/wal.html)
+        sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=WAL").close())
     try:
         METADATA.create_all(engine)
         _add_new_columns(engine)
@@ -153,13 +151,6 @@ def dbos_url(url: str) -> str:
     parsed = sa.make_url(url)
     plain = parsed.set(drivername="postgresql") if parsed.get_backend_name() == "postgresql" else parsed
     return plain.render_as_string(hide_password=False)
-
-
-def _write_ahead(connection: object, _: object) -> None:
-    """Readers do not wait for a writer (https://sqlite.org/wal.html)."""
-    cursor = connection.cursor()  # type: ignore[attr-defined]
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.close()
 
 
 def now() -> datetime:

@@ -53,53 +53,41 @@ def _body_field(field: Field) -> tuple[Any, Any]:
     return kind | None if default is None else kind, PydanticField(default=default, description=description)
 
 
-PlansBody = create_model("PlansBody", __base__=_Body, **_body_fields(fields.QUESTION, fields.SEARCH))
-SearchBody = create_model(
-    "SearchBody",
-    __base__=_Body,
-    **_body_fields(fields.QUESTION, fields.SEARCH, fields.PROFILE, without=("profile",)),
-    profile=(bool, PydanticField(default=False, description="Measure the most promising plans with short jobs of a worker.")),
-)
-_question = _body_fields(fields.QUESTION)
-_plan = (_Text, PydanticField(description="A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"]))
-ExplainBody = create_model(
-    "ExplainBody",
-    __base__=_Body,
-    plan=_plan,
-    binds=(bool, PydanticField(default=False, description="Also what more memory, bandwidth, compute or batch would buy.")),
-    **_question,
-)
-TimelineBody = create_model("TimelineBody", __base__=_Body, plan=_plan, **_question)
-_format: Any = (
-    Literal[FORMATS],
-    PydanticField(default=FORMATS[0], description="megatron: launch scripts and plan.json; plan: plan.json."),
-)
-ExportBody = create_model("ExportBody", __base__=_Body, plan=_plan, format=_format, **_question)
+def _body(name: str, *groups: Fields, without: tuple[str, ...] = (), **more: Any) -> type[BaseModel]:
+    return create_model(name, __base__=_Body, **{**more, **_body_fields(*groups, without=without)})
+
+
+def _said(kind: Any, text: str, **more: Any) -> tuple[Any, Any]:
+    return kind, PydanticField(description=text, **more)
+
+
+_plan = _said(_Text, "A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"])
+_binds = _said(bool, "Also what more memory, bandwidth, compute or batch would buy.", default=False)
+_profile = _said(bool, "Measure the most promising plans with short jobs of a worker.", default=False)
+_format = _said(Literal[FORMATS], "megatron: launch scripts and plan.json; plan: plan.json.", default=FORMATS[0])
 _counts = "GPU counts: a list, or text such as `64:1024` (doubling) or `64:1024:64`."
 _types = list[_Text] | _Text | None
-ScalingBody = create_model(
+_script = "A Megatron-LM launch script, an argument list or a plan.json. It is read, never run."
+_started = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 ..."
+PlansBody = _body("PlansBody", fields.QUESTION, fields.SEARCH)
+SearchBody = _body("SearchBody", fields.QUESTION, fields.SEARCH, fields.PROFILE, without=("profile",), profile=_profile)
+ExplainBody = _body("ExplainBody", fields.QUESTION, plan=_plan, binds=_binds)
+TimelineBody = _body("TimelineBody", fields.QUESTION, plan=_plan)
+ExportBody = _body("ExportBody", fields.QUESTION, plan=_plan, format=_format)
+ScalingBody = _body(
     "ScalingBody",
-    __base__=_Body,
-    gpus=(list[int] | _Text, PydanticField(description=_counts, examples=["64:1024"])),
-    gpu=(_types, PydanticField(default=None, description="One or more GPU types.", examples=[["h100-sxm-80gb"]])),
-    **_body_fields(fields.SCALING, without=("gpus", "gpu")),
+    fields.SCALING,
+    without=("gpus", "gpu"),
+    gpus=_said(list[int] | _Text, _counts, examples=["64:1024"]),
+    gpu=_said(_types, "One or more GPU types.", default=None, examples=[["h100-sxm-80gb"]]),
 )
-CheckBody = create_model(
+CheckBody = _body(
     "CheckBody",
-    __base__=_Body,
-    text=(
-        Annotated[str, PydanticField(max_length=1_000_000)],
-        PydanticField(
-            description="A Megatron-LM launch script, an argument list or a plan.json. It is read, never run.",
-            examples=["torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 ..."],
-        ),
-    ),
-    settings=(
-        dict[str, str],
-        PydanticField(default_factory=dict, description="Variables that the script does not set.", max_length=MAX_TEXTS),
-    ),
-    **_body_fields(fields.CHECK, without=("model", "cluster")),
-    model=(_Text | None, PydanticField(default=None, description="Catalogue name, instead of the script's model.")),
+    fields.CHECK,
+    without=("model", "cluster"),
+    text=_said(Annotated[str, PydanticField(max_length=1_000_000)], _script, examples=[_started]),
+    settings=_said(dict[str, str], "Variables that the script does not set.", default_factory=dict, max_length=MAX_TEXTS),
+    model=_said(_Text | None, "Catalogue name, instead of the script's model.", default=None),
 )
 
 
@@ -114,32 +102,18 @@ class TraceRow(BaseModel):
 
 
 _limit: Any = None | _Text | float
-_trace = PydanticField(
-    default=None,
-    description="Requests as recorded, in place of lengths and rate: rows of Mooncake's traces, in order of arrival.",
-    min_length=2,
-    max_length=MAX_TRACE_ROWS,
-    examples=[
-        [
-            {"timestamp": 0, "input_length": 900, "output_length": 120},
-            {"timestamp": 350, "input_length": 4000, "output_length": 60},
-        ]
-    ],
-)
-DeploymentsBody = create_model(
+_rows = "Requests as recorded, in place of lengths and rate: rows of Mooncake's traces, in order of arrival."
+_first, _next = (dict(zip(TraceRow.model_fields, row, strict=True)) for row in ((0, 900, 120), (350, 4000, 60)))
+DeploymentsBody = _body(
     "DeploymentsBody",
-    __base__=_Body,
-    gpus=(int, PydanticField(description=fields.SERVING_GPUS.help.replace("--goal", "goal"))),
-    ttft=(
-        _limit,
-        PydanticField(default=None, description="Limit of the mean time to first token: seconds, or text like `2s`."),
+    fields.SERVING,
+    without=("ttft", "tpot", "trace", "gpus"),
+    gpus=_said(int, fields.SERVING_GPUS.help.replace("--goal", "goal")),
+    ttft=_said(_limit, "Limit of the mean time to first token: seconds, or text like `2s`.", default=None),
+    trace=_said(
+        list[TraceRow] | None, _rows, default=None, min_length=2, max_length=MAX_TRACE_ROWS, examples=[[_first, _next]]
     ),
-    trace=(list[TraceRow] | None, _trace),
-    tpot=(
-        _limit,
-        PydanticField(default=None, description="Limit of the mean time per output token, likewise.", examples=["50ms"]),
-    ),
-    **_body_fields(fields.SERVING, without=("ttft", "tpot", "trace", "gpus")),
+    tpot=_said(_limit, "Limit of the mean time per output token, likewise.", default=None, examples=["50ms"]),
 )
 
 

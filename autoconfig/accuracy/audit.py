@@ -51,7 +51,6 @@ class AuditedRecipe:
     """Rules that the table itself says are broken."""
     verdict: str = ILLEGAL
     reason: str = ""
-    """Why it is not covered."""
     violations: tuple[Violation, ...] = ()
     recipe: Recipe | None = None
     report: PlanReport | None = None
@@ -75,7 +74,6 @@ class Audit:
 
     recipes: tuple[AuditedRecipe, ...]
     questions: int
-    """Different questions that were searched."""
 
     def in_families(self) -> list[AuditedRecipe]:
         return [recipe for recipe in self.recipes if recipe.family]

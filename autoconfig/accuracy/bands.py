@@ -64,7 +64,6 @@ class Coverage:
     half_width: float
     """Median of half of (p95 - p5), every row with equal weight."""
     half_width_by_source: float
-    """The same, every source with equal weight."""
 
 
 def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: float) -> float:

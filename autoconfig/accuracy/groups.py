@@ -47,7 +47,6 @@ class Predicted:
     run: Run
     step_seconds: float
     level: str
-    """Confidence class under the calibration that was used."""
 
     @property
     def ratio(self) -> float:
@@ -177,11 +176,8 @@ class ErrorGroup:
     """Rows in the published table."""
     all: Figures | None
     large: Figures | None
-    """Dense models above 1B parameters only."""
     uncovered: dict[str, int]
-    """Reason -> rows."""
     points: tuple[tuple[float, float], ...] = ()
-    """(measured, predicted) seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +273,6 @@ def resisting(predicted: Iterable[Predicted], least: float = 0.15) -> list[Predi
 
 
 LEAST_ROWS = 6
-"""Measured plans that make a group."""
 FIRST_CHOICES = 3
 
 
@@ -287,7 +282,6 @@ class Decisions:
 
     source: str
     constants: str
-    """Whether they have seen the rows."""
     groups: int
     rows: int
     spearman_median: float
@@ -297,7 +291,6 @@ class Decisions:
     regret_first_three_mean: float
     regret_first_three_max: float
     mean_error: float
-    """Mean absolute error of all rows of these groups."""
 
 
 def decisions(predicted: Sequence[Predicted], leave_out: LeaveOut) -> list[Decisions]:
@@ -367,14 +360,11 @@ class Unseen:
 
     id: str
     what: str
-    """Model, GPUs, precision, sequence length, plan."""
     remark: str
     measured_s: float
     predicted_s: float
     inside: bool
-    """Within the 90 % band."""
     measured_gib: float | None
-    """Peak as the run reports it."""
     predicted_gib: float | None
 
     @property

@@ -21,28 +21,6 @@ from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 
 FAR = 0.10
-"""Deviations beyond this need a stated cause."""
-KORTHIKANTI = {"22B": (8, 1, 4, 4), "175B": (64, 8, 1, 64), "530B": (280, 35, 1, 280), "1T": (512, 64, 1, 512)}
-"""Korthikanti et al. 2022, Table 3: GPUs, pp, micro-batch, global batch; tp 8."""
-RELEASES = {
-    "24.07, first": "nemo-24.07",
-    "24.07, NeMo 2.1": "nemo-24.07",
-    "24.07, NeMo 2.0": "nemo-24.07",
-    "25.02": "nemo-25.02",
-}
-"""NVIDIA's performance summaries of 175B on 512 H100 -> software stack."""
-SAVED = (
-    "norm_inputs",
-    "norm_outputs",
-    "norm_statistics",
-    "dropout_masks",
-    "query_key_value",
-    "attention_scores",
-    "attention_output",
-    "mlp_inside",
-    "layer_input",
-)
-"""Parts of the memory model that grow with layers in flight (docs/memory_model.md, saved per layer)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +36,6 @@ class Headline:
     """None where we have no plan for it."""
     source: str
     cause: str
-    """Why we differ; filled where the deviation is beyond FAR."""
 
     @property
     def deviation(self) -> float | None:
@@ -71,7 +48,7 @@ class Headline:
 def headlines(progress: Progress | None = None) -> list[Headline]:
     """Every line of data/headlines.json, with the shipped calibration and the software of the time."""
     found = []
-    for entry in _entries():
+    for entry in _data()["headlines"]:
         if progress is not None:
             progress(entry["title"][:60])
         ours = COMPUTE[entry["id"]]()
@@ -87,25 +64,22 @@ def _line(entry: dict[str, Any], label: str, published: float | None, ours: floa
 
 
 @cache
-def _entries() -> list[dict[str, Any]]:
+def _data() -> dict[str, Any]:
     text = (resources.files("autoconfig") / "data" / "headlines.json").read_text(encoding="utf-8")
-    entries: list[dict[str, Any]] = json.loads(text)["headlines"]
-    return entries
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def _sizes() -> dict[str, list[int]]:
+    sizes: dict[str, list[int]] = _data()["korthikanti"]["sizes"]
+    return sizes
 
 
 def _request(
     model: str, gpus: int, gpu: str, software: str, batch: int, *, precision: str, seq: int = 2048, fix: tuple[str, ...] = ()
 ) -> Request:
-    return Request(
-        model=model,
-        gpus=gpus,
-        gpu=gpu,
-        software=software,
-        seq_length=seq,
-        global_batch_size=batch,
-        numerics={"precision": precision},
-        fix=fix,
-    )
+    work: dict[str, Any] = {"seq_length": seq, "global_batch_size": batch}
+    return Request(model=model, gpus=gpus, gpu=gpu, software=software, numerics={"precision": precision}, fix=fix, **work)
 
 
 def _report(request: Request, plan: str) -> PlanReport:
@@ -120,7 +94,7 @@ def _best(request: Request) -> PlanReport | None:
 
 
 def _korthikanti(size: str, recompute: str, sp: int) -> tuple[Request, str]:
-    gpus, pp, micro, batch = KORTHIKANTI[size]
+    gpus, pp, micro, batch = _sizes()[size]
     request = _request(size, gpus, "a100-80gb", "megatron-lm-2022", batch, precision="fp16")
     vpp = 3 if size in ("175B", "530B") else 1
     return request, f"tp=8,pp={pp},vpp={vpp},mbs={micro},sp={sp},recompute={recompute},dist_opt=0"
@@ -134,15 +108,15 @@ def activation_ratio() -> dict[str, float]:
 
     def saved(size: str, recompute: str, sp: int) -> float:
         stage = _report(*_korthikanti(size, recompute, sp)).stages[0]
-        return sum(stage.parts.get(name, 0.0) for name in SAVED)
+        return sum(stage.parts.get(name, 0.0) for name in _data()["saved"]["parts"])
 
-    return {size: saved(size, "none", 0) / saved(size, SELECTIVE, 1) for size in KORTHIKANTI}
+    return {size: saved(size, "none", 0) / saved(size, SELECTIVE, 1) for size in _sizes()}
 
 
 def recompute_overhead() -> dict[str, float]:
     """Percent of one layer's forward and backward without recomputation and SP, as the paper's figure 8 counts it."""
     found = {}
-    for size in KORTHIKANTI:
+    for size in _sizes():
         base = _layer_seconds(size, "none", 0)
         for name, recompute, sp in (("full", "full:uniform:1", 0), ("SP + selective", SELECTIVE, 1)):
             found[f"{name}, {size}"] = 100 * (_layer_seconds(size, recompute, sp) / base - 1)
@@ -165,7 +139,7 @@ def throughput_gain() -> dict[str, float]:
     def step(size: str, recompute: str, sp: int) -> float:
         return _report(*_korthikanti(size, recompute, sp)).step_seconds
 
-    return {size: 100 * (step(size, "full:uniform:1", 0) / step(size, SELECTIVE, 1) - 1) for size in KORTHIKANTI}
+    return {size: 100 * (step(size, "full:uniform:1", 0) / step(size, SELECTIVE, 1) - 1) for size in _sizes()}
 
 
 def days_of_175b() -> dict[str, float]:
@@ -179,11 +153,8 @@ def days_of_175b() -> dict[str, float]:
         "SP + selective, plan of 2022": _report(new, f"tp=8,pp=8,vpp=3,mbs=1,sp=1,recompute={SELECTIVE}"),
         "SP + selective, our best": _best(new),
     }
-    return {
-        name: 300e9 / (plan.tokens_per_second_per_gpu * 1024) / SECONDS_PER_DAY
-        for name, plan in plans.items()
-        if plan is not None
-    }
+    rates = {name: plan.tokens_per_second_per_gpu * 1024 for name, plan in plans.items() if plan is not None}
+    return {name: 300e9 / rate / SECONDS_PER_DAY for name, rate in rates.items()}
 
 
 def _gpt3_on_a100(gpus: int, batch: int, software: str, fix: tuple[str, ...] = ()) -> Request:
@@ -210,7 +181,7 @@ def interleaving_gain() -> dict[str, float]:
 
 def weak_scaling() -> dict[str, float]:
     """TFLOPS per GPU of Narayanan et al. 2021, Table 1, counting recomputation as the paper does."""
-    sizes = next(entry["points"] for entry in _entries() if entry["id"] == "weak_scaling")
+    sizes = next(entry["points"] for entry in _data()["headlines"] if entry["id"] == "weak_scaling")
     cases = [case for case in _cases().values() if case.source == "Narayanan2021-Table1"]
     by_gpus = {case.scenario.cluster.num_gpus: _flops_per_gpu(case, "full+recompute") / 1e12 for case in cases}
     return {label: by_gpus[int(label.split()[-1])] for label in sizes}
@@ -249,7 +220,7 @@ def fsdp_against_3d() -> dict[str, float]:
 def fp8_175b() -> dict[str, float]:
     """TFLOPS and tokens/s per H100 of NVIDIA's plan for 175B on 512 GPUs, by release."""
     found = {}
-    for release, software in RELEASES.items():
+    for release, software in _data()["releases"]["stacks"].items():
         request = _request("175b", 512, "h100", software, 2048, precision="fp8")
         report = _report(request, "tp=4,pp=8,vpp=6,mbs=2,sp=1")
         flops = flops_per_step(understand(request).scenario, "full")
@@ -270,16 +241,8 @@ def _flops_per_gpu(case: Case, convention: str) -> float:
     return flops_per_step(scenario, convention, case.plan.recompute) / step / scenario.cluster.num_gpus
 
 
-COMPUTE: dict[str, Callable[[], dict[str, float]]] = {
-    "activation_ratio": activation_ratio,
-    "recompute_overhead": recompute_overhead,
-    "throughput_gain": throughput_gain,
-    "days_of_175b": days_of_175b,
-    "mfu_of_1t": mfu_of_1t,
-    "interleaving_gain": interleaving_gain,
-    "weak_scaling": weak_scaling,
-    "llama2": llama2,
-    "fsdp_against_3d": fsdp_against_3d,
-    "fp8_175b": fp8_175b,
-}
-"""Entry of data/headlines.json -> our figures by label."""
+_FIGURES = (
+    *(activation_ratio, recompute_overhead, throughput_gain, days_of_175b, mfu_of_1t),
+    *(interleaving_gain, weak_scaling, llama2, fsdp_against_3d, fp8_175b),
+)
+COMPUTE: dict[str, Callable[[], dict[str, float]]] = {figure.__name__: figure for figure in _FIGURES}

@@ -72,10 +72,6 @@ class Verdicts:
     def holds(self) -> bool:
         return min(self.oom_right, self.ran_right) >= VERDICTS_RIGHT
 
-    @property
-    def least_right(self) -> float:
-        return VERDICTS_RIGHT
-
 
 def memory_groups() -> list[MemoryGroup]:
     """Every source with a measured peak, by stack and by the rank that was measured."""
@@ -106,35 +102,27 @@ def _memory_group(source: str, stack: str, rank: str, found: Sequence[tuple[str,
     return MemoryGroup(source=source, stack=stack, rank=rank, rows=len(found), covered=figures.rows, **errors)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ends:
-    peak: Floats
-    limit: Floats
-    device: Floats
-    ran: npt.NDArray[np.bool_]
-    divided: npt.NDArray[np.bool_]
-    """tp or pp above 1: what the offset is for (`StackMemory.model_parallel_reserved_gib`)."""
-    group: list[tuple[str, str]]
-    """(GPUs, sequence)."""
+_Ends = tuple[Floats, Floats, Floats, npt.NDArray[np.bool_]]
+"""(peak, limit, device bytes, whether it ran) of runs with a known end."""
 
 
 def verdicts() -> list[Verdicts]:
     """With no constant from these rows, and with one offset in GiB where tp or pp is above 1, fitted on the other folds."""
-    ends = _ends()
-    groups = sorted(set(ends.group), key=lambda g: (-ends.group.count(g), g))
-    fold = np.array([groups.index(g) % FOLDS for g in ends.group])
+    found = list(_end_rows())
+    peak, limit, device, ran, divided = (np.array([f[i] for f in found]) for i in range(5))
+    ran, divided, where = ran.astype(bool), divided.astype(bool), [f[5] for f in found]
+    groups = sorted(set(where), key=lambda g: (-where.count(g), g))
+    fold = np.array([groups.index(g) % FOLDS for g in where])
     offset = np.zeros(len(fold))
     fitted = []
     for number_of_fold in sorted(set(fold)):
-        test, others = fold == number_of_fold, (fold != number_of_fold) & ends.divided
-        shift = best_offset(ends.peak[others], ends.limit[others], ends.ran[others])
-        offset[test & ends.divided] = shift
+        test, others = fold == number_of_fold, (fold != number_of_fold) & divided
+        shift = best_offset(peak[others], limit[others], ran[others])
+        offset[test & divided] = shift
         fitted.append(shift / GIB)
     folds = f"one offset where tp or pp > 1, fitted on the other {len(fitted) - 1} of {len(fitted)} (GPUs, sequence) groups"
-    return [
-        _verdicts("none from these rows", ends, np.zeros(len(fold)), ()),
-        _verdicts(folds, ends, offset, tuple(fitted)),
-    ]
+    ends = peak, limit, device, ran
+    return [_verdicts("none from these rows", ends, np.zeros(len(fold)), ()), _verdicts(folds, ends, offset, tuple(fitted))]
 
 
 def labelled_source() -> str:
@@ -142,16 +130,9 @@ def labelled_source() -> str:
     return next(source.bar.name for source in sources() if "fits" in source.use and source.bar is not None)
 
 
-def _ends() -> _Ends:
-    found = list(_end_rows())
-    peak, limit, device, ran, divided = (np.array([f[i] for f in found]) for i in range(5))
-    return _Ends(
-        peak=peak, limit=limit, device=device, ran=ran.astype(bool), divided=divided.astype(bool), group=[f[5] for f in found]
-    )
-
-
 def _end_rows() -> Iterator[tuple[float, float, float, bool, bool, tuple[str, str]]]:
-    """(peak, limit, device, ran, divided, group) with the stack's documented properties only: its fitted reserve left out."""
+    """(peak, limit, device, ran, divided, (GPUs, sequence)) with the stack's documented properties only: its reserve left
+    out. Divided: tp or pp above 1, what the offset is for (`StackMemory.model_parallel_reserved_gib`)."""
     for row in published_rows():
         if "fits" not in source_of(cell(row, "source")).use or cell(row, "full_plan") != "1":
             continue
@@ -176,15 +157,15 @@ def best_offset(peak: Floats, limit: Floats, ran: npt.NDArray[np.bool_]) -> floa
 
 
 def _verdicts(constants: str, ends: _Ends, offset: Floats, offsets: tuple[float, ...]) -> Verdicts:
-    likely = fit_probability(ends.peak + offset, ends.limit, ends.device)
-    fits = ends.peak + offset <= ends.limit
+    peak, limit, device, ran = ends
+    likely, fits = fit_probability(peak + offset, limit, device), peak + offset <= limit
     return Verdicts(
         constants=constants,
-        oom_rows=int((~ends.ran).sum()),
-        oom_right=float(np.mean(~fits[~ends.ran])),
-        ran_rows=int(ends.ran.sum()),
-        ran_right=float(np.mean(fits[ends.ran])),
-        brier=float(np.mean((likely - ends.ran) ** 2)),
+        oom_rows=int((~ran).sum()),
+        oom_right=float(np.mean(~fits[~ran])),
+        ran_rows=int(ran.sum()),
+        ran_right=float(np.mean(fits[ran])),
+        brier=float(np.mean((likely - ran) ** 2)),
         offsets_gib=offsets,
     )
 
@@ -205,9 +186,7 @@ class GpuRun:
     plan: str
     rank: int | None
     status: str
-    """ran or oom."""
     measured_gib: float | None
-    """None where it ran out of memory."""
     predicted_gib: float
     limit_gib: float
     measured_seconds: float | None
@@ -268,7 +247,7 @@ def _run(device: str, part: str, path: Path, gpu: GpuSpec) -> Iterator[GpuRun]:
         plan=str(job.plan),
         rank=job.rank,
         status=found.status,
-        measured_gib=_measured_bytes(found) / GIB if found.status == "ran" else None,
+        measured_gib=max(r.peak_allocated_bytes for r in found.ranks) / GIB if found.status == "ran" else None,
         predicted_gib=peak / GIB,
         limit_gib=(job.device_memory_bytes or report.limit_bytes) / GIB,
         measured_seconds=_measured_seconds(job, scenario, found),
@@ -286,10 +265,6 @@ def scenario_of(job: Job, gpu: GpuSpec) -> Scenario:
         software=load_stack(local if job.software == "megatron-local" else job.software),
         workload=job.workload,
     )
-
-
-def _measured_bytes(found: Measurement) -> int:
-    return max(rank.peak_allocated_bytes for rank in found.ranks)
 
 
 def _measured_seconds(job: Job, scenario: Scenario, found: Measurement) -> float | None:

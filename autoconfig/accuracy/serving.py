@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,6 @@ class ServingValidation:
 
     figures: tuple[Figure, ...]
     sources: tuple[Figure, ...]
-    """Mean error of throughput by source and GPU."""
     unpredicted: tuple[tuple[str, int], ...]
     held_out: bool
     judged: tuple[Judged, ...]
@@ -88,13 +88,9 @@ def validate_inference(*, held_out: bool = True, progress: Progress | None = Non
     else:
         predictions = predict_rows(rows, shipped_calibration(), progress)
     judged = tuple(Judged(row=row, predicted=p) for row, p in zip(rows, predictions, strict=True))
-    reasons: dict[str, int] = {}
-    for one in judged:
-        if one.predicted.note.startswith("not predicted"):
-            reasons[one.predicted.note] = reasons.get(one.predicted.note, 0) + 1
-    figures = tuple(_figures(judged))
+    reasons = Counter(one.predicted.note for one in judged if one.predicted.failed)
     return ServingValidation(
-        figures=figures,
+        figures=tuple(_figures(judged)),
         sources=tuple(_by_source(judged)),
         unpredicted=tuple(sorted(reasons.items())),
         held_out=held_out,
@@ -172,7 +168,6 @@ def tensor_parallel_order(judged: Sequence[Judged]) -> tuple[int, int]:
 
 
 OF_ERRORS: dict[str, Callable[[npt.NDArray[np.float64]], np.float64]] = {"mean": np.mean, "median": np.median, "worst": np.max}
-"""Statistic of sources.toml -> of absolute errors."""
 SHARES = {"tp_order": tensor_parallel_order, "fit": _fitting}
 """Statistic -> (right, of how many)."""
 
@@ -192,15 +187,9 @@ def validation_json(found: ServingValidation) -> dict[str, Any]:
     """The answer as JSON."""
 
     def line(figure: Figure) -> dict[str, Any]:
-        return {
-            "name": figure.name,
-            "rows": figure.rows,
-            "value": round(figure.value, 3),
-            "unit": figure.unit,
-            "bar": figure.bar,
-            "met": figure.met,
-            "median_error": None if figure.median is None else round(figure.median, 3),
-        }
+        error = None if figure.median is None else round(figure.median, 3)
+        same = {"name": figure.name, "rows": figure.rows, "value": round(figure.value, 3), "unit": figure.unit}
+        return {**same, "bar": figure.bar, "met": figure.met, "median_error": error}
 
     return {
         "held_out": found.held_out,

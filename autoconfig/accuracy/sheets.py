@@ -334,7 +334,6 @@ def markdown(sheet: Sheet) -> str:
 
 FAR = 0.15
 SIZE = 260
-"""Width and height of a plot, pixels."""
 EDGE = 36
 
 

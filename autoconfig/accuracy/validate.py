@@ -31,7 +31,16 @@ from autoconfig.accuracy.groups import (
     unseen_runs,
 )
 from autoconfig.accuracy.headlines import Headline, headlines
-from autoconfig.accuracy.memory import GpuRun, MemoryGroup, Verdicts, gpu_runs, labelled_source, memory_groups, verdicts
+from autoconfig.accuracy.memory import (
+    VERDICTS_RIGHT,
+    GpuRun,
+    MemoryGroup,
+    Verdicts,
+    gpu_runs,
+    labelled_source,
+    memory_groups,
+    verdicts,
+)
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.resolve import shipped
@@ -62,13 +71,11 @@ class PlacedPlan:
     batch: int
     precision: str
     rows: int
-    """Published rows with this plan and question."""
     plan: str
     first: str
     ratio: float | None
     """Predicted step of the published plan over that of our first, whether it is ranked or not; None where nothing fits."""
     verdict: str
-    """ranked, not legal, or does not fit."""
     rank: int | None
     layouts: int
     percentile: float | None
@@ -235,7 +242,6 @@ class Validation:
     readings: tuple[Reading, ...] = ()
     unseen: tuple[Unseen, ...] = ()
     gpu_runs: tuple[GpuRun, ...] = ()
-    """Results of `make gpu`, predicted."""
 
 
 CONSTANTS = {
@@ -264,10 +270,6 @@ def validate(
     predicted = predictions(leave_out)
     say("bands")
     unseen = banded()
-    if sections.decisions:
-        say("decisions")
-    chosen = decisions(predicted, leave_out) if sections.decisions else []
-    placed = placed_plans(leave_out, progress) if sections.decisions else []
     if sections.memory:
         say("memory")
     return Validation(
@@ -278,8 +280,8 @@ def validate(
         bands=bands_of(unseen),
         coverage=tuple(coverage(unseen)),
         resisting=tuple(resisting(predicted)),
-        decisions=tuple(chosen),
-        placed=tuple(placed),
+        decisions=tuple(decisions(predicted, leave_out)) if sections.decisions else (),
+        placed=tuple(placed_plans(leave_out, progress)) if sections.decisions else (),
         memory=tuple(memory_groups()) if sections.memory else (),
         verdicts=tuple(verdicts()) if sections.memory else (),
         headlines=tuple(headlines(progress)) if sections.headlines else (),
@@ -309,7 +311,11 @@ def judged_lines(found: Validation) -> list[JudgedLine]:
     lines = [*_band_lines(found.coverage)]
     if found.leave_out is not None:
         lines += _decision_lines(found.decisions)
-    lines += _verdict_lines(found.verdicts)
+    for line in found.verdicts:
+        if line.offsets_gib:
+            for what, right in (("out of memory", line.oom_right), ("ran", line.ran_right)):
+                name = f"{labelled_source()}, cross-validated: {what}, right"
+                lines.append(JudgedLine(name=name, least=VERDICTS_RIGHT, reached=right))
     if found.leave_out is not None and found.placed:
         near = sum(plan.holds for plan in found.placed) / len(found.placed)
         lines.append(JudgedLine(name="NVIDIA's published plans near our first", least=1.0, reached=near))
@@ -336,14 +342,6 @@ def _decision_lines(found: Sequence[Decisions]) -> Iterator[JudgedLine]:
             first, three = (f"Mean regret of the {which}, {line.source}" for which in ("first choice", "best of three"))
             yield JudgedLine(name=first, most=most, reached=line.regret_mean)
             yield JudgedLine(name=three, most=FIRST_THREE_REGRET, reached=line.regret_first_three_mean)
-
-
-def _verdict_lines(found: Sequence[Verdicts]) -> Iterator[JudgedLine]:
-    for line in found:
-        if line.offsets_gib:
-            for what, right in (("out of memory", line.oom_right), ("ran", line.ran_right)):
-                name = f"{labelled_source()}, cross-validated: {what}, right"
-                yield JudgedLine(name=name, least=line.least_right, reached=right)
 
 
 def validation_json(found: Validation) -> dict[str, Any]:

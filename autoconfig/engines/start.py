@@ -42,11 +42,8 @@ class Start:
     words: tuple[str, ...]
     options: Mapping[str, object]
     before: tuple[str, ...] = ()
-    """Shell lines before the instances."""
     each: tuple[str, ...] = ()
-    """Shell lines before the command of each instance."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Other files, by name."""
 
     @property
     def command(self) -> str:

@@ -30,7 +30,6 @@ INDEX = "index.html"
 REPORT = "report.html"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 REPORT_MODULES = ("dom", "format", "charts", "timeline", "plots", "views", "scaling", "deployments", "report")
-"""ES modules of a report."""
 MODULE = "page/"
 """How modules name each other in a report: relative names mean nothing in modules whose address holds their text."""
 

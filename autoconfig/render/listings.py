@@ -76,36 +76,23 @@ def software_rows() -> list[dict[str, Any]]:
             )
             if on
         ]
-        saves = (
-            f"{memory.attention_kernel} attention, {memory.loss_bytes_per_logit:g} B/logit, norms {memory.norm_input_bytes:g} B"
-        )
-        rows.append(
-            {
-                "name": name,
-                "year": stack.year,
-                "saves": saves,
-                "overlaps": ", ".join(overlaps) or "nothing",
-                "also_called": ", ".join(stack.aliases) or "-",
-                "description": stack.description,
-            }
-        )
+        loss, norms = f"{memory.loss_bytes_per_logit:g} B/logit", f"norms {memory.norm_input_bytes:g} B"
+        row = {"name": name, "year": stack.year, "saves": f"{memory.attention_kernel} attention, {loss}, {norms}"}
+        row |= {"overlaps": ", ".join(overlaps) or "nothing", "also_called": ", ".join(stack.aliases) or "-"}
+        rows.append({**row, "description": stack.description})
     return rows
 
 
 def engine_rows() -> list[dict[str, Any]]:
     """One row per serving engine generation."""
     rows = []
-    for name in engine_names():
-        engine = load_engine(name)
-        rows.append(
-            {
-                "name": name,
-                "framework": engine.framework,
-                "year": engine.year,
-                "constants_stand_in": engine.parent or "-",
-                "kv_memory_ratio": engine.kv_memory_ratio,
-                "chunked_prefill": engine.chunked_prefill,
-                "description": engine.description,
-            }
-        )
+    for engine in map(load_engine, engine_names()):
+        row = {
+            "name": engine.name,
+            "framework": engine.framework,
+            "year": engine.year,
+            "constants_stand_in": engine.parent or "-",
+        }
+        row |= {"constants_stand_in": engine.parent or "-", "kv_memory_ratio": engine.kv_memory_ratio}
+        rows.append({**row, "chunked_prefill": engine.chunked_prefill, "description": engine.description})
     return rows

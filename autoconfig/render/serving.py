@@ -113,15 +113,16 @@ def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> No
     found = one.latency
     if found is None:
         return
-    said = f"{found.requests:,} requests, {found.tokens_per_s_per_gpu:,.0f} tok/s/GPU"
+    said = f"{found.requests:,} requests, {found.tokens_per_second_per_gpu:,.0f} tok/s/GPU"
     console.print(
         f"  simulated {escape(str(one.plan))}: {said}{f', {found.goodput_ratio:.0%} within limits' if limits else ''}",
         highlight=False,
         soft_wrap=True,
     )
-    for name, seconds in (("TTFT", found.ttft_s), ("TPOT", found.tpot_s), ("ITL", found.itl_s), ("E2E", found.e2e_s)):
+    for name in ("TTFT", "TPOT", "ITL", "E2E"):
         if name in ("TPOT", "ITL") and not one.tpot_s:
             continue
+        seconds: dict[str, float] = vars(getattr(found, f"{name.lower()}_seconds"))
         figures = "  ".join(f"{key} {milliseconds(value)}" for key, value in seconds.items())
         console.print(f"    {name:<4} {figures}", highlight=False, soft_wrap=True)
 

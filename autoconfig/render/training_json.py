@@ -14,7 +14,7 @@ from autoconfig.specs.plan import NamedPlan, named_plan
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.time_model.predict import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
-from autoconfig.training.price import FLOPS_CONVENTION, Confidence, PlanReport, StageMemory, Violation
+from autoconfig.training.price import FLOPS_CONVENTION, Confidence, PlanReport, Violation
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
 from autoconfig.training.remedies import Gain
@@ -373,16 +373,15 @@ def explain_json(explanation: Explanation) -> ExplanationJson:
     return kind(
         **vars(question_json(question)),
         **vars(included_json(included, question)),
-        stages=tuple(_stage_json(stage) for stage in (included.report.stages if included.report else ())),
+        stages=tuple(
+            record_of(StageJson, stage, peak_gib=stage.peak_bytes / GIB, breakdown_gib=in_gib(stage.parts))
+            for stage in (included.report.stages if included.report else ())
+        ),
         nearest_legal=None if explanation.nearest_legal is None else str(explanation.nearest_legal),
         operators=explanation.operators,
         what_binds_note=explanation.gains_note,
         what_binds=explanation.gains,
     )
-
-
-def _stage_json(stage: StageMemory) -> StageJson:
-    return record_of(StageJson, stage, peak_gib=stage.peak_bytes / GIB, breakdown_gib=in_gib(stage.parts))
 
 
 def timeline_json(explanation: Explanation) -> TimelineJson:

@@ -149,7 +149,8 @@ def _answers(rows: Sequence[Row], calibration: Calibration, workers: int) -> Gen
         return
     blocks = [(start, rows[start : start + ROWS_PER_BLOCK]) for start in range(0, len(rows), ROWS_PER_BLOCK)]
     work = partial(_predict_block, calibration)
-    with get_context("spawn").Pool(workers, _leave_interrupts_to_the_parent) as pool:  # leaving it ends the processes
+    ignored = signal.SIGINT, signal.SIG_IGN  # interrupts are the parent's; leaving the pool ends the processes
+    with get_context("spawn").Pool(workers, signal.signal, ignored) as pool:
         for (start, _), found in zip(blocks, pool.imap(work, [block for _, block in blocks]), strict=True):
             yield from ((start + number, prediction) for number, prediction in found)
 
@@ -158,15 +159,8 @@ def _predict_block(calibration: Calibration, rows: Sequence[Row]) -> list[tuple[
     return list(_predict_distinct(rows, calibration))
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    number: int
-    row: Row
-    case: Case
+_Asked = tuple[int, Row, Case]
+"""(number, row, the question behind it)."""
 
 
 def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
@@ -178,18 +172,14 @@ def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator
                 raise InputError("the plan is not whole")
             case = read_case(row)
             case = replace(case, scenario=replace(case.scenario, calibration=calibration))
-            groups.setdefault(_alike(case.scenario), []).append(_Asked(number=number, row=row, case=case))
+            alike = case.scenario.on(num_gpus=case.scenario.cluster.gpus_per_node).with_batch(1)  # columns of the layouts
+            groups.setdefault(alike, []).append((number, row, case))
         except CellError as error:
             yield number, Prediction(id=cell(row, "id"), note=f"not predicted: {error}")
         except AutoconfigError as error:
             yield number, _completed(row, str(error), calibration)
     for scenario, members in groups.items():
         yield from _predict_group(scenario, members)
-
-
-def _alike(scenario: Scenario) -> Scenario:
-    """The same for questions that one call can price: GPUs and batch are columns of the layouts."""
-    return scenario.on(num_gpus=scenario.cluster.gpus_per_node).with_batch(1)
 
 
 def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int, Prediction]]:
@@ -201,29 +191,29 @@ def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tu
             for asked in members:
                 yield from _predict_group(scenario, [asked])
         else:
-            yield members[0].number, Prediction(id=members[0].case.id, note=f"not predicted: {error}")
+            yield members[0][0], Prediction(id=members[0][2].id, note=f"not predicted: {error}")
 
 
 def _price(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int, Prediction]]:
-    plans = [asked.case.plan for asked in members]
-    batches = [asked.case.scenario.workload.global_batch_size for asked in members]
-    gpus = [asked.case.scenario.cluster.num_gpus for asked in members]
+    plans = [case.plan for _, _, case in members]
+    batches = [case.scenario.workload.global_batch_size for _, _, case in members]
+    gpus = [case.scenario.cluster.num_gpus for _, _, case in members]
     recomputes = list(dict.fromkeys(plan.recompute for plan in plans))
     layouts = layouts_of(plans, scenario.model, batches, gpus)
     memory = estimate_memory(scenario, layouts, recomputes)
     time = estimate_step_time(scenario, layouts, recomputes)
     broken = broken_rules(scenario, plans, gpus, batches)
-    for index, asked in enumerate(members):
-        own, plan = asked.case.scenario, asked.case.plan
+    for index, (number, row, case) in enumerate(members):
+        own, plan = case.scenario, case.plan
         at = index, recomputes.index(plan.recompute)
         step = float(time.step_seconds[at])
         confidence = confidence_of(own, step, float(memory.fit_probability[at]), plan.cp)
-        peak = peak_bytes(own, plan, asked.row, float(memory.peak_bytes[at]))
-        rules = [*asked.case.broken, *broken_as_published(scenario.model.num_layers, plan, broken[index])]
+        peak = peak_bytes(own, plan, row, float(memory.peak_bytes[at]))
+        rules = [*case.broken, *broken_as_published(scenario.model.num_layers, plan, broken[index])]
         if rules:
             confidence = least_confident(confidence, step)
-        found = _prediction(own, plan, asked.row, step, confidence, peak, bool(memory.fits[at]))
-        yield asked.number, replace(found, id=asked.case.id, note=_note(rules, asked.case.assumed))
+        found = _prediction(own, plan, row, step, confidence, peak, bool(memory.fits[at]))
+        yield number, replace(found, id=case.id, note=_note(rules, case.assumed))
 
 
 def _note(rules: Sequence[str], assumed: Sequence[str]) -> str:

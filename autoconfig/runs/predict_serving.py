@@ -53,7 +53,6 @@ class Setup:
     batch: int
     tokens: int
     chunked: bool
-    """Prompts are split over iterations."""
     running: float
 
     @property
@@ -152,7 +151,6 @@ class OpenLoop:
     """Mean over all tokens (TensorRT-LLM's and vLLM's ITL)."""
     e2e_s: float
     requests_per_s: float
-    """Of the whole deployment."""
     served: SimulatedStream
     slowdown: float = 1.0
     """How much slower than priced the deployment is, where a published rate says so."""

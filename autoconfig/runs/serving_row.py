@@ -77,7 +77,8 @@ def read_case(row: Row) -> ServingCase:
     if name.lower().startswith(ENCODER_DECODERS):
         raise UnsupportedError(f"{name} is an encoder-decoder model; only decoders can be predicted")
     assumed: list[str] = []
-    model, notes = resolve_model(_gpt_size(name))
+    size = re.fullmatch(r"GPT-([0-9.]+[BMT])", name, re.IGNORECASE)  # of the GPT-3 family
+    model, notes = resolve_model(size[1] if size else name)
     gpu = load_gpu(GPU_WORDS.get(cell(row, "gpu").lower(), cell(row, "gpu")))
     engine = read_engine(cell(row, "backend"), cell(row, "backend_version"), assumed)
     lengths = _lengths(row, model, assumed)
@@ -93,7 +94,10 @@ def read_case(row: Row) -> ServingCase:
         batch, users = 1, None
     plans = _plans(row, model, gpu, engine, gpus, assumed)
     if users is not None:
-        plans = _busy(plans, users)
+        busy = tuple(plan for plan in plans if plan.replicas <= users)
+        if not busy:
+            raise InputError(f"concurrency {users} leaves instances idle: there are {plans[0].replicas}; give one's n_gpus")
+        plans = busy
     return ServingCase(
         model=model,
         gpu=gpu,
@@ -109,11 +113,6 @@ def read_case(row: Row) -> ServingCase:
         limits=_limits(row) if load == "open" else None,
         assumed=(*notes, *assumed),
     )
-
-
-def _gpt_size(name: str) -> str:
-    found = re.fullmatch(r"GPT-([0-9.]+[BMT])", name, re.IGNORECASE)
-    return found[1] if found else name
 
 
 def _lengths(row: Row, model: ModelSpec, assumed: list[str]) -> DataSet:
@@ -180,13 +179,6 @@ def _load(row: Row, assumed: list[str]) -> str:
         assumed.append("offered_qps is empty: a queue that never empties")
         return "offline"
     return "open"
-
-
-def _busy(plans: tuple[EnginePlan, ...], users: int) -> tuple[EnginePlan, ...]:
-    busy = tuple(plan for plan in plans if plan.replicas <= users)
-    if not busy:
-        raise InputError(f"concurrency {users} leaves instances idle: there are {plans[0].replicas}; give one's n_gpus")
-    return busy
 
 
 def _rate(row: Row) -> float:

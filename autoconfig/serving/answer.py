@@ -9,7 +9,7 @@ import numpy as np
 
 from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
-from autoconfig.serving.deployment import DeploymentReport, Latency, decode_memory, report, simulated
+from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, decode_memory, report, simulated
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import Deployments, search, single
 from autoconfig.serving.reasons import exceeded_limits, nearest_row, no_deployment, over_text, sensitivity, shortfall, why
@@ -108,8 +108,8 @@ def _kept(question: ServeQuestion, one: DeploymentReport) -> bool:
     return one.latency is not None and _over(question, one.latency) <= 1.0
 
 
-def _over(question: ServeQuestion, found: Latency) -> float:
-    return max(found.ttft_s["mean"] / (question.ttft_s or np.inf), found.tpot_s["mean"] / (question.tpot_s or np.inf))
+def _over(question: ServeQuestion, found: SimulatedJson) -> float:
+    return max(found.ttft_seconds.mean / (question.ttft_s or np.inf), found.tpot_seconds.mean / (question.tpot_s or np.inf))
 
 
 def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
@@ -126,7 +126,7 @@ def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentRepo
     over, one, latency = min(tried, key=lambda each: each[0])
     return one, (
         f"limits cannot be met: in the simulation the nearest deployment misses by {over_text(over)} "
-        f"({exceeded_limits(question, latency.ttft_s['mean'], latency.tpot_s['mean'])}), with "
+        f"({exceeded_limits(question, latency.ttft_seconds.mean, latency.tpot_seconds.mean)}), with "
         f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus or wider limits"
     )
 

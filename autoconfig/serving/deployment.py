@@ -12,6 +12,7 @@ from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
 from autoconfig.serving.disaggregated import prefill_memory, transfer_seconds
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
+from autoconfig.specs.json_record import Positive, Share
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.costs import iteration_parts
 from autoconfig.time_model.serving.simulation import (
@@ -28,19 +29,29 @@ from autoconfig.time_model.serving.workload import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Latency:
-    """A simulated finalist: seconds, mean and percentiles."""
+class SummaryJson:
+    """Mean and percentiles: seconds, or tokens of a trace's requests."""
 
-    requests: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedJson:
+    """Event-level simulation."""
+
+    requests: Positive
     """Whose latency was counted."""
-    ttft_s: dict[str, float]
-    tpot_s: dict[str, float]
-    itl_s: dict[str, float]
-    """Over all tokens; the others over requests."""
-    e2e_s: dict[str, float]
-    tokens_per_s_per_gpu: float
-    goodput_ratio: float
-    """Share of requests that meet both limits."""
+    ttft_seconds: SummaryJson
+    tpot_seconds: SummaryJson
+    itl_seconds: SummaryJson
+    e2e_seconds: SummaryJson
+    tokens_per_second_per_gpu: float
+    """Output tokens."""
+    goodput_ratio: Share
+    """Share of requests within both limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +81,7 @@ class DeploymentReport:
     """The same with the prompts that an iteration carries (of a prefill instance: one prompt alone)."""
     prefill_memory: ServingMemory | None = None
     """Of a GPU of a separate prefill instance; a sequence is there a mean prompt."""
-    latency: Latency | None = None
+    latency: SimulatedJson | None = None
     cost_per_million_tokens: float | None = None
 
     @property
@@ -156,7 +167,7 @@ class _Seen:
     itl_tokens: Vector
 
 
-def simulated(question: ServeQuestion, one: DeploymentReport) -> Latency:
+def simulated(question: ServeQuestion, one: DeploymentReport) -> SimulatedJson:
     """The finalist's latency under its load: a trace at its times, Poisson arrivals at --rate, else as many users as its batch,
     each asking again at once.
 
@@ -276,7 +287,7 @@ def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skippe
     )
 
 
-def _latency(question: ServeQuestion, one: DeploymentReport, seen: list[_Seen], share: float) -> Latency:
+def _latency(question: ServeQuestion, one: DeploymentReport, seen: list[_Seen], share: float) -> SimulatedJson:
     """All streams together; `share`: ranks that each of them stands for."""
     ttft, tpot, e2e = (np.concatenate([getattr(s, name) for s in seen]) for name in ("ttft_s", "tpot_s", "e2e_s"))
     good = (ttft <= (question.ttft_s or np.inf)) & (np.nan_to_num(tpot) <= (question.tpot_s or np.inf))
@@ -284,27 +295,27 @@ def _latency(question: ServeQuestion, one: DeploymentReport, seen: list[_Seen], 
     if one.plan.prefill is not None:
         speed = min(speed, one.tokens_per_s_per_gpu)
     between = np.concatenate([s.itl_s for s in seen]) / question.lengths.tokens_per_step
-    return Latency(
+    return SimulatedJson(
         requests=len(ttft),
-        ttft_s=summary(ttft),
-        tpot_s=summary(tpot[np.isfinite(tpot)]),
-        itl_s=_weighted(between, np.concatenate([s.itl_tokens for s in seen])),
-        e2e_s=summary(e2e),
-        tokens_per_s_per_gpu=float(speed),
+        ttft_seconds=summary(ttft),
+        tpot_seconds=summary(tpot[np.isfinite(tpot)]),
+        itl_seconds=_weighted(between, np.concatenate([s.itl_tokens for s in seen])),
+        e2e_seconds=summary(e2e),
+        tokens_per_second_per_gpu=float(speed),
         goodput_ratio=float(good.mean()),
     )
 
 
-def summary(values: Vector) -> dict[str, float]:
+def summary(values: Vector) -> SummaryJson:
     """Mean and percentiles; zeros where no request has the figure (answers of one token have no TPOT)."""
     values = values if len(values) else np.zeros(1)
-    return {"mean": float(values.mean()), **{f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES}}
+    return SummaryJson(mean=float(values.mean()), **{f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES})
 
 
-def _weighted(values: Vector, weights: Vector) -> dict[str, float]:
+def _weighted(values: Vector, weights: Vector) -> SummaryJson:
     if not len(values):
         return summary(values)
     order = np.argsort(values)
     below = np.cumsum(weights[order])
     found = {f"p{p}": float(values[order][np.searchsorted(below, p / 100.0 * below[-1])]) for p in PERCENTILES}
-    return {"mean": float(np.average(values, weights=weights)), **found}
+    return SummaryJson(mean=float(np.average(values, weights=weights)), **found)

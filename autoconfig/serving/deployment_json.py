@@ -8,21 +8,11 @@ from typing import Annotated, Literal
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.planning.request_fields import GOALS
 from autoconfig.serving.answer import ServeAnswer
-from autoconfig.serving.deployment import DeploymentReport, Latency, summary
+from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, SummaryJson, summary
 from autoconfig.specs.errors import GIB
-from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, Share, record_of
+from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, record_of
 from autoconfig.specs.serve_plan import SHORT_TO_LONG, EnginePlan
 from autoconfig.time_model.serving.workload import Trace
-
-
-@dataclass(frozen=True, kw_only=True)
-class SummaryJson:
-    """Mean and percentiles: seconds, or tokens of a trace's requests."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,22 +120,6 @@ class DecodeMemoryJson(PrefillMemoryJson):
 
     kv_longest_sequence: float
     """Of the longest request."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedJson:
-    """Event-level simulation."""
-
-    requests: Positive
-    """Whose latency was counted."""
-    ttft_seconds: SummaryJson
-    tpot_seconds: SummaryJson
-    itl_seconds: SummaryJson
-    e2e_seconds: SummaryJson
-    tokens_per_second_per_gpu: float
-    """Output tokens."""
-    goodput_ratio: Share
-    """Share of requests within both limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,8 +240,8 @@ def _trace(trace: Trace) -> TraceSummaryJson:
     return TraceSummaryJson(
         requests=len(trace.arrival_s),
         seconds=float(trace.arrival_s[-1]),
-        input_tokens=SummaryJson(**summary(trace.input_tokens)),
-        output_tokens=SummaryJson(**summary(trace.output_tokens)),
+        input_tokens=summary(trace.input_tokens),
+        output_tokens=summary(trace.output_tokens),
     )
 
 
@@ -290,7 +264,7 @@ def deployment_json(one: DeploymentReport) -> DeploymentJson:
         weights_gib={name: size / GIB for name, size in one.weight_parts.items()},
         decode_step_seconds=one.step_parts,
         prompt_step_seconds=one.mixed_parts,
-        simulated=_latency(one.latency) if one.latency else None,
+        simulated=one.latency,
     )
 
 
@@ -309,15 +283,3 @@ def _memory(m: ServingMemory) -> dict[str, float]:
 
 def _engine(plan: EnginePlan) -> EngineJson:
     return EngineJson(**{long: getattr(plan, short) for short, long in SHORT_TO_LONG.items()})
-
-
-def _latency(found: Latency) -> SimulatedJson:
-    return SimulatedJson(
-        requests=found.requests,
-        ttft_seconds=SummaryJson(**found.ttft_s),
-        tpot_seconds=SummaryJson(**found.tpot_s),
-        itl_seconds=SummaryJson(**found.itl_s),
-        e2e_seconds=SummaryJson(**found.e2e_s),
-        tokens_per_second_per_gpu=found.tokens_per_s_per_gpu,
-        goodput_ratio=found.goodput_ratio,
-    )

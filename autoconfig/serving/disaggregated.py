@@ -90,7 +90,6 @@ class Decode:
     """Sequences that memory holds, over batch."""
     step_s: Vector
     requests_per_s: Vector
-    """Of one instance."""
 
 
 def decode(question: ServeQuestion, pricer: Pricer, job: ServingJob, batches: Vector) -> Decode | None:

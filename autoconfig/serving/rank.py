@@ -47,7 +47,6 @@ class Deployments:
     fit: int
     seconds: float
     too_large: EnginePlan | None = None
-    """The layout that comes nearest to fitting, where none does."""
     carries: bool = True
     """False: under a load that no deployment carries; the one row is then the deployment that carries most of it."""
     most_load: float = 1.0
@@ -105,7 +104,7 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
     columns = {name: np.concatenate([b[name] for b in blocks]) if blocks else np.zeros(0) for name in COLUMNS}
     carries, most_load = True, 1.0
     if question.rate and blocks:
-        most_load = float((columns["requests_per_s"] * _within(question, columns)).max()) * SPARE / question.rate
+        most_load = float((columns["requests_per_s"] * within_limits(question, columns)).max()) * SPARE / question.rate
         columns, carries = _for_rate(question, columns)
     order = _order(question, plans, columns) if carries else np.zeros(0, dtype=np.int64)
     return Deployments(
@@ -163,7 +162,8 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
     }
 
 
-def _within(question: ServeQuestion, columns: Mapping[str, Vector]) -> npt.NDArray[np.bool_]:
+def within_limits(question: ServeQuestion, columns: Mapping[str, Vector]) -> npt.NDArray[np.bool_]:
+    """Rows whose latencies in closed form are within the limits."""
     return (columns["ttft_s"] <= (question.ttft_s or np.inf)) & (columns["tpot_s"] <= (question.tpot_s or np.inf))
 
 
@@ -178,7 +178,7 @@ def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> tuple[dict
     result["replicas"] = needed
     keep = (result["gpus"] <= question.num_gpus) & (columns["requests_per_s"] >= wanted)
     if not keep.any():
-        within = _within(question, columns)
+        within = within_limits(question, columns)
         most = [int(np.argmax(columns["requests_per_s"] * (within if within.any() else 1.0)))]
         return {name: values[most] * (SPARE if name == "requests_per_s" else 1.0) for name, values in columns.items()}, False
     result["requests_per_s"] = np.full(len(each), question.rate)
@@ -204,7 +204,7 @@ def _headroom_for_bursts(question: ServeQuestion, columns: dict[str, Vector]) ->
 
 
 def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:
-    rows = np.flatnonzero(_within(question, columns))
+    rows = np.flatnonzero(within_limits(question, columns))
     if not len(rows):
         return rows
     per_gpu, tpot, gpus, ttft = (

@@ -3,14 +3,14 @@ what limits cost; where nothing is feasible, what comes nearest and by how much 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.serving import ServingMemory
+from autoconfig.serving.deployment import decode_memory
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.rank import TIE, Deployments
+from autoconfig.serving.rank import TIE, Deployments, within_limits
 from autoconfig.serving.space import layouts
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.serve_plan import EnginePlan
@@ -87,15 +87,11 @@ def sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int]
         ("TPOT", question.tpot_s, question.limited(tpot=RELAXED)),
     ):
         if limit:
-            reached = figure[_within(wider, found.columns)]
+            reached = figure[within_limits(wider, found.columns)]
             change = max(float(reached.max()) / best - 1.0, 0.0) if more else min(float(reached.min()) / best - 1.0, 0.0)
             gain = f"{change:+.0%} {name}" if abs(change) >= 0.005 else f"no better {name}"
             lines.append(f"{limited} {limit * 1e3:g} -> {limit * RELAXED * 1e3:g} ms gives {gain}")
     return lines
-
-
-def _within(question: ServeQuestion, c: Mapping[str, npt.NDArray[np.float64]]) -> npt.NDArray[np.bool_]:
-    return (c["ttft_s"] <= (question.ttft_s or np.inf)) & (c["tpot_s"] <= (question.tpot_s or np.inf))
 
 
 def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:
@@ -144,7 +140,7 @@ def no_deployment(question: ServeQuestion, found: Deployments) -> str:
     if plan is None:
         return _illegal(question)
     small = plan.replace(batch=plan.adp * plan.pp, tokens=512)
-    memory = _memory(question, small)
+    memory = decode_memory(question, small)
     short = (question.longest_bytes(small, memory) - float(memory.kv_pool_bytes)) / GIB
     if short > 0:
         return (
@@ -152,7 +148,7 @@ def no_deployment(question: ServeQuestion, found: Deployments) -> str:
             f"{question.workload.longest_tokens:,.0f} tokens; try {', '.join(_ways_out(question, small))}"
         )
     whole = small if question.chunked else small.replace(tokens=max(int(question.longest_prompt), 512))
-    memory_whole = _memory(question, whole)
+    memory_whole = decode_memory(question, whole)
     short = (question.longest_bytes(whole, memory_whole) - float(memory_whole.kv_pool_bytes)) / GIB
     if short > 0:
         return (
@@ -167,10 +163,6 @@ def no_deployment(question: ServeQuestion, found: Deployments) -> str:
         f"of {question.workload.held_tokens:,.0f} tokens in {small}"
         + ("" if question.chunked else f", and tokens holds a whole prompt of {question.longest_prompt:,.0f}")
     )
-
-
-def _memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
-    return question.memory(question.job(plan), float(plan.batch), float(plan.tokens))
 
 
 def _illegal(question: ServeQuestion) -> str:
@@ -211,7 +203,7 @@ def _ways_out(question: ServeQuestion, plan: EnginePlan) -> list[str]:
         return tries
     for name in ("nvfp4", "int4"):
         other = plan.replace(weights=name)
-        memory = _memory(question, other)
+        memory = decode_memory(question, other)
         if supports(question.gpu, name) and float(memory.kv_pool_bytes) >= question.longest_bytes(other, memory):
             return [*tries, f"--fix weights={name}"]
     return tries

@@ -32,7 +32,6 @@ MAX_TOKENS = 2_000_000
 """Of a prompt, and of an answer."""
 MAX_SECONDS = 1e9
 SHOWN = 40
-"""Characters of a cell that a message repeats."""
 CSV_COLUMNS = (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("Timestamp", "Request tokens", "Response tokens"))
 JSON_KEYS = ("timestamp", "input_length", "output_length")
 FORMATS = (
@@ -166,11 +165,9 @@ DEFAULT_IMBALANCE = 1.4
 MIN_CV, MAX_CV = 1e-3, 10.0
 """Standard deviation over mean: what is told from equal lengths, and the most that a gamma distribution is drawn with."""
 BESIDE_TRACE = ("isl", "osl", "isl_stddev", "osl_stddev")
-"""What a trace says itself."""
 MIN_ODD_TPOT_S = 5.0
 """Seconds per token from which a number without a unit was meant in milliseconds."""
 MAX_DIGITS = 20
-"""Of a number that a message repeats."""
 MIN_RATE = 1e-6
 """Requests per second (one in twelve days) below which a rate is not told from none."""
 

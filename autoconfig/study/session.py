@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -127,7 +127,6 @@ class StudyKind(abc.ABC, Generic[Settings, WorkT]):
     """A kind of study: what sets one of training apart from one of serving."""
 
     command: str
-    """That searches."""
     settings: type[Settings]
 
     @abc.abstractmethod
@@ -237,20 +236,16 @@ def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool, force:
         )
     if not shared:
         ours = [t for t in running if t.user_attrs.get(names.OWNER) == owner_of(folder)]
-        _end_jobs([JobFolder(folder.absolute() / JOBS / t.user_attrs[names.JOB]) for t in ours if names.JOB in t.user_attrs])
+        for job in [JobFolder(folder.absolute() / JOBS / t.user_attrs[names.JOB]) for t in ours if names.JOB in t.user_attrs]:
+            slurm = read_json(job.launch_file).get("runner") == SlurmRunner.name
+            runner: Runner = SlurmRunner(_none, SlurmOptions()) if slurm else LocalRunner(_none)
+            runner.cancel(job)
     delete_study(storage, name)
     left = {study.name for study in list_studies(storage)}
     if shared and (folder / DATABASE).exists():
         with opened(sqlite_url(folder)) as own:
             left |= {study.name for study in list_studies(own)}
     forget_operators(folder, name, left)
-
-
-def _end_jobs(folders: Sequence[JobFolder]) -> None:
-    for folder in folders:
-        slurm = read_json(folder.launch_file).get("runner") == SlurmRunner.name
-        runner: Runner = SlurmRunner(_none, SlurmOptions()) if slurm else LocalRunner(_none)
-        runner.cancel(folder)
 
 
 def _none(folder: JobFolder, job: Job) -> list[str]:

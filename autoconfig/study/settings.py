@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import re
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredQuestion:
+class MeasuredQuestion(abc.ABC):
     """What every study stores: the question, and how jobs measure it. A kind of study adds its request."""
 
     kind: ClassVar[str] = ""
@@ -41,9 +42,9 @@ class MeasuredQuestion:
             raise InputError(f"seed {self.seed}: give a whole number from 0 to 2,147,483,647")
 
     @property
+    @abc.abstractmethod
     def metrics(self) -> dict[str, str]:
         """Name of each of the study's values -> its direction."""
-        raise NotImplementedError  # each kind of study has its own; this class is never asked
 
 
 Settings = TypeVar("Settings", bound=MeasuredQuestion)

@@ -129,7 +129,7 @@ def open_storage(url: str) -> RDBStorage:
     except ImportError as error:
         raise InputError(f"storage {shown(url)!r} needs a driver: pip install 'megatron-autoconfig[postgres]'") from error
     if scheme == "sqlite":
-        sqlalchemy.event.listen(storage.engine, "connect", _durable)
+        sqlalchemy.event.listen(storage.engine, "connect", lambda c, _: c.execute("PRAGMA synchronous=FULL"))
     return storage
 
 
@@ -161,10 +161,6 @@ def _connect(url: str, options: dict[str, Any]) -> RDBStorage:
                 raise
             time.sleep(0.2 * (attempt + 1))
     raise AssertionError("unreachable")
-
-
-def _durable(connection: Any, _: object) -> None:
-    connection.execute("PRAGMA synchronous=FULL")
 
 
 @contextlib.contextmanager
@@ -255,16 +251,13 @@ class StudySummary:
 
     name: str
     kind: str
-    """training or inference."""
     model: str
     gpus: int | None
     trials: int
     measured: int
     running: int
     best_step_seconds: float | None
-    """Of training."""
     best_tokens_per_s_per_gpu: float | None
-    """Of inference."""
     started: datetime | None
 
 

@@ -27,10 +27,8 @@ class Proposal:
     """What to measure next."""
 
     row: int | None
-    """The candidate; None where none is left."""
     why: str
     chance: float = 0.0
-    """That it is the best of all."""
     chance_to_change: float = 0.0
     """That measuring on changes which candidate is the best."""
     settled: bool = False
@@ -44,7 +42,6 @@ class Stage:
     name: str
     job: Job
     predicted_s: float
-    """Step seconds of this very job by the time model."""
     min_limit_s: float = 120.0
 
     @property

@@ -94,12 +94,9 @@ class Worker:
     clock: Callable[[], float] = time.monotonic
     running: list[Running] = field(default_factory=list)
     waiting: list[tuple[JobFolder, float]] = field(default_factory=list)
-    """Jobs to be submitted together: (folder, time limit)."""
     ended_here: int = 0
     job_seconds: list[float] = field(default_factory=list)
-    """Wall seconds of the jobs that ended in this process."""
     proposal: Proposal | None = None
-    """The last one: what may still change."""
     started_at: float = 0.0
 
     def run(self) -> str:

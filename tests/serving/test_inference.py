@@ -177,7 +177,7 @@ def test_answers_of_one_token_have_no_time_per_token():
     for one in (*cut.reports, *cut.pareto):
         assert one.plan.prefill is None and one.tpot_s == one.tokens_per_s_per_user == 0.0
     best = cut.reports[0]
-    assert best.latency is not None and best.latency.ttft_s["mean"] == pytest.approx(best.ttft_s, rel=0.15)
+    assert best.latency is not None and best.latency.ttft_seconds.mean == pytest.approx(best.ttft_s, rel=0.15)
     body = json.loads(json_text(serve_json(cut)))
     Draft202012Validator(schema("serve")).validate(body)
     assert body["deployments"][0]["tpot_seconds"] is None and body["deployments"][0]["ttft_seconds"] > 0
@@ -193,8 +193,8 @@ def test_separate_prefill_waits_longer_the_busier_it_is():
     assert len(np.unique(np.round(c["ttft_s"][(c["prefill"] == c["prefill"].max())], 6))) > 10
     best = loose.reports[0]
     assert best.plan.prefill is not None and best.latency is not None
-    assert best.latency.ttft_s["mean"] == pytest.approx(best.ttft_s, rel=0.35)
-    assert best.latency.ttft_s["p99"] > 1.3 * best.latency.ttft_s["p50"]
+    assert best.latency.ttft_seconds.mean == pytest.approx(best.ttft_s, rel=0.35)
+    assert best.latency.ttft_seconds.p99 > 1.3 * best.latency.ttft_seconds.p50
     limited = search(understand(replace(asked, ttft_s=0.14)))
     rows = limited.columns["prefill"] >= 0
     assert rows.any() and limited.columns["ttft_s"][rows].max() <= 0.14

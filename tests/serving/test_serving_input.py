@@ -134,11 +134,11 @@ def test_a_trace_of_requests_apart_is_each_request_alone():
     first = [float(iteration_seconds(job, 0.0, 1.0, 1.0, row["input_length"])) + job.constants.request_s for row in rows]
     step = [float(iteration_seconds(job, 1.0, row["input_length"] + row["output_length"] / 2, 0.0, 1.0)) for row in rows]
     assert one.latency.requests == 4 and one.latency.goodput_ratio == 1.0
-    assert one.latency.ttft_s["mean"] == pytest.approx(np.mean(first), rel=0.05)
-    assert one.latency.tpot_s["mean"] == pytest.approx(np.mean(step), rel=0.03)
-    assert one.latency.itl_s["p50"] == pytest.approx(step[2], rel=0.03)
+    assert one.latency.ttft_seconds.mean == pytest.approx(np.mean(first), rel=0.05)
+    assert one.latency.tpot_seconds.mean == pytest.approx(np.mean(step), rel=0.03)
+    assert one.latency.itl_seconds.p50 == pytest.approx(step[2], rel=0.03)
     whole = [f + (row["output_length"] - 1) * s for f, s, row in zip(first, step, rows, strict=True)]
-    assert one.latency.e2e_s["p99"] == pytest.approx(np.percentile(whole, 99), rel=0.05)
+    assert one.latency.e2e_seconds.p99 == pytest.approx(np.percentile(whole, 99), rel=0.05)
 
 
 def test_the_rate_of_a_trace_is_that_of_poisson_arrivals_alike():
@@ -151,7 +151,7 @@ def test_the_rate_of_a_trace_is_that_of_poisson_arrivals_alike():
     drawn = answer(ServeRequest(**{**common, "isl": 500, "osl": 100, "rate": 12.0})).reports[0].latency
     assert recorded.requests == 2000
     for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
-        assert getattr(recorded, name)["mean"] == pytest.approx(getattr(drawn, name)["mean"], rel=0.1), name
+        assert getattr(recorded, name).mean == pytest.approx(getattr(drawn, name).mean, rel=0.1), name
 
 
 def test_memory_holds_the_longest_request():
@@ -161,7 +161,7 @@ def test_memory_holds_the_longest_request():
     assert not first.varies and first.max_concurrency == first.max_concurrency_longest
     assert spread.varies and 1 <= spread.max_concurrency_longest < spread.max_concurrency
     assert float(spread.memory.kv_pool_bytes) >= spread.longest_bytes
-    assert spread.latency.e2e_s["p99"] > 3 * spread.latency.e2e_s["p50"]
+    assert spread.latency.e2e_seconds.p99 > 3 * spread.latency.e2e_seconds.p50
     nothing = answer(ServeRequest(**{**vars(SMALL), "isl": 150_000, "isl_stddev": 600_000.0}))
     assert not nothing.reports and "for one sequence of 3,7" in nothing.infeasible and "try more --gpus" in nothing.infeasible
     assert answer(ServeRequest(**{**vars(SMALL), "isl": 150_000})).reports
@@ -177,7 +177,7 @@ def test_bursts_that_break_the_limits_take_more_gpus():
     easy = answer(ServeRequest(**{**common, "ttft_s": 30.0}))
     found = answer(ServeRequest(**{**common, "ttft_s": 0.3}))
     assert easy.reports[0].gpus == 1 and found.reports
-    assert found.reports[0].latency.ttft_s["mean"] <= 0.3
+    assert found.reports[0].latency.ttft_seconds.mean <= 0.3
     assert found.reports[0].gpus > 1
     lost = answer(ServeRequest(**{**common, "gpus": 1, "trace": burst(400, 3000), "ttft_s": 0.2}))
     assert not lost.reports and "in the simulation the nearest deployment misses by" in lost.infeasible
@@ -192,8 +192,8 @@ def test_separate_prefill_queues_prompts():
     for rate in (0.05, 6.0):
         found = answer(ServeRequest(**{**plans, "isl": 4000, "osl": 100, "rate": rate}))
         (seen[rate],) = [one.latency for one in found.reports if one.plan.prefill is not None][:1]
-    assert seen[0.05].ttft_s["p99"] == pytest.approx(seen[0.05].ttft_s["p50"], rel=0.6)
-    assert seen[6.0].ttft_s["p99"] > 1.5 * seen[0.05].ttft_s["p50"]
+    assert seen[0.05].ttft_seconds.p99 == pytest.approx(seen[0.05].ttft_seconds.p50, rel=0.6)
+    assert seen[6.0].ttft_seconds.p99 > 1.5 * seen[0.05].ttft_seconds.p50
 
 
 def test_answers_list_what_they_assumed(autoconfig, tmp_path):

@@ -40,7 +40,6 @@ from autoconfig.study.training.surrogate import Scatter, log_likelihood, scatter
 from autoconfig.study.trials import Floats
 
 LEAST_ROWS = 6
-"""Timed plans of a sweep that fitting uses."""
 SWEEPS_PER_PAPER = 8.0
 """What one paper weighs at most: its sweeps repeat the same few models."""
 ROWS_PER_SWEEP = 20.0
@@ -107,7 +106,6 @@ class StrategyLine:
     p90: float
     worst: int
     regret: tuple[float, ...]
-    """Mean over sweeps and seeds, by trial."""
     settled: tuple[float, float, int] | None = None
     """For the study: trials until it stopped, median and 90th percentile, and in how many sweeps it stopped at the best."""
 
@@ -164,7 +162,8 @@ def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Re
 def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> StrategyLine:
     flat = [one for repeats in runs for one in repeats]
     counts = np.array([one.found_after for one in flat])
-    curves = np.array([_padded(one.regret) for one in flat])
+    filled = [list(one.regret) or [NOT_YET] for one in flat]
+    curves = np.array([(regret + [regret[-1]] * CURVE_TRIALS)[:CURVE_TRIALS] for regret in filled])
     stops = [one for one in flat if one.settled_after is not None]
     settled = None
     if stops:
@@ -181,11 +180,6 @@ def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> Strat
         regret=tuple(float(value) for value in curves.mean(axis=0)),
         settled=settled,
     )
-
-
-def _padded(regret: Sequence[float]) -> list[float]:
-    filled = list(regret) or [NOT_YET]
-    return (filled + [filled[-1]] * CURVE_TRIALS)[:CURVE_TRIALS]
 
 
 def table(found: Sequence[StrategyLine]) -> str:

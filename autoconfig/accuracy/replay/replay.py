@@ -25,13 +25,12 @@ from autoconfig.runs.training_row import Case, measured_step_seconds, published_
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.study.training.candidates import Candidates, build
 from autoconfig.study.training.proposal import TOLERANCE, Result, propose
-from autoconfig.study.training.surrogate import Scatter, prior_covariance
+from autoconfig.study.training.surrogate import Scatter, memory_belief, prior_covariance
 from autoconfig.study.trials import distributions
 
 LEAST_CHANCE_TO_FIT = 0.05
 """Plans below it are pruned by the memory model and never proposed."""
 VARIANT_CELLS = ("attention_kernel", "norm_kernel", "transformer_impl", "loss_fusion", "overlap", "cuda_graph")
-"""Cells that tell apart runs of one plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,30 +45,27 @@ class Sweep:
     pruned_that_ran: int
     """Measured plans that the memory model left out."""
     best: float
-    """The least measured step seconds, of all plans: the memory model may have left the best one out."""
 
     @property
     def timed(self) -> int:
         return sum(step is not None for step in self.step_seconds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    case: Case
-    variant: str
-    step_seconds: float | None
+_Entry = tuple[Case, str, float | None]
+"""(run, variant, step seconds)."""
 
 
 def sweeps(least_rows: int) -> list[Sweep]:
     """Every sweep of the published tables with at least this many timed rows, in the order of source and shape."""
     groups: dict[tuple[object, ...], list[_Entry]] = {}
     for entry in _entries():
-        scenario = entry.case.scenario
+        case = entry[0]
+        scenario = case.scenario
         model, work = scenario.model, scenario.workload
         shape = (model.num_layers, model.hidden_size, model.num_attention_heads)
-        key = (entry.case.source, scenario.cluster.gpu.id, *shape, scenario.numerics.precision)
+        key = (case.source, scenario.cluster.gpu.id, *shape, scenario.numerics.precision)
         groups.setdefault((*key, scenario.cluster.num_gpus, work.seq_length, work.global_batch_size), []).append(entry)
-    large = [key for key, entries in groups.items() if sum(e.step_seconds is not None for e in entries) >= least_rows]
+    large = [key for key, entries in groups.items() if sum(step is not None for _, _, step in entries) >= least_rows]
     return [_sweep(key, groups[key]) for key in sorted(large, key=str)]
 
 
@@ -89,24 +85,23 @@ def _entries() -> Iterator[_Entry]:
             continue
         if measured or cell(row, "status") == "oom":
             variant = "+".join(filter(None, (cell(row, name) for name in VARIANT_CELLS)))
-            yield _Entry(case=case, variant=variant, step_seconds=measured)
+            yield case, variant, measured
 
 
 def _sweep(key: tuple[object, ...], entries: Sequence[_Entry]) -> Sweep:
     """Runs of one plan and variant are one candidate with their median time."""
     same: dict[tuple[str, str], list[_Entry]] = {}
     for entry in entries:
-        same.setdefault((str(entry.case.plan), entry.variant), []).append(entry)
+        same.setdefault((str(entry[0].plan), entry[1]), []).append(entry)
     constants = _constants()
     cases, variants, steps = [], [], []
     for (_, variant), runs in same.items():
-        case = runs[0].case
+        case = runs[0][0]
         cases.append((constants.applied(case), case.plan))
         variants.append(variant)
-        times = [run.step_seconds for run in runs if run.step_seconds is not None]
+        times = [step for _, _, step in runs if step is not None]
         steps.append(float(np.median(times)) if times else None)
-    everything = build(cases, variants)
-    likely = _likely(everything)
+    likely = memory_belief(build(cases, variants), []).chance >= LEAST_CHANCE_TO_FIT
     kept = [n for n in range(len(cases)) if likely[n]]
     source, gpu, layers, hidden, _, _, gpus, seq, batch = key
     return Sweep(
@@ -117,12 +112,6 @@ def _sweep(key: tuple[object, ...], entries: Sequence[_Entry]) -> Sweep:
         best=min(step for step in steps if step is not None),
         pruned_that_ran=sum(steps[n] is not None and not likely[n] for n in range(len(cases))),
     )
-
-
-def _likely(candidates: Candidates) -> list[bool]:
-    from autoconfig.study.training.surrogate import memory_belief
-
-    return [bool(chance >= LEAST_CHANCE_TO_FIT) for chance in memory_belief(candidates, []).chance]
 
 
 @cache
@@ -138,7 +127,6 @@ def paper(sweep: Sweep) -> str:
 NOT_YET = 1.0
 """Regret before the first plan that ran: as if twice the best."""
 REPEATS = 20
-"""Runs of strategies that draw at random, with seeds 0, 1, ..."""
 SAMPLER_REPEATS = 3
 MOST_ASKED = 400
 """Proposals that one of Optuna's samplers may make in one sweep. Those that name no candidate or one already measured are
@@ -151,7 +139,6 @@ class Replay:
     """One strategy on one sweep."""
 
     found_after: int
-    """Trials until a plan within TOLERANCE of the best was measured."""
     regret: tuple[float, ...]
     """After each trial: best measured so far over the best, less 1."""
     settled_after: int | None = None
@@ -164,7 +151,6 @@ class Replay:
 
 
 Strategy = Callable[[Sweep, int], Iterator[int]]
-"""(sweep, seed) -> rows in the order of measuring."""
 
 
 def run_order(sweep: Sweep, rows: Sequence[int], settled_after: int | None = None) -> Replay:

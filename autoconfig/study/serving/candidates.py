@@ -31,7 +31,6 @@ Vector = npt.NDArray[np.float64]
 OPERATORS, EXPERTS, COMMUNICATION, HOST = 0, 1, 2, 5
 """Columns of `iteration_features` that rounds can tell apart."""
 MESSAGES = np.exp2(np.arange(8.0, 31.0))
-"""Bytes of the collectives that `link_tables` holds."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,15 +18,12 @@ from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.rank import Ranking
 
 MAX_LAYOUTS = 256
-"""Layouts whose best plan is a candidate."""
 MAX_PLANS = 256
-"""Fastest plans overall that are candidates too: other recomputations of the best layouts."""
 ALWAYS = ("tp", "pp", "dp", "mbs", "recompute")
 """Keys shown for every trial; the others where some candidate differs from the default."""
 SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")
 """Keys that are alike where their logarithms are near."""
 KINDS = ("sp", "recompute", "dist_opt", "fsdp", "offload", "first", "last")
-"""Keys that are the same or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +32,6 @@ class Candidates(Choices):
 
     plans: tuple[TrainPlan, ...]
     predicted_s: Floats
-    """Step seconds by the time model."""
     shares: Floats
     """[n, factors]: part of the predicted step that each calibration factor but `step` scales."""
     sizes: Floats

@@ -25,7 +25,6 @@ from autoconfig.study.training.settings import StudySettings, on_this_device
 from autoconfig.study.training.work import TrainingWork, full_job
 from autoconfig.training.question import understand
 from autoconfig.training.rank import nothing_legal, rank_plans
-from autoconfig.training.space import Constraints
 
 MAX_SHAPES = 12
 SECONDS_PER_HOUR = 3600
@@ -69,12 +68,10 @@ class TrainingFound:
     lines: tuple[Line, ...]
     """Measured ones fastest first, then the others in the order of trials."""
     prior_best: str
-    """The time model's first plan."""
     unmeasured: tuple[tuple[str, float, float], ...]
     """(plan, corrected prediction, its spread) of the most promising plans that were not measured."""
     candidates: int
     correction: float | None
-    """Median of measured over predicted."""
     scatter: float | None
     """Largest deviation from it, as a share."""
     memory_correction: float
@@ -227,7 +224,9 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         if settings.device == "cpu" and table is None:
             gpu = replace(scenario.cluster.gpu, architecture=CPU_ARCHITECTURE)
             scenario = replace(scenario, cluster=replace(scenario.cluster, gpu=gpu))
-        ranking = rank_plans(scenario, _buildable(question.constraints), settings.request.memory_margin)
+        excluded = question.constraints.excluded  # what the training core does not build: sharding beyond the optimizer's
+        buildable = replace(question.constraints, excluded={**excluded, "fsdp": excluded.get("fsdp", frozenset()) | {2, 3}})
+        ranking = rank_plans(scenario, buildable, settings.request.memory_margin)
         if ranking.funnel.legal == 0:
             raise nothing_legal(question, ranking.space)
         if not len(ranking.row):
@@ -254,12 +253,6 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
             return None
         write_calibration(learned, target)
         return learned.version
-
-
-def _buildable(constraints: Constraints) -> Constraints:
-    """Without what the training core does not build: sharding beyond the distributed optimizer, optimizer state on the CPU."""
-    fsdp = constraints.excluded.get("fsdp", frozenset()) | {2, 3}
-    return replace(constraints, excluded={**constraints.excluded, "fsdp": fsdp})
 
 
 TRAINING = TrainingKind()

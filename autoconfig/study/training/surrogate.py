@@ -80,7 +80,6 @@ class Posterior:
     """Belief about log step seconds of all candidates after the observations. Floats [n], [n, n]."""
 
     mean: Floats
-    """Logarithm of the step seconds."""
     covariance: Floats
     """Of the Student-t's normal part, scale included."""
     degrees: float
