@@ -89,7 +89,6 @@ PLANNER = tuple(
     )
 )
 FORMULA_TESTS = ("specs", "memory_model", "time_model")
-
 PROBE = f"""
 import importlib, pkgutil, sys
 

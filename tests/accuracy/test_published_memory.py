@@ -49,8 +49,6 @@ def test_sources_and_models_that_published_runs_left_out_before_are_still_left_o
 
 
 STATE = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "dummy_weight_gradients", "workspace_bytes")
-
-
 NOT_DESCRIBED = {
     # the row's columns do not hold the architecture: latent attention, dense layers and MTP (GV-0311, GV-0312), Mamba (GV-0354)
     "GV-0311",
@@ -221,8 +219,6 @@ ACCUSED = {
     "NV048": ["glm45_355b_peft_16gpu", "glm45_355b_sft_128gpu", "qwen3_vl_235b_a22b_sft_32gpu"],
     "NV062": ["gpt_oss_120b_sft_48gpu"],
 }  # fmt: skip
-
-
 """An odd number of micro-batches under interleaving, SP at tp 1, experts with tp and no SP, biased experts at etp 2; the
 judge's own refusals stand in docs/legality.md."""
 

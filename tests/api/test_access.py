@@ -33,7 +33,6 @@ from autoconfig.client import Client, ServiceError
 from tests.api.conftest import ROOT, Running, environment
 
 pytestmark = pytest.mark.xdist_group("api")
-
 OPEN = {"/", "/page/{name}"}
 """Static files of the page: a person needs them to type the key in."""
 

@@ -22,17 +22,9 @@ from autoconfig.training.answer import explain
 from autoconfig.training.question import Request
 
 pytestmark = pytest.mark.xdist_group("api")
-
-
 QUESTION = {"model": "175b", "gpus": 64, "gpu": "h100-sxm-80gb", "fix": ["tp=8"], "top": 3}
-
-
 OPTIONS = ["--model", "175b", "--gpus", "64", "--gpu", "h100-sxm-80gb"]
-
-
 POLICY = "content-security-policy"
-
-
 TINY = {
     "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8,
     "vocab_size": 32000,
@@ -252,11 +244,7 @@ def test_too_long_a_question_is_refused_and_the_service_goes_on(services):
 
 
 DEPLOYMENT = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "simulate": 1, "top": 3}
-
-
 TRACE = [{"timestamp": 40.0 * k, "input_length": 100 + k, "output_length": 50, "hash_ids": [k]} for k in range(50)]
-
-
 DEPLOYMENT_OPTIONS = [word for key, value in DEPLOYMENT.items() for word in (f"--{key}", str(value))]
 
 

@@ -28,8 +28,6 @@ from autoconfig.training.price import CLASSES, band_of, confidence_class, confid
 from autoconfig.training.question import Request, understand
 
 SLOWER = 1.2
-
-
 ROWS = [row for row in published_rows() if row["source"] == "Narayanan2021-Table1"]
 
 
@@ -263,8 +261,6 @@ def test_confidence_classes(model: str, gpu: str, gpus: int, cp: int, software: 
 
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-
-
 QUESTION = (
     "--model", "gpt3-1.7b", "--num-layers", "4", "--hidden-size", "256", "--num-attention-heads", "4", "--seq-length", "256",
     "--global-batch-size", "16", "--gpus", "2",

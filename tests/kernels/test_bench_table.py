@@ -28,21 +28,13 @@ from autoconfig.time_model.operators.kernels import (
 )
 
 PEAK, COPY, LAUNCH = 1e12, 50e9, 2e-6
-
-
 ALPHA, LINK, SQRT = 50e-6, 3e9, 2e-8
-
-
 CPU = SETS["cpu"]
 CPU_DEVICE = BenchDevice(type="cpu", reported_name="Test CPU 4 cores", memory_bytes=8 * 2**30, count=4, threads=1, vendor="cpu")
-
-
 H100 = BenchDevice(
     type="cuda", reported_name="NVIDIA H100 80GB HBM3", memory_bytes=85017755648, count=8, threads=1, compute_capability=9.0,
     num_sms=132,
 )  # fmt: skip
-
-
 NEW = replace(H100, reported_name="NVIDIA X900 96GB", memory_bytes=96 * 2**30, num_sms=200)
 
 

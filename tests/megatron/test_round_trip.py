@@ -41,11 +41,7 @@ NUMERICS = (
     {"deterministic": True},
     {"hidden_dropout": 0.1, "attention_dropout": 0.1},
 )
-
-
 SOFTWARE = (None, None, None, "megatron-local")
-
-
 UNSAID = ("name", "sources", "default_seq_length", "default_global_batch_size", "published_parameters")
 
 
@@ -170,8 +166,6 @@ def test_check_has_nothing_to_add_to_a_fresh_export(name, write):
 
 
 NOT_WRITTEN = ("bloom", "falcon", "gemma", "gpt-j", "gpt-neox", "opt")
-
-
 """Families that Megatron-LM has no arguments for."""
 
 

@@ -18,7 +18,6 @@ from autoconfig.megatron.shell.script import read_script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PAI = {"1": "dsw", "2": "70B", "3": "1", "4": "64", "7": "4096", "10": "8", "11": "1", "13": "true", "14": "true"}
-
 READ = table(__file__, "public_scripts")
 REFUSED = [
     ("deepspeed_2023_azure_175b", {}, InputError, "--gpus N"),

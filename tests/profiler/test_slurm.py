@@ -24,14 +24,8 @@ from autoconfig.study.worker import MAX_ATTEMPTS
 from tests.api.conftest import start
 
 LIMIT_S = 600.0
-
-
 SHARED = ("--oversubscribe",)
-
-
 """Jobs of these tests run beside each other on one node."""
-
-
 pytestmark = pytest.mark.xdist_group("slurm")
 
 
@@ -289,8 +283,6 @@ def test_a_job_whose_node_is_set_down(runner, slurm, jobs):
 
 
 ROOT = Path(__file__).parents[2]
-
-
 QUESTION = (
     "model=gpt3-126m", "gpus=2", "gpu=h100-sxm-80gb", "software=megatron-local", "seq_length=32", "global_batch_size=4",
     "num_layers=2", "hidden_size=64", "num_attention_heads=4", "vocab_size=512", "precision=fp32", 'fix=["tp=2", "mbs=1"]',

@@ -20,11 +20,7 @@ from tools import schemas
 
 SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--gpu", "a100-80gb", "--seq-length", "1024",
          "--global-batch-size", "16")  # fmt: skip
-
-
 """The question of `request_of("dense")` in words."""
-
-
 NOTHING_FITS = ("--model", "175b", "--gpus", "8", "--gpu", "a100-80gb")
 
 

@@ -23,8 +23,6 @@ from autoconfig.training.price import NOT_LEGAL, flops_per_step, shipped_bands
 from autoconfig.training.rules import RULE_TEXT
 
 ROWS = {row["id"]: row for row in published_rows()}
-
-
 SAMPLE = [row for number, row in enumerate(ROWS.values()) if number % 61 == 0 and row["full_plan"] != "0"]
 
 

@@ -356,8 +356,6 @@ VALUES = st.recursive(SCALARS, max_leaves=6, extend=lambda inner: (
     st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)))  # fmt: skip
 CHANGES = st.dictionaries(st.sampled_from([*INLINE, "sources", "name"]), VALUES, max_size=3)
 INLINES = CHANGES.map(lambda change: {**INLINE, **change})
-
-
 OBJECTS = st.fixed_dictionaries({}, optional={
     **{key: VALUES for key in KEYS}, "gpu": st.one_of(st.just("h100"), INLINES, VALUES), "zzz": VALUES})  # fmt: skip
 

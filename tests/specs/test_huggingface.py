@@ -17,14 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 DATA = json.loads((Path(__file__).parent / "huggingface_configs.json").read_text(encoding="utf-8"))
-
-
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {name: (row["config"], row["parameters"]) for name, row in DATA.items()}
-
-
 """The keys that decide the architecture, as the models' own config.json have them, and the published parameter count."""
-
-
 LLAMA, GPT_OSS, DEEPSEEK_V3, MPT_7B = (PUBLISHED[name][0] for name in ("llama3-8b", "gpt-oss-20b", "deepseek-v3", "mpt-7b"))
 
 
@@ -211,8 +205,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-
-
 KEYS = sorted({key for config, _ in PUBLISHED.values() for key in config} - {"model_type"})
 
 
@@ -252,8 +244,6 @@ def assert_model_or_error(path: Path) -> None:
 
 
 GPT = load_model("175b")
-
-
 LLAMA3_8B = load_model("llama3-8b")
 
 

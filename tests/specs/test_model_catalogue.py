@@ -28,19 +28,11 @@ from hypothesis import strategies as st
 from tables import table
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.json") if path != INDEX)
-
-
 GPT_J_BIASES = 28 * (16_384 + 4_096) + 50_400  # its spec leaves them out
 EXACT = table(__file__, "published_parameters") | {"gpt-j-6b": 6_050_882_784 - GPT_J_BIASES}
-
-
 """Published to the unit: safetensors totals, model cards, papers; written here a second time on purpose."""
-
-
 # Narayanan et al. 2021, Table 1, and the Megatron-LM README
 ROUNDED_BILLIONS = table(__file__, "rounded_billions")
-
-
 SPELLINGS = table(__file__, "model_spellings")
 
 

@@ -34,8 +34,6 @@ from hypothesis import strategies as st
 from tables import tabled
 
 SHIPPED = Path(__file__).parents[2] / "time_model" / "data" / "operators"
-
-
 SPEC = {
     "id": "local-x", "name": "X", "vendor": "nvidia", "architecture": "hopper", "compute_capability": 9.0,
     "memory_bytes": 64 * 2**30, "hbm_bytes_per_s": 2e12, "flops_per_s": {"bf16": 1e15}, "num_sms": 100, "link": "nvlink",

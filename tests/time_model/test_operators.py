@@ -67,14 +67,8 @@ from autoconfig.time_model.step.rows import (
 )
 
 PERFECT = GemmEfficiency(e=1.0, k0_elements=0.0, t0_s=0.0, eb=1.0, r1=1.0, r2=1.0)
-
-
 MACHINE = {"flops_per_s": 312e12, "hbm_bytes_per_s": 2.0e12, "num_sms": 108}
-
-
 A100 = efficiency_of(load_gpu("a100-80gb"))
-
-
 TE = load_stack("transformer-engine").time
 
 
@@ -253,11 +247,7 @@ def test_every_quantised_format_has_its_rate_and_casts_for_every_gpu() -> None:
 
 
 IDEAL = CollectiveEfficiency(alpha_s=0.0, link_share=1.0, sqrt_s=0.0)
-
-
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
-
-
 LINKS = Links(
     link_bytes_per_s=300e9, nic_bytes_per_s=20e9, nic_hop_s=0.0, collectives=dict.fromkeys(KINDS, IDEAL),
     size_ranks=(2.0, 4.0, 8.0), size_alpha=(1.0, 1.0, 1.0), size_bandwidth=(1.0, 1.0, 1.0),

@@ -27,14 +27,10 @@ from autoconfig.time_model.predict import TimeEstimate, estimate_step_time, expl
 from tables import table
 
 GPT3 = load_model("gpt3-175b")
-
-
 FULL = [
     Recompute.parse(t)
     for t in ("none", "selective:core_attn", "selective:mlp", "full:uniform:1", "full:block:2", "full:block:96")
 ]
-
-
 FP8 = Numerics(precision="fp8", fp8_param_gather=True, grad_reduce_dtype="bf16", attention_dropout=0.0, hidden_dropout=0.0)
 
 

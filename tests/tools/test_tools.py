@@ -124,8 +124,6 @@ def test_the_questions_can_be_read():
 
 
 ROOT = Path(__file__).parents[2]
-
-
 needs_megatron = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None or importlib.util.find_spec("megatron") is None,
     reason="torch and megatron-core are not installed",
@@ -254,8 +252,6 @@ class TorchLlmArgs(BaseLlmArgs):
     disable_overlap_scheduler: bool = Field(default=False)
     cuda_graph_config: Optional[CudaGraphConfig] = Field(default=None)
 """
-
-
 SERVE = """
 @click.command("serve")
 @click.argument("model", type=str)

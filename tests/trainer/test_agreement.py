@@ -27,7 +27,6 @@ MLA = LLAMA.replace(
     qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=16,
 )  # fmt: skip
 MODELS = {model.name: model for model in (GPT, LLAMA, MOE, MLA)}
-
 ALONE = ["recompute=none", "recompute=full:uniform:1", "recompute=full:block:2"]
 SELECTIVE = {
     "gpt": "core_attn+layernorm", "llama": "core_attn+mlp", "moe": "layernorm+moe", "mla": "mla_up_proj",

@@ -16,7 +16,6 @@ from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import load_stack
 
 torch = pytest.importorskip("torch", reason="torch comes with the dev extra; the formula is compared with torch's own policy")
-
 SEQ, BATCH = 64, 2
 MODEL = replace(
     load_model("llama3-8b"), hidden_size=256, num_attention_heads=8, num_query_groups=2, kv_channels=32, ffn_hidden_size=704

@@ -113,11 +113,7 @@ def test_the_patch_of_resize_is_taken_back() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-
-
 GIB = 2**30
-
-
 TINY = load_model("gpt3-126m").replace(
     num_layers=2, hidden_size=64, num_attention_heads=4, num_query_groups=4, kv_channels=16, ffn_hidden_size=256, vocab_size=512
 )
