@@ -194,10 +194,7 @@ def test_absurd_measurements_are_not_used_and_said(absurd: dict[str, str], autoc
     assert not (tmp_path / "none.json").exists()
 
 
-@pytest.mark.parametrize(("change", "numbers"), [
-    ({"dp": "3", "gpus": "32"}, ("the row says 32", "GPUs (tp x pp x cp x dp")),
-    ({"metric_tokens_per_s_per_gpu": "1"}, ("tokens/s/GPU", "is 1")),
-])  # fmt: skip
+@tabled
 def test_rows_that_contradict_themselves_are_refused_with_both_numbers(
     change: dict[str, str], numbers: tuple[str, str], autoconfig: SimpleNamespace, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from autoconfig.specs.errors import UnsupportedError
+from tables import tabled
 
 from autoconfig.engines.export import export_texts
 from tools.judge.engine_arguments import arguments_of
@@ -74,10 +75,7 @@ def test_vllm_has_as_many_tokens_as_sequences_and_experts_on_all_ranks(exported)
             assert ("--enable-expert-parallel" in read) == (one.plan.decode.ep > 1)
 
 
-@pytest.mark.parametrize(("engine", "prefill", "decode"), [
-    ("sglang", ("--disaggregation-mode", "prefill"), ("--disaggregation-mode", "decode")),
-    ("vllm", ("kv_role", "kv_producer"), ("kv_role", "kv_consumer")),
-])  # fmt: skip
+@tabled
 def test_both_kinds_of_a_disaggregated_deployment_know_their_part(exported, engine, prefill, decode):
     _, one, folder = exported[engine]["llama3-70b-8-disaggregated"]
     for script, (key, value) in (("prefill.sh", prefill), ("decode.sh", decode)):

@@ -16,4 +16,4 @@ def table(file: str, name: str) -> Any:
 def tabled(test: Callable[..., Any]) -> Any:
     """The test once for every row of the table of its name, whose first row are the columns."""
     columns, *rows = table(test.__code__.co_filename, test.__name__)
-    return pytest.mark.parametrize(columns, [row if len(columns) > 1 else row[0] for row in rows])(test)
+    return pytest.mark.parametrize(columns, rows)(test)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.plan import parse_plan
+from tables import table
 
 from autoconfig.megatron.export import export_texts
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
@@ -22,47 +23,7 @@ from tools.judge.capture import launch_of
 FIRST = None
 """The plan that the search puts first."""
 FP8 = {"precision": "fp8"}
-EXPORTS = {
-    "175b-first": ("gpt3-175b", 1024, "a100-80gb", FIRST, {}),
-    "175b-nvidia": ("gpt3-175b", 1024, "a100-80gb", "tp=4,pp=8,vpp=6,mbs=2,sp=1", {}),
-    "175b-full-recompute": ("gpt3-175b", 1024, "a100-80gb", "tp=8,pp=16,mbs=1,sp=1,recompute=full:uniform:1", {}),
-    "175b-block-recompute": ("gpt3-175b", 1024, "a100-80gb", "tp=8,pp=8,vpp=3,mbs=1,sp=1,recompute=full:block:2", {}),
-    "175b-selective": ("gpt3-175b", 1024, "a100-80gb", "tp=8,pp=8,mbs=1,sp=1,recompute=selective:core_attn", {}),
-    "175b-interleaved-two-stages": ("gpt3-175b", 1024, "a100-80gb", "tp=8,pp=2,vpp=4,mbs=1,sp=1", {}),
-    "llama-first": ("llama3-70b", 64, "h100-sxm-80gb", FIRST, {}),
-    "llama-interleaved": ("llama3-70b", 64, "h100-sxm-80gb", "tp=4,pp=4,vpp=5,cp=2,mbs=1,sp=1", {}),
-    "llama-uneven": ("llama3-70b", 64, "h100-sxm-80gb", "tp=8,pp=4,mbs=1,sp=1,first=19,last=19", {}),
-    "llama-uneven-interleaved": ("llama3-70b", 64, "h100-sxm-80gb", "tp=4,pp=4,vpp=2,mbs=1,sp=1,first=18,last=18", {}),
-    "llama-fp8": ("llama3-70b", 64, "h100-sxm-80gb", "tp=4,pp=4,vpp=5,mbs=1,sp=1", FP8),
-    "llama-fp8-gathered": ("llama3-70b", 64, "h100-sxm-80gb", "tp=4,pp=4,mbs=1,sp=1", {**FP8, "fp8_param_gather": True}),
-    "llama-mxfp8": ("llama3-70b", 64, "b200-180gb", "tp=4,pp=2,mbs=1,sp=1",
-                    {**FP8, "fp8_recipe": "mxfp8", "fp8_param_gather": True}),
-    "llama-fsdp": ("llama3-8b", 64, "h100-sxm-80gb", "tp=1,pp=1,mbs=1,dist_opt=0,fsdp=3", {}),
-    "llama-fsdp-zero2-tp": ("llama3-8b", 64, "h100-sxm-80gb", "tp=2,pp=1,mbs=1,sp=1,dist_opt=0,fsdp=2", {}),
-    "llama-offload": ("llama3-8b", 8, "h100-sxm-80gb", "tp=2,pp=1,mbs=1,sp=1,offload=0.5", {}),
-    "llama-one-gpu": ("llama3.2-1b", 1, "h100-sxm-80gb", "tp=1,pp=1,mbs=1", {}),
-    "llama-fp16": ("llama3-8b", 8, "a100-80gb", "tp=2,pp=2,mbs=1", {"precision": "fp16"}),
-    "llama-fp32": ("llama3.2-1b", 8, "a100-80gb", "tp=2,pp=2,mbs=1", {"precision": "fp32"}),
-    "llama-small-optimizer": ("llama3-8b", 8, "h100-sxm-80gb", "tp=2,pp=2,mbs=1",
-                              {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "fp8", "grad_reduce_dtype": "bf16"}),
-    "llama-deterministic": ("llama3-8b", 8, "h100-sxm-80gb", "tp=2,pp=2,mbs=1,sp=1", {"deterministic": True}),
-    "nemotron": ("nemotron4-340b", 256, "h100-sxm-80gb", "tp=8,pp=8,vpp=12,mbs=1,sp=1", {}),
-    "mixtral-first": ("mixtral-8x7b", 64, "h100-sxm-80gb", FIRST, {}),
-    "mixtral-ep": ("mixtral-8x7b", 64, "h100-sxm-80gb", "tp=2,pp=2,vpp=4,ep=8,mbs=1,sp=1", {}),
-    "mixtral-etp": ("mixtral-8x7b", 64, "h100-sxm-80gb", "tp=4,pp=1,ep=4,etp=4,mbs=1,sp=1,recompute=selective:moe_act", {}),
-    "mixtral-capacity": ("mixtral-8x7b", 64, "h100-sxm-80gb", "tp=1,pp=1,ep=8,mbs=1", {"moe_capacity_factor": 1.25}),
-    "qwen-first": ("qwen3-235b-a22b", 256, "h100-sxm-80gb", FIRST, {}),
-    "qwen-recompute": ("qwen3-235b-a22b", 256, "h100-sxm-80gb",
-                       "tp=2,pp=8,ep=32,mbs=1,sp=1,first=11,last=11,recompute=selective:moe_act+layernorm", {}),
-    "qwen2-moe": ("qwen2-57b-a14b", 64, "h100-sxm-80gb", "tp=2,pp=4,ep=4,mbs=1,sp=1,recompute=selective:shared_experts", {}),
-    "gpt-oss": ("gpt-oss-120b", 64, "h100-sxm-80gb", "tp=1,pp=1,ep=32,mbs=1", {}),
-    "deepseek-first": ("deepseek-v3", 1024, "h100-sxm-80gb", FIRST, {}),
-    "deepseek-uneven": ("deepseek-v3", 2048, "h800-80gb",
-                        "tp=1,pp=16,ep=64,mbs=1,first=3,last=2,recompute=selective:mla_up_proj+moe_act+layernorm", {}),
-    "deepseek-fp8": ("deepseek-v3", 1024, "h100-sxm-80gb", "tp=2,pp=16,ep=32,mbs=1,sp=1,first=3,last=2",
-                     {**FP8, "fp8_recipe": "blockwise"}),
-    "deepseek-v2-lite": ("deepseek-v2-lite", 16, "h100-sxm-80gb", "tp=2,pp=1,ep=8,mbs=1,sp=1", {}),
-}  # fmt: skip
+EXPORTS = table(__file__, "exports")
 
 
 def written(name, folder):

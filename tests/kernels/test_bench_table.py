@@ -1,4 +1,4 @@
-"""x"""
+"""A known table gives known prices: synthetic measurements through state, file and time model; a stand-in of the driver."""
 
 import itertools
 import json
@@ -19,13 +19,17 @@ from autoconfig.kernels.bench.table import SETS, coarse, collective_terms, ring_
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.hardware.efficiency import efficiency_of, formula_efficiency_of
-from autoconfig.time_model.network.collectives import Group, collective_seconds, links_of, send_seconds
+from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, links_of, send_seconds
 from autoconfig.time_model.operators.kernels import (
     flash_attention_seconds,
     gemm_seconds,
     table_flash_efficiency,
 )
+from autoconfig.time_model.operators.layer import _flash_rate
 
 PEAK, COPY, LAUNCH = 1e12, 50e9, 2e-6
 ALPHA, LINK, SQRT = 50e-6, 3e9, 2e-8
@@ -178,11 +182,6 @@ def test_a_known_gpu_keeps_its_published_numbers_and_what_was_not_measured(tmp_p
 
 def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> None:
     """SDPA's flash2 measured on Hopper: a flash3 stack is faster by the ratio of the published shares."""
-    from autoconfig.specs.models.model_catalogue import load_model
-    from autoconfig.specs.scenario import Numerics, Scenario, Workload
-    from autoconfig.specs.software.software import load_stack
-    from autoconfig.time_model.job import TrainingJob
-    from autoconfig.time_model.operators.layer import _flash_rate
 
     gpu, stack = saved(tmp_path / "h100.json", device=H100), load_stack("transformer-engine")
     rates = {}
@@ -201,11 +200,6 @@ def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> 
 
 
 def test_fp32_has_tables_of_its_own(tmp_path: Path) -> None:
-    from autoconfig.specs.models.model_catalogue import load_model
-    from autoconfig.specs.scenario import Numerics, Scenario, Workload
-    from autoconfig.specs.software.software import load_stack
-    from autoconfig.time_model.job import TrainingJob
-
     gpu = saved(tmp_path / "t.json", precision="fp32")
     scenario = Scenario(
         model=load_model("llama3-8b"), cluster=cluster_of(gpu, 2), numerics=Numerics(precision="fp32"),

@@ -127,10 +127,7 @@ def test_only_changed_arguments_are_edited(tmp_path):
     assert all("TP=8" in line or "--tensor-model-parallel-size" in line for line in kept)
 
 
-@pytest.mark.parametrize("name", [
-    "megatron_2025_mixtral_8x7b", "swissai_2025_apertus_70b", "megatron_2021_gpt_345m_mp", "megatron_2025_llama3_8b_fp8",
-    "bigscience_2021_tr1_13b", "swissai_2025_llama3_70b",
-])  # fmt: skip
+@tabled
 def test_public_scripts_are_improved_in_place(name):
     given = {"settings": {"SLURM_NNODES": "8"}} if "mixtral" in name else {}
     text = (SCRIPTS / f"{name}.sh").read_text()

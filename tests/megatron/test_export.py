@@ -248,14 +248,6 @@ def test_nothing_is_exported_where_nothing_fits(autoconfig, tmp_path):
     assert result.exit_code == 3 and not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("write", [torchrun_script, sbatch_script])
-def test_check_reads_both_scripts_back(write):
-    scenario = understand(Request(model="llama3-8b", gpus=64, gpu="h100-sxm-80gb")).scenario
-    plan = parse_plan("tp=2,pp=4,vpp=4,mbs=1,sp=1,recompute=selective:layernorm", 64)
-    found = read_check(write(scenario, plan, None), CheckRequest(gpu="h100-sxm-80gb"))
-    assert found.question.scenario.cluster.num_gpus == 64 and found.plan == plan and found.notes == ()
-
-
 def test_search_export_says_the_chance_to_fit_and_how_to_export_the_safe_choice(autoconfig, tmp_path, monkeypatch):
     folder = str(tmp_path / "x")
     words_ = ["search", "--model", "175b", "--gpus", "64", "--gpu", "a100-80gb", "--top", "1", "--export", folder, "--force"]

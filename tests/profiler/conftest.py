@@ -24,31 +24,7 @@ def new_folder(tmp_path: Path) -> Callable[..., JobFolder]:
     return new
 
 
-CONFIGURATION = """ClusterName=test
-SlurmctldHost={node}(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
-SlurmctldPort={controller}
-SlurmdPort={daemon}
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-ReturnToService=2
-MpiDefault=none
-KillWait=2
-BatchStartTimeout=2
-GresTypes=gpu
-NodeName={node} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=4000 Gres=gpu:2 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
-"""
+CONFIGURATION = Path(__file__).with_name("slurm.conf").read_text()
 
 
 def missing_for_slurm() -> str:

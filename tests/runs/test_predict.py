@@ -174,10 +174,7 @@ def test_a_table_of_a_spreadsheet_keeps_its_ids(tmp_path: Path) -> None:
     assert [row["id"] for row in read_table(path)] == ["a\u2028b", "two\nlines", "c"]
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("sp", "abc"), ("dp", "abc"), ("fsdp", "9"), ("gpu_mem_gb", "lots"), ("gpus_per_node", "x"), ("gpus_per_node", "-1"),
-    ("mbs", "0"), ("tp", "1.5"), ("recompute", "some"), ("node_network_gbps", "0"), ("ep", "0"),
-])  # fmt: skip
+@tabled
 def test_odd_cells_that_decide_the_plan_leave_the_row_empty_with_the_reason(key: str, value: str) -> None:
     found = predict_rows([ROWS["KO-0002"] | {key: value}])[0]
     assert found.step_seconds is None
@@ -306,10 +303,7 @@ def test_impossible_cells_leave_the_row_empty_with_the_reason(key: str, value: s
     assert f"cell {key}=" in found.note, found.note
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("hidden", "0"), ("heads", "-4"), ("ffn", "-1"), ("layers", "-3"), ("experts", "-2"), ("topk", "0"),
-    ("hidden_dropout", "7"),
-])  # fmt: skip
+@tabled
 def test_impossible_shapes_leave_the_row_empty_with_the_reason(key: str, value: str) -> None:
     shape = {"model": "own", "layers": "40", "hidden": "5120", "heads": "40", "experts": "8", "topk": "2", "ffn": "13824"}
     found = predict_rows([{**GOOD, **shape, "sp": "1", key: value}])[0]
@@ -317,10 +311,7 @@ def test_impossible_shapes_leave_the_row_empty_with_the_reason(key: str, value: 
     assert key in found.note and value in found.note, found.note
 
 
-@pytest.mark.parametrize("column", [
-    "peak_rank", "peak_kind", "attention_kernel", "norm_kernel", "loss_fusion", "transformer_impl", "overlap", "offload",
-    "peft",
-])  # fmt: skip
+@tabled
 def test_words_that_nobody_knows_are_said(column: str) -> None:
     found = predict_rows([GOOD | {column: "nonsense"}])[0]
     assert found.step_seconds is not None

@@ -21,7 +21,7 @@ from autoconfig.specs.hardware.cluster import (
 from autoconfig.specs.hardware.cluster_file import KEYS, cluster_from_mapping, load_cluster
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import table
+from tables import table, tabled
 
 FOLDER = Path(catalogue.__file__).parents[1] / "catalogue" / "gpus"
 NUMERIC = ("memory_bytes", "hbm_bytes_per_s", "num_sms", "link_bytes_per_s", "link_domain_size", "gpus_per_node",
@@ -104,10 +104,7 @@ def test_aliases_resolve_to_their_own_file():
         assert [alias for alias in raw(gpu)["aliases"] if load_gpu(alias).id != gpu] == []
 
 
-@pytest.mark.parametrize(("name", "candidates"), [
-    ("v100", ["v100-16gb", "v100-32gb"]), ("h10", ["h100-nvl-94gb", "h100-pcie-80gb", "h100-sxm-80gb"]),
-    ("gb", ["gb200-192gb", "gb300-288gb"]), ("mi3", ["mi300x-192gb", "mi325x-256gb", "mi355x-288gb"]),
-])  # fmt: skip
+@tabled
 def test_ambiguous_beginnings_name_the_candidates(name, candidates):
     with pytest.raises(UnknownNameError) as caught:
         load_gpu(name)
@@ -232,10 +229,7 @@ def test_usual_servers():
     assert cluster_of(load_gpu("h100"), 4).gpus_per_node == 4
 
 
-@pytest.mark.parametrize(("gpu", "per_node", "domain"), [
-    ("h100", 4, 4), ("h100", 16, 16), ("gb200", 8, 72), ("gb200", 16, 64), ("gb200", 100, 100), ("h100-nvl", 4, 2),
-    ("h100-nvl", 1, 1),
-])  # fmt: skip
+@tabled
 def test_link_domain_follows_other_nodes(gpu, per_node, domain):
     assert cluster_of(load_gpu(gpu), per_node * 2, gpus_per_node=per_node).link_domain_size == domain
 

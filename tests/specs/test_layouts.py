@@ -30,6 +30,7 @@ from autoconfig.specs.software.engine import (
 )
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tables import tabled
 
 recomputes = st.one_of(
     st.just(NONE),
@@ -98,10 +99,7 @@ def test_every_key_is_read_and_printed():
     assert format_plan(TrainPlan(**FULL_VALUES)) == FULL
 
 
-@pytest.mark.parametrize("text", [
-    "tp=8,pp=16,dp=8,mbs=1,sp=1,recompute=full:uniform:1",
-    "tp=2,pp=4,cp=2,ep=8,dp=8,mbs=1,sp=1,recompute=selective:core_attn+moe_act,first=7,last=7",
-])  # fmt: skip
+@tabled
 def test_examples_of_the_design_page_are_printed_as_they_are_written(text):
     assert format_plan(parse_plan(text, num_gpus=1)) == text
 
@@ -127,35 +125,7 @@ def test_recompute_shorthands():
     assert Recompute("selective", ("moe_act", "core_attn")) == Recompute("selective", ("core_attn", "moe_act"))
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("", ["empty plan", "tp=8,pp=8"]),
-    (" , ,", ["empty plan"]),
-    ("tp", ["tp has no value", "tp=..."]),
-    ("tp=", ["tp has no value"]),
-    ("zp=2", ["'zp'", "did you mean tp", *SHORT_TO_LONG]),
-    ("tensor=2", ["'tensor'", *SHORT_TO_LONG]),
-    ("tp=2,tp=4", ["tp is given twice"]),
-    ("tp=2.5", ["tp='2.5'", "whole number"]),
-    ("tp=-1", ["tp='-1'", "whole number"]),
-    ("tp=٣", ["whole number"]),
-    ("tp=9999999999", ["'9999999999'", "whole number"]),
-    ("tp=0", ["tp=0", "1 to 1,000,000"]),
-    ("mbs=1000001", ["mbs=1000001", "1 to 1,000,000"]),
-    ("first=0", ["first=0", "1 to 1,000,000"]),
-    ("sp=2", ["sp=2", "0 or 1"]),
-    ("dist_opt=7", ["dist_opt=7", "0 or 1"]),
-    ("fsdp=1", ["fsdp=1", "0 (off), 2", "3"]),
-    ("offload=2", ["offload=2", "0 to 1"]),
-    ("offload=nan", ["offload=nan", "0 to 1"]),
-    ("offload=much", ["'much'", "0 to 1"]),
-    ("recompute=some", ["'some'", "none", "selective:MODULE", "full:uniform:N", "full:block:N"]),
-    ("recompute=none:1", ["'none:1'", "selective:MODULE"]),
-    ("recompute=selective:attention", ["attention", *MODULES]),
-    ("recompute=selective:core_attn+", [*MODULES]),
-    ("recompute=full:ring:1", ["full:ring:1", "full:uniform:N", "full:block:N"]),
-    ("recompute=full:block:0", ["full:block:0", "at least 1"]),
-    ("recompute=full:block:x", ["'x'", "number of layers"]),
-])  # fmt: skip
+@tabled
 def test_messages_name_what_was_given_and_what_is_allowed(text, says):
     with pytest.raises(PlanError) as caught:
         parse_plan(text, num_gpus=8)
@@ -198,10 +168,7 @@ def test_reading_back_a_printed_deployment_gives_the_same(plan):
     assert parse_serve_plan(str(plan)) == plan
 
 
-@pytest.mark.parametrize("text", [
-    "", "tp=0", "tp=2,tp=2", "tp", "tp=", "tpp=2", "tp=2,ep=3", "weights=fp9", "prefill(tp=1)", "tp=1e3", "batch=-1",
-    "tp=1)(",
-])  # fmt: skip
+@tabled
 def test_what_cannot_be_read_says_so(text):
     with pytest.raises((PlanError, InputError)):
         parse_serve_plan(text)
@@ -334,10 +301,7 @@ def test_stage_layers(layers, text, expected):
     assert stage_layers(model(layers), parse_plan(text, 1)) == expected
 
 
-@pytest.mark.parametrize(("layers", "text"), [
-    (10, "pp=3"), (10, "pp=11"), (10, "pp=2,first=4,last=5"), (10, "pp=3,first=5,last=5"), (10, "pp=4,first=4,last=5"),
-    (10, "pp=2,first=10"), (10, "pp=2,first=11"), (10, "pp=1,first=9"), (10, "pp=3,first=10,last=10"),
-])  # fmt: skip
+@tabled
 def test_layers_that_do_not_divide_are_refused_with_the_numbers(layers, text):
     with pytest.raises(PlanError) as caught:
         stage_layers(model(layers), parse_plan(text, 1))

@@ -25,7 +25,7 @@ from autoconfig.specs.models.model_catalogue import (
 from autoconfig.specs.models.parameters import total_parameters
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import table
+from tables import table, tabled
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.json") if path != INDEX)
 GPT_J_BIASES = 28 * (16_384 + 4_096) + 50_400  # its spec leaves them out
@@ -139,10 +139,7 @@ def test_resolve_a_bare_size_says_what_was_assumed() -> None:
     assert assumed == ["model 13b is not in the catalogue: GPT-3-style architecture with 40 layers, hidden 5120, 40 heads"]
 
 
-@pytest.mark.parametrize(("text", "name"), [
-    ("0.175t", "gpt3-175b"), ("1000B", "gpt3-1t"), ("gpt3-13b", "gpt3-style-13b"), ("GPT-2.7B", "gpt3-style-2.7b"),
-    ("70b", "gpt3-style-70b"),
-])  # fmt: skip
+@tabled
 def test_resolve_other_ways_to_write_a_size(text: str, name: str) -> None:
     assert resolve_model(text)[0].name == name
 
@@ -181,10 +178,7 @@ def test_resolve_refuses_everything_else(text: str) -> None:
     assert isinstance(caught.value, InputError) and len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize(("params", "layers", "hidden", "heads"), [
-    (125e6, 12, 768, 12), (350e6, 24, 1024, 16), (1.3e9, 24, 2048, 16), (2.7e9, 32, 2560, 32), (6.7e9, 32, 4096, 32),
-    (13e9, 40, 5120, 40), (175e9, 96, 12288, 96), (1008e9, 128, 25600, 160),
-])  # fmt: skip
+@tabled
 def test_sizes_of_the_papers_get_their_shape(params: float, layers: int, hidden: int, heads: int) -> None:
     model = gpt3_style(params)
     assert (model.num_layers, model.hidden_size, model.num_attention_heads) == (layers, hidden, heads)

@@ -1,4 +1,4 @@
-"""x"""
+"""The log of live storages on sequences whose bytes are known; threads and memory of the trainer's processes are bounded."""
 
 import os
 import resource

@@ -30,7 +30,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize("software", ["megatron-local", "megatron-local-flash", "transformer-engine"])
+@pytest.mark.parametrize("software", ["megatron-local-flash", "transformer-engine"])
 def test_trace_prints_its_schema(autoconfig, software: str) -> None:
     ended = autoconfig.run(
         "trace", "--model", "llama3-8b", "--gpus", "16", "--software", software, "--seq-length", "512",
