@@ -153,11 +153,8 @@ def calibrated(body: dict[str, Any]) -> bytes:
 
 
 def _rows(body: dict[str, Any]) -> list[dict[str, str]]:
-    return [{str(key): "" if value is None else _cell(value) for key, value in row.items()} for row in body["rows"]]
-
-
-def _cell(value: object) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
+    rows = [{key: int(value) if isinstance(value, bool) else value for key, value in row.items()} for row in body["rows"]]
+    return [{str(key): "" if value is None else str(value) for key, value in row.items()} for row in rows]
 
 
 def _value(column: str, text: str) -> str | float | bool | None:

@@ -53,14 +53,11 @@ def headlines(progress: Progress | None = None) -> list[Headline]:
             progress(entry["title"][:60])
         ours = COMPUTE[entry["id"]]()
         for label, published in entry["points"].items():
-            found.append(_line(entry, label, published, ours.get(label)))
+            texts = {key: entry[key] for key in ("title", "unit", "source")}
+            line = Headline(label=label, published=published, ours=ours.get(label), cause=entry.get("cause", ""), **texts)
+            near = line.deviation is not None and abs(line.deviation) <= FAR
+            found.append(replace(line, cause="") if near else line)
     return found
-
-
-def _line(entry: dict[str, Any], label: str, published: float | None, ours: float | None) -> Headline:
-    texts = {key: entry[key] for key in ("title", "unit", "source")}
-    line = Headline(label=label, published=published, ours=ours, cause=entry.get("cause", ""), **texts)
-    return replace(line, cause="") if line.deviation is not None and abs(line.deviation) <= FAR else line
 
 
 @cache

@@ -8,7 +8,7 @@ Nothing is fitted to `make gpu`: predictions are those of `search` on the same d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -83,7 +83,12 @@ def memory_groups() -> list[MemoryGroup]:
         rank = f"{cell(row, 'peak_rank')} rank, {cell(row, 'peak_kind')}"
         key = (cell(row, "source"), cell(row, "software"), rank)
         errors.setdefault(key, []).append((cell(row, "id"), _error(row, measured)))
-    return [_memory_group(*key, found) for key, found in sorted(errors.items())]
+    groups = []
+    for (source, stack, rank), found in sorted(errors.items()):
+        figures = figures_of([(row_id, error) for row_id, error in found if error is not None])
+        values = {name: value for name, value in asdict(figures).items() if name != "rows"}
+        groups.append(MemoryGroup(source=source, stack=stack, rank=rank, rows=len(found), covered=figures.rows, **values))
+    return groups
 
 
 def _error(row: Row, measured: float) -> float | None:
@@ -94,12 +99,6 @@ def _error(row: Row, measured: float) -> float | None:
         return peak_bytes(case.scenario, case.plan, row) / GIB / measured - 1.0
     except AutoconfigError:
         return None
-
-
-def _memory_group(source: str, stack: str, rank: str, found: Sequence[tuple[str, float | None]]) -> MemoryGroup:
-    figures = figures_of([(row_id, error) for row_id, error in found if error is not None])
-    errors = {name: value for name, value in asdict(figures).items() if name != "rows"}
-    return MemoryGroup(source=source, stack=stack, rank=rank, rows=len(found), covered=figures.rows, **errors)
 
 
 _Ends = tuple[Floats, Floats, Floats, npt.NDArray[np.bool_]]

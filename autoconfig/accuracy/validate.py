@@ -110,15 +110,12 @@ def _placed(scenario: Scenario, plans: dict[TrainPlan, list[Row]]) -> list[Place
     ranking = rank_plans(scenario)
     request = Request(model=scenario.model.name)
     question = Question(scenario=scenario, constraints=Constraints(), assumed=(), request=request)
-    return [
-        _line(scenario, ranking, plan, include(plan, question, ranking, Money(), _broken(scenario, plan)), len(rows))
-        for plan, rows in plans.items()
-    ]
-
-
-def _broken(scenario: Scenario, plan: TrainPlan) -> list[Violation]:
-    found = broken_as_published(scenario.model.num_layers, plan, broken_rules(scenario, [plan])[0])
-    return [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in found]
+    found = []
+    for plan, rows in plans.items():
+        rules = broken_as_published(scenario.model.num_layers, plan, broken_rules(scenario, [plan])[0])
+        broken = [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in rules]
+        found.append(_line(scenario, ranking, plan, include(plan, question, ranking, Money(), broken), len(rows)))
+    return found
 
 
 def _line(scenario: Scenario, ranking: Ranking, plan: TrainPlan, place: IncludedPlan, rows: int) -> PlacedPlan:

@@ -209,7 +209,7 @@ def draw(answer: ScalingAnswer, target: Path) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     for gpu in answer.kept:
-        curve = [(p.num_gpus, tokens_per_second(p)) for p in answer.points if p.gpu == gpu and p.report is not None]
+        curve = _curve(answer, gpu)
         if not curve:
             continue
         counts, rates = zip(*curve, strict=True)

@@ -116,6 +116,9 @@ def study_found(session: Session[TrainingWork], price_per_gpu_hour: float | None
     ratios = [line.ratio for line in measured if line.ratio is not None]
     middle = statistics.median(ratios) if ratios else None
     noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
+    free = [-(line.measured_peak_gib or line.predicted_peak_gib or 0.0) for line in measured]
+    kept = on_front([line.measured_s or 0.0 for line in measured], free)
+    front = tuple(line.trial for line, keeps in zip(measured, kept, strict=True) if keeps)
     best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
     return TrainingFound(
         name=session.name,
@@ -130,7 +133,7 @@ def study_found(session: Session[TrainingWork], price_per_gpu_hour: float | None
         scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
         memory_correction=belief.memory.correction,
         shapes=_shapes(candidates, trials),
-        front=_front(measured) if work.settings.objective == "headroom" else (),
+        front=front if work.settings.objective == "headroom" else (),
         noise=statistics.median(noise) if noise else None,
         noise_between_jobs=scatter_between_jobs(results) or None,
         tokens_per_money=_tokens_per_money(work.scenario, best, price_per_gpu_hour),
@@ -142,12 +145,6 @@ def _tokens_per_money(scenario: Scenario, best: Line | None, price_per_gpu_hour:
         return None
     money = best.measured_s / SECONDS_PER_HOUR * scenario.cluster.num_gpus * price_per_gpu_hour
     return scenario.workload.tokens_per_step / money
-
-
-def _front(measured: list[Line]) -> tuple[int, ...]:
-    steps = [line.measured_s or 0.0 for line in measured]
-    free = [-(line.measured_peak_gib or line.predicted_peak_gib or 0.0) for line in measured]
-    return tuple(line.trial for line, kept in zip(measured, on_front(steps, free), strict=True) if kept)
 
 
 def _line(trial: FrozenTrial, candidates: Candidates) -> Line:
