@@ -19,16 +19,7 @@ from autoconfig.accuracy.bands import POOLED, Coverage
 from autoconfig.accuracy.groups import ErrorGroup, Figures, Predicted, predictions
 from autoconfig.accuracy.memory import GpuRun, labelled_source
 from autoconfig.accuracy.serving import Figure, ServingValidation
-from autoconfig.accuracy.validate import (
-    EVERYTHING,
-    JudgedLine,
-    PlacedPlan,
-    Sections,
-    Validation,
-    judged_lines,
-    plans_summary,
-    validate,
-)
+from autoconfig.accuracy.validate import EVERYTHING, PlacedPlan, Sections, Validation, judged_lines, plans_summary, validate
 from autoconfig.planning.export_files import filled_template
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.resolve import shipped
@@ -141,7 +132,7 @@ def bar_sheet(found: Validation) -> Sheet:
 def line_sheet(found: Validation) -> Sheet:
     """Bands, decisions, memory and published plans against what was asked for."""
 
-    def asked(line: JudgedLine) -> str:
+    def asked(line: Any) -> str:
         prefix = "at least " if line.most is None else "at most " if line.least is None else ""
         return prefix + " to ".join(share(end) for end in (line.least, line.most) if end is not None)
 

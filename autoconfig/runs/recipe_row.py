@@ -29,7 +29,7 @@ LORA_RANK = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class RecipeRun:
     """A recipe that could be read."""
 
     scenario: Scenario
@@ -63,7 +63,7 @@ def named_rules(row: Row) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule for named, rule in names_of("recipe_violations").items() if named in text))
 
 
-def read_recipe(row: Row) -> Recipe:
+def read_recipe(row: Row) -> RecipeRun:
     """The question and plan of a row. Raises InputError saying which cell cannot be read."""
     assumed: list[str] = []
     name = cell(row, "recipe")
@@ -80,7 +80,7 @@ def read_recipe(row: Row) -> Recipe:
     cluster.gpu.peak_flops_per_s(numerics.gemm_precision)
     workload = Workload(seq_length=seq, global_batch_size=batch)
     scenario = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
-    return Recipe(scenario=scenario, plan=plan, split=split, assumed=tuple(assumed))
+    return RecipeRun(scenario=scenario, plan=plan, split=split, assumed=tuple(assumed))
 
 
 def _numerics(row: Row, assumed: list[str]) -> Numerics:

@@ -21,7 +21,7 @@ from autoconfig.accuracy.audit import ILLEGAL, NOT_COVERED, Audit, AuditedRecipe
 from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
 from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.megatron.write_model import words
-from autoconfig.runs.recipe_row import Recipe, degrees_of_recipe
+from autoconfig.runs.recipe_row import degrees_of_recipe
 from autoconfig.runs.table import cell, whole
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
@@ -75,7 +75,7 @@ def _answer(judge: Judge, audited: AuditedRecipe) -> dict[str, Any]:
     )
 
 
-def recipe_arguments(recipe: Recipe) -> list[str]:
+def recipe_arguments(recipe: RecipeRun) -> list[str]:
     """A recipe as Megatron-LM's arguments; adapters, which these have none for, are left out (the plan is the same)."""
     scenario = replace(recipe.scenario, numerics=replace(recipe.scenario.numerics, peft="none"))
     split, plan = recipe.split, recipe.plan
