@@ -21,7 +21,7 @@ from autoconfig.accuracy.audit import ILLEGAL, NOT_COVERED, Audit, AuditedRecipe
 from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
 from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.megatron.write_model import words
-from autoconfig.runs.recipe_row import degrees_of_recipe
+from autoconfig.runs.recipe_row import RecipeRun, degrees_of_recipe
 from autoconfig.runs.table import cell, whole
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
