@@ -17,12 +17,6 @@ FEW, MANY = 3, 500
 """Examples per operation: some 40 requests in `make test`, above 5,000 in `make soak`."""
 
 
-@pytest.fixture(scope="module")
-def asked(services) -> Running:
-    """A service of its own: what is asked of it stays in it."""
-    return services("--workers", "1")
-
-
 def schemathesis(service: Running, examples: int, seed: int, phases: str) -> subprocess.CompletedProcess[str]:
     """All checks (tests/api/schemathesis.toml: 422 is how a question that follows the schema is refused)."""
     command = [
@@ -34,12 +28,7 @@ def schemathesis(service: Running, examples: int, seed: int, phases: str) -> sub
     return subprocess.run(command, cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=3000, check=False)
 
 
-def test_the_document_is_openapi_with_resolvable_references(asked: Running) -> None:
-    with asked.client() as http:
-        check_document(http)
-
-
-def check_document(http: httpx.Client) -> None:
+def test_the_document_is_openapi_with_resolvable_references(http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     names = set(document["components"]["schemas"])
@@ -67,8 +56,8 @@ def check_document(http: httpx.Client) -> None:
                 assert http.post(path, json=content["example"]).status_code in (200, 202), path
 
 
-def test_schemathesis_finds_nothing(asked: Running) -> None:
-    done = schemathesis(asked, FEW, 1, "examples,fuzzing")
+def test_schemathesis_finds_nothing(service: Running) -> None:
+    done = schemathesis(service, FEW, 1, "examples,fuzzing")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 

@@ -23,12 +23,8 @@ FLAGS = {
 }
 SWITCHES = {o for c in LOADED.values() for p in c.params if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)}
 GOOD_VALUES = table(__file__, "good_values")
-PLANS = ["tp=2", "tp=8,pp=2,sp=1", "pp=4,vpp=2,mbs=2", "fsdp=3,dist_opt=0", "tp=2,cp=2,recompute=full:uniform:1",
-         "ep=4,etp=2,sp=1,tp=2",
-         "first=1,last=1,pp=4", "recompute=selective:moe_act", "offload=0.5", "tp=3", "mbs=500", "pp=64", "dp=1"]  # fmt: skip
-KEYS = ["tp=8", "tp=1", "pp=2", "vpp=2", "cp=2", "ep=2", "etp=2", "dp=4", "mbs=1", "sp=1", "recompute=none", "recompute=full",
-        "recompute=selective:moe", "first=1", "last=3", "dist_opt=0", "dist_opt=1", "fsdp=3", "fsdp=2",
-        "offload=1"]  # fmt: skip
+PLANS = table(__file__, "plans")
+KEYS = table(__file__, "keys")
 GARBAGE = st.one_of(
     st.sampled_from(["", "0", "-1", "nan", "inf", "-inf", "1e400", "9" * 40, "1e-300", "0x10", "\uff11\uff12", "\u0663",
                      "1,5", "--", "-", "=", ",",
@@ -37,13 +33,8 @@ GARBAGE = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
 )  # fmt: skip
-MODELS = [
-    "llama3-8b", "gpt3-1.7b", "1.7b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b", "qwen3-30b-a3b", "175b", "13b",
-    "falcon-180b",
-]  # fmt: skip
-FILES = [
-    "good.json", "moe.json", "bert.json", "truncated.json", "binary.json", "empty.json", "folder", "cluster.json", "wrong.json",
-]  # fmt: skip
+MODELS = table(__file__, "models")
+FILES = table(__file__, "files")
 CONFIG = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 1000,
           "intermediate_size": 1024}  # fmt: skip
 
@@ -113,7 +104,9 @@ def check(arguments, returncode, stdout, stderr):
         Draft202012Validator(schema(arguments[0])).validate(json.loads(stdout))
 
 
-def run_many(autoconfig, workplace, count):
+@pytest.mark.parametrize("count", [24, pytest.param(2000, marks=pytest.mark.soak)])
+def test_random_arguments(autoconfig, workplace, monkeypatch, count):
+    monkeypatch.chdir(workplace)
     codes = Counter()
 
     @settings(max_examples=count, deadline=None, derandomize=count < 1000, suppress_health_check=list(HealthCheck))
@@ -130,7 +123,8 @@ def run_many(autoconfig, workplace, count):
     assert codes[0] + codes[3] > count / 8 and codes[2] > count / 8, f"the lists are too alike: {codes}"
 
 
-def run_processes(autoconfig, workplace, count):
+@pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.soak)])
+def test_random_processes(autoconfig, workplace, count):
     @settings(max_examples=count, deadline=None, derandomize=count < 50, suppress_health_check=list(HealthCheck))
     @given(argument_lists())
     def every_process_ends_well(arguments):
@@ -141,23 +135,3 @@ def run_processes(autoconfig, workplace, count):
         check(arguments, done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
     every_process_ends_well()
-
-
-def test_random_arguments(autoconfig, workplace, monkeypatch):
-    monkeypatch.chdir(workplace)
-    run_many(autoconfig, workplace, 24)
-
-
-def test_random_processes(autoconfig, workplace):
-    run_processes(autoconfig, workplace, 2)
-
-
-@pytest.mark.soak
-def test_2000_random_arguments(autoconfig, workplace, monkeypatch):
-    monkeypatch.chdir(workplace)
-    run_many(autoconfig, workplace, 2000)
-
-
-@pytest.mark.soak
-def test_100_random_processes(autoconfig, workplace):
-    run_processes(autoconfig, workplace, 100)

@@ -28,12 +28,7 @@ from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 
 SHELLCHECK = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
-PLANS = {
-    "dense": ("tp=2,pp=2,vpp=3,mbs=1,sp=1,recompute=selective:core_attn+layernorm", {}),
-    "odd": ("tp=1,pp=1,mbs=1,dist_opt=0,fsdp=2", {}),
-    "moe": ("tp=2,pp=2,ep=4,mbs=1,sp=1,recompute=full:block:1", {"moe_capacity_factor": 1.5}),
-    "mla": ("tp=1,pp=2,ep=2,mbs=1,first=5,last=4,offload=0.5", {"deterministic": True}),
-}
+PLANS = table(__file__, "exported_plans")
 
 
 def flags(arguments):

@@ -15,7 +15,7 @@ from autoconfig.specs.plan import parse_plan
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from tables import tabled
+from tables import table, tabled
 
 from autoconfig.megatron.argument_list import megatron_program, split_arguments
 from autoconfig.megatron.check import check
@@ -31,16 +31,8 @@ from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.space import Constraints, enumerate_space, recompute_options
 
-NUMERICS = (
-    {},
-    {"precision": "fp16"},
-    {"precision": "fp32"},
-    {"precision": "fp8"},
-    {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True},
-    {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16", "grad_reduce_dtype": "bf16"},
-    {"deterministic": True},
-    {"hidden_dropout": 0.1, "attention_dropout": 0.1},
-)
+FEW_OR_MANY = [(3, 20), pytest.param(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")), 1000, marks=pytest.mark.soak)]
+NUMERICS = table(__file__, "numerics")
 SOFTWARE = (None, None, None, "megatron-local")
 UNSAID = ("name", "sources", "default_seq_length", "default_global_batch_size", "published_parameters")
 
@@ -83,7 +75,8 @@ def assert_reads_back(scenario, plan, write):
     assert again.software == scenario.software, str(plan)
 
 
-def round_trip(scenario_of, seed, count):
+@pytest.mark.parametrize(("seed", "count"), FEW_OR_MANY)
+def test_whole_scripts_read_back(scenario_of, seed, count):
     generator = random.Random(seed)
     seen = 0
     while seen < count:
@@ -99,16 +92,8 @@ def round_trip(scenario_of, seed, count):
             seen += 1
 
 
-def test_whole_scripts_read_back(scenario_of):
-    round_trip(scenario_of, 1, 30)
-
-
-@pytest.mark.soak
-def test_a_thousand_exported_plans_read_back(scenario_of):
-    round_trip(scenario_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")), 1000)
-
-
-def edits(scenario_of, seed, count):
+@pytest.mark.parametrize(("seed", "count"), FEW_OR_MANY)
+def test_edited_exports_start_what_fresh_ones_start(scenario_of, seed, count):
     """Scripts of one plan, edited to another: what they start is what a fresh export of the other starts."""
     generator = random.Random(seed)
     seen = 0
@@ -133,23 +118,7 @@ def comments(text):
     return [line for line in found if not line.startswith("# ---")]
 
 
-def test_edited_exports_start_what_fresh_ones_start(scenario_of):
-    edits(scenario_of, 3, 15)
-
-
-@pytest.mark.soak
-def test_many_edited_exports_start_what_fresh_ones_start(scenario_of):
-    edits(scenario_of, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "4")), 1000)
-
-
-FIRST = {
-    "dense": {"model": "llama3-8b", "gpus": 32},
-    "dense-tp1": {"model": "llama3.2-1b", "gpus": 8},
-    "moe": {"model": "mixtral-8x7b", "gpus": 64},
-    "mla": {"model": "deepseek-v2-lite", "gpus": 16},
-    "fp8": {"model": "llama3-70b", "gpus": 64, "numerics": {"precision": "fp8"}},
-    "deterministic": {"model": "llama3-8b", "gpus": 16, "numerics": {"deterministic": True}},
-}
+FIRST = table(__file__, "first_exports")
 
 
 @pytest.mark.parametrize("write", [torchrun_script, sbatch_script])
@@ -186,12 +155,7 @@ def test_models_without_arguments_are_refused(name):
         torchrun_script(scenario, parse_plan("tp=1,mbs=1", 8), None)
 
 
-PLANS = {
-    "dense": ("tp=2,pp=2,vpp=3,mbs=1,sp=1,recompute=selective:core_attn+layernorm", {}),
-    "odd": ("tp=1,pp=1,mbs=1,dist_opt=0,fsdp=2", {}),
-    "moe": ("tp=2,pp=2,ep=4,mbs=1,sp=1,recompute=full:block:1", {"moe_capacity_factor": 1.5}),
-    "mla": ("tp=1,pp=2,ep=2,mbs=1,first=5,last=4,offload=0.5", {"deterministic": True}),
-}
+PLANS = table(__file__, "exported_plans")
 
 
 @pytest.fixture(params=PLANS)

@@ -24,14 +24,9 @@ OF_A_STUDY = field_names(SERVING_PROFILE)
 """Of --profile, which starts jobs: tests/study/test_serving_profile.py."""
 PARAMETERS = [p for p in search_inference.params if p.name not in OF_A_STUDY]
 SWITCHES = sorted({o for p in PARAMETERS if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)})
-MODELS = [
-    "llama3-8b", "mixtral-8x7b", "gpt-oss-20b", "falcon-180b", "13b", "good.json", "llama3-70b", "deepseek-v2-lite", "bert",
-]  # fmt: skip
+MODELS = table(__file__, "models")
 GPUS = ["h100", "h200", "b200", "l40s", "a100", "v100-16gb", "mi300x", "gh200", "rtx-4090-24gb"]
-ODD = [
-    ["binary.csv", "--output", "out.csv"], ["none", "--output", "out.csv"], ["in.csv", "--output", "in.csv"],
-    ["in.csv", "--output", "b.txt"], ["in.csv"],
-]  # fmt: skip
+ODD = table(__file__, "odd_arguments")
 ROWS = published_rows()[::25]
 
 

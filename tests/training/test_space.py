@@ -102,14 +102,7 @@ def rows_of(space):
     return list(zip(*columns, strict=True))
 
 
-CASES = [
-    ("dense", {"gpus": 8}), ("dense", {"gpus": 12, "gpus_per_node": 12}), ("dense", {"gpus": 16}),
-    ("dense", {"gpus": 8, "seq_length": 250}), ("dense", {"gpus": 8, "software": "megatron-lm-2021"}),
-    ("odd", {"gpus": 12, "gpus_per_node": 4}), ("odd", {"gpus": 7, "gpus_per_node": 7, "global_batch_size": 42}),
-    ("moe", {"gpus": 8, "global_batch_size": 12}),
-    ("moe", {"gpus": 8, "architecture": {"num_layers": 4, "add_bias_linear": True}}),
-    ("mla", {"gpus": 8, "global_batch_size": 6}), ("mla", {"gpus": 4, "seq_length": 96}),
-]  # fmt: skip
+CASES = table(__file__, "spaces")
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES)
