@@ -150,7 +150,7 @@ def test_the_rate_of_a_trace_is_that_of_poisson_arrivals_alike():
     recorded = answer(ServeRequest(**{**common, "trace": rows})).reports[0].latency
     drawn = answer(ServeRequest(**{**common, "isl": 500, "osl": 100, "rate": 12.0})).reports[0].latency
     assert recorded.requests == 2000
-    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
+    for name in ("ttft_seconds", "tpot_seconds", "itl_seconds", "e2e_seconds"):
         assert getattr(recorded, name).mean == pytest.approx(getattr(drawn, name).mean, rel=0.1), name
 
 
