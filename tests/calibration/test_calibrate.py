@@ -1,6 +1,5 @@
 """`autoconfig calibrate` and `--calibration`: a user's runs, bad files, the shipped files; this machine's rates."""
 
-import csv
 import importlib.util
 import json
 import math
@@ -16,7 +15,7 @@ from autoconfig.specs.hardware.local_gpu import cpu_name
 from autoconfig.specs.hardware.operator_table import COMMAND, KIND, local_folder
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, NAMES, Calibration
 from autoconfig.time_model.job import entry_of
-from tables import tabled
+from tables import tabled, write
 
 from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration import calibrate as local_benchmark
@@ -40,14 +39,6 @@ def as_measured(rows: list[dict[str, str]]) -> list[dict[str, str]]:
         row | {"id": f"own-{n}", "metric_step_s": f"{step:.6g}", "metric_tflops_per_gpu": ""}
         for n, (row, step) in enumerate(zip(rows, steps, strict=True))
     ]
-
-
-def write(path: Path, rows: list[dict[str, str]]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def mean_error(rows: list[dict[str, str]], name: str | None) -> float:

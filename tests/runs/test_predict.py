@@ -13,7 +13,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.serve_plan import parse_serve_plan
 from autoconfig.specs.software.software import load_stack
-from tables import tabled
+from tables import tabled, write
 
 from autoconfig.runs.predict import COLUMNS, never_read, predict_rows, read_table
 from autoconfig.runs.training_model import read_numerics
@@ -24,14 +24,6 @@ from autoconfig.training.rules import RULE_TEXT
 
 ROWS = {row["id"]: row for row in published_rows()}
 SAMPLE = [row for number, row in enumerate(ROWS.values()) if number % 61 == 0 and row["full_plan"] != "0"]
-
-
-def write(path: Path, rows: list[dict[str, str]]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def test_one_line_per_row_in_order_with_all_columns(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
@@ -166,11 +158,10 @@ def test_an_odd_cell_costs_no_other_row(key: str, value: str) -> None:
 
 def test_a_table_of_a_spreadsheet_keeps_its_ids(tmp_path: Path) -> None:
     good = next(row for row in published_rows() if row["full_plan"] == "1" and row["status"] == "ran")
-    path = tmp_path / "in.csv"
-    with path.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.DictWriter(file, ["id", *(key for key in good if key != "id")])
-        writer.writeheader()
-        writer.writerows({**good, "id": name} for name in ("a\u2028b", "two\nlines", "c"))
+    rows = [
+        {"id": name} | {key: value for key, value in good.items() if key != "id"} for name in ("a\u2028b", "two\nlines", "c")
+    ]
+    path = write(tmp_path / "in.csv", rows, "utf-8-sig")
     assert [row["id"] for row in read_table(path)] == ["a\u2028b", "two\nlines", "c"]
 
 

@@ -17,7 +17,7 @@ from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.costs import constant_vector
 from autoconfig.time_model.serving.tables import shipped_calibration
 from jsonschema import Draft202012Validator
-from tables import tabled
+from tables import tabled, write
 
 from autoconfig.accuracy.serving import Figure, Judged, published_rows, tensor_parallel_order
 from autoconfig.calibration.serving_fit import FACTOR, Sample, fit, samples_of
@@ -350,11 +350,7 @@ def test_the_commands(autoconfig, rows, tmp_path):
     assert autoconfig.run("engines").exit_code == 0
     body = json.loads(autoconfig.run(*SEARCH, "--json").stdout)
     assert body["deployments"][0]["plan"]
-    table, out = tmp_path / "in.csv", tmp_path / "out.csv"
-    with table.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows([rows[5], rows[749], rows[754]])
+    table, out = write(tmp_path / "in.csv", [rows[5], rows[749], rows[754]]), tmp_path / "out.csv"
     assert autoconfig.run("predict", "--inference", str(table), "--output", str(out)).exit_code == 0
     with out.open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
