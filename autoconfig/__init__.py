@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -32,59 +33,62 @@ Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer")
 
 
-def _question(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
-    """The function with messages that name keywords, not options: `seq_length`, not `--seq-length`."""
+def _question(*groups: str, but: tuple[str, ...] = ()) -> Callable[[Callable[Asked, Answer]], Callable[Asked, Answer]]:
+    """Messages name keywords, not options: `seq_length`, not `--seq-length`. With `groups` of fields (`request_fields`) the
+    function takes those alone, and its own keywords."""
 
-    @wraps(function)
-    def asked(*arguments: Asked.args, **keywords: Asked.kwargs) -> Answer:
-        from autoconfig.specs.errors import InputError
+    def decorate(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
+        @wraps(function)
+        def asked(*arguments: Asked.args, **keywords: Asked.kwargs) -> Answer:
+            from autoconfig.planning import request_fields
+            from autoconfig.planning.resolve import check_names
+            from autoconfig.specs.errors import InputError
 
-        try:
-            return function(*arguments, **keywords)
-        except InputError as error:
-            error.args = (error.text,)
-            raise
+            known = (field for group in groups for field in getattr(request_fields, group) if field.name not in but)
+            own = {
+                name for name, parameter in signature(function).parameters.items() if parameter.kind != parameter.VAR_KEYWORD
+            }
+            try:
+                if groups:
+                    check_names([name for name in keywords if name not in own], tuple(known))
+                return function(*arguments, **keywords)
+            except InputError as error:
+                error.args = (error.text,)
+                raise
 
-    return asked
+        return asked
+
+    return decorate
 
 
-@_question
+@_question("QUESTION", "SEARCH")
 def search(**question: Any) -> SearchAnswer:
     """The plans that fit, fastest first: `autoconfig search`, by formula."""
-    from autoconfig.planning import request_fields as fields
-    from autoconfig.planning.resolve import check_names
     from autoconfig.training import answer
     from autoconfig.training.question import request_of
 
-    check_names(question, fields.QUESTION, fields.SEARCH)
     return answer.search(request_of(question))
 
 
-@_question
+@_question("SERVING")
 def search_serving(**question: Any) -> ServeAnswer:
     """The deployments that fit and meet the limits, best first: `autoconfig search --inference`."""
-    from autoconfig.planning.request_fields import SERVING
-    from autoconfig.planning.resolve import check_names
     from autoconfig.serving.answer import answer
     from autoconfig.serving.request import request_of
 
-    check_names(question, SERVING)
     return answer(request_of(question))
 
 
-@_question
+@_question("QUESTION")
 def explain(plan: str, *, binds: bool = True, **question: Any) -> Explanation:
     """Memory and time of one plan, part by part: `autoconfig explain`."""
-    from autoconfig.planning.request_fields import QUESTION
-    from autoconfig.planning.resolve import check_names
     from autoconfig.training import answer
     from autoconfig.training.question import request_of
 
-    check_names(question, QUESTION)
     return answer.explain(request_of(question), plan, binds=binds)
 
 
-@_question
+@_question("QUESTION")
 def export(
     plan: str,
     *,
@@ -96,15 +100,12 @@ def export(
 ) -> Export:
     """Launch scripts and plan.json of one plan, written into a folder: `autoconfig export`."""
     from autoconfig.megatron.export import export_named
-    from autoconfig.planning.request_fields import QUESTION
-    from autoconfig.planning.resolve import check_names
     from autoconfig.training.question import request_of
 
-    check_names(question, QUESTION)
     return export_named(request_of(question), plan, str(output), format, force=force, too_large=even_if_too_large)
 
 
-@_question
+@_question("CHECK", but=("apply_to", "force"))
 def check(file: str | Path, **said: Any) -> CheckAnswer:
     """A launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan: `autoconfig check`.
 
@@ -112,28 +113,22 @@ def check(file: str | Path, **said: Any) -> CheckAnswer:
     """
     from autoconfig.megatron.check import check_file
     from autoconfig.megatron.check_input import check_request
-    from autoconfig.planning.request_fields import CHECK
-    from autoconfig.planning.resolve import check_names
 
-    check_names(said, tuple(field for field in CHECK if field.name not in ("apply_to", "force")))
     return check_file(Path(file), check_request(said))
 
 
-@_question
+@_question("SCALING", but=("plot",))
 def scaling(**question: Any) -> ScalingAnswer:
     """The best plan, throughput, days and cost over GPU counts and types: `autoconfig scaling`.
 
     `gpus` and `gpu` are texts as on the command line, or lists.
     """
-    from autoconfig.planning.request_fields import SCALING
-    from autoconfig.planning.resolve import check_names
     from autoconfig.sizing.sizing import scale, scaling_request
 
-    check_names(question, tuple(field for field in SCALING if field.name != "plot"))
     return scale(scaling_request(question))
 
 
-@_question
+@_question()
 def predict(table: str | Path, *, calibration: str | None = None) -> Sequence[Prediction]:
     """A prediction for every run of a CSV table: `autoconfig predict`, without writing a file."""
     from autoconfig.planning.resolve import named_calibration
@@ -142,7 +137,7 @@ def predict(table: str | Path, *, calibration: str | None = None) -> Sequence[Pr
     return predict_rows(read_table(Path(table)), named_calibration(calibration))
 
 
-@_question
+@_question()
 def predict_serving(table: str | Path) -> Sequence[ServingPrediction]:
     """A prediction for every serving run of a CSV table: `autoconfig predict --inference`, without writing a file."""
     from autoconfig.runs.predict_serving import predict_rows, read_table
@@ -150,7 +145,7 @@ def predict_serving(table: str | Path) -> Sequence[ServingPrediction]:
     return predict_rows(read_table(Path(table)))
 
 
-@_question
+@_question()
 def validate(
     *,
     leave_one_source_out: bool = False,
@@ -169,7 +164,7 @@ def validate(
     return accuracy.validate("source" if leave_one_source_out else "model" if leave_one_model_out else None, sections)
 
 
-@_question
+@_question()
 def validate_serving(*, seen: bool = False) -> ServingValidation:
     """The published serving runs predicted with constants held out from their source: `autoconfig validate --inference`."""
     from autoconfig.accuracy.serving import validate_inference
@@ -177,7 +172,7 @@ def validate_serving(*, seen: bool = False) -> ServingValidation:
     return validate_inference(held_out=not seen)
 
 
-@_question
+@_question()
 def calibrate(measurements: str | Path, *, output: str | Path | None = None, calibration: str | None = None) -> Calibration:
     """A calibration from a table of your own runs, written to `output` (.json) where given: `autoconfig calibrate`."""
     from autoconfig.calibration.calibrate import calibrate_file

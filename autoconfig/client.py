@@ -151,11 +151,11 @@ class Client:
 
     def search(self, identity: str) -> Search:
         """How a search is doing."""
-        return _search(self._ask("GET", f"/v1/searches/{urllib.parse.quote(identity, safe='')}"))
+        return _search(self._ask("GET", _path(identity)))
 
     def cancel(self, identity: str) -> Search:
         """End a search; one that is over stays as it is."""
-        return _search(self._ask("DELETE", f"/v1/searches/{urllib.parse.quote(identity, safe='')}"))
+        return _search(self._ask("DELETE", _path(identity)))
 
     def wait(
         self,
@@ -179,22 +179,18 @@ class Client:
 
     def search_answer(self, identity: str) -> Mapping[str, Any]:
         """The answer of any search that is done; one that measured says what was measured."""
-        return self._ask("GET", f"/v1/searches/{urllib.parse.quote(identity, safe='')}/plans")
+        return self._ask("GET", f"{_path(identity)}/plans")
 
     def search_export(self, identity: str, plan: str | None = None) -> dict[str, str]:
         """Launch scripts and plan.json of a search that is done: of its best plan, or of `plan`."""
         query = "" if plan is None else "?" + urllib.parse.urlencode({"plan": plan})
-        return dict(self._ask("GET", f"/v1/searches/{urllib.parse.quote(identity, safe='')}/export{query}")["files"])
+        return dict(self._ask("GET", f"{_path(identity)}/export{query}")["files"])
 
     def measurements(self, rows: Sequence[Mapping[str, Any]]) -> Accepted:
         """Bring measured runs back: from now on they calibrate the answers to this key. The same `id` again replaces a run."""
         found = self._ask("POST", "/v1/measurements", {"rows": [dict(row) for row in rows]})
-        return Accepted(
-            accepted=found["accepted"],
-            measurements=found["measurements"],
-            left_out=tuple(found["left_out"]),
-            calibration=found["calibration"],
-        )
+        kept = {name: found[name] for name in ("accepted", "measurements", "calibration")}
+        return Accepted(**kept, left_out=tuple(found["left_out"]))
 
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, more: Mapping[str, str] | None = None
@@ -237,6 +233,10 @@ class Client:
         return found
 
 
+def _path(identity: str) -> str:
+    return f"/v1/searches/{urllib.parse.quote(identity, safe='')}"
+
+
 def _refused(status: int, raw: bytes) -> ServiceError:
     try:
         document = json.loads(raw)
@@ -250,16 +250,9 @@ def _refused(status: int, raw: bytes) -> ServiceError:
 def _plans(body: Mapping[str, Any]) -> Plans:
     found = [
         Plan(
-            short=row["short"],
-            rank=row["rank"],
-            tie_group=row["tie_group"],
-            step_seconds=row["step_seconds"],
-            step_seconds_p5=row["confidence"]["step_seconds_p5"],
-            step_seconds_p95=row["confidence"]["step_seconds_p95"],
-            tokens_per_second_per_gpu=row["tokens_per_second_per_gpu"],
-            peak_gib=row["memory"]["peak_gib"],
-            limit_gib=row["memory"]["limit_gib"],
-            fit_probability=row["confidence"]["fit_probability"],
+            **{name: row[name] for name in ("short", "rank", "tie_group", "step_seconds", "tokens_per_second_per_gpu")},
+            **{name: row["confidence"][name] for name in ("step_seconds_p5", "step_seconds_p95", "fit_probability")},
+            **{name: row["memory"][name] for name in ("peak_gib", "limit_gib")},
             body=row,
         )
         for row in body["plans"]

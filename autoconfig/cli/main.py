@@ -163,27 +163,14 @@ def wants_profile(ctx: click.Context) -> bool:
     return False
 
 
-COMMANDS = {
-    "audit": "megatron:audit_command",
-    "calibrate": "runs:calibrate_command",
-    "check": "megatron:check_command",
-    "emulate": "megatron:emulate_command",
-    "engines": "runs:engines_command",
-    "explain": "training:explain_command",
-    "export": "training:export_command",
-    "gpus": "runs:gpus_command",
-    "keys": "service:keys_group",
-    "models": "runs:models_command",
-    "predict": "runs:predict_command",
-    "scaling": "runs:scaling_command",
-    "search": "training:search_command",
-    "serve": "service:serve_command",
-    "software": "runs:software_command",
-    "studies": "studies:studies_group",
-    "trace": "megatron:trace_command",
-    "validate": "runs:validate_command",
-    "worker": "service:worker_command",
+_MODULES = {
+    "megatron": ("audit", "check", "emulate", "trace"),
+    "runs": ("calibrate", "engines", "gpus", "models", "predict", "scaling", "software", "validate"),
+    "service": ("keys", "serve", "worker"),
+    "studies": ("studies",),
+    "training": ("explain", "export", "search"),
 }
+COMMANDS = {name: f"{module}:{name}_command" for module, names in _MODULES.items() for name in names}
 """Name -> module of this package and the command in it."""
 INFERENCE = "--inference"
 SERVING = {"search": "search_inference", "predict": "predict_inference", "validate": "validate_inference_command"}
@@ -222,7 +209,7 @@ class _Commands(Mapping[str, click.Command]):
             return _Missing(name, error.name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
+        return iter(sorted(COMMANDS))
 
     def __len__(self) -> int:
         return len(COMMANDS)

@@ -182,40 +182,21 @@ def validate_command(
         show_validation(console(), found)
 
 
-@click.command("models")
-@json_option
-def models_command(as_json: bool) -> None:
-    """List the models of the catalogue."""
-    from autoconfig.render.listings import model_rows
+def _listing(name: str, rows: str, text: str) -> click.Command:
+    @click.command(name, help=text)
+    @json_option
+    def command(as_json: bool) -> None:
+        from autoconfig.render import listings
 
-    show_rows("models", model_rows(), as_json)
+        show_rows(name, getattr(listings, rows)(), as_json)
 
-
-@click.command("gpus")
-@json_option
-def gpus_command(as_json: bool) -> None:
-    """List the GPU types of the catalogue."""
-    from autoconfig.render.listings import gpu_rows
-
-    show_rows("gpus", gpu_rows(), as_json)
+    return command
 
 
-@click.command("software")
-@json_option
-def software_command(as_json: bool) -> None:
-    """List the software stacks: what each saves, fuses and overlaps."""
-    from autoconfig.render.listings import software_rows
-
-    show_rows("software", software_rows(), as_json)
-
-
-@click.command("engines")
-@json_option
-def engines_command(as_json: bool) -> None:
-    """List the generations of serving engines."""
-    from autoconfig.render.listings import engine_rows
-
-    show_rows("engines", engine_rows(), as_json)
+models_command = _listing("models", "model_rows", "List the models of the catalogue.")
+gpus_command = _listing("gpus", "gpu_rows", "List the GPU types of the catalogue.")
+software_command = _listing("software", "software_rows", "List the software stacks: what each saves, fuses and overlaps.")
+engines_command = _listing("engines", "engine_rows", "List the generations of serving engines.")
 
 
 PLOT_SUFFIXES = (".png", ".svg")

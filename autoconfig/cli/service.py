@@ -87,11 +87,11 @@ def worker_command(database: str, concurrency: int, profile_folder: Path | None,
 
 
 @click.group("keys")
-def keys_group() -> None:
+def keys_command() -> None:
     """API keys of the service: create, list, revoke."""
 
 
-@keys_group.command("create")
+@keys_command.command("create")
 @click.option("--name", required=True, help="Who uses it.")
 @click.option("--scope", "scopes", multiple=True, required=True, help=f"One of {', '.join(access.SCOPES)}; repeat.")
 @database_option
@@ -102,7 +102,7 @@ def create_command(name: str, scopes: tuple[str, ...], database: str) -> None:
     click.echo(access.create_key(engine_of(database), name, scopes))
 
 
-@keys_group.command("list")
+@keys_command.command("list")
 @database_option
 @json_option
 def list_command(database: str, as_json: bool) -> None:
@@ -129,7 +129,7 @@ def list_command(database: str, as_json: bool) -> None:
         click.echo("no keys; autoconfig keys create --name NAME --scope plan makes one", err=True)
 
 
-@keys_group.command("revoke")
+@keys_command.command("revoke")
 @click.argument("key_id")
 @database_option
 def revoke_command(key_id: str, database: str) -> None:

@@ -316,11 +316,11 @@ def check_answer_options(options: dict[str, Any]) -> None:
 
 
 @click.group("studies")
-def studies_group() -> None:
+def studies_command() -> None:
     """Profiling studies: list, show, delete."""
 
 
-@studies_group.command("list")
+@studies_command.command("list")
 @options((FOLDER, STORAGE))
 @json_option
 def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
@@ -349,7 +349,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
     return {name: "-" if value is None else value for name, value in shown.items()}
 
 
-@studies_group.command("show")
+@studies_command.command("show")
 @click.argument("name")
 @options((FOLDER, STORAGE))
 @json_option
@@ -374,7 +374,7 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
         asked.words.show(console(), found, "as stored")
 
 
-@studies_group.command("delete")
+@studies_command.command("delete")
 @click.argument("name")
 @options((FOLDER, STORAGE))
 @click.option("--force", is_flag=True, help="With --storage: even while searches are at it; they end, and say why.")

@@ -127,23 +127,16 @@ def _check_end(process: subprocess.Popen[str]) -> None:
 
 LOCAL, ENGINE = "megatron-local", "transformer-engine"
 ENGINE_GENERATIONS = ("megatron-core", "nemo")
+TEMPORARY = (
+    *("dummy_weight_gradients", "workspace_bytes", "fsdp_unit_bytes", "gather_buffer", "mlp_backward", "attention_backward"),
+    *("output_layer_backward", "embedding_backward", "tied_weight_gradient", "optimizer_step_bytes", "recomputed_activations"),
+)
 CATEGORY_OF_PART = {
     "weight_bytes": "weights",
     "gradient_bytes": "gradients",
     "optimizer_bytes": "optimizer",
     "loss": "logits",
-    "dummy_weight_gradients": "temporary",
-    "workspace_bytes": "temporary",
-    "fsdp_unit_bytes": "temporary",
-    "gather_buffer": "temporary",
-    "mlp_backward": "temporary",
-    "attention_backward": "temporary",
-    "output_layer_backward": "temporary",
-    "embedding_backward": "temporary",
-    "tied_weight_gradient": "temporary",
-    "optimizer_step_bytes": "temporary",
-    "recomputed_activations": "temporary",
-}
+} | dict.fromkeys(TEMPORARY, "temporary")
 """Parts of the formula -> categories of the trace; every part that is not named here is an activation."""
 
 

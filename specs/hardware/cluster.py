@@ -141,19 +141,11 @@ def _load(gpu: str) -> GpuSpec:
 def gpu_from_mapping(data: dict[str, Any]) -> GpuSpec:
     """A GpuSpec from JSON values. Raises TypeError for missing or unknown keys, InputError for values that cannot be."""
     spec = GpuSpec(**{**data, "aliases": tuple(data.get("aliases", ()))})
-    numbers = {
-        "memory_bytes": spec.memory_bytes,
-        "hbm_bytes_per_s": spec.hbm_bytes_per_s,
-        "link_bytes_per_s": spec.link_bytes_per_s,
-        "nic_bytes_per_s": spec.nic_bytes_per_s,
-        "num_sms": spec.num_sms,
-        "link_domain_size": spec.link_domain_size,
-        "gpus_per_node": spec.gpus_per_node,
-    }
+    whole = ("memory_bytes", "num_sms", "link_domain_size", "gpus_per_node")
+    numbers = {name: getattr(spec, name) for name in (*whole, "hbm_bytes_per_s", "link_bytes_per_s", "nic_bytes_per_s")}
     if not isinstance(spec.flops_per_s, dict) or not spec.flops_per_s:
         raise InputError('flops_per_s must say at least one precision, for example {"bf16": 989.4e12}')
     numbers |= {f"flops_per_s.{precision}": rate for precision, rate in spec.flops_per_s.items()}
-    whole = {"memory_bytes", "num_sms", "link_domain_size", "gpus_per_node"}
     for key, value in numbers.items():
         kind = int if key in whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < 1e20 or not math.isfinite(value):

@@ -297,10 +297,7 @@ def load_stack(name: str) -> SoftwareStack:
 
 def _build(data: dict[str, Any]) -> SoftwareStack:
     return SoftwareStack(
-        name=data["name"],
-        description=data["description"],
-        year=data["year"],
-        generation=data["generation"],
+        **{key: data[key] for key in ("name", "description", "year", "generation")},
         parent=data.get("parent"),
         release=data.get("release", ""),
         aliases=tuple(data.get("aliases", ())),

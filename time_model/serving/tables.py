@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -19,16 +19,6 @@ from autoconfig.time_model.hardware.efficiency import GridTable
 from autoconfig.time_model.network.collectives import ring_factor
 
 PATH = resources.files("autoconfig.time_model") / "data" / "serving_calibration.json"
-NUMBERS = (
-    "communication_factor",
-    "host_s",
-    "sequence_s",
-    "layer_s",
-    "eager_layer_s",
-    "eager_sequence_s",
-    "sampler_bytes",
-    "request_s",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +46,9 @@ class EngineConstants:
     request_s: float = 0.0
     """Per request before its first iteration: HTTP, tokenising, queues."""
     origin: str = ""
+
+
+NUMBERS = {f.name for f in fields(EngineConstants)} - {"factor", "experts_factor", "origin"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +120,15 @@ def _lineage(engine: EngineSpec) -> list[str]:
 
 
 @cache
+def _chips() -> dict[str, dict[str, str]]:
+    """`chips`: GPU -> the chip that stands in for it; `parents`: GPU -> GPU whose factor stands in."""
+    found: dict[str, dict[str, str]] = json.loads((FOLDER / "chips.json").read_text(encoding="utf-8"))
+    return found
+
+
 def gpu_parents() -> Mapping[str, str]:
     """GPU -> GPU whose factor stands in; written down before fitting."""
-    text = (resources.files("autoconfig.time_model") / "data" / "serving" / "chips.json").read_text(encoding="utf-8")
-    parents: dict[str, str] = json.loads(text)["parents"]
-    return parents
+    return _chips()["parents"]
 
 
 @cache
@@ -210,24 +207,21 @@ class ServingTables:
     all_reduce: AllReduceTable
 
 
-@cache
-def _chips() -> dict[str, str]:
-    """GPU -> the chip that stands in for it."""
-    chips: dict[str, str] = json.loads((FOLDER / "chips.json").read_text(encoding="utf-8"))["chips"]
-    return chips
+def _chip_of(gpu: GpuSpec) -> str:
+    return _chips()["chips"].get(gpu.id, gpu.id)
 
 
 def has_tables(gpu: GpuSpec) -> bool:
     """Whether operators were measured on the GPU or on a chip like it."""
-    return (FOLDER / f"{_chips().get(gpu.id, gpu.id)}.json").is_file()
+    return (FOLDER / f"{_chip_of(gpu)}.json").is_file()
 
 
 def serving_tables_of(gpu: GpuSpec) -> ServingTables:
     """Tables of the GPU, or of the chip that stands in for it (data/serving/chips.json). Raises InputError where there is
     none."""
-    chip = _chips().get(gpu.id, gpu.id)
+    chip = _chip_of(gpu)
     if not has_tables(gpu):
-        known = sorted({*_chips(), *(p.name.removesuffix(".json") for p in FOLDER.iterdir())} - {"chips"})
+        known = sorted({*_chips()["chips"], *(p.name.removesuffix(".json") for p in FOLDER.iterdir())} - {"chips"})
         raise InputError(
             f"no serving operators were measured on {gpu.id} or a chip like it, but on "
             f"{', '.join(name for name in known if (FOLDER / f'{name}.json').is_file())} "
