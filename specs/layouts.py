@@ -75,23 +75,10 @@ class Layouts:
         """Row `row` as a TrainPlan; first and last are left out where the stages are even."""
         pp, first, last = int(self.pp[row]), int(self.first[row]), int(self.last[row])
         even = model.num_layers % pp == 0 and first == last == model.num_layers // pp
-        return TrainPlan(
-            tp=int(self.tp[row]),
-            pp=pp,
-            vpp=int(self.vpp[row]),
-            cp=int(self.cp[row]),
-            ep=int(self.ep[row]),
-            etp=int(self.etp[row]),
-            dp=int(self.dp[row]),
-            mbs=int(self.mbs[row]),
-            sp=bool(self.sp[row]),
-            recompute=recompute,
-            first=None if even else first,
-            last=None if even else last,
-            dist_opt=bool(self.dist_opt[row]),
-            fsdp=int(self.fsdp[row]),
-            offload=float(self.offload[row]),
-        )
+        names = {f.name for f in fields(self)} - {"first", "last", "num_gpus", "global_batch_size"}
+        values: dict[str, Any] = {name: getattr(self, name)[row].item() for name in names}
+        values |= {} if even else {"first": first, "last": last}
+        return TrainPlan(**values, recompute=recompute)
 
 
 def layouts_of(

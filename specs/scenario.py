@@ -131,7 +131,6 @@ class GemmFormat:
 
 
 BLACKWELL = 10.0
-"""Compute capability."""
 """Compute capability from which fp8 GEMMs read either layout, and microscaling formats exist (Transformer Engine)."""
 
 

@@ -1,15 +1,17 @@
 """The rules that decide whether Megatron runs a plan, each checked over columns of plans at once.
 
-Ids are those of `autoconfig/data/megatron_constraints.csv`, which says where megatron-core or Megatron-LM enforces each;
-ids starting with AC are ours, with their reason here. A rule is a function of (Scenario, columns) that is True where the plan
-is legal; the columns `num_gpus` and `global_batch_size` are always there, `needs` lists the others that it reads, so that the
-space can apply it as soon as these exist.
+Ids are those of `autoconfig/data/megatron_constraints.csv`, which says where megatron-core or Megatron-LM enforces each; ids
+starting with AC are ours. Which of them Megatron refuses where, and why the others stand, is in `autoconfig/data/rules.toml`. A
+rule is a function of (Scenario, columns) that is True where the plan is legal; the columns `num_gpus` and `global_batch_size`
+are always there, `needs` lists the others that it reads, so that the space can apply it as soon as these exist.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,6 @@ from autoconfig.specs.scenario import Scenario, all_biases
 
 Mask = npt.NDArray[np.bool_]
 Columns = Mapping[str, npt.NDArray[Any]]
-
-
 Check = Callable[[Scenario, Columns], Mask]
 JUDGED = ("arguments", "config", "groups", "schedule")
 """Refused by megatron-core before a GPU is needed: parsing and validation, TransformerConfig and OptimizerConfig, process
@@ -47,33 +47,33 @@ class Rule:
 
 
 RULES: list[Rule] = []
+_TOLD = tomllib.loads((resources.files("autoconfig") / "data" / "rules.toml").read_text(encoding="utf-8"))
 
 
-def _rule(rule_id: str, needs: str, enforced_in: str, reason: str = "") -> Callable[[Check], Check]:
+def _rule(rule_id: str, needs: str) -> Callable[[Check], Check]:
     """Registers a check; its docstring is the rule's text."""
 
     def register(function: Check) -> Check:
         text = (function.__doc__ or "").strip().rstrip(".")
-        rule = Rule(id=rule_id, text=text, needs=tuple(needs.split()), legal=function, enforced_in=enforced_in, reason=reason)
-        RULES.append(rule)
+        RULES.append(Rule(id=rule_id, text=text, needs=tuple(needs.split()), legal=function, **_TOLD["columns"][rule_id]))
         return function
 
     return register
 
 
-@_rule("NV001", "tp pp cp", "arguments")
+@_rule("NV001", "tp pp cp")
 def world_size(s: Scenario, c: Columns) -> Mask:
     """tp x pp x cp must divide the number of GPUs."""
     return c["num_gpus"] % (c["tp"] * c["pp"] * c["cp"]) == 0
 
 
-@_rule("NV013", "tp", "config")
+@_rule("NV013", "tp")
 def heads(s: Scenario, c: Columns) -> Mask:
     """num_attention_heads must be a multiple of tp."""
     return s.model.num_attention_heads % c["tp"] == 0
 
 
-@_rule("NV014", "tp", "config")
+@_rule("NV014", "tp")
 def query_groups(s: Scenario, c: Columns) -> Mask:
     """num_query_groups must be a multiple of tp, or tp a multiple of num_query_groups."""
     if s.model.multi_latent_attention:
@@ -82,12 +82,7 @@ def query_groups(s: Scenario, c: Columns) -> Mask:
     return (groups % c["tp"] == 0) | (c["tp"] % groups == 0)
 
 
-@_rule(
-    "NV018",
-    "tp etp",
-    "kernels",
-    "the column- and row-parallel layers divide when they are built on the GPU, in Transformer Engine's code",
-)
+@_rule("NV018", "tp etp")
 def ffn_width(s: Scenario, c: Columns) -> Mask:
     """ffn_hidden_size must be a multiple of tp, moe_ffn_hidden_size of etp."""
     model = s.model
@@ -100,86 +95,73 @@ def ffn_width(s: Scenario, c: Columns) -> Mask:
     return ok
 
 
-@_rule("NV026", "pp", "arguments")
+@_rule("NV026", "pp")
 def stages_have_layers(s: Scenario, c: Columns) -> Mask:
     """Every pipeline stage needs a layer."""
     return c["pp"] <= s.model.num_layers
 
 
-@_rule("NV053", "cp", "arguments")
+@_rule("NV053", "cp")
 def context_parallel_length(s: Scenario, c: Columns) -> Mask:
     """seq_length must be a multiple of 2 x cp where cp is above 1."""
     return (c["cp"] == 1) | (s.workload.seq_length % (2 * c["cp"]) == 0)
 
 
-@_rule(
-    "NV054",
-    "cp",
-    "run time",
-    "the local attention asserts it when the layer is built; arguments and config do not look at the layer's kind",
-)
+@_rule("NV054", "cp")
 def context_parallel_kernel(s: Scenario, c: Columns) -> Mask:
     """Context parallelism needs Transformer Engine's attention."""
     return (c["cp"] == 1) | s.software.supports_context_parallel
 
 
-@_rule(
-    "NV046",
-    "sp tp",
-    "nowhere",
-    "Megatron-LM switches sequence parallelism off and runs, so a plan that says sp=1 would not be what runs; megatron-core's "
-    "config refuses it where it is built directly (model_parallel_config.py)",
-)
+@_rule("NV046", "sp tp")
 def sequence_parallel(s: Scenario, c: Columns) -> Mask:
     """Sequence parallelism needs tp above 1."""
     return ~c["sp"] | (c["tp"] > 1)
 
 
-@_rule(
-    "AC001", "sp tp cp", "kernels", "the reduce-scatter along the sequence needs equal shards; it fails in the first forward"
-)
+@_rule("AC001", "sp tp cp")
 def sequence_parallel_length(s: Scenario, c: Columns) -> Mask:
     """Sequence parallelism needs seq_length / cp to be a multiple of tp (reduce-scatter along the sequence)."""
     return ~c["sp"] | (s.workload.seq_length % (c["tp"] * c["cp"]) == 0)
 
 
-@_rule("AC002", "sp", "nowhere", "the flag came with Megatron-LM of 2022; today's parser knows it whatever stack is priced")
+@_rule("AC002", "sp")
 def sequence_parallel_support(s: Scenario, c: Columns) -> Mask:
     """This software stack has no sequence parallelism."""
     return ~c["sp"] | s.software.supports_sequence_parallel
 
 
-@_rule("NV061", "ep", "arguments")
+@_rule("NV061", "ep")
 def experts(s: Scenario, c: Columns) -> Mask:
     """Ep above 1 needs experts, and num_moe_experts must be a multiple of ep."""
     return (c["ep"] == 1) | ((s.model.num_moe_experts or 1) % c["ep"] == 0)
 
 
-@_rule("AC003", "etp", "nowhere", "Megatron-LM ignores the size without experts; a plan that says etp=2 would not be what runs")
+@_rule("AC003", "etp")
 def expert_tensor_parallel(s: Scenario, c: Columns) -> Mask:
     """etp above 1 needs experts."""
     return (c["etp"] == 1) | s.model.is_moe
 
 
-@_rule("NV002", "etp ep pp", "groups")
+@_rule("NV002", "etp ep pp")
 def expert_world_size(s: Scenario, c: Columns) -> Mask:
     """etp x ep x pp must divide the number of GPUs."""
     return c["num_gpus"] % (c["etp"] * c["ep"] * c["pp"]) == 0
 
 
-@_rule("NV062", "etp", "config")
+@_rule("NV062", "etp")
 def expert_bias(s: Scenario, c: Columns) -> Mask:
     """Expert tensor parallelism needs experts without biases."""
     return (c["etp"] == 1) | (not (s.model.is_moe and (s.model.moe_expert_bias or s.model.add_bias_linear)))
 
 
-@_rule("NV048", "sp tp", "run time", "the MoE layer raises in its first training forward; before that there is a warning")
+@_rule("NV048", "sp tp")
 def experts_need_sequence_parallel(s: Scenario, c: Columns) -> Mask:
     """A mixture of experts with tp above 1 needs sequence parallelism."""
     return c["sp"] | (c["tp"] == 1) | (not s.model.is_moe)
 
 
-@_rule("NV024", "pp first last", "arguments", "even stages in the arguments, first and last stage in the config")
+@_rule("NV024", "pp first last")
 def layer_split(s: Scenario, c: Columns) -> Mask:
     """The layers must divide over the stages that first and last leave."""
     between = np.maximum(c["pp"] - 2, 0)
@@ -188,13 +170,13 @@ def layer_split(s: Scenario, c: Columns) -> Mask:
     return whole & np.where(between > 0, rest >= between, rest == 0) & (c["first"] > 0) & (c["last"] > 0)
 
 
-@_rule("NV040", "vpp pp", "arguments")
+@_rule("NV040", "vpp pp")
 def interleaving(s: Scenario, c: Columns) -> Mask:
     """Virtual pipeline stages need pp above 1."""
     return (c["vpp"] == 1) | (c["pp"] > 1)
 
 
-@_rule("NV044", "vpp pp first last", "config", "get_num_layers_to_build asserts it when a stage's layers are counted")
+@_rule("NV044", "vpp pp first last")
 def chunk_layers(s: Scenario, c: Columns) -> Mask:
     """The layers of every stage must be a multiple of vpp."""
     between = np.maximum(c["pp"] - 2, 1)
@@ -203,25 +185,25 @@ def chunk_layers(s: Scenario, c: Columns) -> Mask:
     return (vpp == 1) | ((c["first"] % vpp == 0) & (c["last"] % vpp == 0) & (middle % vpp == 0))
 
 
-@_rule("NV007", "mbs dp", "arguments", "the evaluation batch in validate_args, then the micro-batch calculator")
+@_rule("NV007", "mbs dp")
 def batch(s: Scenario, c: Columns) -> Mask:
     """global_batch_size must be a multiple of mbs x dp."""
     return c["global_batch_size"] % (c["mbs"] * c["dp"]) == 0
 
 
-@_rule("NV041", "vpp pp mbs dp", "schedule")
+@_rule("NV041", "vpp pp mbs dp")
 def interleaved_microbatches(s: Scenario, c: Columns) -> Mask:
     """Interleaving needs at least pp micro-batches."""
     return (c["vpp"] == 1) | (c["global_batch_size"] // (c["mbs"] * c["dp"]) >= c["pp"])
 
 
-@_rule("NV042", "vpp pp mbs dp", "schedule")
+@_rule("NV042", "vpp pp mbs dp")
 def interleaved_groups(s: Scenario, c: Columns) -> Mask:
     """Interleaving needs the number of micro-batches to be a multiple of pp."""
     return (c["vpp"] == 1) | (c["global_batch_size"] // (c["mbs"] * c["dp"]) % c["pp"] == 0)
 
 
-@_rule("NV100", "fsdp pp ep dist_opt", "arguments")
+@_rule("NV100", "fsdp pp ep dist_opt")
 def fsdp(s: Scenario, c: Columns) -> Mask:
     """FSDP (fsdp 2 or 3) needs pp 1, ep 1, no distributed optimizer, no fp16 and an output layer of its own."""
     tied = not (s.model.untie_embeddings_and_output_weights or s.software.supports_fsdp_with_tied_embeddings)
@@ -229,32 +211,32 @@ def fsdp(s: Scenario, c: Columns) -> Mask:
     return (c["fsdp"] == 0) | ((c["pp"] == 1) & (c["ep"] == 1) & ~c["dist_opt"] & possible)
 
 
-@_rule("AC009", "fsdp", "nowhere", "what a software stack has is ours to know")
+@_rule("AC009", "fsdp")
 def fsdp_support(s: Scenario, c: Columns) -> Mask:
     """This software stack has no FSDP."""
     return (c["fsdp"] == 0) | s.software.supports_fsdp
 
 
-@_rule("NV130", "fsdp dist_opt", "arguments")
+@_rule("NV130", "fsdp dist_opt")
 def fp8_param_gather(s: Scenario, c: Columns) -> Mask:
     """fp8_param_gather needs the distributed optimizer or FSDP."""
     return (c["fsdp"] > 0) | c["dist_opt"] | (not s.numerics.fp8_param_gather)
 
 
-@_rule("NV094", "offload dist_opt", "config")
+@_rule("NV094", "offload dist_opt")
 def offload(s: Scenario, c: Columns) -> Mask:
     """Optimizer offload needs the distributed optimizer, and with fp8_param_gather the delayed recipe."""
     possible = not s.numerics.fp8_param_gather or s.numerics.fp8_recipe == "delayed"
     return (c["offload"] == 0) | (c["dist_opt"] & possible)
 
 
-@_rule("AC008", "dist_opt", "nowhere", "what a software stack has is ours to know")
+@_rule("AC008", "dist_opt")
 def distributed_optimizer_support(s: Scenario, c: Columns) -> Mask:
     """This software stack has no distributed optimizer (dist_opt=0)."""
     return ~c["dist_opt"] | s.software.supports_distributed_optimizer
 
 
-@_rule("NV092", "fsdp dist_opt", "config", "OptimizerConfig, built before the model")
+@_rule("NV092", "fsdp dist_opt")
 def precision_aware(s: Scenario, c: Columns) -> Mask:
     """Optimizer types other than fp32 need the distributed optimizer."""
     n = s.numerics
@@ -272,70 +254,7 @@ class PlanRule:
     reason: str = ""
 
 
-PLAN_RULES: tuple[PlanRule, ...] = (
-    PlanRule(
-        id="NV111",
-        text="full recomputation needs a number of layers from 1 to the layers of a stage (block: of a model chunk)",
-        enforced_in="nowhere",
-        reason="Megatron's documentation; larger numbers run as all layers, so the plan would not say what runs",
-    ),
-    PlanRule(
-        id="NV114",
-        text="recomputing moe_act needs a mixture of experts (grouped GEMM)",
-        enforced_in="config",
-    ),
-    PlanRule(
-        id="AC006",
-        text="recomputing moe or shared_experts needs a mixture of experts that has them",
-        enforced_in="nowhere",
-        reason="modules that are not there are passed over; the plan would not say what runs",
-    ),
-    PlanRule(id="NV115", text="recomputing mla_up_proj needs multi-latent attention", enforced_in="config"),
-    PlanRule(id="NV118", text="recomputing moe_act or layernorm is refused with the delayed fp8 recipe", enforced_in="config"),
-    PlanRule(
-        id="NV121",
-        text="uniform full recomputation needs groups of 1 layer in a model with multi-token prediction",
-        enforced_in="run time",
-        reason="the multi-token-prediction layer asserts it in its first forward",
-    ),
-    PlanRule(
-        id="AC004",
-        text="recomputing mlp needs a layer with a dense MLP",
-        enforced_in="nowhere",
-        reason="a module that is not there is passed over; the plan would not say what runs",
-    ),
-    PlanRule(
-        id="AC007",
-        text="first and last together need pp above 1",
-        enforced_in="nowhere",
-        reason="with pp 1 Megatron builds as many layers as last says and trains a smaller model without a word",
-    ),
-    PlanRule(
-        id="AC010",
-        text="this software stack recomputes whole layers only",
-        enforced_in="nowhere",
-        reason="what a software stack has is ours to know",
-    ),
-    PlanRule(
-        id="AC012",
-        text="selective recomputation is by modules (selective:core_attn) in Megatron and most stacks, by operator "
-        "(selective:op) in torchtitan",
-        enforced_in="config",
-    ),
-    PlanRule(
-        id="AC011",
-        text="recomputing mlp in layers with biases needs Transformer Engine's layers",
-        enforced_in="run time",
-        reason="the local MLP returns its bias, a parameter, as an output of the checkpoint, whose backward then calls itself "
-        "without end",
-    ),
-    PlanRule(
-        id="AC005",
-        text="the plan's tp x pp x cp x dp must be the number of GPUs",
-        enforced_in="nowhere",
-        reason="Megatron has no argument for dp: it takes what is left of the GPUs",
-    ),
-)
+PLAN_RULES = tuple(PlanRule(id=rule, **told) for rule, told in _TOLD["plan"].items())
 ALL_RULES: tuple[Rule | PlanRule, ...] = (*RULES, *PLAN_RULES)
 RULE_TEXT: dict[str, str] = {rule.id: rule.text for rule in ALL_RULES}
 JUDGED_RULES = frozenset(rule.id for rule in ALL_RULES if rule.enforced_in in JUDGED)

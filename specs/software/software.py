@@ -234,19 +234,7 @@ class StackTime:
 
 
 DEFAULT_STACK = "transformer-engine"
-SUPPORT_FLAGS = {
-    "least_compute_capability": 0.0,
-    "supports_fp8": True,
-    "supports_fsdp": True,
-    "supports_fsdp_with_tied_embeddings": False,
-    "supports_fp8_param_gather_with_fsdp": False,
-    "supports_distributed_optimizer": True,
-    "supports_selective_recompute": True,
-    "recomputes_by_operator": False,
-    "supports_mlp_recompute_with_biases": True,
-    "supports_context_parallel": True,
-    "supports_sequence_parallel": True,
-}
+SUPPORT_FLAGS = {f.name: f.default for f in fields(SoftwareStack) if f.type in ("bool", "float")}
 """What a stack can do, inherited by stacks that extend it, and what holds where no file says so."""
 
 
