@@ -13,8 +13,7 @@ from autoconfig.specs.json_record import AboveZero, Keywords, Positive
 from autoconfig.specs.layouts import Layouts, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.software.settings import NOTHING_GIVEN, GivenSettings, RunSettings, resolve_settings
+from autoconfig.specs.plan import NOTHING_GIVEN, GivenSettings, RunSettings, TrainPlan, resolve_settings
 from autoconfig.specs.software.software import SoftwareStack
 
 POOL = "*"

@@ -18,7 +18,7 @@ from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns, Scenario
-from autoconfig.time_model.job import entry_of, parents
+from autoconfig.time_model.hardware.efficiency import entry_of, parents
 from autoconfig.time_model.predict import estimate_step_time
 
 PRIOR_LOG_SD = {"step": 0.05, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}

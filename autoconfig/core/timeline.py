@@ -16,7 +16,7 @@ from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positiv
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.job import factors_for
+from autoconfig.time_model.hardware.efficiency import factors_for
 from autoconfig.time_model.predict import OperatorRow
 
 MOST_MICROBATCHES = 16

@@ -27,7 +27,8 @@ from autoconfig.specs.json_record import (
     to_json,
 )  # fmt: skip
 from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
-from autoconfig.specs.plan import NamedPlan, TrainPlan, named_plan, parse_plan
+from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.training.price import PlanReport, report_plan, violations

@@ -14,7 +14,7 @@ from autoconfig.render.training import seconds_text, show_question, show_remedie
 from autoconfig.render.training_json import AnswerJson, PlanJson, PlanReportJson, QuestionJson, question_json, report_json
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import Keywords, Natural
-from autoconfig.specs.plan import named_plan
+from autoconfig.specs.plan_names import named_plan
 from autoconfig.training.price import PlanReport, Violation
 from autoconfig.training.rank import RESOLUTION
 

@@ -17,7 +17,7 @@ from autoconfig.render.training_json import AnswerJson, in_gib
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.job import CATEGORIES, SOFTWARE
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, record_of
-from autoconfig.specs.plan import NamedPlan, named_plan
+from autoconfig.specs.plan_names import NamedPlan, named_plan
 
 MIB = 2**20
 MODULES_SHOWN = 12

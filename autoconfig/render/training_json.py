@@ -10,7 +10,7 @@ from autoconfig.memory_model.predict import MOMENTS, allocator_bytes, cuda_conte
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Parts, Positive, record_of
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.plan import NamedPlan, named_plan
+from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.time_model.predict import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer

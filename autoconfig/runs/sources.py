@@ -13,7 +13,7 @@ from typing import Any
 from autoconfig.runs.table import Row, cell, names_of, number
 from autoconfig.specs.errors import UnknownNameError
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.software.settings import PLAN_COLUMNS, Recipe, nearest_recipe
+from autoconfig.specs.plan import PLAN_COLUMNS, Recipe, nearest_recipe
 
 USES = ("calibrate", "bands", "memory", "fits")
 

@@ -14,8 +14,8 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.plan import GivenSettings, read_graphs
 from autoconfig.specs.scenario import BLACKWELL, PRECISIONS, Numerics
-from autoconfig.specs.software.settings import GivenSettings, read_graphs
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, StackOptions, StackTime, load_stack, with_options
 
 

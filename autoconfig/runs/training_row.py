@@ -19,9 +19,8 @@ from autoconfig.runs.training_model import read_model, read_numerics, read_setti
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
+from autoconfig.specs.plan import NONE, OP, GivenSettings, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario, Workload
-from autoconfig.specs.software.settings import GivenSettings
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.price import CONVENTIONS
 from autoconfig.training.space import Constraints

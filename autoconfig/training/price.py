@@ -16,7 +16,7 @@ from autoconfig.specs.json_record import Keywords, NotNegative, Share
 from autoconfig.specs.models.parameters import model_flops_per_token, total_parameters
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import POOL, OwnRuns, Scenario
-from autoconfig.time_model.job import entry_for
+from autoconfig.time_model.hardware.efficiency import entry_for
 from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.rules import RULE_TEXT

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from autoconfig.specs.scenario import NAMES
-from autoconfig.time_model.job import entry_of
+from autoconfig.time_model.hardware.efficiency import entry_of
 from tables import tabled
 
 from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile

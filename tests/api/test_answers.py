@@ -10,7 +10,7 @@ import pytest
 from autoconfig.api.routes.answers import CHECK_EXAMPLE, RUN_EXAMPLE
 from autoconfig.api.wire.bodies import DeploymentsBody
 from autoconfig.api.wire.schemas import components
-from autoconfig.time_model.job import factors_for
+from autoconfig.time_model.hardware.efficiency import factors_for
 from command_line import run_in_process
 from jsonschema import Draft202012Validator
 from tables import tabled

@@ -14,7 +14,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.local_gpu import cpu_name
 from autoconfig.specs.hardware.operator_table import COMMAND, KIND, local_folder
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, NAMES, Calibration
-from autoconfig.time_model.job import entry_of
+from autoconfig.time_model.hardware.efficiency import entry_of
 from tables import tabled, write
 
 from autoconfig.accuracy.bands import banded, bands_of

@@ -6,7 +6,7 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.software.settings import (
+from autoconfig.specs.plan import (
     GivenSettings,
     RunSettings,
     nearest_recipe,

@@ -18,7 +18,7 @@ from autoconfig.time_model.hardware.efficiency import (
     formula_efficiency_of,
     operator_tables_of,
 )
-from autoconfig.time_model.network.collectives import Group, collective_terms, links_of
+from autoconfig.time_model.job import Group, collective_terms, links_of
 from autoconfig.time_model.operators.kernels import gemm_seconds, table_flash_efficiency
 
 FOLDER = Path(__file__).parents[2] / "time_model" / "data" / "operators"

@@ -10,7 +10,7 @@ Only tables that are in use are kept: a table is used where it is nearer to held
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.hardware.operator_table import read_operator_table
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.scenario import FORMATS
+from autoconfig.specs.scenario import FORMATS, POOL, Calibration, Entry, Factors, Scenario
 
 Vector = npt.NDArray[np.float64]
 
@@ -368,3 +368,36 @@ def _build(data: dict[str, Any], origin: str) -> GpuEfficiency:
         cpu_memory_bytes_per_s=float(data["host_link"]["cpu_memory_bytes_per_s"]),
         same_chip=data.get("operators", ""),
     )
+
+
+def entry_of(calibration: Calibration, architecture: str, generation: str, *, moe: bool = False, gpu: str = "") -> Entry | None:
+    """The entry of the generation on this architecture (for a mixture of experts its own, else the dense one), else of its
+    nearest ancestor, else the architecture's pool; None for the documented defaults."""
+    here = {(e.generation, e.kind): e for place in (architecture, gpu) for e in calibration.entries if e.architecture == place}
+    wanted: str | None = generation
+    while wanted is not None:
+        for kind in ("moe", "dense") if moe else ("dense",):
+            if (wanted, kind) in here:
+                return here[wanted, kind]
+        wanted = parents().get(wanted)
+    return here.get((POOL, "dense"))
+
+
+def entry_for(scenario: Scenario, *, moe: bool) -> Entry | None:
+    """`entry_of` for a scenario's GPU and software."""
+    gpu = scenario.cluster.gpu
+    return entry_of(scenario.calibration, gpu.architecture, scenario.software.generation, moe=moe, gpu=gpu.id)
+
+
+def factors_for(scenario: Scenario) -> Factors:
+    """What the scenario's calibration says of its GPU, software and kind of model; 1 where nothing was fitted."""
+    entry = entry_for(scenario, moe=scenario.model.is_moe)
+    return Factors() if entry is None else entry.factors
+
+
+@cache
+def parents() -> Mapping[str, str | None]:
+    """Generation -> the generation that stands in for it."""
+    text = (resources.files("autoconfig.time_model") / "data" / "generations.json").read_text(encoding="utf-8")
+    table: dict[str, str | None] = json.loads(text)["parents"]
+    return table

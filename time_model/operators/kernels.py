@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.plan import RunSettings
 from autoconfig.specs.scenario import Numerics
-from autoconfig.specs.software.settings import RunSettings
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.hardware.efficiency import GemmEfficiency, GridTable
 

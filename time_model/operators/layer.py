@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank
 from autoconfig.specs.scenario import userbuffers_run
-from autoconfig.time_model.job import Shapes, TrainingJob
-from autoconfig.time_model.network.collectives import Group, collective_seconds, exposed_seconds, send_seconds
+from autoconfig.time_model.job import Group, Shapes, TrainingJob, collective_seconds, exposed_seconds, send_seconds
 from autoconfig.time_model.operators.kernels import (
     WINDOW_TILES,
     activation_bytes,

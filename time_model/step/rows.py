@@ -13,10 +13,10 @@ from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics
 from autoconfig.specs.software.software import StackTime
-from autoconfig.time_model.job import TrainingJob
-from autoconfig.time_model.network.collectives import (
+from autoconfig.time_model.job import (
     Group,
     Links,
+    TrainingJob,
     collective_seconds,
     data_group,
     expert_data_group,

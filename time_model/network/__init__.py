@@ -1,1 +1,0 @@
-"""Which links a group of ranks uses, and the seconds of collectives over them."""
