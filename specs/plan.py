@@ -344,7 +344,7 @@ def _of_stack(model: ModelSpec, cluster: ClusterSpec, software: SoftwareStack, d
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RecipeSettings:
     """One row of releases.csv."""
 
     model: str
@@ -359,20 +359,20 @@ class Recipe:
 
 
 @cache
-def recipes() -> tuple[Recipe, ...]:
+def recipes() -> tuple[RecipeSettings, ...]:
     """All recipes, in the order of the table."""
     path = resources.files("autoconfig.specs") / "catalogue" / "software" / "releases.csv"
     return tuple(_recipe(row) for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def _recipe(row: Mapping[str, str]) -> Recipe:
+def _recipe(row: Mapping[str, str]) -> RecipeSettings:
     flags = {name: row[name] == "1" for name in ("ep_overlap", "fused_experts", "fp8_attention", "fp8_output")}
     settings = RunSettings(dispatcher=row["dispatcher"], cuda_graphs=read_graphs(row["cuda_graphs"]), **flags)
     plan = tuple(int(row[column]) for column in PLAN_COLUMNS)
-    return Recipe(row["model"], row["gpu"], row["precision"], row["software"], row["until"], plan, settings, row)
+    return RecipeSettings(row["model"], row["gpu"], row["precision"], row["software"], row["until"], plan, settings, row)
 
 
-def nearest_recipe(model: str, gpu: str, precision: str, release: str, plan: tuple[int, ...] | None) -> Recipe | None:
+def nearest_recipe(model: str, gpu: str, precision: str, release: str, plan: tuple[int, ...] | None) -> RecipeSettings | None:
     """Of the release's recipes, or those of the nearest one before it, the one whose plan (PLAN_COLUMNS) is most like `plan`;
     the last one without a plan or where two are alike. Of another precision where there is none of this one."""
     known = [r for r in recipes() if (r.model, r.gpu) == (model, gpu) and r.release <= release]
@@ -392,7 +392,7 @@ def _of_recipes(
     mine = None if plan is None else (plan.world_size, plan.tp, plan.pp, plan.cp, plan.vpp, plan.ep, plan.mbs)
     if (recipe := nearest_recipe(name, gpu, precision, release, mine)) is not None:
         return recipe.settings
-    newest: dict[str, Recipe] = {}
+    newest: dict[str, RecipeSettings] = {}
     for other in recipes():
         dense = other.model.startswith("llama")
         if (other.gpu, other.precision) == (gpu, precision) and other.release <= release and not dense:
