@@ -13,7 +13,7 @@ from typing import Any
 from autoconfig.runs.table import Row, cell, names_of, number
 from autoconfig.specs.errors import UnknownNameError
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import PLAN_COLUMNS, Recipe, nearest_recipe
+from autoconfig.specs.plan import PLAN_COLUMNS, RecipeSettings, nearest_recipe
 
 USES = ("calibrate", "bands", "memory", "fits")
 
@@ -184,7 +184,7 @@ def nvidia_source(row: Row) -> str:
     return f"NVIDIA {cell(row, 'system').removeprefix('DGX-')} {kind} {precision}{task}"
 
 
-def _recipe_of(row: Row, model: str, recipe: str) -> tuple[Recipe | None, bool]:
+def _recipe_of(row: Row, model: str, recipe: str) -> tuple[RecipeSettings | None, bool]:
     """The nearest recipe, and whether it has this row's plan: tables do not print what is recomputed."""
     keys = {"gpus": "num_gpus", "vpp": "vp"}
     plan = tuple(int(cell(row, keys.get(column, column)) or 1) for column in PLAN_COLUMNS)
