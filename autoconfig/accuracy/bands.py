@@ -198,18 +198,23 @@ def _large(predicted: Sequence[Predicted], source: PublishedSource, also: str = 
 
 
 def _step_times() -> Iterator[Reading]:
-    by_model, by_publisher = predictions("model"), predictions("publisher")
+    by_publisher = predictions("publisher")
     for name, source in _bar_sources().items():
         if source.publisher:
-            usual, harder = _large(by_model, source), _large(by_publisher, source)
+            usual, harder = _large(_usual(source), source), _large(by_publisher, source)
             why = ONE_PUBLISHER.format(source.publisher)
             yield Reading(name=f"Step time, {name}", rows=usual.rows, usual=usual.mean, harder=harder.mean, why=why)
     for reading in harder_readings():
         source = _bar_sources()[reading.bar]
-        harder = _large(_without(reading.zero, source) if reading.zero else by_model, source, reading.also)
-        usual = _large(by_model, source)
+        usual = _usual(source)
+        harder = _large(_without(reading.zero, source) if reading.zero else usual, source, reading.also)
         name = f"Step time, {reading.bar}"
-        yield Reading(name=name, rows=harder.rows, usual=usual.mean, harder=harder.mean, why=reading.why)
+        yield Reading(name=name, rows=harder.rows, usual=_large(usual, source).mean, harder=harder.mean, why=reading.why)
+
+
+def _usual(source: PublishedSource) -> Sequence[Predicted]:
+    assert source.bar is not None
+    return predictions(source.bar.leave_out)
 
 
 def _without(names: Sequence[str], source: PublishedSource) -> list[Predicted]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 from autoconfig.runs.table import Row, cell, names_of, number
 from autoconfig.specs.errors import UnknownNameError
@@ -23,7 +23,7 @@ class HeldTo:
     """Most mean absolute error of step times, with constants that have not seen what `leave_out` names."""
 
     name: str
-    leave_out: str
+    leave_out: Literal["source", "model", "pair", "release"]
     most: float
     match: str = ""
     """Pattern of the sources; empty: the source that the bar stands in."""

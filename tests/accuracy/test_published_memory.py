@@ -19,7 +19,7 @@ from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.schemas import schema
 from autoconfig.render.audit import audit_json
 from autoconfig.runs.recipe_row import family_of_recipe, model_of_recipe, read_recipe
-from autoconfig.runs.sources import USES, harder_readings, serving_figures, source_of, sources
+from autoconfig.runs.sources import USES, bars_held, harder_readings, serving_figures, source_of, sources
 from autoconfig.runs.training_row import Case, published_rows, read_case
 
 
@@ -36,8 +36,7 @@ def test_entries_say_what_they_are_for() -> None:
     for source in sources():
         assert set(source.use) <= set(USES) and source.why, source
         assert source.whole_step or not {"bands", "calibrate"} & set(source.use), source
-        assert source.bar is None or source.bar.leave_out in ("source", "model", "pair")
-    bars = [source.bar.name for source in sources() if source.bar]
+    bars = [bar.name for bar in bars_held()]
     assert len(bars) == len(set(bars)) and {reading.bar for reading in harder_readings()} <= set(bars)
     assert len({figure.name for figure in serving_figures()}) == len(serving_figures())
 

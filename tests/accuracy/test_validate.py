@@ -14,17 +14,18 @@ from autoconfig.time_model.hardware.efficiency import entry_of
 from tables import tabled
 
 from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile
-from autoconfig.accuracy.groups import Constants, Predicted, decisions, paper_of, predictions
+from autoconfig.accuracy.groups import Constants, Predicted, bars, decisions, paper_of, predictions
 from autoconfig.accuracy.headlines import FAR, headlines
 from autoconfig.accuracy.memory import best_offset
 from autoconfig.accuracy.sheets import line_sheet, page, reading_sheet, sheets
 from autoconfig.accuracy.validate import Sections, Validation, judged_lines, not_printed, validate
 from autoconfig.calibration.observe import observe, published_runs, refine, useful_for_calibration
+from autoconfig.runs.sources import bars_held
 from autoconfig.runs.training_row import published_rows
 from autoconfig.training.price import Band, band_of, narrowed
 
-NOT_REACHED = {"90 % bands: median half-width, sources equal"}
-"""Lines that docs/accuracy.md says NO to: a third of the sources are mixtures of experts, which scatter three times as much."""
+NOT_REACHED: set[str] = set()
+"""Lines that docs/accuracy.md says NO to."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,8 @@ def by_model() -> Validation:
 def test_every_row_is_counted_once(by_source: Validation) -> None:
     rows = sum(1 for _ in published_rows())
     nvidia = sum(row["task"] != "inference" for row in published_rows("nvidia_training_measurements"))
-    assert sum(group.rows for group in by_source.groups) == rows + nvidia
+    later = sum(1 for _ in published_rows("nvidia_training_2026"))
+    assert sum(group.rows for group in by_source.groups) == rows + nvidia + later
     for group in by_source.groups:
         assert group.rows == (group.all.rows if group.all else 0) + sum(group.uncovered.values())
 
@@ -59,11 +61,12 @@ def test_constants_have_not_seen_what_is_left_out() -> None:
 
 
 def test_lines_that_hold(by_source: Validation, by_model: Validation) -> None:
-    for bar in by_source.bars + by_model.bars:
+    later = [bar for left_out in ("pair", "release") for bar in bars(predictions(left_out), left_out)]
+    for bar in (*by_source.bars, *by_model.bars, *later):
         assert bar.reached is not None
         print(f"{bar.name}: {bar.reached.rows} rows, mean {bar.reached.mean:.2%}, at most {bar.most:.1%}")
         assert bar.holds or bar.name in NOT_REACHED, bar.name
-    assert len(by_source.bars + by_model.bars) == 10
+    assert len(by_source.bars + by_model.bars) + len(later) == len(bars_held())
 
 
 def test_bands_hold_about_nine_of_ten_left_out_runs(by_source: Validation) -> None:
@@ -90,7 +93,7 @@ def test_lines_beside_step_times_say_yes_or_no(by_source: Validation) -> None:
 
 def test_in_sample_figures_are_not_judged() -> None:
     found = validate()
-    assert all(bar.holds is None and bar.in_sample for bar in found.bars) and len(found.bars) == 10
+    assert all(bar.holds is None and bar.in_sample for bar in found.bars) and len(found.bars) == len(bars_held())
     for sheet in sheets(found):
         if sheet.title.startswith("Held to"):
             assert {line[-1] for line in sheet.lines} == {"not judged"}
@@ -113,10 +116,11 @@ def test_harder_readings_stand_beside(by_source: Validation, by_model: Validatio
     for line in by_source.readings:
         print(f"{line.name}: {line.rows} rows, {line.usual:.1%}, harder {line.harder:.1%} ({line.why})")
         assert 0 < line.usual < 1 and 0 < line.harder < 1 and line.harder != line.usual and line.why
-    bars = {bar.name: bar.reached.mean for bar in by_model.bars if bar.reached}
+    later = bars(predictions("pair"), "pair")
+    means = {bar.name: bar.reached.mean for bar in (*by_model.bars, *later) if bar.reached}
     for line in by_source.readings:
         if line.name.startswith("Step time"):
-            assert line.usual == pytest.approx(bars[line.name.removeprefix("Step time, ")])
+            assert line.usual == pytest.approx(means[line.name.removeprefix("Step time, ")])
     nvidia = [line for line in by_source.readings if "left out together" in line.why]
     assert {line.name for line in nvidia} >= {"90 % bands: pooled, inside", "90 % bands: mixture of experts, inside"}
     sheet = reading_sheet(by_source)
