@@ -206,10 +206,10 @@ def _step_times() -> Iterator[Reading]:
             yield Reading(name=f"Step time, {name}", rows=usual.rows, usual=usual.mean, harder=harder.mean, why=why)
     for reading in harder_readings():
         source = _bar_sources()[reading.bar]
-        usual = _usual(source)
-        harder = _large(_without(reading.zero, source) if reading.zero else usual, source, reading.also)
+        mine = _usual(source)
+        harder = _large(_without(reading.zero, source) if reading.zero else mine, source, reading.also)
         name = f"Step time, {reading.bar}"
-        yield Reading(name=name, rows=harder.rows, usual=_large(usual, source).mean, harder=harder.mean, why=reading.why)
+        yield Reading(name=name, rows=harder.rows, usual=_large(mine, source).mean, harder=harder.mean, why=reading.why)
 
 
 def _usual(source: PublishedSource) -> Sequence[Predicted]:
