@@ -11,7 +11,6 @@ from autoconfig.cli.main import COMMANDS, SERVING, cli, load
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 110
 DOCUMENTED = [name for name, place in sorted(COMMANDS.items()) if not place.startswith("service:")]
-"""The commands of the service are in docs/service.md."""
 FIRST = "## autoconfig "
 """What the generated part of the page begins with; what is above is written by hand."""
 

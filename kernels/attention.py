@@ -42,7 +42,9 @@ class _GatherSequence(torch.autograd.Function):
         ctx.group = group
         by_rank = tensor.new_empty(group.size() * tensor.size(0), *tensor.shape[1:])
         dist.all_gather_into_tensor(by_rank, tensor.contiguous(), group=group)
-        return _chunks(by_rank, group)[_places(group)].flatten(0, 1)
+        order = _order(group)
+        places = [order.index(chunk) for chunk in range(len(order))]  # where each chunk of the sequence lies
+        return _chunks(by_rank, group)[places].flatten(0, 1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -62,11 +64,6 @@ def _order(group: Any) -> list[int]:
     """Chunk numbers in the order in which the ranks hold them: 0, 2c-1, 1, 2c-2, ..."""
     size = group.size()
     return [chunk for rank in range(size) for chunk in (rank, 2 * size - 1 - rank)]
-
-
-def _places(group: Any) -> list[int]:
-    order = _order(group)
-    return [order.index(chunk) for chunk in range(len(order))]
 
 
 class FlashAttention(torch.nn.Module):
@@ -181,3 +178,19 @@ class UnfusedAttention(DotProductAttention):
 
     def forward(self, query: Tensor, key: Tensor, *others: Any, **named: Any) -> Tensor:
         return super().forward(query, with_whole_rotary_gradient(key, self.config, self.tp_group), *others, **named)
+
+
+class ParallelNorm:
+    """torch's LayerNorm or RMSNorm, as `config.normalization` says, usable with sequence parallelism. megatron-core's
+    WrappedTorchNorm refuses sequence parallelism because torch's norms do not mark their parameters: each tensor-parallel rank
+    sees its share of the sequence, so the gradients of weight and bias must be summed over the ranks. megatron-core does that
+    for every parameter with `sequence_parallel` set (finalize_model_grads.py), which is set here."""
+
+    def __new__(cls, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> torch.nn.Module:
+        if config.layernorm_zero_centered_gamma:
+            raise ValueError("layernorm_zero_centered_gamma needs Transformer Engine")
+        kind = {"LayerNorm": torch.nn.LayerNorm, "RMSNorm": torch.nn.RMSNorm}[config.normalization]
+        norm = kind(hidden_size, eps=eps, dtype=config.params_dtype, device=torch.cuda.current_device())
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return norm

@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from autoconfig.kernels.bench.collectives import CollectiveBench
@@ -41,7 +41,6 @@ from autoconfig.specs.import_path import with_import_path
 
 BAD_INPUT, INTERRUPTED = 2, 130
 COLLECTIVES_SHARE = 0.3
-"""Of the budget, kept for collectives."""
 GRACE_S = 90.0
 """More than their budget that the ranks of the collectives get before they are ended."""
 INSTALL = "pip install 'megatron-autoconfig[train]' (GPU: torch for your CUDA first)"
@@ -99,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         if not options.collectives and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, _interrupt)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was measured is kept
         torch = load_torch()
         return _run(torch, options)
     except KeyboardInterrupt:
@@ -108,11 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         say(f"error: {error}")
         return BAD_INPUT
-
-
-def _interrupt(*_: object) -> NoReturn:
-    """SIGTERM ends a run as Ctrl-C does: what was measured is kept."""
-    raise KeyboardInterrupt
 
 
 def load_torch() -> Any:
@@ -142,7 +136,10 @@ def _run(torch: Any, options: argparse.Namespace) -> int:
     set_name = options.set_name or ("quick" if device.type == "cuda" else "cpu")
     results = Results(path, device, SETS[set_name], set_name, software(torch))
     if options.fresh and not options.collectives:
-        _remove(path)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise FileError(f"{path} cannot be replaced: {error.strerror or error}") from error
     found = results.resume()
     if options.collectives:
         return _rank(torch, options, results, started)
@@ -169,13 +166,6 @@ def _output(options: argparse.Namespace, device: BenchDevice) -> Path:
     return folder / f"{device.id}.json"
 
 
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise FileError(f"{path} cannot be replaced: {error.strerror or error}") from error
-
-
 def _compute(torch: Any, options: argparse.Namespace, results: Results, deadline: float) -> bool:
     device = torch.device(results.device.type)
     cuda = device.type == "cuda"
@@ -191,7 +181,8 @@ def _compute(torch: Any, options: argparse.Namespace, results: Results, deadline
     finally:
         results.sample_driver("after")
         saved = results.save(complete=False)
-        _clear()
+        if sys.stderr.isatty():
+            print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
     if not saved:
         raise InputError("the budget ended before copies and GEMMs were measured: give more with --budget")
     return done
@@ -297,11 +288,6 @@ def _report(results: Results, done: bool) -> int:
 def _progress(group: str, number: int, total: int) -> None:
     if sys.stderr.isatty():
         print(f"\r{number:,} of {total:,}  {group:<30}", end="", file=sys.stderr, flush=True)
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:

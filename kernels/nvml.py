@@ -9,20 +9,12 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-THROTTLE_BITS = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks_setting",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}
-"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons (nvml.h, nvmlClocksThrottleReason*)."""
+THROTTLE_REASONS = (
+    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown"),
+    *("hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting"),
+)
+"""By the bits of nvmlDeviceGetCurrentClocksThrottleReasons (nvml.h, nvmlClocksThrottleReason*)."""
 SLOWED = frozenset({"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
-"""Reasons that make a measurement slower than the GPU can be."""
 
 
 def sample(uuid: str | None = None, index: int = 0, nvml: Any = None) -> dict[str, Any]:
@@ -69,7 +61,7 @@ def _values(nvml: Any, handle: Any) -> dict[str, Any]:
         "power_limit_w": None if limit is None else limit / 1e3,
         "temperature_c": ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
         "ecc": None if ecc is None else bool(ecc[0]),
-        "throttle_reasons": None if bits is None else [name for bit, name in THROTTLE_BITS.items() if bits & bit],
+        "throttle_reasons": None if bits is None else [name for bit, name in enumerate(THROTTLE_REASONS) if bits & 1 << bit],
         "pcie_generation": ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
         "pcie_lanes": ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
         "nvlinks": _nvlinks(nvml, handle),

@@ -18,11 +18,8 @@ class Kind(enum.StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     """A constraint learned, no failure."""
     FAILED = "failed"
-    """The training core said what went wrong."""
     CRASHED = "crashed"
-    """It ended without a result."""
     GARBAGE = "garbage"
-    """result.json is no measurement of this job."""
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
     LOST = "lost"
@@ -35,14 +32,12 @@ ABOUT_THIS_MACHINE = frozenset({ExitCode.MISSING_PACKAGE, ExitCode.NO_DEVICE, Ex
 """Exit codes that every other job here would end with too."""
 
 CORE_SAYS = "trainer: "
-"""How the training core's own messages begin."""
 CONSEQUENCES = tuple(f"{CORE_SAYS}{code.name.lower().replace('_', ' ')}: " for code in (
     ExitCode.TERMINATED, ExitCode.INTERRUPTED, ExitCode.PEER_LOST))  # fmt: skip
 """How a rank begins that only followed another one's end."""
 SEARCHED_LINES = 5_000
 """Below what the core says, torchrun prints a traceback of its own and six lines for every rank of the node."""
 EXITED, TIMEOUT, CANCEL, LOSS = "exited", "timeout", "cancelled", "lost"
-"""`reason` in end.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +49,6 @@ class Outcome:
     measurement: Measurement | None = None
 
     exit_code: int | None = None
-    """Of the training core, where it is known."""
 
     @property
     def hopeless(self) -> bool:

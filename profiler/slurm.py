@@ -53,7 +53,6 @@ class SlurmOptions:
     partition: str | None = None
     account: str | None = None
     extra: tuple[str, ...] = ()
-    """Further #SBATCH options, as written there."""
 
     @property
     def whole_nodes(self) -> bool:

@@ -88,7 +88,6 @@ MAX_DESCRIPTORS = 65_536
 TURN_S = 0.2
 """How often a job that waits for another one looks."""
 GRACE_S = 5.0
-"""From the polite signal to the kill."""
 
 
 class _Cancelled(Exception):

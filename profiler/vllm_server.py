@@ -125,7 +125,6 @@ def _tokens(text: str) -> int:
 MODEL_FOLDER, LOG_FILE = "model", "server.log"
 SERVER = "vllm.entrypoints.openai.api_server"
 GRACE_S = 5.0
-"""From the polite signal to the kill."""
 LOOK_S = 0.5
 STATE_S = 5.0
 OUT_OF_MEMORY = ("out of memory", "No available memory for the cache blocks", "is larger than the available KV cache memory")

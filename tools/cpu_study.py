@@ -50,9 +50,7 @@ class Comparison:
     """The study's winner beside the best of all. Steps in seconds."""
 
     once: Mapping[str, float]
-    """Every plan that runs, measured once."""
     again: Mapping[str, Sequence[float]]
-    """Contenders: one step time per further job."""
     winner: str
     best: str
     """Contender with the least mean over the further jobs: the first measurement chose it, so that it does not count."""
@@ -164,6 +162,7 @@ def lines_of(session: Session[TrainingWork], found: TrainingFound, result: Compa
     order = sorted(result.once, key=lambda plan: result.once[plan])
     trials = [line for line in found.lines if line.measured_s is not None]
     times = {plan: statistics.geometric_mean(values) for plan, values in result.again.items()}
+    roles = (("best of all", result.best), ("the study's winner", result.winner))
     verdict = "within the noise" if result.within_noise else "NOT within the noise"
     return [
         f"{len(trials)} jobs of the study (the fastest {min(SHOWN, len(trials))} below), "
@@ -181,18 +180,13 @@ def lines_of(session: Session[TrainingWork], found: TrainingFound, result: Compa
         "| contender | geometric mean of its further jobs | |",
         "|---|---|---|",
         *(
-            f"| `{plan}` | {times[plan]:.3f} s | {_role(plan, result)} |"
+            f"| `{plan}` | {times[plan]:.3f} s | {', '.join(said for said, who in roles if who == plan)} |"
             for plan in sorted(times, key=lambda plan: times[plan])
         ),
         "",
         f"Noise: jobs of one plan scatter by {result.noise:.1%} (standard deviation). The study's winner is "
         f"{math.expm1(result.behind):.1%} behind the best of all; up to {math.expm1(result.band):.1%} is noise: {verdict}.",
     ]
-
-
-def _role(plan: str, result: Comparison) -> str:
-    roles = {result.best: "best of all", result.winner: "the study's winner"}
-    return "best of all, the study's winner" if plan == result.best == result.winner else roles.get(plan, "")
 
 
 def main() -> int:

@@ -63,10 +63,10 @@ CASES = (
     Case("mixtral-8x7b", 64, "tp=1,pp=4,ep=8,mbs=1", 4096),
 )
 TINY_CASES = (Case("gpt3-126m", 4, "tp=1,pp=2,mbs=1", 64),)
+NUMERICS = Numerics(precision="bf16", attention_dropout=0.0, hidden_dropout=0.0)
 SWEEP_MODEL, SWEEP_SEQ_LENGTH = "gpt3-1.7b", 2048
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 TINY_LIMIT_BYTES = 16 * 2**20
-"""Memory limit of the tiny sweep: its larger micro-batches do not fit."""
 
 
 def tiny(model: ModelSpec) -> ModelSpec:
@@ -95,7 +95,7 @@ def _rank_job(model: ModelSpec, plan: TrainPlan, stage: int, case: Case, device:
         model=model,
         plan=plan,
         workload=Workload(seq_length=case.seq_length, global_batch_size=batch),
-        numerics=_numerics(),
+        numerics=NUMERICS,
         mode="emulate",
         device=device,
         software=software,
@@ -116,7 +116,7 @@ def sweep_series(device: str, software: str, *, small: bool) -> Iterator[list[tu
                 model=model,
                 plan=plan,
                 workload=Workload(seq_length=64 if small else SWEEP_SEQ_LENGTH, global_batch_size=2 * mbs),
-                numerics=_numerics(),
+                numerics=NUMERICS,
                 device=device,
                 software=software,
                 steps=2 if small else 5,
@@ -127,17 +127,11 @@ def sweep_series(device: str, software: str, *, small: bool) -> Iterator[list[tu
         yield series
 
 
-def _numerics() -> Numerics:
-    return Numerics(precision="bf16", attention_dropout=0.0, hidden_dropout=0.0)
-
-
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("kernels", "ranks", "sweep")
 JOB_LIMIT_S = 240.0
-"""A job that takes longer is ended and counted as failed."""
 GRACE_S = 15.0
 LEAST_S = 20.0
-"""No job is started with less of the budget left."""
 FINAL = ("ran", "oom")
 
 
@@ -145,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one part; the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         torch = benchmark.load_torch()
         device = find_device(torch, options.device, 1)
         folder = options.output / device.id
@@ -171,10 +165,6 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument("--device", choices=("auto", "cuda", "cpu"), default="cuda")
     result.add_argument("--set", choices=("quick", "cpu", "tiny"), dest="set_name", help="tiny: small shapes and models")
     return result
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 class Jobs:

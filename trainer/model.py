@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from autoconfig.kernels.attention import FlashAttention, UnfusedAttention
-from autoconfig.kernels.norm import ParallelNorm
+from autoconfig.kernels.attention import FlashAttention, ParallelNorm, UnfusedAttention
 from autoconfig.specs.errors import PlanError, UnsupportedError
 from autoconfig.specs.job import Job
 from autoconfig.specs.models.model import ModelSpec

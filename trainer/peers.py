@@ -92,11 +92,8 @@ class Peers:
         """`store`: this object's own connection. `timeout_seconds`: silence after which a peer is lost."""
         self._store, self.rank, self.world_size, self._timeout = store, rank, world_size, timeout_seconds
         self.figures: Callable[[], str] = lambda: ""
-        """JSON of what this rank can tell, at any moment."""
         self.write: Callable[[Failure | None, list[str]], Failure | None] = lambda failure, figures: failure
-        """Rank 0: write the result; returns the failure to exit with."""
         self.clean_up: Callable[[], None] = lambda: None
-        """Called before a process ends by a signal."""
         self._ending = threading.Lock()
         self._beats: dict[int, tuple[bytes, float]] = {}
         self._last_beat = 0.0
@@ -173,7 +170,7 @@ class Peers:
                 self._end_with(Failure(ExitCode.PEER_LOST, f"rank {self.rank} lost a peer: {error or type(error).__name__}"))
 
     def _end_with(self, failure: Failure) -> None:
-        self._tell(failure)
+        self._try(lambda: self._store.compare_set("failed", "", failure.text()))
         if not self._ending.acquire(blocking=False):
             return  # the main thread is ending already, and looks for what was told
         try:
@@ -202,9 +199,6 @@ class Peers:
             return bool(self._store.check([key]))
         except Exception:  # torchrun, which keeps the store, is ending too
             return False
-
-    def _tell(self, failure: Failure) -> None:
-        self._try(lambda: self._store.compare_set("failed", "", failure.text()))
 
     def _try(self, action: Callable[[], object]) -> None:
         try:

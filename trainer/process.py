@@ -25,7 +25,6 @@ from autoconfig.kernels import nvml
 from autoconfig.specs.job import Job
 from autoconfig.specs.json_record import from_json, to_json
 from autoconfig.specs.measurement import ExitCode, Measurement, RankFigures, step_statistics
-from autoconfig.trainer.batches import enough_microbatches
 from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine
 from autoconfig.trainer.host.live_memory import LiveMemory
 from autoconfig.trainer.host.timers import LayerTimers
@@ -34,11 +33,11 @@ from autoconfig.trainer.peers import Failure, Lost, Peers, classify, say_failure
 from autoconfig.trainer.result_file import ResultFile, say
 from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fixed_routing
 from autoconfig.trainer.training import Progress, build, rank_figures, train
+from autoconfig.trainer.weights import enough_microbatches
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
 NOISE_STD = 0.02
-"""Of received activations and gradients."""
 
 
 @contextlib.contextmanager

@@ -13,12 +13,11 @@ import torch
 import torch.distributed as dist
 from autoconfig.specs.job import Job
 from autoconfig.specs.measurement import RankFigures, Served
-from autoconfig.trainer.batches import microbatches
 from autoconfig.trainer.host.live_memory import LiveMemory
 from autoconfig.trainer.host.timers import PhaseTimers
 from autoconfig.trainer.model import model_chunks, transformer_config
 from autoconfig.trainer.optimizer import build_optimizer, data_parallel_chunks
-from autoconfig.trainer.weights import set_weights
+from autoconfig.trainer.weights import microbatches, set_weights
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -50,12 +49,10 @@ class Progress:
     gradient_norms: list[float] = field(default_factory=list)
     phase_seconds: list[dict[str, float]] = field(default_factory=list)
     state_bytes: int = 0
-    """Live bytes after the last whole step."""
     pipeline_stage: int = 0
     layer_seconds: dict[str, float] = field(default_factory=dict)
     """Emulated ranks: median seconds of one layer and micro-batch (trainer/host/timers.py)."""
     served: Served | None = None
-    """Of a generation's timed rounds."""
 
 
 def build(job: Job, device: torch.device, memory: LiveMemory | None) -> Training:
@@ -70,7 +67,12 @@ def build(job: Job, device: torch.device, memory: LiveMemory | None) -> Training
     config.timers = PhaseTimers(cuda=job.device == "cuda")
     config.finalize_model_grads_func = _timed(config.finalize_model_grads_func, config.timers)
     training = Training(job, config, wrapped, optimizer, config.timers, device, memory)
-    _reset_peak(training)
+    if memory is None:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        memory.reset_peak()
+        _tag_state(training)
     return training
 
 
@@ -178,15 +180,6 @@ def _slowest(seconds: float, device: torch.device) -> float:
 def _synchronize(training: Training) -> None:
     if training.memory is None:
         torch.cuda.synchronize()
-
-
-def _reset_peak(training: Training) -> None:
-    if training.memory is None:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        training.memory.reset_peak()
-        _tag_state(training)
 
 
 def _tag_state(training: Training) -> None:

@@ -91,7 +91,6 @@ class Arguments:
     unknown: tuple[str, ...]
     """Arguments that the table does not hold, and words that belong to none."""
     repeated: tuple[str, ...]
-    """Arguments given more than once with different values."""
     unread: Mapping[int, str]
     """Positions of words whose text is not known, and why."""
     undecided: Mapping[str, str] = field(default_factory=dict)
@@ -210,11 +209,7 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None
         given.pop(found.name, None)
         given[found.name] = found
     return Arguments(
-        given=given,
-        unknown=tuple(unknown),
-        repeated=tuple(dict.fromkeys(repeated)),
-        unread=dict(unread),
-        undecided=undecided,
+        given=given, unknown=tuple(unknown), repeated=tuple(dict.fromkeys(repeated)), unread=dict(unread), undecided=undecided
     )
 
 

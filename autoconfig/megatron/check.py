@@ -76,9 +76,7 @@ class CheckAnswer:
     better: PlanReport | None
     """The plan to change to; None where the file's is as good as any."""
     changes: tuple[FlagChange, ...]
-    """From the file's plan to the better one."""
     fixes: tuple[FlagChange, ...]
-    """From the file's plan to the nearest legal one."""
     plans_ranked: int
     environment: tuple[str, ...] = ()
     """Lines that the script needs for the better (else the nearest legal) plan and does not have."""

@@ -29,7 +29,6 @@ from autoconfig.training.space import Constraints
 
 MAX_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000
-"""Of a script, in which the header of `export` is looked for."""
 WANTED = "a launch script, an argument list or a plan.json"
 
 
@@ -47,7 +46,6 @@ class CheckRequest:
     global_batch_size: int | None = None
     memory_margin: float = 0.0
     own_calibration: Calibration | None = None
-    """In place of the shipped one."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}."""
 
@@ -67,7 +65,6 @@ class CheckInput:
     """A file that could be read."""
 
     kind: str
-    """script, arguments or plan"""
     question: Question
     plan: TrainPlan
     split: PipelineSplit | None
@@ -79,7 +76,6 @@ class CheckInput:
     megatron_fsdp: bool = False
     """Sharded by Megatron-FSDP: no rule of torch FSDP2 holds, and no other plan can be written into it."""
     fsdp_broken: tuple[Violation, ...] = ()
-    """Rules of Megatron-FSDP that it breaks."""
 
 
 def read_text(path: Path, wanted: str = WANTED) -> str:
@@ -114,7 +110,9 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
     if re.match(r"\s*\{\s*[\"}]", text):
         return _from_plan(text, request)
     is_json = re.match(r"\s*\[\s*[\"\]]", text)
-    if is_json or _is_argument_list(text):
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    if is_json or first.startswith("--"):
         words = _json_words(text) if is_json else read_array(text, request.settings)
         script = Script(argv=words, program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
         return _from_script("arguments", text, script, request)
@@ -219,12 +217,6 @@ def _json_words(text: str) -> tuple[Value, ...]:
             f'a file that begins with [ must be a JSON list, ["--num-layers", "96", ...]; a plan file has "kind": "{MADE_BY}"'
         )
     return tuple(plain_value(str(word)) for word in words)
-
-
-def _is_argument_list(text: str) -> bool:
-    lines = (line.strip() for line in text.splitlines())
-    first = next((line for line in lines if line and not line.startswith("#")), "")
-    return first.startswith("--")
 
 
 def read_settings(texts: tuple[str, ...]) -> dict[str, str]:

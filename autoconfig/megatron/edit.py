@@ -38,15 +38,9 @@ SPELLINGS = {
 """Older names of an argument: the one that the file uses is edited."""
 STAGES = (LAYERS_PER_CHUNK, CHUNKS_PER_RANK, LAYOUT, FIRST, LAST, FOR_EMBEDDING, FOR_LOSS)
 RECOMPUTE = (
-    "--checkpoint-activations",
-    "--checkpoint-num-layers",
-    "--activations-checkpoint-method",
-    "--activations-checkpoint-num-layers",
-    "--recompute-activations",
-    "--recompute-granularity",
-    "--recompute-method",
-    "--recompute-num-layers",
-    "--recompute-modules",
+    *("--checkpoint-activations", "--checkpoint-num-layers", "--activations-checkpoint-method"),
+    *("--activations-checkpoint-num-layers", "--recompute-activations", "--recompute-granularity"),
+    *("--recompute-method", "--recompute-num-layers", "--recompute-modules"),
 )
 ANCHORS = (
     "--tensor-model-parallel-size",
@@ -56,7 +50,6 @@ ANCHORS = (
     "--hidden-size",
 )
 Edit = tuple[int, int, str]
-"""Replace the characters from start to end."""
 OF_THE_PLAN = ("Plan:", "Predicted ", "Calibration:", "Largest parts of the step:", "WARNING: this plan", "fp8_param_gather:")
 """How the lines of the head begin that change with the plan (scripts.story)."""
 _ARGUMENT = re.compile(r"    (--[a-z0-9-]+)(?P<values>(?: \S+)*)(?:  # .*)?")

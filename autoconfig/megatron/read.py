@@ -134,7 +134,6 @@ _NOT_TRAINING = {
     "--task-list": "an evaluation task",
     "--language-model-type": "a multimodal model",
 }
-"""Arguments of programs that train no language model."""
 CHECKPOINT = "NV102"
 ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 OPTIMIZERS = ("adam", "sgd")
@@ -146,7 +145,6 @@ class ArgumentsRead(PlanRead):
 
     scenario: Scenario
     fsdp_broken: tuple[Violation, ...]
-    """Rules of Megatron-FSDP that the arguments break."""
     unknown: tuple[str, ...]
     ignored: tuple[str, ...]
     assumed: tuple[str, ...]

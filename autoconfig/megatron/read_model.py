@@ -11,19 +11,17 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec, RopeScaling
 from autoconfig.specs.models.model_catalogue import load_model, model_aliases, model_names
 
-_REFUSED = {
-    "--hybrid-layer-pattern": "a hybrid of attention and state-space layers",
-    "--hybrid-override-pattern": "a hybrid of attention and state-space layers",
-    "--hybrid-attention-ratio": "a hybrid of attention and state-space layers",
-    "--is-hybrid-model": "a hybrid of attention and state-space layers",
-    "--heterogeneous-layers-config-path": "a model whose layers differ",
-    "--heterogeneous-layers-config-encoded-json": "a model whose layers differ",
-    "--experimental-attention-variant": "an experimental attention",
-    "--retro-add-retriever": "a retrieval model",
-    "--yaml-cfg": "a run whose arguments lie in a YAML file",
-    "--decoder-num-layers": "an encoder-decoder model",
-    "--decoder-seq-length": "an encoder-decoder model",
+_KINDS = {
+    "a hybrid of attention and state-space layers": (
+        *("--hybrid-layer-pattern", "--hybrid-override-pattern", "--hybrid-attention-ratio", "--is-hybrid-model"),
+    ),
+    "a model whose layers differ": ("--heterogeneous-layers-config-path", "--heterogeneous-layers-config-encoded-json"),
+    "an experimental attention": ("--experimental-attention-variant",),
+    "a retrieval model": ("--retro-add-retriever",),
+    "a run whose arguments lie in a YAML file": ("--yaml-cfg",),
+    "an encoder-decoder model": ("--decoder-num-layers", "--decoder-seq-length"),
 }
+_REFUSED = {name: kind for kind, names in _KINDS.items() for name in names}
 ROTARY_BASE = 10_000
 """Megatron-LM's default, like the others here."""
 _POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
@@ -33,7 +31,6 @@ OF_TYPE = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 
 GPT2_VOCAB = 50257
 TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
 NAMES = ("--model-name", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project", "--save")
-"""Arguments in whose values people write what they train."""
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups")
 MIN_NAME = 5
 """Characters: shorter aliases (5b, 1t) are sizes that stand in many names."""
@@ -280,10 +277,7 @@ def _window(a: Arguments) -> dict[str, Any]:
     skip = a.text("--window-attn-skip-freq")
     pattern = read_pattern(skip, "--window-attn-skip-freq") if skip else None
     size = int(numbers[0])
-    return {
-        "window_size": size if size > 0 else None,
-        "window_attn_skip_freq": pattern if isinstance(pattern, int) else None,
-    }
+    return {"window_size": size if size > 0 else None, "window_attn_skip_freq": pattern if isinstance(pattern, int) else None}
 
 
 def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:

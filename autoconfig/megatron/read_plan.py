@@ -52,6 +52,7 @@ def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[str])
     split, vpp, first, last = _stages(a, model, pp, assumed)
     mbs, batch = read_batch(a, dp, assumed)
     dist_opt, fsdp = _sharding(a, assumed)
+    share = a.number("--optimizer-offload-fraction")
     plan = TrainPlan(
         tp=tp,
         pp=pp,
@@ -67,7 +68,7 @@ def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[str])
         last=last,
         dist_opt=dist_opt,
         fsdp=fsdp,
-        offload=_offload(a),
+        offload=0.0 if not a.has("--optimizer-cpu-offload") else 1.0 if share is None else share,
     )
     return PlanRead(plan=plan, global_batch_size=batch, split=split, megatron_fsdp=a.has(*MEGATRON_FSDP))
 
@@ -184,13 +185,6 @@ def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
             raise InputError(f"--zero-stage {zero}: use 0 to 3")
         return (False, zero) if zero > 1 else (zero == 1, 0)
     return dist_opt, 0
-
-
-def _offload(a: Arguments) -> float:
-    if not a.has("--optimizer-cpu-offload"):
-        return 0.0
-    share = a.number("--optimizer-offload-fraction")
-    return 1.0 if share is None else share
 
 
 def read_recompute(a: Arguments, assumed: list[str]) -> Recompute:

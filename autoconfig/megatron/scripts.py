@@ -88,11 +88,7 @@ def _script(
     arguments = train_arguments(scenario, plan)
     lines = ["#!/usr/bin/env bash", *directives, f"{MARK}: {remark(scenario.model.name)}, {plan}", "#"]
     lines += [f"# {remark(line)}".rstrip() for line in [*story(scenario, plan, report), "", *use]]
-    lines += [
-        "set -eu",
-        "",
-        *_variables(scenario, starts_elsewhere=bool(directives)),
-    ]
+    lines += ["set -eu", "", *_variables(scenario, starts_elsewhere=bool(directives))]
     exports = environment(scenario, plan).items()
     lines += [f"unset {name}" if value is None else f"export {name}={quoted(value)}" for name, value in exports]
     lines += [""] if exports else []

@@ -10,27 +10,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from autoconfig.kernels.bench import operators
 from autoconfig.kernels.bench.device import Clock, Timing, summary
-from autoconfig.kernels.bench.operators import (
-    FP8_MULTIPLE,
-    POINTWISE,
-    Kernel,
-    attention_calls,
-    attention_kernels,
-    copy_call,
-    dtype_of,
-    gemm_call,
-    gemm_operand_bytes,
-    grouped_gemm_call,
-    launch_seconds,
-    pointwise_call,
-    score_gemm_call,
-)
 from autoconfig.kernels.bench.state import Results
 from autoconfig.kernels.bench.table import Key, coarse
 
 MEMORY_SHARE = 0.5
-"""Of free device memory that the operands of one point may take."""
 FP8_LEAST_COMPUTE_CAPABILITY = 8.9
 Task = tuple[str, Key, Callable[[], Timing]]
 """(group, sizes, how to measure it)."""
@@ -44,7 +29,7 @@ class ComputeBench:
         self.torch, self.device, self.results = torch, device, results
         self.clock = Clock(torch, device, results.sizes)
         self.precisions, self.sizes = precisions, results.sizes
-        self.kernels: dict[str, Kernel | None] = {}
+        self.kernels: dict[str, operators.Kernel | None] = {}
 
     def tasks(self) -> Iterator[Task]:
         """Every point: what all tables need first, then coarse grids, then the points between."""
@@ -105,54 +90,54 @@ class ComputeBench:
 
     def _gemms(self, group: str, precision: str, shapes: Any, *, fast: bool = True) -> Iterator[Task]:
         for m, n, k in shapes:
-            if precision == "fp8" and any(size % FP8_MULTIPLE for size in (m, n, k)):
+            if precision == "fp8" and any(size % operators.FP8_MULTIPLE for size in (m, n, k)):
                 continue
-            if self._fits(gemm_operand_bytes(m, n, k, precision)):
-                make = partial(gemm_call, self.torch, self.device, m, n, k, precision, fast=fast)
+            if self._fits(operators.gemm_operand_bytes(m, n, k, precision)):
+                make = partial(operators.gemm_call, self.torch, self.device, m, n, k, precision, fast=fast)
                 yield group, (m, n, k), self._timed(make)
 
     def _memory(self, precision: str) -> Iterator[Task]:
         def launches() -> Timing:
-            found = launch_seconds(self.torch, self.device, self.sizes.launches)
+            found = operators.launch_seconds(self.torch, self.device, self.sizes.launches)
             self.results.launch = found
             return summary([self.results.launch_s])
 
         yield "launch", ("launch",), launches
         for size in self.sizes.copy_bytes:
             if self._fits(2.0 * size):
-                yield "copy", (size,), self._timed(partial(copy_call, self.torch, self.device, size))
-        for name in POINTWISE:
+                yield "copy", (size,), self._timed(partial(operators.copy_call, self.torch, self.device, size))
+        for name in operators.POINTWISE:
 
             def measure(name: str = name) -> Timing:
-                shape, dtype = self.sizes.pointwise_shape, dtype_of(self.torch, precision)
-                call, self.results.moved[name] = pointwise_call(self.torch, self.device, name, shape, dtype)
+                shape, dtype = self.sizes.pointwise_shape, operators.dtype_of(self.torch, precision)
+                call, self.results.moved[name] = operators.pointwise_call(self.torch, self.device, name, shape, dtype)
                 return self.clock.time(call)
 
             yield "pointwise", (name,), measure
 
     def _attention(self, precision: str) -> Iterator[Task]:
-        dtype = dtype_of(self.torch, precision)
+        dtype = operators.dtype_of(self.torch, precision)
         for head_dim, length in itertools.product(self.sizes.head_dims, self.sizes.lengths):
             for number, group in enumerate((f"attention.{precision}", f"attention_backward.{precision}")):
 
                 def measure(d: int = head_dim, s: int = length, number: int = number, group: str = group) -> Timing:
                     kernel = self._kernel(precision)
-                    calls = attention_calls(self.torch, self.device, kernel, self.results.parallel(s), s, d, dtype)
+                    calls = operators.attention_calls(self.torch, self.device, kernel, self.results.parallel(s), s, d, dtype)
                     self.results.kernels[group], self.results.generations[group] = kernel.name, kernel.generation
                     return self.clock.time(calls[number])
 
                 yield group, (head_dim, length), measure
 
-    def _kernel(self, precision: str) -> Kernel:
+    def _kernel(self, precision: str) -> operators.Kernel:
         """The fastest fused kernel here, at the longest length and a middle head dim. Raises RuntimeError where none runs."""
         if precision not in self.kernels:
             length = self.sizes.lengths[-1]
             head_dim = self.sizes.head_dims[len(self.sizes.head_dims) // 2]
-            parallel, dtype = self.results.parallel(length), dtype_of(self.torch, precision)
-            found: dict[float, Kernel] = {}
-            for kernel in attention_kernels(self.torch, self.device.type):
+            parallel, dtype = self.results.parallel(length), operators.dtype_of(self.torch, precision)
+            found: dict[float, operators.Kernel] = {}
+            for kernel in operators.attention_kernels(self.torch, self.device.type):
                 try:
-                    calls = attention_calls(self.torch, self.device, kernel, parallel, length, head_dim, dtype)
+                    calls = operators.attention_calls(self.torch, self.device, kernel, parallel, length, head_dim, dtype)
                     found[self.clock.time(calls[0]).seconds] = kernel
                 except (RuntimeError, NotImplementedError) as error:
                     # a kernel that this device lacks is named in `skipped`; where none runs, the error below says so
@@ -166,18 +151,18 @@ class ComputeBench:
     def _score_gemms(self, precision: str) -> Iterator[Task]:
         for head_dim in self.sizes.head_dims:
             for length in self.sizes.lengths[: max(1, len(self.sizes.lengths) // 2 + 1)]:
-                parallel, dtype = self.results.parallel(length), dtype_of(self.torch, precision)
-                make = partial(score_gemm_call, self.torch, self.device, parallel, length, head_dim, dtype)
+                parallel, dtype = self.results.parallel(length), operators.dtype_of(self.torch, precision)
+                make = partial(operators.score_gemm_call, self.torch, self.device, parallel, length, head_dim, dtype)
                 yield f"score_gemm.{precision}", (head_dim, length, parallel), self._timed(make)
 
     def _grouped(self, precision: str) -> Iterator[Task]:
         group = f"grouped_gemm.{precision}"
         for rows, width, groups in itertools.product(self.sizes.rows, self.sizes.widths, self.sizes.groups):
-            if not self._fits(gemm_operand_bytes(rows, width, width, precision, groups)):
+            if not self._fits(operators.gemm_operand_bytes(rows, width, width, precision, groups)):
                 continue
 
             def measure(rows: int = rows, width: int = width, groups: int = groups) -> Timing:
-                call, name = grouped_gemm_call(self.torch, self.device, rows, width, groups, precision)
+                call, name = operators.grouped_gemm_call(self.torch, self.device, rows, width, groups, precision)
                 self.results.kernels[group] = name
                 return self.clock.time(call)
 

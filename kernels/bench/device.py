@@ -18,7 +18,6 @@ from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, match_reported_g
 from autoconfig.specs.hardware.local_gpu import cpu_name, memory_bytes
 
 ARCHITECTURES = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
-"""By the first digit of the CUDA compute capability (8.9 is ada)."""
 ASSUMED_NIC_BYTES_PER_S = 12.5e9
 """100 Gbit/s, where nothing is known of the network."""
 
@@ -28,7 +27,6 @@ class BenchDevice:
     """One device and what is known of it before measuring."""
 
     type: str
-    """cuda or cpu."""
     reported_name: str
     memory_bytes: int
     count: int

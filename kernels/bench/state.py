@@ -9,24 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.kernels import nvml
+from autoconfig.kernels.bench import table as tables
 from autoconfig.kernels.bench.device import BenchDevice, Timing, gpu_spec
-from autoconfig.kernels.bench.table import (
-    Key,
-    Points,
-    Sizes,
-    attention_table,
-    backward_rate,
-    best_link,
-    best_rate,
-    collective_tables,
-    efficiency_table,
-    gemm_flops,
-    grouped_flops,
-    held_out_error,
-    pointwise_share,
-    rounded,
-    score_gemm_rate,
-)
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.hardware.operator_table import KIND, SCHEMA_VERSION, read_operator_table, write_operator_table
@@ -53,10 +37,12 @@ FIELDS = {
 class Results:
     """Measurements of one device, and the file that holds them."""
 
-    def __init__(self, path: Path, device: BenchDevice, sizes: Sizes, set_name: str, software: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, device: BenchDevice, sizes: tables.Sizes, set_name: str, software: Mapping[str, Any]
+    ) -> None:
         """Nothing measured yet; `resume` reads what the file has."""
         self.path, self.device, self.sizes = path, device, sizes
-        self.points: dict[str, dict[Key, tuple[float, float, int]]] = {}
+        self.points: dict[str, dict[tables.Key, tuple[float, float, int]]] = {}
         self.kernels: dict[str, str] = {}
         self.generations: dict[str, str] = {}
         self.launch: dict[str, float] = {}
@@ -101,12 +87,12 @@ class Results:
         self._before = float(old["seconds"])
         return sum(len(rows) for rows in self.points.values())
 
-    def has(self, group: str, key: Key) -> bool:
+    def has(self, group: str, key: tables.Key) -> bool:
         return key in self.points.get(group, {})
 
-    def add(self, group: str, key: Key, timing: Timing) -> None:
+    def add(self, group: str, key: tables.Key, timing: Timing) -> None:
         """One measurement; the file is written again every few seconds. Raises FileError where it cannot be written."""
-        self.points.setdefault(group, {})[key] = (rounded(timing.seconds), round(timing.spread, 4), timing.repetitions)
+        self.points.setdefault(group, {})[key] = (tables.rounded(timing.seconds), round(timing.spread, 4), timing.repetitions)
         if time.monotonic() - self._saved > SAVE_EVERY_S:
             self.save(complete=False)
 
@@ -122,13 +108,15 @@ class Results:
             write_operator_table(self.path, table)
         return table is not None
 
-    def _of(self, group: str) -> Points:
+    def _of(self, group: str) -> tables.Points:
         return self.points.get(group, {})
 
     def peaks(self) -> dict[str, float]:
         known = load_gpu(self.device.catalogue_id).flops_per_s if self.device.catalogue_id else {}
-        found = {group.split(".")[1]: best_rate(points) for group, points in self.points.items() if group.startswith("gemm.")}
-        return {**{name: rounded(rate) for name, rate in found.items() if rate > 0}, **known}
+        found = {
+            group.split(".")[1]: tables.best_rate(points) for group, points in self.points.items() if group.startswith("gemm.")
+        }
+        return {**{name: tables.rounded(rate) for name, rate in found.items() if rate > 0}, **known}
 
     def table(self, *, complete: bool) -> dict[str, Any] | None:
         """The file's content; None before copies and some GEMMs were measured."""
@@ -138,21 +126,21 @@ class Results:
         copy_rate = max(2.0 * float(key[0]) / seconds for key, (seconds, _, _) in copies.items())
         driver = self.provenance["driver_after"] or self.provenance["driver_before"] or {}
         known = self.device.catalogue_id
-        link = best_link(self._of("collectives"))
+        link = tables.best_link(self._of("collectives"))
         spec = None
         if known is None:
             spec = gpu_spec(
                 self.device,
                 {
                     "flops_per_s": peaks,
-                    "copy_bytes_per_s": rounded(copy_rate),
-                    "link_bytes_per_s": rounded(link) if link else None,
+                    "copy_bytes_per_s": tables.rounded(copy_rate),
+                    "link_bytes_per_s": tables.rounded(link) if link else None,
                 },
                 driver,
             )
         hbm = spec["hbm_bytes_per_s"] if spec else load_gpu(self.device.id).hbm_bytes_per_s
         link_rate = spec["link_bytes_per_s"] if spec else load_gpu(self.device.id).link_bytes_per_s
-        collectives, p2p = collective_tables(self._of("collectives"), link_rate)
+        collectives, p2p = tables.collective_tables(self._of("collectives"), link_rate)
         self.provenance |= {"finished": _now(), "seconds": round(self._before + time.monotonic() - self._started, 1)}
         return {
             "schema_version": SCHEMA_VERSION,
@@ -167,8 +155,8 @@ class Results:
             **self._tables(peaks),
             "collectives": collectives,
             "constants": self._constants(peaks, hbm, p2p),
-            "copy_bytes_per_s": rounded(copy_rate),
-            "launch": {name: rounded(value) for name, value in self.launch.items()},
+            "copy_bytes_per_s": tables.rounded(copy_rate),
+            "launch": {name: tables.rounded(value) for name, value in self.launch.items()},
             "moved_bytes": self.moved,
             "kernels": self.kernels,
             "generations": self.generations,
@@ -181,18 +169,18 @@ class Results:
         gemm_axes = {"m": sizes.m, "n": sizes.nk, "k": sizes.nk}
         grouped_axes = {"rows": sizes.rows, "width": sizes.widths, "groups": sizes.groups}
         for precision, peak in peaks.items():
-            table = efficiency_table(self._of(f"gemm.{precision}"), gemm_axes, gemm_flops, peak)
+            table = tables.efficiency_table(self._of(f"gemm.{precision}"), gemm_axes, tables.gemm_flops, peak)
             if table is not None:
-                error = held_out_error(self._of(f"plan_gemm.{precision}"), table)
+                error = tables.held_out_error(self._of(f"plan_gemm.{precision}"), table)
                 result["gemm"][precision] = table | ({"held_out": error} if error else {})
-            attention = attention_table(self._of(f"attention.{precision}"), sizes, self.parallel, self.launch_s, peak)
+            attention = tables.attention_table(self._of(f"attention.{precision}"), sizes, self.parallel, self.launch_s, peak)
             if attention is not None:
                 name = f"attention.{precision}"
                 result["attention"][precision] = attention | {
                     "kernels": [self.kernels.get(name, "")],
                     "generation": self.generations.get(name, ""),
                 }
-            grouped = efficiency_table(self._of(f"grouped_gemm.{precision}"), grouped_axes, grouped_flops, peak)
+            grouped = tables.efficiency_table(self._of(f"grouped_gemm.{precision}"), grouped_axes, tables.grouped_flops, peak)
             if grouped is not None:
                 result["grouped_gemm"][precision] = grouped | {"kernels": [self.kernels.get(f"grouped_gemm.{precision}", "")]}
         return result
@@ -200,17 +188,17 @@ class Results:
     def _constants(self, peaks: Mapping[str, float], hbm: float, p2p: dict[str, float] | None) -> dict[str, Any]:
         """What the file knows better than gpu_efficiency.json."""
         result: dict[str, Any] = {}
-        share = pointwise_share(self._of("pointwise"), self.moved, hbm)
+        share = tables.pointwise_share(self._of("pointwise"), self.moved, hbm)
         if share:
-            result["hbm"] = {"pointwise": rounded(share), "launch_s": rounded(self.launch_s)}
+            result["hbm"] = {"pointwise": tables.rounded(share), "launch_s": tables.rounded(self.launch_s)}
         attention: dict[str, float] = {}
         main = "bf16" if self._of("attention.bf16") else "fp32"
-        backward = backward_rate(self._of(f"attention.{main}"), self._of(f"attention_backward.{main}"), self.launch_s)
+        backward = tables.backward_rate(self._of(f"attention.{main}"), self._of(f"attention_backward.{main}"), self.launch_s)
         if backward:
-            attention["backward"] = rounded(backward)
-        unfused = score_gemm_rate(self._of(f"score_gemm.{main}"), peaks.get(main, 0.0))
+            attention["backward"] = tables.rounded(backward)
+        unfused = tables.score_gemm_rate(self._of(f"score_gemm.{main}"), peaks.get(main, 0.0))
         if unfused:
-            attention |= {"unfused_gemm": rounded(unfused[0]), "unfused_head_dim_half": rounded(unfused[1])}
+            attention |= {"unfused_gemm": tables.rounded(unfused[0]), "unfused_head_dim_half": tables.rounded(unfused[1])}
         if self.device.type == "cpu" and attention:
             attention |= {"flash1_share": 1.0, "flash2_share": 1.0, "flash3_share": 1.0}
         if attention:
@@ -218,7 +206,7 @@ class Results:
         slow, fast = self._of("fp8_slow.fp8"), self._of("gemm.fp8")
         ratios = sorted(fast[key][0] / slow[key][0] for key in slow if key in fast)
         if ratios:
-            result["fp8"] = {"backward": rounded(min(ratios[len(ratios) // 2], 1.0))}
+            result["fp8"] = {"backward": tables.rounded(min(ratios[len(ratios) // 2], 1.0))}
         if p2p:
             result["p2p"] = p2p
         return result

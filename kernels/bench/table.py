@@ -32,14 +32,11 @@ class Sizes:
     """Batch x heads x length of one attention call, at least `least_parallel` x length."""
     least_parallel: int
     rows: tuple[int, ...]
-    """Rows of one local expert."""
     widths: tuple[int, ...]
     """Grouped GEMM: square root of n k; measured with n = k."""
     groups: tuple[int, ...]
-    """Local experts."""
     copy_bytes: tuple[int, ...]
     pointwise_shape: tuple[int, int]
-    """(tokens, hidden size) of the memory-bound operators."""
     collective_bytes: tuple[int, ...]
     launches: int
     cap_s: float
@@ -75,7 +72,6 @@ DIGITS = 6
 WHOLE, PART = 0.9, 0.75
 """Share of a grid (of every second point of it) that must be measured for a table; the rest takes the nearest point's rate."""
 BEYOND = 4.0
-"""Most bandwidth of a collective over the best rate of any of its points."""
 BACKWARD_FLOPS = 2.5
 """Of the attention's backward pass over its forward pass (scores again, then four GEMMs for two)."""
 

@@ -18,7 +18,7 @@ from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 from tools.judge.agreement import Case, Judged
-from tools.judge.capture import launch_of
+from tools.judge.client import launch_of
 
 FIRST = None
 """The plan that the search puts first."""

@@ -21,7 +21,7 @@ from autoconfig.serving.answer import answer
 from autoconfig.serving.request import ServeRequest
 from autoconfig.training.question import Request, understand
 from tests.api.conftest import start
-from tools.judge.capture import launch_of
+from tools.judge.client import launch_of
 from tools.judge.engine_arguments import arguments_of
 from tools.judge.page import audited_recipes, judged_recipes
 

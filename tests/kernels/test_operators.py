@@ -14,8 +14,7 @@ import warnings
 with warnings.catch_warnings():  # megatron-core warns of everything optional that is not installed
     warnings.simplefilter("ignore")
     import torch
-    from autoconfig.kernels.attention import FlashAttention, local_chunks, sequence_share
-    from autoconfig.kernels.norm import ParallelNorm
+    from autoconfig.kernels.attention import FlashAttention, ParallelNorm, local_chunks, sequence_share
 
 
 def config(**changes):

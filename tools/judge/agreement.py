@@ -25,7 +25,6 @@ from autoconfig.training.rules import JUDGED_RULES, RULE_TEXT
 from tools.judge.client import Judges
 
 PLAIN = 0.5
-"""Chance of an axis to be 1."""
 QUESTIONS = tomllib.loads(Path(__file__).with_name("questions.toml").read_text(encoding="utf-8"))
 SIZES = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 
@@ -105,8 +104,6 @@ BATCH = 100
 NEAR = 5
 """Plans wanted, per rule, that break this rule and no other."""
 IMPLIED = {"NV026": {"NV024"}, "NV041": {"NV042"}}
-"""Rules that are broken whenever the rule is."""
-
 CHANGED_BY = {"sequence_parallel": ("NV046", "switched off at tp 1; a plan that says sp=1 there is not legal for us")}
 """Deliberate exceptions: argument -> the rule of ours that is broken where Megatron changes it silently, and what happens."""
 
@@ -117,7 +114,6 @@ class Judged:
 
     case: Case
     broken: tuple[str, ...]
-    """Our rules that it breaks."""
     answer: dict[str, Any]
 
     @property
@@ -183,7 +179,6 @@ class RuleCount:
     """How one rule fared on all plans."""
 
     held_accepted: int = 0
-    """Not broken, and the judge accepts the plan."""
     broken: int = 0
     alone_refused: int = 0
     alone_accepted: int = 0

@@ -10,9 +10,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,62 @@ from autoconfig.specs.scenario import Scenario
 
 from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.megatron.write_model import words
+
+LAUNCHERS = ("torchrun", "scontrol")
+STAND_IN = """#!{python}
+import json, os, sys
+if os.path.basename(sys.argv[0]) == "scontrol":
+    print("node0")
+else:
+    print("LAUNCH " + json.dumps({{"arguments": sys.argv[1:], "environment": dict(os.environ)}}))
+"""
+SRUN = """#!/bin/bash
+while [[ "$1" == --* ]]; do shift; done
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What the script would start."""
+
+    launcher: list[str]
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+def launch_of(script: Path, **variables: str) -> Launch:
+    """Run one of our scripts against stand-ins, as node 0. `variables` are those that a user may set."""
+    node = {} if script.suffix == ".sbatch" else {"NODE_RANK": "0", "MASTER_ADDR": "node0"}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in LAUNCHERS:
+            _program(Path(folder, name), STAND_IN.format(python=sys.executable))
+        _program(Path(folder, "srun"), SRUN)
+        slurm = {"SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "node[0-3]"}
+        environment = {"PATH": f"{folder}:/usr/bin:/bin", **slurm, **node, **variables}
+        done = subprocess.run(
+            ["bash", str(script.resolve())],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=folder,
+            timeout=60,
+            check=False,
+        )
+        lines = [line.removeprefix("LAUNCH ") for line in done.stdout.splitlines() if line.startswith("LAUNCH ")]
+        if done.returncode or len(lines) != 1:
+            raise RuntimeError(f"{script.name}: {len(lines)} launches, exit {done.returncode}: {done.stderr.strip()[-300:]}")
+    seen = json.loads(lines[0])
+    program = next(i for i, word in enumerate(seen["arguments"]) if word.endswith("pretrain_gpt.py"))
+    return Launch(
+        launcher=seen["arguments"][:program], arguments=seen["arguments"][program + 1 :], environment=seen["environment"]
+    )
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
 
 ROOT = Path(__file__).parents[2]
 

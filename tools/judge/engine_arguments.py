@@ -36,27 +36,17 @@ def arguments_of(script: Path, model: str = "model") -> tuple[str, list[str]]:
             (Path(folder) / name).symlink_to(stand_in)
         given = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "MODEL": model, "MEGATRON": "megatron"}
         given |= {"INSTANCE": "0", "HEAD_NODE": "node0"}
-        if "set PREFILL to" in script.read_text(encoding="utf-8"):
-            given |= _addresses(script.parent)
-        if "quantization_config" in _config(Path(model)):
+        if "set PREFILL to" in script.read_text(encoding="utf-8"):  # a router: as if each instance had a node of its own
+            described = json.loads((script.parent / "deployment.json").read_text(encoding="utf-8"))
+            for kind in ("prefill", "decode"):
+                nodes = range(described[kind]["num_replicas"])
+                given[kind.upper()] = " ".join(f"{kind}{number}:{8000 + number}" for number in nodes)
+        config = Path(model, "config.json")
+        if config.is_file() and "quantization_config" in json.loads(config.read_text(encoding="utf-8")):
             given["QUANTIZATION"] = ""
         done = subprocess.run(["bash", str(script)], env=given, capture_output=True, text=True, check=True, timeout=60)
     program, *rest = done.stdout.rstrip("\0").split("\0")
     return program, rest
-
-
-def _addresses(folder: Path) -> dict[str, str]:
-    """PREFILL and DECODE of a router, as if each instance had a node of its own."""
-    described = json.loads((folder / "deployment.json").read_text(encoding="utf-8"))
-    return {
-        kind.upper(): " ".join(f"{kind}{number}:{8000 + number}" for number in range(described[kind]["num_replicas"]))
-        for kind in ("prefill", "decode")
-    }
-
-
-def _config(model: Path) -> dict[str, Any]:
-    file = model / "config.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def read_by_vllm(arguments: list[str], model: Path) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from autoconfig.serving.rank import search
 from autoconfig.serving.request import ServeRequest
 
 CONFIGS = Path(__file__).parents[2] / "tests/specs/huggingface_configs.json"
-"""config.json of published models, as on Hugging Face."""
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mixtral": "MixtralForCausalLM",
@@ -31,14 +30,11 @@ ARCHITECTURES = {
     "gpt_oss": "GptOssForCausalLM",
 }
 LLAMA3_70B = {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 80}
-"""Beside Llama-3-8B's config.json (meta-llama/Meta-Llama-3-70B, config.json)."""
 BLOCK_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
-"""deepseek-ai/DeepSeek-V3, config.json, quantization_config."""
 
 
 QUESTIONS = Path(__file__).with_name("questions.toml")
 PLANS: dict[str, dict[str, Any]] = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))["deployment"]
-"""Name -> question whose best aggregated (or disaggregated) deployment is exported."""
 
 
 def configured(name: str) -> dict[str, Any]:

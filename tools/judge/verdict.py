@@ -46,11 +46,9 @@ from packaging.version import Version  # noqa: E402
 
 STAGES = ("arguments", "config", "groups", "schedule")
 TRANSFORMER_ENGINE = "2.13.0"
-"""The version that stands in for an installed Transformer Engine."""
 WATCHED = ("sequence_parallel", "fp8_param_gather", "use_distributed_optimizer", "overlap_param_gather", "async_save")
 """Arguments that validate_args is known to change without refusing, watched where they are not given, too."""
 _UNLIKE_DEST = {"disable_bias_linear": "add_bias_linear"}
-"""Switches whose attribute has another name."""
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.uint8: "fp8"}
 
 
@@ -60,12 +58,9 @@ class Verdict:
 
     accepted: bool
     stage: str = ""
-    """Where it was refused."""
     message: str = ""
     kind: str = ""
-    """Type of the exception."""
     where: str = ""
-    """File and line of megatron that refused it."""
     changed: dict[str, list[Any]] = field(default_factory=dict)
     """Arguments that were changed silently: name -> [asked, used]."""
 

@@ -17,11 +17,9 @@ questions outlive any change of modules. Input files are those of the checkout t
 run in an empty home, without the caller's environment variables, 160 columns wide, in UTC, with one thread for linear algebra
 and one seed for Python's hashes.
 
-Answers are recorded to the byte, but for: the folders of the recording and of the revision, dates with times, elapsed seconds,
-the port of the service, random identities and keys (`normalise.py`); parquet files are recorded as their schema and CSV, other
-files that are no text as length and hash; the `Date` header is left out; and what a question forgets, with its reason.
-A recording takes three to four minutes on two free cores, about half of it `validate`, `predict` and jobs of studies:
-`--quick` leaves these out, and `compare --common` compares what is left.
+Answers are recorded to the byte, but for what no two runs have alike (RULES in `record.py`) and what a question forgets, with
+its reason; parquet files as their schema and CSV. A recording takes three to four minutes on two free cores, about half of it
+`validate`, `predict` and jobs of studies: `--quick` leaves these out, and `compare --common` compares what is left.
 """
 
 from __future__ import annotations
@@ -106,14 +104,10 @@ def _revisions(arguments: argparse.Namespace) -> int:
         return _compare(kept / "base", kept / "other", arguments)
 
 
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     """Do what the command line says; 1 where answers differ, 2 where it cannot be done."""
     arguments = _parser().parse_args()
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if arguments.action == "compare":
             return _compare(arguments.old, arguments.new, arguments)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LONG_LINE = 400
-"""Longer lines are broken at commas and tags before they are compared."""
 
 
 @dataclass(frozen=True)

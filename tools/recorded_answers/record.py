@@ -159,11 +159,9 @@ class Question:
     inputs: tuple[str, ...] = ()
     """Patterns of files of INPUTS, copied flat into the folder."""
     texts: dict[str, str] = field(default_factory=dict)
-    """Further input files: name and text."""
     forget: tuple[str, ...] = ()
     """Patterns of recorded files that no two runs have alike; the question says why in a comment."""
     slow: bool = False
-    """Begun first, so that nothing waits for it at the end."""
 
     def input_files(self) -> list[Path]:
         found = [path for pattern in self.inputs for folder in INPUTS for path in sorted(folder.glob(pattern))]
@@ -364,13 +362,7 @@ def record(
 
 
 def record_revision(
-    revision: str | None,
-    folder: Path,
-    place: Path,
-    questions: list[Question],
-    requests: list[HttpRequest],
-    *,
-    jobs: int,
+    revision: str | None, folder: Path, place: Path, questions: list[Question], requests: list[HttpRequest], *, jobs: int
 ) -> None:
     """Record the answers of a revision (None: the files as they lie here); nothing of it stays but the recording."""
     with installed(revision, place) as (command, code):

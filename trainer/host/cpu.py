@@ -89,27 +89,17 @@ def cpu_for_cuda() -> Iterator[None]:
 
 
 def _stand_ins() -> list[tuple[Any, str, Any]]:
-    cuda = [
+    cuda: list[tuple[str, Any]] = [
         ("is_available", lambda: True),
         ("current_device", lambda: CPU),
         ("device_count", lambda: 1),
-        ("set_device", lambda *_: None),
-        ("synchronize", lambda *_: None),
-        ("empty_cache", lambda: None),
-        ("current_stream", _Nothing),
-        ("default_stream", _Nothing),
-        ("stream", _Nothing),
-        ("Stream", _Nothing),
-        ("Event", _Nothing),
+        *((name, lambda *_: None) for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats")),
+        *((name, _Nothing) for name in ("current_stream", "default_stream", "stream", "Stream", "Event")),
         ("get_rng_state", lambda *_, **__: torch.get_rng_state()),
         ("set_rng_state", lambda state, *_, **__: torch.set_rng_state(state)),
         ("manual_seed", torch.manual_seed),
-        ("memory_allocated", lambda *_: 0),
-        ("max_memory_allocated", lambda *_: 0),
-        ("memory_reserved", lambda *_: 0),
-        ("max_memory_reserved", lambda *_: 0),
+        *((f"{most}memory_{kind}", lambda *_: 0) for most in ("", "max_") for kind in ("allocated", "reserved")),
         ("memory_stats", lambda *_: {}),
-        ("reset_peak_memory_stats", lambda *_: None),
         ("get_device_capability", lambda *_: (9, 0)),
         ("get_device_properties", lambda *_: _Properties()),
         ("FloatTensor", torch.FloatTensor),

@@ -13,7 +13,6 @@ from autoconfig.specs.hardware.local_gpu import memory_bytes
 from autoconfig.specs.job import Job
 
 MACHINE_SHARE = 0.8
-"""Of the machine's memory for all processes of one job together."""
 LIBRARIES_BYTES = 4 * 2**30
 """Beside the tensors of a job with a memory limit: torch, thread stacks, buffers of gloo, which are mapped and not all used."""
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")

@@ -32,7 +32,6 @@ class LiveMemory(TorchDispatchMode):
         self.by_category: dict[str, int] = {}
         self.peak_by_category: dict[str, int] = {}
         self.default_category = OTHER
-        """Category of new storages."""
         self._alive: dict[int, tuple[int, str]] = {}
         self._plain_resize: Callable[..., Any] | None = None
 

@@ -19,7 +19,6 @@ from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
 PHASES = {"forward-compute": "forward", "backward-compute": "backward"}
-"""megatron-core's names -> ours; others are ignored."""
 
 
 class PhaseTimers:
@@ -29,7 +28,6 @@ class PhaseTimers:
         self._cuda = cuda
         self._spans: dict[str, list[tuple[Any, Any]]] = {}
         self.running: dict[str, Any] = {}
-        """Phase -> when it began."""
 
     def __call__(self, name: str, log_level: int = 0) -> _Timer:
         return _Timer(self, PHASES.get(name, ""))
@@ -88,9 +86,7 @@ class LayerTimers:
         self._mark, self._seconds = mark, seconds
         self._spans: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
         self._backwards: list[tuple[str, Any, Any, int, int]] = []
-        """Kind, start, end, and which of `_parts` lie in between."""
         self._parts: list[tuple[Any, Any]] = []
-        """Parts of layers that selective recomputation ran again."""
         self._depth = 0
         self._hooks: list[Any] = []
 

@@ -1,13 +1,5 @@
 """Which storages are alive at which moment of a training step, by category and by module, on real or on fake tensors.
 
-    with MemoryLog() as memory:
-        model = build()                          # storages are born
-        memory.watch(model)                      # module names from here on
-        memory.mark("weights", model.parameters())
-        with memory.phase("forward"): ...
-        with memory.phase("backward"): ...
-    peak = memory.peak()                         # bytes by category and by module at the largest moment
-
 A dispatch mode sees every tensor that an operator returns; weak references see every storage die. Both go to a log, and all
 questions are answered from the log afterwards, so that a storage's category may depend on what became of it: an activation is
 what was born in a forward pass and still lived when that pass was over. Bytes are those of the storages (the CUDA allocator
@@ -34,7 +26,6 @@ LOGITS_MODULES = ("output_layer", "loss")
 """Modules whose vocabulary-wide tensors are logits: the output layer and the scope named `loss`."""
 FOREVER = 2**62
 _WRAPPERS = re.compile(r"^(?:module\.)+")
-"""Data parallelism and type conversion wrap the model."""
 _LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -49,10 +40,8 @@ class Storage:
     phase: int
     """Number of the phase in which it was born."""
     width: int
-    """Last dimension of the tensor that came with it."""
     died: int = FOREVER
     last_phase: int = FOREVER
-    """Number of the phase in which it died."""
     category: str = ""
     """Set by `mark`; empty where the category follows from its life."""
 
@@ -64,7 +53,6 @@ class Phase:
     number: int
     kind: str
     start: int = 0
-    """Log entries before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +63,7 @@ class Moment:
     phase: str
     by_category: dict[str, int]
     by_module: dict[str, dict[str, int]]
-    """Module (layer numbers left out) -> category -> bytes."""
     largest: list[Storage] = field(repr=False)
-    """The storages, largest first."""
 
 
 class MemoryLog(TorchDispatchMode):

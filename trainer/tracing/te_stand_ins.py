@@ -340,7 +340,6 @@ class SpecProvider:
     layer_norm = staticmethod(lambda *_, **__: Norm)
     core_attention = staticmethod(lambda: DotProductAttention)
     activation_func = staticmethod(lambda: None)
-    """Megatron's own fused activations, see gpu_kernels."""
 
     def grouped_mlp_modules(self, *_: Any, **__: Any) -> tuple[type, Any]:
         from megatron.core.transformer.moe.experts import TEGroupedMLP

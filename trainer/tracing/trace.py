@@ -22,7 +22,6 @@ import torch._dynamo
 from autoconfig.specs.job import Job, RankTrace, SavedTensor, TraceRequest
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.software.software import StackMemory
-from autoconfig.trainer.batches import enough_microbatches
 from autoconfig.trainer.host.cpu import cpu_for_cuda, patched, without_engine
 from autoconfig.trainer.host.timers import PhaseTimers
 from autoconfig.trainer.model import model_chunks, transformer_config
@@ -31,6 +30,7 @@ from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fake_tenso
 from autoconfig.trainer.tracing.gpu_kernels import gpu_kernels, transformer_engine
 from autoconfig.trainer.tracing.memory_log import MemoryLog
 from autoconfig.trainer.training import Training, forward_backward, state_tensors
+from autoconfig.trainer.weights import enough_microbatches
 from megatron.core import parallel_state
 
 CPU = torch.device("cpu")

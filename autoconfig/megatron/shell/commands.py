@@ -35,9 +35,7 @@ class Source:
             return self
         kept.append((start, len(self.text)))
         return replace(
-            self,
-            text="".join(self.text[a:b] for a, b in kept),
-            origin=[place for a, b in kept for place in self.origin[a:b]],
+            self, text="".join(self.text[a:b] for a, b in kept), origin=[place for a, b in kept for place in self.origin[a:b]]
         )
 
 

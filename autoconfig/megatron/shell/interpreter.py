@@ -42,18 +42,15 @@ class Reader:
 
     text: str
     program: Program
-    """Whose launches are looked for."""
     settings: Mapping[str, str]
     variables: Variables = field(default_factory=Variables)
     functions: dict[str, tuple[Command, ...]] = field(default_factory=dict)
     launches: list[Launch] = field(default_factory=list)
     almost: list[str] = field(default_factory=list)
-    """Commands that look like a launch and have too few arguments."""
     notes: list[str] = field(default_factory=list)
     steps: int = 0
     calls: int = 0
     why: str = ""
-    """Why the last condition is not known."""
 
     def __post_init__(self) -> None:
         for name, value in self.settings.items():

@@ -27,7 +27,6 @@ class Program:
 
     name: str
     arguments: Container[str]
-    """Its arguments' names, with - for _."""
     decisive: frozenset[str]
     """Those of them that every training run gives and nothing else has."""
     refuse: Callable[[str, int], None]

@@ -31,7 +31,6 @@ class Script:
     program: str
     num_gpus: int | None
     gpus_reason: str
-    """Why the number of GPUs is not known; empty where it is."""
     notes: tuple[str, ...]
     connections: str = ""
     """What the script sets CUDA_DEVICE_MAX_CONNECTIONS to; empty where it does not, or it is not known."""

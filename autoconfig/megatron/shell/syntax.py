@@ -13,27 +13,11 @@ from functools import cache
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from autoconfig.megatron.shell.commands import (
-    Assignment,
-    Block,
-    Chain,
-    Choice,
-    Command,
-    Function,
-    If,
-    Loop,
-    Not,
-    Part,
-    Simple,
-    Source,
-    Word,
-)
+from autoconfig.megatron.shell import commands
 from autoconfig.specs.errors import InputError
 
 MAX_DEPTH = 60
-"""Of structures, quotes and brackets in each other."""
 CHUNK = 512
-"""Bytes that the parser is handed at once."""
 MAX_READS = 6
 """How often the parser may come back to each chunk: on hostile text it would be thousands of times."""
 MAX_OF = {"|": 4_000, "`": 400, "<<<": 100}
@@ -59,7 +43,7 @@ _QUOTES = frozenset({"string", "raw_string", "ansi_c_string", "translated_string
 _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
 
 
-def parse(source: Source) -> tuple[Command, ...]:
+def parse(source: commands.Source) -> tuple[commands.Command, ...]:
     """The commands of a script. Raises InputError with the line of what the grammar cannot read."""
     source = source.without(re.compile(r"()\r(?=\n)")).without(_SPLIT_WORD)
     if not source.text.strip():
@@ -72,7 +56,7 @@ def _bash() -> Language:
     return Language(tree_sitter_bash.language())
 
 
-def _tree(source: Source) -> Node:
+def _tree(source: commands.Source) -> Node:
     """The root of the syntax tree, whose offsets are those of the text's characters."""
     text = _PLACEHOLDER.sub(lambda match: "\x01" * len(match[0]), source.text)
     data = re.sub(r"[^ -~\n\t\r]", "\x01", text).encode() + b"\n\n"
@@ -94,7 +78,7 @@ def _tree(source: Source) -> Node:
     return root
 
 
-def _unreadable(source: Source, node: Node) -> InputError:
+def _unreadable(source: commands.Source, node: Node) -> InputError:
     """Names the innermost first place that the grammar cannot read; `node` itself where the grammar reads all of it."""
     found, inner = node, node
     while inner := next((child for child in inner.children if child.has_error or child.is_missing), None):  # type: ignore[assignment]
@@ -112,10 +96,10 @@ def _unreadable(source: Source, node: Node) -> InputError:
 class _Reader:
     """Turns nodes of the syntax tree into commands and words."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: commands.Source) -> None:
         self.source, self.text, self.depth = source, source.text, 0
 
-    def body(self, nodes: Iterable[Node]) -> tuple[Command, ...]:
+    def body(self, nodes: Iterable[Node]) -> tuple[commands.Command, ...]:
         return tuple(self._command(node) for node in nodes if node.type not in ("comment", "heredoc_body"))
 
     def _deeper(self, node: Node) -> None:
@@ -123,7 +107,7 @@ class _Reader:
         if self.depth > MAX_DEPTH:
             raise InputError(f"line {self._line(node)}: structures are nested deeper than {MAX_DEPTH}; simplify the script")
 
-    def _command(self, node: Node) -> Command:
+    def _command(self, node: Node) -> commands.Command:
         self._deeper(node)
         read = _COMMANDS.get(node.type)
         if read is None:
@@ -135,8 +119,8 @@ class _Reader:
     def _line(self, node: Node) -> int:
         return self.source.line(node.start_byte)
 
-    def _simple(self, node: Node) -> Command:
-        words: list[Word | Assignment] = []
+    def _simple(self, node: Node) -> commands.Command:
+        words: list[commands.Word | commands.Assignment] = []
         for child in node.children:
             if child.type in _REDIRECTS:
                 words += self._behind_redirect(child)
@@ -145,27 +129,27 @@ class _Reader:
             elif child.type != "comment":
                 words.append(self._word(child))
         first = words[0] if words else None
-        if isinstance(first, Word) and "".join(p.text for p in first.parts if not p.quoted) in _KEYWORDS:
+        if isinstance(first, commands.Word) and "".join(p.text for p in first.parts if not p.quoted) in _KEYWORDS:
             raise _unreadable(self.source, node)
-        return Simple(words=tuple(words), line=self._line(node))
+        return commands.Simple(words=tuple(words), line=self._line(node))
 
-    def _assignment(self, node: Node) -> list[Assignment]:
+    def _assignment(self, node: Node) -> list[commands.Assignment]:
         """Of a variable; an element of an array is not followed."""
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name is None or name.type != "variable_name":
             return []
-        found: Word | tuple[Word, ...] = Word(parts=(), line=self._line(node))
+        found: commands.Word | tuple[commands.Word, ...] = commands.Word(parts=(), line=self._line(node))
         if value is not None and value.type == "array":
             found = tuple(self._word(child) for child in value.named_children if child.type != "comment")
         elif value is not None:
             found = self._word(value)
         append = self.text.startswith("+=", name.end_byte)
-        return [Assignment(name=self.text[name.start_byte : name.end_byte], append=append, value=found)]
+        return [commands.Assignment(name=self.text[name.start_byte : name.end_byte], append=append, value=found)]
 
-    def _test(self, node: Node) -> Command:
+    def _test(self, node: Node) -> commands.Command:
         if node.children[0].type == "((":
-            return Simple(words=(), line=self._line(node))
-        words: list[Word | Assignment] = []
+            return commands.Simple(words=(), line=self._line(node))
+        words: list[commands.Word | commands.Assignment] = []
         waiting = node.children[::-1]
         while waiting:
             child = waiting.pop()
@@ -173,23 +157,23 @@ class _Reader:
                 waiting += child.children[::-1]
             elif child.type != "comment":
                 words.append(self._word(child))
-        return Simple(words=tuple(words), line=self._line(node))
+        return commands.Simple(words=tuple(words), line=self._line(node))
 
-    def _list(self, node: Node) -> Command:
-        links: list[tuple[str, Command]] = []
+    def _list(self, node: Node) -> commands.Command:
+        links: list[tuple[str, commands.Command]] = []
         first = node
         while first.type == "list":  # && and || bind from the left
             left, joint, right = (child for child in first.children if child.type != "comment")
             links.append((joint.type, self._command(right)))
             first = left
-        return Chain(links=(("", self._command(first)), *reversed(links)), line=self._line(node))
+        return commands.Chain(links=(("", self._command(first)), *reversed(links)), line=self._line(node))
 
-    def _group(self, node: Node) -> Command:
+    def _group(self, node: Node) -> commands.Command:
         if node.children[0].type == "((":
-            return Simple(words=(), line=self._line(node))
-        return Block(body=self.body(node.named_children), line=self._line(node))
+            return commands.Simple(words=(), line=self._line(node))
+        return commands.Block(body=self.body(node.named_children), line=self._line(node))
 
-    def _if(self, node: Node) -> Command:
+    def _if(self, node: Node) -> commands.Command:
         branches = []
         for part in (node, *(child for child in node.children if child.type in ("elif_clause", "else_clause"))):
             test: list[Node] = []
@@ -200,46 +184,46 @@ class _Reader:
                 elif child.is_named and child.type not in ("elif_clause", "else_clause"):
                     body.append(child)
             branches.append((self.body(test), self.body(body)))
-        return If(branches=tuple(branches), line=self._line(node))
+        return commands.If(branches=tuple(branches), line=self._line(node))
 
-    def _loop(self, node: Node) -> Command:
+    def _loop(self, node: Node) -> commands.Command:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
-        return Loop(
+        return commands.Loop(
             name=None if name is None else self.text[name.start_byte : name.end_byte],
             words=tuple(map(self._word, node.children_by_field_name("value"))),
             body=() if body is None else self.body(body.named_children),
             line=self._line(node),
         )
 
-    def _case(self, node: Node) -> Command:
+    def _case(self, node: Node) -> commands.Command:
         branches = []
         for item in node.named_children:
             if item.type == "case_item":
                 values = item.children_by_field_name("value")
                 body = self.body(child for child in item.named_children if child not in values)
                 branches.append((tuple(map(self._word, values)), body))
-        return Choice(word=self._word(node.named_children[0]), branches=tuple(branches), line=self._line(node))
+        return commands.Choice(word=self._word(node.named_children[0]), branches=tuple(branches), line=self._line(node))
 
-    def _function(self, node: Node) -> Command:
+    def _function(self, node: Node) -> commands.Command:
         name, body = node.named_children[0], self._command(node.named_children[-1])
-        inside = body.body if isinstance(body, Block) else (body,)
-        return Function(name=self.text[name.start_byte : name.end_byte], body=inside, line=self._line(node))
+        inside = body.body if isinstance(body, commands.Block) else (body,)
+        return commands.Function(name=self.text[name.start_byte : name.end_byte], body=inside, line=self._line(node))
 
-    def _redirected(self, node: Node) -> Command:
+    def _redirected(self, node: Node) -> commands.Command:
         """A statement and its redirections, which drop out; words and commands behind them belong to it."""
         body = node.child_by_field_name("body")
-        command: Command = Simple(words=(), line=self._line(node)) if body is None else self._command(body)
+        command: commands.Command = commands.Simple(words=(), line=self._line(node)) if body is None else self._command(body)
         for redirect in node.children_by_field_name("redirect"):
             command = _with_words(command, self._behind_redirect(redirect))
             for child in redirect.named_children:
                 if child.type == "pipeline":
-                    command = Block(body=(command, *self.body(child.named_children)), line=command.line)
+                    command = commands.Block(body=(command, *self.body(child.named_children)), line=command.line)
             joint, right = redirect.child_by_field_name("operator"), redirect.child_by_field_name("right")
             if joint is not None and right is not None:
-                command = Chain(links=(("", command), (joint.type, self._command(right))), line=command.line)
+                command = commands.Chain(links=(("", command), (joint.type, self._command(right))), line=command.line)
         return command
 
-    def _behind_redirect(self, node: Node) -> list[Word]:
+    def _behind_redirect(self, node: Node) -> list[commands.Word]:
         """Words that the grammar counts to a redirection and the shell to its command."""
         if node.type == "herestring_redirect":
             return []
@@ -253,13 +237,13 @@ class _Reader:
             *(word for child in node.named_children if child.type in _REDIRECTS for word in self._behind_redirect(child)),
         ]
 
-    def _word(self, node: Node) -> Word:
+    def _word(self, node: Node) -> commands.Word:
         self._deeper(node)
-        word = Word(parts=tuple(self._parts(node, quoted=False)), line=self._line(node))
+        word = commands.Word(parts=tuple(self._parts(node, quoted=False)), line=self._line(node))
         self.depth -= 1
         return word
 
-    def _parts(self, node: Node, *, quoted: bool) -> Iterator[Part]:
+    def _parts(self, node: Node, *, quoted: bool) -> Iterator[commands.Part]:
         start, end = node.start_byte, node.end_byte
         if node.type == "string":
             yield self._literal(start + 1, start + 1, quoted=True)
@@ -275,29 +259,29 @@ class _Reader:
         else:
             yield from self._between(node, start, end, quoted=False)
 
-    def _expansion(self, node: Node, start: int, *, quoted: bool) -> Part:
+    def _expansion(self, node: Node, start: int, *, quoted: bool) -> commands.Part:
         line, end = self.source.line(start), node.end_byte
         text = self.text[start:end]
         if node.type == "simple_expansion":
-            return Part(kind="variable", text=text[1:], quoted=quoted, line=line)
+            return commands.Part(kind="variable", text=text[1:], quoted=quoted, line=line)
         if node.type == "arithmetic_expansion":
             inside = (start + 3, end - 2) if text.startswith("$((") else (start + 2, end - 1)
-            expression = Word(parts=tuple(self._between(node, *inside, quoted=True)), line=line)
-            return Part(kind="arithmetic", text=self.text[slice(*inside)], quoted=quoted, line=line, rest=expression)
+            expression = commands.Word(parts=tuple(self._between(node, *inside, quoted=True)), line=line)
+            return commands.Part(kind="arithmetic", text=self.text[slice(*inside)], quoted=quoted, line=line, rest=expression)
         match = _PARAMETER.match(text, 2, len(text) - 1) if node.type == "expansion" else None
         if match is None:
-            return Part(kind="command", text=text, quoted=quoted, line=line)
+            return commands.Part(kind="command", text=text, quoted=quoted, line=line)
         self._deeper(node)
-        rest: Word | None = None
+        rest: commands.Word | None = None
         if match[4]:
             parts = self._between(node, start + match.end(), end - 1, quoted=False)
-            rest = Word(parts=tuple(replace(part, quoted=quoted or part.quoted) for part in parts), line=line)
+            rest = commands.Word(parts=tuple(replace(part, quoted=quoted or part.quoted) for part in parts), line=line)
         self.depth -= 1
         prefix = {"#": "length", "!": "indirect"}.get(match[1] or "", "")
         operator = prefix + (match[3] or "") + (match[4] or "")
-        return Part(kind="variable", text=match[2], quoted=quoted, line=line, operator=operator, rest=rest)
+        return commands.Part(kind="variable", text=match[2], quoted=quoted, line=line, operator=operator, rest=rest)
 
-    def _between(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Part]:
+    def _between(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[commands.Part]:
         """Parts of a stretch of a node: its expansions and quotes, and the characters between them."""
         waiting = node.children[::-1]
         while waiting:
@@ -314,43 +298,47 @@ class _Reader:
                 start = child.end_byte
         yield from self._characters(start, end, quoted=quoted)
 
-    def _characters(self, start: int, end: int, *, quoted: bool) -> Iterator[Part]:
+    def _characters(self, start: int, end: int, *, quoted: bool) -> Iterator[commands.Part]:
         """Literal text, with its escapes; without quotes also what the grammar leaves whole: patterns."""
         for match in (_IN_QUOTES if quoted else _PLAIN).finditer(self.text, start, end):
             kind = match.lastgroup
             if kind is None:
                 yield self._literal(*match.span(), quoted=quoted)
             elif kind == "name":
-                yield Part(kind="variable", text=match[kind], quoted=quoted, line=self.source.line(match.start()))
+                yield commands.Part(kind="variable", text=match[kind], quoted=quoted, line=self.source.line(match.start()))
             elif match[kind] != "\n" or kind != "escaped":
                 yield self._literal(*match.span(kind), quoted=True)
 
-    def _literal(self, start: int, end: int, *, quoted: bool) -> Part:
+    def _literal(self, start: int, end: int, *, quoted: bool) -> commands.Part:
         origin = tuple(self.source.origin[start:end])
-        return Part(kind="literal", text=self.text[start:end], quoted=quoted, line=self.source.line(start), origin=origin)
+        return commands.Part(
+            kind="literal", text=self.text[start:end], quoted=quoted, line=self.source.line(start), origin=origin
+        )
 
 
-def _with_words(command: Command, words: Sequence[Word]) -> Command:
+def _with_words(command: commands.Command, words: Sequence[commands.Word]) -> commands.Command:
     """The command with more words behind it; of several joined ones the last."""
-    if not words or isinstance(command, If | Loop | Choice | Function):
+    if not words or isinstance(command, commands.If | commands.Loop | commands.Choice | commands.Function):
         return command
-    if isinstance(command, Simple):
+    if isinstance(command, commands.Simple):
         return replace(command, words=(*command.words, *words))
-    if isinstance(command, Not):
+    if isinstance(command, commands.Not):
         return replace(command, command=_with_words(command.command, words))
-    if isinstance(command, Chain):
+    if isinstance(command, commands.Chain):
         joint, last = command.links[-1]
         return replace(command, links=(*command.links[:-1], (joint, _with_words(last, words))))
     return replace(command, body=(*command.body[:-1], _with_words(command.body[-1], words))) if command.body else command
 
 
-_COMMANDS: dict[str, Callable[[_Reader, Node], Command]] = {
+_COMMANDS: dict[str, Callable[[_Reader, Node], commands.Command]] = {
     **dict.fromkeys(("command", "variable_assignments", "declaration_command", "unset_command"), _Reader._simple),
     **dict.fromkeys(("pipeline", "subshell", "compound_statement"), _Reader._group),
     **dict.fromkeys(("for_statement", "c_style_for_statement", "while_statement"), _Reader._loop),
-    "variable_assignment": lambda reader, node: Simple(words=tuple(reader._assignment(node)), line=reader._line(node)),
+    "variable_assignment": lambda reader, node: commands.Simple(words=tuple(reader._assignment(node)), line=reader._line(node)),
     "test_command": _Reader._test,
-    "negated_command": lambda reader, node: Not(command=reader._command(node.named_children[-1]), line=reader._line(node)),
+    "negated_command": lambda reader, node: commands.Not(
+        command=reader._command(node.named_children[-1]), line=reader._line(node)
+    ),
     "list": _Reader._list,
     "if_statement": _Reader._if,
     "case_statement": _Reader._case,

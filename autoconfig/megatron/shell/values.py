@@ -90,7 +90,6 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
     its elements."""
     fields: list[list[Piece]] = [[]]
     kept = [False]
-    """Whether a field counts even where it is empty: quotes stood around it."""
     arrays = [_is_array(part, variables) for part in word.parts]
     for part, is_array in zip(word.parts, arrays, strict=True):
         if is_array:
