@@ -29,9 +29,6 @@ from autoconfig.time_model.operators.kernels import (
     gemm_seconds,
     table_flash_efficiency,
 )
-from autoconfig.time_model.job import TrainingJob
-from autoconfig.time_model.network.collectives import Group, collective_seconds, links_of, send_seconds
-from autoconfig.time_model.operators.kernels import flash_attention_seconds, gemm_seconds, table_flash_efficiency
 from autoconfig.time_model.operators.layer import _flash_rate
 
 PEAK, COPY, LAUNCH = 1e12, 50e9, 2e-6
