@@ -40,7 +40,9 @@ MAX_WORKERS = 8
 MIN_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
 ROWS_PER_BLOCK = 1_000
-MORE_COLUMNS = frozenset({"etp", "fp8_recipe", "hidden_dropout", "deterministic"})
+MORE_COLUMNS = frozenset(
+    ["etp", "fp8_recipe", "hidden_dropout", "deterministic", "cuda_graph_scope", "moe_dispatcher", "pipeline_layout"]
+)
 """Read, and not among the columns of the table that ships."""
 
 

@@ -95,7 +95,7 @@ WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "transformer_impl": (("transformer_engine", "local"), OF_SOFTWARE),
     "moe_routing": (("tokendrop", "dropless"), "dropless"),
     "peft": (("none", "lora"), "none"),
-    "offload": (("none", "optimizer"), "none"),
+    "offload": (("none", "optimizer", "activations"), "none"),
     "overlap": (
         ("none", GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP, "overlap-moe-expert-parallel-comm"),
         "without it",

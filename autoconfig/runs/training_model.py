@@ -14,9 +14,19 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import GivenSettings, read_graphs
 from autoconfig.specs.scenario import BLACKWELL, PRECISIONS, Numerics
-from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, StackOptions, StackTime, load_stack, with_options
+from autoconfig.specs.software.software import (
+    DEFAULT_STACK,
+    GRAD_REDUCE,
+    PARAM_GATHER,
+    SoftwareStack,
+    StackOptions,
+    StackTime,
+    load_stack,
+    with_options,
+)
 
 
 @cache
@@ -40,9 +50,41 @@ def _catalogue_model(name: str) -> ModelSpec | None:
         return None
 
 
+_LAYERS_BEHIND = re.compile(r"(.+?)[-_ ]([0-9]{1,4})[-_ ]?layers?")
+_SIZE_BEHIND = re.compile(r"(.+?)[-_ ]([0-9]{1,4}(?:\.[0-9]+)?)b")
+
+
+def _cut_model(row: Row, assumed: list[str]) -> tuple[ModelSpec | None, Row]:
+    """A catalogue model with a number of layers or a size in billions behind its name, and the row with that many layers."""
+    name = cell(row, "model").lower()
+    for pattern in (_LAYERS_BEHIND, _SIZE_BEHIND):
+        match = pattern.fullmatch(name)
+        known = _catalogue_model(match[1]) if match else None
+        if match is None or known is None:
+            continue
+        if not cell(row, "layers"):
+            layers = int(match[2]) if pattern is _LAYERS_BEHIND else _layers_of_size(known, float(match[2]) * 1e9)
+            row = {**row, "layers": str(layers)}
+        assumed.append(f"{known.name} with {cell(row, 'layers')} layers ({cell(row, 'model')[:60]})")
+        return known, row
+    return None, row
+
+
+def _layers_of_size(known: ModelSpec, parameters: float) -> int:
+    """The depth at which a model of this shape has about so many parameters."""
+    counts = range(1, 2 * known.num_layers + 1)
+    return min(counts, key=lambda layers: abs(total_parameters(_with_layers(known, layers)) - parameters))
+
+
+def _with_layers(known: ModelSpec, layers: int) -> ModelSpec:
+    return _changed(known, {"layers": str(layers)}, [])
+
+
 def read_model(row: Row, assumed: list[str]) -> ModelSpec:
     """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family."""
     known = _catalogue_model(cell(row, "model"))
+    if known is None:
+        known, row = _cut_model(row, assumed)
     if known is None:
         return _from_cells(row, assumed)
     if other := _contradictions(row, known):
@@ -127,6 +169,9 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
         name = DEFAULT_STACK
         assumed.append(f"software {name}")
     overlap = frozenset(cell(row, "overlap").split("+")) - {"", EP_OVERLAP}
+    stack_name = "megatron-local" if cell(row, "transformer_impl") == "local" else name
+    if overlap and not overlap & {"none", GRAD_REDUCE, PARAM_GATHER} and load_stack(stack_name).release:
+        overlap |= {GRAD_REDUCE, PARAM_GATHER}  # such a cell of a dated release speaks of model parallelism
     options = StackOptions(
         attention_kernel=cell(row, "attention_kernel"),
         fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
@@ -134,8 +179,7 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
         overlaps=overlap or None,
         cuda_graphs=bool(flag(row, "cuda_graph")),
     )
-    local = cell(row, "transformer_impl") == "local"
-    stack = with_options(load_stack("megatron-local" if local else name), options)
+    stack = with_options(load_stack(stack_name), options)
     shard = cell(row, "optimizer_shard")
     return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
 

@@ -22,6 +22,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, OP, GivenSettings, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.training.plan_rules import split_of_layout
 from autoconfig.training.price import CONVENTIONS
 from autoconfig.training.space import Constraints
 
@@ -200,14 +201,14 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str], 
         assumed.append("sp off (tp is 1)")
         broken.append("NV046")
     stage, dist_opt = _sharding(row, stack, assumed)
-    first, last = even_ends(model, pp, assumed)
+    vpp, (first, last) = _stages(row, model, pp, assumed)
     _say_defaults(row, model, assumed)
     plan = TrainPlan(
         tp=tp,
         pp=pp,
         dp=dp,
         mbs=mbs,
-        vpp=degree(row, "vpp"),
+        vpp=vpp,
         cp=cp,
         ep=degree(row, "ep"),
         etp=degree(row, "etp"),
@@ -241,6 +242,22 @@ def _say_defaults(row: Row, model: ModelSpec, assumed: list[str]) -> None:
         defaults |= {"ep": "1", "etp": "1"}
     if blank := [f"{key} {value}" for key, value in defaults.items() if not cell(row, key)]:
         assumed.append(", ".join(blank))
+
+
+def _stages(row: Row, model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int, tuple[int | None, int | None]]:
+    """(vpp, layers of the first and the last stage) of a pipeline layout, or of even stages where the row gives none."""
+    vpp, layout = degree(row, "vpp"), cell(row, "pipeline_layout")
+    if not layout:
+        return vpp, even_ends(model, pp, assumed)
+    split = split_of_layout(layout, pp, model.num_layers, model.mtp_num_layers)
+    if cell(row, "vpp") and split.vpp != vpp:
+        raise CellError(f"cell pipeline_layout has {split.vpp * pp} stages, and pp x vpp is {pp} x {vpp}")
+    if split.broken:
+        needed = f"one E, {model.num_layers} t, {model.mtp_num_layers} m and one L"
+        raise CellError(f"cell pipeline_layout={layout[:40]!r} does not hold {needed} ({', '.join(split.broken)})")
+    if not split.even_inside:
+        assumed.append(f"stages of {', '.join(map(str, split.layers))} layers are priced by the nearest uneven plan")
+    return split.vpp, split.ends(model.num_layers)
 
 
 def even_ends(model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int | None, int | None]:
