@@ -81,7 +81,7 @@ def estimate_memory(
     the limit get an infinite peak without further work. Illegal combinations get numbers too; legality is not decided here.
     """
     cluster = scenario.cluster
-    nccl = nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
+    nccl = nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp) + dispatch_buffer_bytes(scenario, layouts)
     if cluster.gpu.architecture == CPU_ARCHITECTURE:  # no driver context, no NCCL: jobs hold each rank to the limit itself
         limit = np.full(len(layouts), cluster.memory_bytes * (1.0 - margin))
     else:
@@ -290,6 +290,23 @@ def nccl_bytes(tp: Number, pp: Number, cp: Number, ep: Number, dp: Number) -> Nu
     """One communicator per kind of parallelism in use (pipeline: two neighbours)."""
     groups = sum(np.greater(degree, 1).astype(float) for degree in (tp, cp, ep, dp)) + 2.0 * np.greater(pp, 1)
     return NCCL_BYTES_PER_GROUP * groups
+
+
+def dispatch_buffer_bytes(scenario: Scenario, layouts: Layouts) -> Number:
+    """HybridEP's registered buffers, outside of the allocator: ep T/u h activations (dispatch and combine share them), the
+    routing map of ep T/u E fp32 twice, and T/u h activations for every further link domain. 0 for other dispatchers and
+    without experts.
+
+    Source: deepseek-ai/DeepEP, branch hybrid-ep (buffer allocation); no measured peak.
+    """
+    model, settings = scenario.model, scenario.settings()
+    if not model.is_moe or settings.dispatcher != "hybridep":
+        return np.zeros(len(layouts))
+    tokens = layouts.mbs * scenario.workload.seq_length / layouts.cp / np.where(layouts.sp, layouts.tp, 1)
+    domains = np.ceil(layouts.ep * layouts.etp / scenario.cluster.link_domain_size)
+    token_bytes = model.hidden_size * scenario.numerics.activation_bytes
+    inside = layouts.ep * tokens * (token_bytes + 8.0 * (model.num_moe_experts or 0))
+    return np.where(layouts.ep > 1, inside + (domains - 1.0) * tokens * token_bytes, 0.0)
 
 
 def model_parallel_reserved_bytes(stack: StackMemory, tp: Number, pp: Number) -> Number:

@@ -90,6 +90,8 @@ class OutsideTensorsJson:
     """Driver context and libraries, GiB."""
     nccl_bytes: NotNegative
     """Buffers of the communicators, GiB."""
+    dispatch_buffer_bytes: NotNegative
+    """HybridEP's registered buffers, GiB."""
     allocator_bytes: NotNegative
     """Reserved by the allocator, not in use, GiB."""
 
@@ -321,6 +323,7 @@ def report_json(report: PlanReport, question: Question) -> PlanReportJson:
             outside_tensors_gib=OutsideTensorsJson(
                 cuda_context_bytes=cuda_context_bytes() / GIB,
                 nccl_bytes=report.nccl_bytes / GIB,
+                dispatch_buffer_bytes=report.dispatch_buffer_bytes / GIB,
                 allocator_bytes=allocator_bytes(report.peak_bytes) / GIB,
             ),
             device_gib=question.scenario.cluster.memory_bytes / GIB,

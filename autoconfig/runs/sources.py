@@ -202,7 +202,7 @@ def as_training_row(row: Row) -> dict[str, str]:
     if precision == "FP8" and "25.09" <= cell(row, "release") < "26":
         recipe = "tensorwise"
     recompute = RECOMPUTE.get(cell(row, "recompute"), "none")
-    known, same = _recipe_of(row, model.name, recipe)
+    known, same = _recipe_of(row, model.name.rstrip("*"), recipe)
     doubt = DOUBTFUL if model.is_moe and known is not None and not same and cell(row, "release") != "25.09" else ""
     if not cell(row, "recompute") and known is not None and same and known.row["recompute"]:
         recompute = f"selective({known.row['recompute'].replace(' ', ',')})"

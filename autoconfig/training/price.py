@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Annotated
 
-from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory, nccl_bytes
+from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, dispatch_buffer_bytes, estimate_memory, nccl_bytes
 from autoconfig.specs.errors import SECONDS_PER_DAY
 from autoconfig.specs.json_record import Keywords, NotNegative, Share
 from autoconfig.specs.models.parameters import model_flops_per_token, total_parameters
@@ -207,6 +207,7 @@ class PlanReport:
     stages: tuple[StageMemory, ...]
     limit_bytes: float
     nccl_bytes: float
+    dispatch_buffer_bytes: float
     tokens_per_second_per_gpu: float
     model_flops_per_second_per_gpu: float
     mfu: float
@@ -295,6 +296,7 @@ def _report(
         limit_bytes=float(memory.limit_bytes[at[0]]),
         tokens_per_second_per_gpu=tokens_rate / gpus,
         nccl_bytes=float(nccl_bytes(plan.tp, plan.pp, plan.cp, plan.ep, plan.dp)),
+        dispatch_buffer_bytes=float(dispatch_buffer_bytes(scenario, scenario.layouts([plan]))[0]),
         model_flops_per_second_per_gpu=flops_rate,
         mfu=flops_rate / scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision),
         days_to_train=days,

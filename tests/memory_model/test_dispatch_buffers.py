@@ -1,0 +1,49 @@
+"""Buffers of dispatchers outside of the allocator."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from autoconfig.memory_model.predict import dispatch_buffer_bytes, estimate_memory
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.plan import NONE, GivenSettings, parse_plan
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.software import load_stack
+
+
+def scenario(model: str, gpu: str, gpus: int, dispatcher: str) -> Scenario:
+    return Scenario(
+        model=load_model(model), cluster=cluster_of(load_gpu(gpu), gpus), numerics=Numerics(),
+        software=load_stack("nemo-26.04"), workload=Workload(seq_length=4096, global_batch_size=4096),
+        given=GivenSettings(dispatcher=dispatcher),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "plan", "expected"), [
+    ("deepseek-v3", "tp=1,pp=4,ep=64,mbs=1,first=16,last=13", 64 * 4096 * (7168 * 2 + 8 * 256)),
+    ("gpt-oss-120b", "tp=1,pp=1,ep=16,mbs=4", 16 * 4 * 4096 * (2880 * 2 + 8 * 128)),
+    ("qwen3-30b-a3b", "tp=2,sp=1,pp=1,ep=8,mbs=1", 8 * 2048 * (2048 * 2 + 8 * 128)),
+    ("qwen3-30b-a3b", "tp=1,pp=1,ep=1,mbs=1", 0),
+])  # fmt: skip
+def test_hybridep_registers_buffers_that_grow_with_the_group(model: str, plan: str, expected: float) -> None:
+    asked = scenario(model, "gb200", 256, "hybridep")
+    assert float(dispatch_buffer_bytes(asked, asked.layouts([parse_plan(plan, 256)]))[0]) == expected
+
+
+def test_further_domains_take_a_share_and_other_dispatchers_none() -> None:
+    layouts = scenario("qwen3-30b-a3b", "h100", 64, "hybridep").layouts([parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)])
+    found = dispatch_buffer_bytes(scenario("qwen3-30b-a3b", "h100", 64, "hybridep"), layouts)
+    assert float(found[0]) == 32 * 4096 * (2048 * 2 + 8 * 128) + 3 * 4096 * 2048 * 2
+    assert dispatch_buffer_bytes(scenario("qwen3-30b-a3b", "h100", 64, "deepep"), layouts).tolist() == [0.0]
+
+
+def test_buffers_leave_less_for_tensors() -> None:
+    hybrid, plain = (scenario("deepseek-v3", "gb200", 256, name) for name in ("hybridep", "alltoall"))
+    plan = parse_plan("tp=1,pp=4,ep=64,mbs=1,first=16,last=13", 256)
+    limits = [estimate_memory(asked, asked.layouts([plan]), [NONE]).limit_bytes[0] for asked in (hybrid, plain)]
+    buffers = float(dispatch_buffer_bytes(hybrid, hybrid.layouts([plan]))[0])
+    assert limits[1] - limits[0] == pytest.approx(buffers / 1.03, rel=1e-3)
+    assert dataclasses.replace(plain, given=hybrid.given) == hybrid and np.isfinite(limits).all()
