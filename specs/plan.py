@@ -286,6 +286,8 @@ class GivenSettings:
     fused_experts: bool | None = None
     fp8_attention: bool | None = None
     fp8_output: bool | None = None
+    of_a_run: bool = False
+    """They are those of a run that ran: no rule judges them."""
 
     def __post_init__(self) -> None:
         if self.dispatcher is not None and self.dispatcher not in DISPATCHERS:
@@ -298,6 +300,11 @@ class GivenSettings:
 
 
 NOTHING_GIVEN = GivenSettings()
+
+
+def settings_of_a_run(settings: RunSettings) -> GivenSettings:
+    """All switches of a run as they were."""
+    return GivenSettings(**vars(settings), of_a_run=True)
 
 
 def read_graphs(text: str) -> frozenset[str]:
@@ -323,7 +330,7 @@ def resolve_settings(
     defaults = _of_stack(model, cluster, software, dropless)
     if software.release and model.is_moe:
         defaults = _of_recipes(defaults, model, cluster, precision, software.release, plan)
-    said = {f.name: value for f in fields(given) if (value := getattr(given, f.name)) is not None}
+    said = {f.name: value for f in fields(RunSettings) if (value := getattr(given, f.name)) is not None}
     found = replace(defaults, **said)
     if found.dispatcher == "deepep" and cluster.link_domain_size > 8:
         found = replace(found, dispatcher="alltoall")

@@ -164,6 +164,8 @@ FORMATS: dict[tuple[str, str], GemmFormat] = {
 """(precision, fp8 recipe; empty where there is none) -> format."""
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in FORMATS))
 FP8_RECIPES = tuple(recipe for precision, recipe in FORMATS if precision == "fp8")
+PRECISION_WORDS = (*PRECISIONS, "mxfp8", "blockwise", "tensorwise")
+"""What a question may call a precision: those of FORMATS, and recipes of fp8 by their own names."""
 TYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 CHOICES: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,

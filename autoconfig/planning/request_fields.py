@@ -13,7 +13,8 @@ from typing import Any
 from autoconfig.planning.resolve import Bounds, Field, Fields
 from autoconfig.specs.errors import parse_count, parse_seconds
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, SHORT_NAMES
-from autoconfig.specs.scenario import CHOICES
+from autoconfig.specs.scenario import CHOICES, PRECISION_WORDS
+from autoconfig.specs.software.software import DISPATCHERS
 
 
 def _tokens(given: str | float) -> float:
@@ -23,11 +24,12 @@ def _tokens(given: str | float) -> float:
 
 _KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "path": Path}
 _PARSE = {"tokens": _tokens, "seconds": parse_seconds}
+_CHOICES = {**CHOICES, "precision": PRECISION_WORDS, "dispatcher": DISPATCHERS}
 _TABLES = tomllib.loads((resources.files("autoconfig") / "data" / "request_fields.toml").read_text(encoding="utf-8"))
 
 
 def _field(name: str, told: dict[str, Any]) -> Field:
-    values = {**told, "type": _KINDS[told.get("type", "str")], "choices": tuple(told.get("choices", CHOICES.get(name, ())))}
+    values = {**told, "type": _KINDS[told.get("type", "str")], "choices": tuple(told.get("choices", _CHOICES.get(name, ())))}
     if "bounds" in told:
         values["bounds"] = Bounds(**told["bounds"])
     if "range" in told:
@@ -53,11 +55,12 @@ def _some(group: str, *names: str) -> Fields:
 # Training: what is asked of one plan or of a search, over GPU counts and types, of a file, of a plan that is exported
 
 NUMERICS: Fields = _all("numerics")
+SWITCHES: Fields = _all("switches")
 ARCHITECTURE: Fields = (
     *(Field(name, f"Change the model: {name}.", int) for name in INTEGER_FIELDS if name not in SHORT_NAMES.values()),
     *(Field(name, f"Change the model: {name}.", bool, negative=f"no-{name.replace('_', '-')}") for name in BOOLEAN_FIELDS),
 )
-QUESTION: Fields = (*_all("question"), *NUMERICS, *ARCHITECTURE)
+QUESTION: Fields = (*_all("question"), *SWITCHES, *NUMERICS, *ARCHITECTURE)
 """Model, cluster, workload, numerics: everything but the plan."""
 SEARCH: Fields = _all("search")
 OUTPUT: Fields = _all("output")
@@ -74,6 +77,7 @@ CHECK: Fields = (
     *_some("question", "cluster", "gpus_per_node"),
     *_some("check", "software", "seq_length", "global_batch_size"),
     *_some("question", "memory_margin"),
+    *SWITCHES,
     *_some("check", "set", "apply_to", "force"),
 )
 EXPORT: Fields = _all("export")

@@ -19,7 +19,17 @@ from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
-from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, MOST, NAMES, Calibration, Entry, Factors, Numerics, OwnRuns
+from autoconfig.specs.scenario import (
+    BLACKWELL,
+    DOCUMENTED_DEFAULTS,
+    MOST,
+    NAMES,
+    Calibration,
+    Entry,
+    Factors,
+    Numerics,
+    OwnRuns,
+)
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack
 
 MAX_CHARACTERS = 20
@@ -221,7 +231,10 @@ def _gpu(asked: HardwareNames, assumed: list[str]) -> GpuSpec:
 def read_stack(name: str | None, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
     """The stack asked for, else the default; on GPUs that it does not run on, the last one that does."""
     if name is not None:
-        return load_stack(name)
+        stack = load_stack(name)
+        if stack.priced_as:
+            assumed.append(f"software {stack.name}, of which nothing is known here, priced as {stack.priced_as} (--software)")
+        return stack
     if gpu.architecture == CPU_ARCHITECTURE:
         assumed.append(f"software {CPU_STACK}, which runs on CPUs (--software)")
         return load_stack(CPU_STACK)
@@ -231,6 +244,14 @@ def read_stack(name: str | None, gpu: GpuSpec, assumed: list[str]) -> SoftwareSt
         assumed.append(f"software {older.name}, because {stack.name} does not run on {gpu.id} (--software)")
         return older
     return stack
+
+
+def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
+    """What the stack scales by where nothing is said: dated releases MXFP8 on Blackwell and per-tensor current scaling before
+    it, others delayed scaling."""
+    if not stack.release:
+        return "delayed"
+    return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
 
 
 def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
@@ -249,8 +270,8 @@ def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
     least = numerics.format.least_compute_capability
     if capability is not None and capability < least:
         raise InputError(
-            f"the {numerics.fp8_recipe} recipe needs compute capability {least:g} (Blackwell); {gpu.id} has "
-            f"{capability:g}: say {option('fp8_recipe')} delayed, tensorwise or blockwise"
+            f"the {numerics.format.recipe} recipe needs compute capability {least:g} (Blackwell); {gpu.id} has "
+            f"{capability:g}: say {option('precision')} fp8, and {option('fp8_recipe')} delayed, tensorwise or blockwise"
         )
 
 

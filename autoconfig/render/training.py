@@ -268,6 +268,10 @@ def show_explain(console: Console, explanation: Explanation) -> None:
             markup=False,
             soft_wrap=True,
         )
+    if explanation.switches:
+        console.print("What switches would buy (step time of this plan):")
+    for switch in explanation.switches:
+        console.print(f"  {switch.change}: {switch.ratio - 1:+.1%}", markup=False, soft_wrap=True)
     console.print(
         "[dim]Each part is the name of a function and has its line in docs/memory_model.md or docs/time_model.md.[/dim]"
     )

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from autoconfig.planning.resolve import usual_fp8_recipe
 from autoconfig.runs.table import CellError, Row, cell, count_of, degree, flag, number, whole
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec
@@ -16,7 +17,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import GivenSettings, read_graphs
-from autoconfig.specs.scenario import BLACKWELL, PRECISIONS, Numerics
+from autoconfig.specs.scenario import PRECISIONS, Numerics
 from autoconfig.specs.software.software import (
     DEFAULT_STACK,
     GRAD_REDUCE,
@@ -206,14 +207,6 @@ FORMS = {
     "fp8ds": ("fp8", "delayed"),
 }
 """Words for a quantised format that name its recipe too (Megatron-Bridge's)."""
-
-
-def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
-    """What the stack scales by where nothing is said: dated releases MXFP8 on Blackwell and per-tensor current scaling before
-    it, others delayed scaling."""
-    if not stack.release:
-        return "delayed"
-    return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
 
 
 def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:

@@ -19,7 +19,7 @@ from autoconfig.runs.training_model import read_model, read_numerics, read_setti
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import NONE, OP, GivenSettings, Recompute, TrainPlan
+from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan, settings_of_a_run
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
@@ -70,7 +70,7 @@ def read_case(row: Row) -> Case:
     plan, batch = _plan(row, model, stack, assumed, broken)
     scenario = _scenario(row, model, stack, plan.world_size, batch, assumed)
     if stack.release:
-        scenario = replace(scenario, given=GivenSettings(**vars(scenario.settings(plan))))
+        scenario = replace(scenario, given=settings_of_a_run(scenario.settings(plan)))
     return Case(
         id=cell(row, "id"),
         source=cell(row, "source"),

@@ -59,7 +59,7 @@ def settings_json(settings: MeasuredQuestion) -> dict[str, Any]:
     }
     request |= {
         name: {key: value for key, value in request[name].items() if value is not None}
-        for name in ("numerics", "architecture")
+        for name in ("numerics", "architecture", "switches")
         if name in request
     }
     request = {name: value for name, value in request.items() if value != {}}
@@ -87,7 +87,7 @@ def settings_of(body: Any, where: str, wanted: type[Settings]) -> Settings:
         raise InputError(f"{where} holds no question that this version can read; give it a new name with --study")
     rest = {key: value for key, value in body.items() if key not in ("schema_version", "kind")}
     request = dict(rest.pop("request"))
-    loose = {name: request.pop(name) for name in ("numerics", "architecture") if name in request}
+    loose = {name: request.pop(name) for name in ("numerics", "architecture", "switches") if name in request}
     asked: Any = from_json(wanted.request_type, request, f"{where}.request")
     return from_json(wanted, {**rest, "request": dataclasses.replace(asked, **loose)}, where)
 

@@ -15,7 +15,16 @@ from autoconfig.time_model.predict import OperatorRow, explain_operators
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
 from autoconfig.training.question import Question, Request, understand
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking, nothing_legal, rank_plans, reason_for, tie_groups
-from autoconfig.training.remedies import Gain, Remedy, memory_binds, nearest_legal, remedies, what_binds
+from autoconfig.training.remedies import (
+    Gain,
+    Remedy,
+    SwitchGain,
+    memory_binds,
+    nearest_legal,
+    remedies,
+    switch_gains,
+    what_binds,
+)
 
 PARETO_POINTS = 12
 PARETO_SLOWEST = 2.0
@@ -125,6 +134,8 @@ class Explanation:
     """Where the plan is not legal: the legal plan with the fewest changes."""
     gains: tuple[Gain, ...] = ()
     """What a little more of everything would buy; empty where it was not asked or nothing fits."""
+    switches: tuple[SwitchGain, ...] = ()
+    """What other switches would make of the step; empty for dense models, and where it was not asked."""
     gains_note: str = ""
     """Where the plan does not fit: that memory binds, and what `gains` are then; empty where they were not asked."""
 
@@ -144,7 +155,14 @@ def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) ->
     operators = explain_operators(s, plan)
     gains = what_binds(s, plan, request.memory_margin) if binds else []
     note = memory_binds(included.report, gains) if binds else ""
-    return Explanation(question=question, included=included, operators=tuple(operators), gains=tuple(gains), gains_note=note)
+    return Explanation(
+        question=question,
+        included=included,
+        operators=tuple(operators),
+        gains=tuple(gains),
+        switches=tuple(switch_gains(s, plan)) if binds else (),
+        gains_note=note,
+    )
 
 
 def pareto_positions(ranking: Ranking) -> list[int]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS
+from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS, SWITCHES
 from autoconfig.planning.resolve import (
     NO_CALIBRATION,
     check_bounds,
@@ -21,13 +21,24 @@ from autoconfig.planning.resolve import (
     read_cluster,
     read_model,
     read_stack,
+    usual_fp8_recipe,
 )
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
-from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
-from autoconfig.specs.scenario import Calibration, Numerics, Scenario, Workload
+from autoconfig.specs.plan import (
+    FULL,
+    FULL_ITERATION,
+    SHORT_TO_LONG,
+    GivenSettings,
+    RunSettings,
+    TrainPlan,
+    parse_keys,
+    parse_plan,
+    read_graphs,
+)
+from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, Numerics, Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints
@@ -35,6 +46,8 @@ from autoconfig.training.space import Constraints
 DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
+
+OF_EXPERTS = ("dispatcher", "ep_overlap", "fused_experts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +79,8 @@ class Request:
     """ModelSpec fields to change: {"num_layers": 12}."""
     numerics: Mapping[str, object] = field(default_factory=dict)
     """Numerics fields that were given; None counts as not given."""
+    switches: Mapping[str, object] = field(default_factory=dict)
+    """Dispatcher, CUDA graphs, overlap and fusion of experts, the same way."""
     fix: tuple[str, ...] = ()
     max: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -88,9 +103,10 @@ def request_of(given: Mapping[str, Any]) -> Request:
         )
     architecture = {name: given[name] for name in field_names(ARCHITECTURE) if given.get(name) is not None}
     numerics = {name: given.get(name) for name in field_names(NUMERICS)}
-    grouped = field_names(ARCHITECTURE, NUMERICS)
+    switches = {name: given[name] for name in field_names(SWITCHES) if given.get(name) is not None}
+    grouped = field_names(ARCHITECTURE, NUMERICS, SWITCHES)
     rest = [field for field in (*QUESTION, *SEARCH) if field.name not in grouped]
-    return Request(architecture=architecture, numerics=numerics, **field_values(rest, given))
+    return Request(architecture=architecture, numerics=numerics, switches=switches, **field_values(rest, given))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +138,15 @@ def understand(request: Request) -> Question:
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
     check_runs(cluster.gpu, numerics, stack)
     scenario = Scenario(
-        model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload, calibration=_calibration(request)
+        model=model,
+        cluster=cluster,
+        numerics=numerics,
+        software=stack,
+        workload=workload,
+        calibration=_calibration(request),
+        given=read_switches(request.switches, model, numerics),
     )
+    assumed += assumed_switches(scenario)
     constraints = Constraints(
         fixed=_sets(request.fix, "fix"), at_most=_caps(request.max), excluded=_sets(request.exclude, "exclude")
     )
@@ -198,6 +221,14 @@ def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareS
     if "precision" not in given:
         given["precision"] = "bf16" if "bf16" in gpu.flops_per_s else "fp16"
         assumed.append(f"precision {given['precision']} (--precision)")
+    precision, recipe = given["precision"], given.get("fp8_recipe")
+    if precision in PRECISION_WORDS and precision not in PRECISIONS:
+        if recipe not in (None, precision):
+            raise InputError(f"{option('precision')} {precision} is fp8 with this recipe; drop {option('fp8_recipe')} {recipe}")
+        given |= {"precision": "fp8", "fp8_recipe": precision}
+    elif precision == "fp8" and recipe is None and stack.release:
+        given["fp8_recipe"] = usual_fp8_recipe(stack, gpu)
+        assumed.append(f"fp8_recipe {given['fp8_recipe']}, as {stack.name} runs fp8 on {gpu.id} (--fp8-recipe)")
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
         assumed.append(f"gradients reduced in {given['grad_reduce_dtype']} (--grad-reduce-dtype)")
@@ -212,6 +243,62 @@ def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareS
         why = "Megatron's default" if default else "as models of this kind are trained"
         assumed.append(f"{' and '.join(missing)} {default:g}, {why} (--{missing[0].replace('_', '-')})")
     return Numerics(**given)  # type: ignore[arg-type]
+
+
+def read_switches(given: Mapping[str, Any], model: ModelSpec, numerics: Numerics) -> GivenSettings:
+    """The switches of a question. Raises InputError for what megatron-core 0.19.2 has not for this model
+    (transformer_config.py)."""
+    said = {name: value for name, value in given.items() if value is not None}
+    if not model.is_moe and (odd := [name for name in OF_EXPERTS if name in said]):
+        raise InputError(f"{option(odd[0])} is for mixtures of experts, and {model.name} is dense: leave it out")
+    if "cuda_graphs" in said:
+        said["cuda_graphs"] = read_graphs(str(said["cuda_graphs"]))
+    found = GivenSettings(**said)
+    if found.ep_overlap and model.mtp_num_layers > 1:
+        raise InputError(f"{option('ep_overlap')} takes at most one layer of multi-token prediction (NV082)")
+    if broken := next(_odd_graphs(found.cuda_graphs or frozenset(), model, numerics), None):
+        raise InputError(f"{option('cuda_graphs')} {given['cuda_graphs']}: {broken}")
+    return found
+
+
+def _odd_graphs(scope: frozenset[str], model: ModelSpec, numerics: Numerics) -> Iterator[str]:
+    if len(scope) > 1 and scope & {FULL, FULL_ITERATION}:
+        yield f"{FULL} and {FULL_ITERATION} stand alone"
+    if not model.is_moe and any(part.startswith("moe") for part in scope):
+        yield f"{model.name} has no experts (NV150)"
+    if "mlp" in scope and 0 not in model.moe_pattern:
+        yield "mlp needs a layer with a dense MLP (NV150)"
+    if "moe" in scope and "moe_router" in scope:
+        yield "moe holds moe_router already (NV147)"
+    if "moe_preprocess" in scope and "moe_router" not in scope:
+        yield "moe_preprocess needs moe_router (NV148)"
+    if model.is_moe and scope & {"moe", FULL} and numerics.moe_capacity_factor is None:
+        yield f"graphs of whole expert layers need {option('moe_capacity_factor')} (NV149)"
+
+
+def assumed_switches(scenario: Scenario) -> list[str]:
+    """Sentences: the switches of a mixture of experts that were not given, with the options that change them."""
+    given, found = scenario.given, scenario.settings()
+    if not scenario.model.is_moe:
+        return []
+    said = []
+    if given.dispatcher is not None and given.dispatcher != found.dispatcher:
+        said.append(
+            f"{given.dispatcher} does not run where links join more than one board: priced as {found.dispatcher} (--dispatcher)"
+        )
+    words = {
+        "dispatcher": f"dispatcher {found.dispatcher} (--dispatcher)",
+        "cuda_graphs": f"{graphs_text(found)} (--cuda-graphs)",
+        "ep_overlap": f"{'' if found.ep_overlap else 'no '}EP overlap (--ep-overlap)",
+        "fused_experts": f"experts {'' if found.fused_experts else 'not '}fused (--fused-experts)",
+    }
+    usual = [text for name, text in words.items() if getattr(given, name) is None]
+    return said + ([f"{', '.join(usual)}, as {scenario.software.name} runs mixtures of experts"] if usual else [])
+
+
+def graphs_text(settings: RunSettings) -> str:
+    """CUDA graphs in words."""
+    return f"CUDA graphs of {'+'.join(sorted(settings.cuda_graphs))}" if settings.cuda_graphs else "no CUDA graphs"
 
 
 def _sets(texts: Iterable[str], field: str) -> dict[str, frozenset[Any]]:

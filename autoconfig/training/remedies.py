@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from autoconfig.specs.errors import GIB, InputError, PlanError
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
-from autoconfig.specs.json_record import NotNegative
+from autoconfig.specs.json_record import AboveZero, NotNegative
 from autoconfig.specs.layouts import divisors, stage_layers
-from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.plan import FULL_ITERATION, NONE, Recompute, RunSettings, TrainPlan
 from autoconfig.specs.scenario import Numerics, Scenario
+from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.price import PlanReport, violations
-from autoconfig.training.question import Question
+from autoconfig.training.question import Question, graphs_text
 from autoconfig.training.rank import Ranking, rank_plans
 from autoconfig.training.rules import recompute_rule
 from autoconfig.training.space import Constraints, axes, enumerate_space, recompute_options
@@ -337,3 +339,57 @@ def _tried(change: str, scenario: Scenario, constraints: Constraints, question: 
     if ranking.closest is None:
         return []
     return [Remedy(change=change, fits=False, still_short_gib=ranking.closest.excess_bytes / GIB)]
+
+
+PARTS = frozenset({"attn", "moe_router", "moe_preprocess"})
+"""What is replayed of a layer whose experts are launched."""
+FUSED = ("mxfp8", "nvfp4")
+"""How GEMMs are scaled where Transformer Engine fuses a grouped MLP."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchGain:
+    """What one other switch makes of a plan's step."""
+
+    change: str
+    step_seconds: AboveZero
+    ratio: AboveZero
+    """Step time with it over that without."""
+
+
+def switch_gains(scenario: Scenario, plan: TrainPlan) -> list[SwitchGain]:
+    """The step of a legal plan of a mixture of experts under each other dispatcher, CUDA-graph scope, overlap and fusion that
+    Megatron runs with it; empty for dense models."""
+    if not scenario.model.is_moe:
+        return []
+    today = _step_seconds(scenario, plan)
+    now = scenario.settings()
+    gains = []
+    for text, change in _other_switches(scenario, now):
+        changed = replace(scenario, given=replace(scenario.given, **change))
+        taken = all(getattr(changed.settings(), name) == value for name, value in change.items())
+        if not taken or violations(changed, plan):
+            continue
+        seconds = _step_seconds(changed, plan)
+        gains.append(SwitchGain(change=text, step_seconds=seconds, ratio=seconds / today))
+    return gains
+
+
+def _other_switches(scenario: Scenario, now: RunSettings) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in DISPATCHERS:
+        if name != now.dispatcher:
+            yield f"{name} instead of {now.dispatcher}", {"dispatcher": name}
+    numerics = scenario.numerics
+    shapes_known = numerics.moe_capacity_factor is not None or now.dispatcher == "hybridep"
+    scopes = {"full-iteration": frozenset({FULL_ITERATION}), "partial": PARTS, "no": frozenset[str]()}
+    for kind, scope in scopes.items():
+        if scope != now.cuda_graphs and (shapes_known or kind != "full-iteration"):
+            parts = f" ({' '.join(sorted(scope))})" if kind == "partial" else ""
+            yield f"{kind} CUDA graphs{parts} instead of {graphs_text(now).removeprefix('CUDA ')}", {"cuda_graphs": scope}
+    yield f"{'without' if now.ep_overlap else 'with'} EP overlap", {"ep_overlap": not now.ep_overlap}
+    if now.fused_experts or numerics.format.recipe in FUSED:
+        yield f"experts {'not ' if now.fused_experts else ''}fused", {"fused_experts": not now.fused_experts}
+
+
+def _step_seconds(scenario: Scenario, plan: TrainPlan) -> float:
+    return float(estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute]).step_seconds[0, 0])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.specs.plan import Recompute
+from autoconfig.specs.plan import FULL_ITERATION, Recompute
 from autoconfig.specs.scenario import Scenario, all_biases
 
 Mask = npt.NDArray[np.bool_]
@@ -244,6 +244,23 @@ def precision_aware(s: Scenario, c: Columns) -> Mask:
     return c["dist_opt"] | plain
 
 
+@_rule("NV080", "ep pp vpp")
+def ep_overlap(s: Scenario, c: Columns) -> Mask:
+    """EP overlap needs ep above 1, pp 1 or interleaving, 16-bit parameters and a dispatcher other than all-gather."""
+    possible = s.settings().dispatcher != "allgather" and s.numerics.precision != "fp32"
+    return (not _asks_overlap(s)) | ((c["ep"] > 1) & ((c["pp"] == 1) | (c["vpp"] > 1)) & possible)
+
+
+@_rule("NV071", "tp ep")
+def flexible_dispatcher(s: Scenario, c: Columns) -> Mask:
+    """DeepEP and HybridEP need tp x ep above 1."""
+    return (c["tp"] * c["ep"] > 1) | s.given.of_a_run | (s.given.dispatcher not in ("deepep", "hybridep"))
+
+
+def _asks_overlap(s: Scenario) -> bool:
+    return bool(s.given.ep_overlap) and not s.given.of_a_run
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanRule:
     """A rule on a whole plan, beside the column rules."""
@@ -263,7 +280,14 @@ JUDGED_RULES = frozenset(rule.id for rule in ALL_RULES if rule.enforced_in in JU
 
 def recompute_rule(scenario: Scenario, recompute: Recompute) -> str | None:
     """The rule that forbids these modules for this model and precision, whatever the layout; None when legal."""
-    model, modules = scenario.model, set(recompute.modules)
+    model, modules, given = scenario.model, set(recompute.modules), scenario.given
+    graphs = (given.cuda_graphs or frozenset()) - {FULL_ITERATION} if not given.of_a_run else frozenset()
+    if _asks_overlap(scenario) and (recompute.granularity == "full" or "moe" in modules):
+        return "NV081"
+    if graphs and recompute.granularity == "full":
+        return "NV146"
+    if "moe_router" in graphs and "moe" in modules:
+        return "NV152"
     own = scenario.software.recomputes_by_operator
     if modules and (recompute.by_operator != own or (own and len(modules) > 1)):
         return "AC012"

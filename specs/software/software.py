@@ -104,6 +104,8 @@ class SoftwareStack:
     """Generation whose constants stand in where this one has none."""
     release: str = ""
     """A dated release: what its runs switch on by default stands in catalogue/software/releases.csv."""
+    priced_as: str = ""
+    """The release whose constants it has, where it has no file of its own."""
     aliases: tuple[str, ...] = ()
     least_compute_capability: float = 0.0
     """GPUs below it cannot run the stack (Transformer Engine and flash attention 2 need 8.0)."""
@@ -279,7 +281,8 @@ def load_stack(name: str) -> SoftwareStack:
             return _build(_raw(candidate))
     if _RELEASE.fullmatch(wanted) and (older := [known for known in _releases() if known <= wanted]):
         stack = _build(_raw(older[-1]))
-        return replace(stack, name=wanted, release=wanted, description=f"{stack.description}; priced as {stack.name}")
+        said = f"{stack.description}; priced as {stack.name}"
+        return replace(stack, name=wanted, release=wanted, priced_as=stack.name, description=said)
     raise UnknownNameError("software stack", name, software_names(), "autoconfig software lists them all", field="software")
 
 

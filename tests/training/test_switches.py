@@ -1,0 +1,111 @@
+"""What a run switches on beside its plan: given in a question, assumed and said, and what others would buy."""
+
+from dataclasses import replace
+
+import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import GivenSettings, parse_plan, read_graphs
+from jsonschema import Draft202012Validator
+
+from autoconfig.planning.schemas import schema
+from autoconfig.training.price import report_plan, violations
+from autoconfig.training.question import Request, request_of, understand
+from autoconfig.training.rank import rank_plans
+from autoconfig.training.remedies import switch_gains
+
+QWEN = {"model": "qwen3-30b-a3b", "gpus": 16, "gpu": "b200"}
+WORDS = ["--model", "qwen3-30b-a3b", "--gpus", "16", "--gpu", "b200", "--software", "nemo-26.05", "--precision", "mxfp8"]
+PLAN = "tp=1,ep=8,mbs=1"
+
+
+def test_switches_are_read_from_every_edge():
+    given = {"dispatcher": "hybridep", "cuda_graphs": "attn, moe_router", "ep_overlap": False, "fused_experts": None}
+    expected = GivenSettings(dispatcher="hybridep", cuda_graphs=read_graphs("attn moe_router"), ep_overlap=False)
+    scenario = understand(request_of({**QWEN, **given})).scenario
+    assert scenario.given == expected and scenario.settings().dispatcher == "hybridep"
+    assert understand(request_of(QWEN)).scenario.given == GivenSettings()
+    none = understand(Request(**QWEN, switches={"cuda_graphs": "none"})).scenario
+    assert none.given.cuda_graphs == frozenset()
+
+
+@pytest.mark.parametrize(("model", "switches", "says"), [
+    ("llama3-8b", {"dispatcher": "alltoall"}, "llama3-8b is dense"),
+    ("llama3-8b", {"cuda_graphs": "moe_router"}, "no experts"),
+    ("qwen3-30b-a3b", {"dispatcher": "allreduce"}, "hybridep"),
+    ("qwen3-30b-a3b", {"cuda_graphs": "attn moer"}, "moe_preprocess"),
+    ("qwen3-30b-a3b", {"cuda_graphs": "moe_preprocess"}, "NV148"),
+    ("qwen3-30b-a3b", {"cuda_graphs": "moe"}, "NV149"),
+    ("qwen3-30b-a3b", {"cuda_graphs": "mlp"}, "NV150"),
+    ("qwen3-30b-a3b", {"cuda_graphs": "full_iteration attn"}, "alone"),
+])  # fmt: skip
+def test_what_megatron_has_not_is_refused(model, switches, says):
+    with pytest.raises(InputError, match=says):
+        understand(Request(model=model, gpus=16, gpu="b200", switches=switches))
+
+
+@pytest.mark.parametrize(("words", "precision", "recipe", "said"), [
+    ({"precision": "mxfp8"}, "fp8", "mxfp8", False),
+    ({"precision": "tensorwise", "fp8_recipe": "tensorwise"}, "fp8", "tensorwise", False),
+    ({"precision": "nvfp4"}, "nvfp4", "delayed", False),
+    ({"precision": "fp8"}, "fp8", "delayed", False),
+    ({"precision": "fp8", "software": "nemo-26.04"}, "fp8", "mxfp8", True),
+    ({"precision": "fp8", "software": "nemo-26.04", "gpu": "h100"}, "fp8", "tensorwise", True),
+    ({"precision": "fp8", "software": "nemo-26.04", "fp8_recipe": "blockwise"}, "fp8", "blockwise", False),
+])  # fmt: skip
+def test_a_precision_may_be_called_by_its_recipe(words, precision, recipe, said):
+    question = understand(request_of({**QWEN, "model": "llama3-8b", **words}))
+    assert (question.scenario.numerics.precision, question.scenario.numerics.fp8_recipe) == (precision, recipe)
+    assert any("fp8_recipe" in text for text in question.assumed) == said
+
+
+def test_two_recipes_and_a_gpu_without_the_format_are_refused():
+    with pytest.raises(InputError, match="drop --fp8-recipe delayed"):
+        understand(request_of({**QWEN, "precision": "mxfp8", "fp8_recipe": "delayed"}))
+    with pytest.raises(InputError, match=r"(mxfp8|nvfp4) recipe needs|no fp4"):
+        understand(request_of({**QWEN, "gpu": "h100", "precision": "mxfp8"}))
+
+
+def test_the_answer_names_what_it_assumed_and_the_release_it_is_priced_as(autoconfig):
+    text = " ".join(autoconfig.run("explain", *WORDS, "--no-ep-overlap", "--no-binds", PLAN).stdout.split())
+    for said in ("nemo-26.05, of which nothing is known here, priced as nemo-26.04", "(--dispatcher)", "(--cuda-graphs)"):
+        assert said in text
+    assert "(--ep-overlap)" not in text and "What switches would buy" not in text
+    answer = autoconfig.json("explain", *WORDS, "--no-ep-overlap", "--cuda-graphs", "attn", PLAN)
+    Draft202012Validator(schema("explain")).validate(answer)
+    settings = answer["run_settings"]
+    assert settings["given"] == ["cuda_graphs", "ep_overlap"] and settings["priced_as"] == "nemo-26.04"
+    assert settings["cuda_graphs"] == ["attn"] and settings["dispatcher"] in text and not settings["ep_overlap"]
+    dense = autoconfig.json("search", "--model", "llama3-8b", "--gpus", "8")["run_settings"]
+    assert dense["dispatcher"] is None and dense["priced_as"] == ""
+
+
+def test_what_a_switch_buys_is_the_step_of_the_question_that_gives_it(autoconfig):
+    scenario = understand(Request(**QWEN, switches={"dispatcher": "alltoall"})).scenario
+    plan = parse_plan(PLAN, 16)
+    gains = {gain.change: gain for gain in switch_gains(scenario, plan)}
+    hybrid = understand(Request(**QWEN, switches={"dispatcher": "hybridep"})).scenario
+    gain, today = gains["hybridep instead of alltoall"], report_plan(scenario, plan).step_seconds
+    assert gain.step_seconds == pytest.approx(report_plan(hybrid, plan).step_seconds)
+    assert gain.ratio == pytest.approx(gain.step_seconds / today) and gain.ratio < 1
+    assert "with EP overlap" in gains and not any("full-iteration" in text for text in gains), "shapes are not known"
+    assert "with EP overlap" not in {g.change for g in switch_gains(scenario, parse_plan("tp=1,pp=2,ep=8,mbs=1", 16))}
+    assert switch_gains(understand(Request(model="llama3-8b", gpus=8)).scenario, parse_plan("tp=1,mbs=1", 8)) == []
+    text = autoconfig.run("explain", *WORDS, "--dispatcher", "alltoall", PLAN).stdout
+    assert "What switches would buy" in text and "hybridep instead of alltoall: -" in text
+    buys = autoconfig.json("explain", *WORDS, "--dispatcher", "alltoall", PLAN)["what_switches_buy"]
+    assert "hybridep instead of alltoall" in [one["change"] for one in buys]
+
+
+def test_no_rule_judges_the_switches_of_a_run_that_ran():
+    scenario = understand(Request(**QWEN, switches={"ep_overlap": True, "dispatcher": "deepep"})).scenario
+    plan = parse_plan("tp=1,ep=1,mbs=1,recompute=full:uniform:1", 16)
+    assert {v.rule for v in violations(scenario, plan)} == {"NV080", "NV081", "NV071"}
+    assert violations(replace(scenario, given=replace(scenario.given, of_a_run=True)), plan) == []
+
+
+def test_only_plans_that_overlap_are_searched_when_it_is_asked():
+    scenario = understand(request_of({**QWEN, "ep_overlap": True})).scenario
+    ranking = rank_plans(scenario)
+    rows = ranking.space.layouts
+    assert ((rows.ep > 1) & ((rows.pp == 1) | (rows.vpp > 1))).all() and len(ranking.row)
+    assert all(option.granularity != "full" and "moe" not in option.modules for option in ranking.options)
