@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check, read_text
 from autoconfig.megatron.read import OVERLAPS, as_megatron_takes_it, is_modern
+from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import environment, numerics_arguments, optimizer_arguments, overlap_arguments, plan_arguments
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
@@ -206,7 +207,7 @@ def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:
 
 def plan_flags(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
     """Megatron's arguments that depend on the plan: name -> values."""
-    parts = (plan_arguments, numerics_arguments, optimizer_arguments, overlap_arguments)
+    parts = (plan_arguments, numerics_arguments, optimizer_arguments, overlap_arguments, switch_arguments)
     flags = {argument.flag: argument.values for part in parts for argument in part(scenario, plan)}
     return flags | {"--micro-batch-size": (str(plan.mbs),)}
 

@@ -16,7 +16,7 @@ from autoconfig.megatron.read import connections_violation, read_arguments
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.planning.export_files import MADE_BY, MARK
-from autoconfig.planning.request_fields import CHECK
+from autoconfig.planning.request_fields import CHECK, SWITCHES
 from autoconfig.planning.resolve import field_names, read_cluster, shipped
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids
@@ -24,7 +24,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
-from autoconfig.training.question import Question, Request
+from autoconfig.training.question import Question, Request, assumed_switches, read_switches
 from autoconfig.training.space import Constraints
 
 MAX_BYTES = 1_000_000
@@ -44,6 +44,8 @@ class CheckRequest:
     software: str | None = None
     seq_length: int | None = None
     global_batch_size: int | None = None
+    switches: Mapping[str, object] = field(default_factory=dict)
+    """Dispatcher, CUDA graphs, overlap and fusion of experts, instead of the file's."""
     memory_margin: float = 0.0
     own_calibration: Calibration | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -56,6 +58,7 @@ def check_request(given: Mapping[str, Any]) -> CheckRequest:
     settings = given.get("set") or ()
     return CheckRequest(
         settings=settings if isinstance(settings, Mapping) else read_settings(settings),
+        switches={name: given[name] for name in field_names(SWITCHES) if given.get(name) is not None},
         **{name: value for name, value in said.items() if value is not None},
     )
 
@@ -159,7 +162,10 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
     )
     asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
     cluster.gpu.peak_flops_per_s(read.scenario.numerics.gemm_precision)
-    question = _question(read.scenario, (*assumed, *read.assumed), asked)
+    said = read_switches(request.switches, read.scenario.model, read.scenario.numerics)
+    given = replace(read.scenario.given, **{name: value for name, value in vars(said).items() if value is not None})
+    scenario = replace(read.scenario, given=given)
+    question = _question(scenario, (*assumed, *read.assumed, *assumed_switches(scenario)), asked)
     hints = ((word, name_hint(word)) for word in read.unknown)
     unknown = tuple(f"{word} (did you mean {hint}?)" if hint and word.startswith("--") else word for word, hint in hints)
     return CheckInput(
@@ -192,6 +198,7 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     scenario, plan = read_plan_text(text)
     fields = ("model", "gpus", "gpu", "cluster", "gpus_per_node", "software", "seq_length", "global_batch_size")
     named = [f"--{name.replace('_', '-')}" for name in fields if getattr(request, name) is not None]
+    named += [option(name) for name in request.switches]
     if named:
         raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
     asked = Request(

@@ -34,6 +34,7 @@ SPELLINGS = {
     "--tensor-model-parallel-size": ("--model-parallel-size", "--tensor-parallel-size"),
     "--micro-batch-size": ("--batch-size",),
     "--expert-model-parallel-size": ("--moe-expert-parallel-size",),
+    "--cuda-graph-modules": ("--cuda-graph-scope",),
 }
 """Older names of an argument: the one that the file uses is edited."""
 STAGES = (LAYERS_PER_CHUNK, CHUNKS_PER_RANK, LAYOUT, FIRST, LAST, FOR_EMBEDDING, FOR_LOSS)

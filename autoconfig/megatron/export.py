@@ -27,7 +27,7 @@ from autoconfig.specs.json_record import (
     to_json,
 )  # fmt: skip
 from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
-from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.plan import GivenSettings, TrainPlan, parse_plan
 from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
@@ -74,6 +74,16 @@ class PredictedJson:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GivenJson:
+    """What the run switches on beside its plan, where it was said."""
+
+    dispatcher: str | None = None
+    cuda_graphs: tuple[str, ...] | None = None
+    ep_overlap: bool | None = None
+    fused_experts: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanFileJson:
     """One plan with its whole question and what was predicted, as `autoconfig export` writes it.
 
@@ -93,6 +103,8 @@ class PlanFileJson:
     workload: Workload
     software: str
     """Software stack that the prediction is for."""
+    given: GivenJson = GivenJson()
+    """Switches that were given; null: the default of release, GPU and model."""
     predicted: PredictedJson | None
     """Null where nothing was asked."""
 
@@ -111,8 +123,14 @@ def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) ->
         numerics=scenario.numerics,
         workload=scenario.workload,
         software=scenario.software.name,
+        given=_given_json(scenario.given),
         predicted=None if report is None else _predicted(report),
     )
+
+
+def _given_json(given: GivenSettings) -> GivenJson:
+    graphs = None if given.cuda_graphs is None else tuple(sorted(given.cuda_graphs))
+    return record_of(GivenJson, given, cuda_graphs=graphs)
 
 
 def _predicted(report: PlanReport) -> PredictedJson:
@@ -190,13 +208,16 @@ def _scenario(body: Mapping[str, Any]) -> Scenario:
     model["router"] = router_of(model.get("router"))
     numerics = dict(body["numerics"])
     numerics["lora_target_modules"] = tuple(numerics["lora_target_modules"])
-    cluster = dict(body["cluster"])
+    cluster, given = dict(body["cluster"]), dict(body.get("given", {}))
+    if given.get("cuda_graphs") is not None:
+        given["cuda_graphs"] = frozenset(given["cuda_graphs"])
     return Scenario(
         model=ModelSpec(**model),
         cluster=ClusterSpec(**{**cluster, "gpu": find_gpu(cluster["gpu"])}),
         numerics=Numerics(**numerics),
         software=load_stack(body["software"]),
         workload=Workload(**body["workload"]),
+        given=GivenSettings(**given),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from autoconfig.megatron.argument_list import Arguments, Choices, split_arguments
 from autoconfig.megatron.read_model import read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
+from autoconfig.megatron.switches import read_switches
 from autoconfig.megatron.write import overlap_arguments
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import ClusterSpec
@@ -20,7 +21,6 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import (
     DEFAULT_STACK,
-    DISPATCHERS,
     GRAD_REDUCE,
     PARAM_GATHER,
     SoftwareStack,
@@ -80,17 +80,10 @@ def read_software(
         attention_kernel=_attention_kernel(a, modern),
         loss_fusion="native" if a.has("--cross-entropy-loss-fusion") else "",
         overlaps=_overlaps(a, scenario, plan, assumed, megatron_fsdp) if modern else None,
-        cuda_graphs=a.has("--enable-cuda-graph", "--external-cuda-graph"),
     )
     stack = replace(with_options(load_stack(name), options), supports_fp8_param_gather_with_fsdp=megatron_fsdp)
     if plan.fsdp and scenario.numerics.fp8_param_gather and not megatron_fsdp:
         assumed.append("--fp8-param-gather is switched off by Megatron-LM under torch FSDP2: priced without it")
-    dispatcher = a.text("--moe-token-dispatcher-type")
-    if dispatcher is not None and modern:
-        backend = a.text("--moe-flex-dispatcher-backend") or "deepep"
-        named = backend if dispatcher == "flex" and backend in DISPATCHERS else "alltoall"
-        named_once = {"moe_dispatcher": named, "moe_dispatcher_wide": ""}
-        stack = replace(stack, time=replace(stack.time, **named_once))  # type: ignore[arg-type]
     return stack
 
 
@@ -183,12 +176,13 @@ def read_arguments(
     stack = load_stack(software or software_name(arguments, assumed))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
+    given = read_switches(arguments, plain, assumed, modern=is_modern(stack.name))
     fsdp_broken = tuple(fsdp_violations(arguments))
     for name in _READ_ELSEWHERE:
         arguments.has(name)
     return ArgumentsRead(
         **vars(found),
-        scenario=replace(plain, software=stack),
+        scenario=replace(plain, software=stack, given=given),
         fsdp_broken=fsdp_broken,
         unknown=(*arguments.unknown, *arguments.depends()),
         ignored=arguments.not_used(),

@@ -280,10 +280,12 @@ def read_numerics(a: Arguments, model: ModelSpec, assumed: list[str]) -> Numeric
     """Types and dropout, with Megatron's defaults. Raises InputError for types that contradict each other."""
     if a.has("--fp16") and a.has("--bf16"):
         raise InputError("--fp16 and --bf16 are given together; drop one of them")
-    if a.has("--fp4-format"):
-        raise UnsupportedError("--fp4-format: fp4 training cannot be priced yet; check the fp8 or bf16 form of the run")
-    fp8 = a.has("--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
-    precision = "fp8" if fp8 else "bf16" if a.has("--bf16") else "fp16" if a.has("--fp16") else "fp32"
+    fp8, fp4 = a.has("--fp8-format", "--fp8-hybrid", "--fp8-e4m3"), a.has("--fp4-format")
+    if fp8 and fp4:
+        raise InputError("--fp8-format and --fp4-format are given together (NV129); drop one of them")
+    if fp4 and (a.text("--fp4-recipe") or "nvfp4") != "nvfp4":
+        raise UnsupportedError("--fp4-recipe: only nvfp4 can be priced")
+    precision = "nvfp4" if fp4 else "fp8" if fp8 else "bf16" if a.has("--bf16") else "fp16" if a.has("--fp16") else "fp32"
     if precision == "fp32":
         assumed.append("precision fp32: neither --bf16 nor --fp16 is given")
     recipe = (a.text("--fp8-recipe") or "delayed") if fp8 else "delayed"
@@ -296,7 +298,7 @@ def read_numerics(a: Arguments, model: ModelSpec, assumed: list[str]) -> Numeric
     return Numerics(
         precision=precision,
         fp8_recipe=recipe,
-        fp8_param_gather=fp8 and a.has("--fp8-param-gather"),
+        fp8_param_gather=(fp8 and a.has("--fp8-param-gather")) or (fp4 and a.has("--fp4-param-gather")),
         grad_reduce_dtype=_gradients(a, precision),
         main_params_dtype=_state(a, "--main-params-dtype"),
         exp_avg_dtype=_state(a, "--exp-avg-dtype"),

@@ -5,6 +5,7 @@ Every function takes any plan, legal or not: the judge must see what a broken ru
 
 from __future__ import annotations
 
+from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write_model import Argument, Collector, model_arguments
 from autoconfig.specs.errors import UnsupportedError, option
 from autoconfig.specs.plan import Recompute, TrainPlan
@@ -90,7 +91,8 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     for name, value in numerics.format.flags:
         out.add(name, True if value is None else value)
     if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/scenario.py)
-        out.add("fp8-param-gather", why="weights are kept and gathered in fp8")
+        gather = "fp4-param-gather" if numerics.precision == "nvfp4" else "fp8-param-gather"
+        out.add(gather, why=f"weights are kept and gathered in {gather[:3]}")
         through = numerics.fp8_recipe == "mxfp8" and plan.dist_opt
         out.add("reuse-grad-buf-for-mxfp8-param-ag", through, why="mxfp8 weights are gathered through the gradient buffer")
     out.add("grad-reduce-in-bf16", numerics.grad_reduce_dtype == "bf16")
@@ -174,6 +176,7 @@ def train_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
         *numerics_arguments(scenario, plan),
         *optimizer_arguments(scenario, plan),
         *overlap_arguments(scenario, plan),
+        *switch_arguments(scenario, plan),
     ]
 
 

@@ -178,11 +178,6 @@ def _experts(out: Collector, scenario: Scenario) -> None:
         out.add("moe-shared-expert-gate", model.moe_shared_expert_gate)
     router_arguments(out, model)
     out.add("moe-grouped-gemm")
-    dispatcher = scenario.settings().dispatcher
-    flex = dispatcher != "alltoall"
-    why = "a token is sent once to a link domain" if flex else ""
-    out.add("moe-token-dispatcher-type", "flex" if flex else "alltoall", why=why)
-    out.add("moe-flex-dispatcher-backend", dispatcher if flex else None)
     out.add("moe-expert-capacity-factor", numerics.moe_capacity_factor)
     out.add("moe-pad-expert-input-to-capacity", numerics.moe_capacity_factor is not None)
 

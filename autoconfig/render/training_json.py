@@ -10,14 +10,12 @@ from autoconfig.memory_model.predict import MOMENTS, allocator_bytes, cuda_conte
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Parts, Positive, record_of
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.plan import GRAPH_SCOPES
 from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.scenario import Numerics, Workload
-from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, Confidence, PlanReport, Violation
-from autoconfig.training.question import Question
+from autoconfig.training.question import Question, RunSettingsJson, run_settings
 from autoconfig.training.rank import Funnel
 from autoconfig.training.remedies import Gain, SwitchGain
 
@@ -66,24 +64,6 @@ class ClusterJson:
     nic_bytes_per_s: AboveZero
     memory_gib: AboveZero
     """Memory of one GPU as the driver reports it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettingsJson:
-    """What the run switches on beside its plan."""
-
-    dispatcher: Annotated[str, Keywords(enum=DISPATCHERS)] | None
-    """How tokens reach their experts; null for dense models."""
-    cuda_graphs: tuple[Annotated[str, Keywords(enum=GRAPH_SCOPES)], ...]
-    """What is replayed as CUDA graphs."""
-    ep_overlap: bool
-    """Dispatch and combine run beside the compute of another micro-batch."""
-    fused_experts: bool
-    """One kernel for the experts' GEMM, activation and quantisation."""
-    given: tuple[str, ...]
-    """Those that were given; the others are defaults of release, GPU and model."""
-    priced_as: str
-    """The release whose constants are taken, where the asked one has none of its own; else empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,23 +301,9 @@ def question_json(question: Question) -> QuestionJson:
         workload=scenario.workload,
         numerics=scenario.numerics,
         software=scenario.software.name,
-        run_settings=_run_settings(question),
+        run_settings=run_settings(scenario),
         calibration=question.scenario.calibration.version,
         assumed=tuple(question.assumed),
-    )
-
-
-def _run_settings(question: Question) -> RunSettingsJson:
-    scenario = question.scenario
-    found, given = scenario.settings(), scenario.given
-    names = ("dispatcher", "cuda_graphs", "ep_overlap", "fused_experts")
-    return RunSettingsJson(
-        dispatcher=found.dispatcher if scenario.model.is_moe else None,
-        cuda_graphs=tuple(sorted(found.cuda_graphs)),
-        ep_overlap=found.ep_overlap,
-        fused_experts=found.fused_experts,
-        given=tuple(name for name in names if getattr(given, name) is not None),
-        priced_as=scenario.software.priced_as,
     )
 
 

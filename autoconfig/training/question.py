@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS, SWITCHES
 from autoconfig.planning.resolve import (
@@ -25,11 +25,13 @@ from autoconfig.planning.resolve import (
 )
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.json_record import Keywords, record_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import (
     FULL,
     FULL_ITERATION,
+    GRAPH_SCOPES,
     SHORT_TO_LONG,
     GivenSettings,
     RunSettings,
@@ -39,7 +41,7 @@ from autoconfig.specs.plan import (
     read_graphs,
 )
 from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, Numerics, Scenario, Workload
-from autoconfig.specs.software.software import SoftwareStack
+from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints
 
@@ -47,6 +49,7 @@ DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
 
+SWITCH_NAMES = field_names(SWITCHES)
 OF_EXPERTS = ("dispatcher", "ep_overlap", "fused_experts")
 
 
@@ -103,7 +106,7 @@ def request_of(given: Mapping[str, Any]) -> Request:
         )
     architecture = {name: given[name] for name in field_names(ARCHITECTURE) if given.get(name) is not None}
     numerics = {name: given.get(name) for name in field_names(NUMERICS)}
-    switches = {name: given[name] for name in field_names(SWITCHES) if given.get(name) is not None}
+    switches = {name: given[name] for name in SWITCH_NAMES if given.get(name) is not None}
     grouped = field_names(ARCHITECTURE, NUMERICS, SWITCHES)
     rest = [field for field in (*QUESTION, *SEARCH) if field.name not in grouped]
     return Request(architecture=architecture, numerics=numerics, switches=switches, **field_values(rest, given))
@@ -256,24 +259,23 @@ def read_switches(given: Mapping[str, Any], model: ModelSpec, numerics: Numerics
     found = GivenSettings(**said)
     if found.ep_overlap and model.mtp_num_layers > 1:
         raise InputError(f"{option('ep_overlap')} takes at most one layer of multi-token prediction (NV082)")
-    if broken := next(_odd_graphs(found.cuda_graphs or frozenset(), model, numerics), None):
+    if broken := odd_graphs(found.cuda_graphs or frozenset(), model, numerics):
         raise InputError(f"{option('cuda_graphs')} {given['cuda_graphs']}: {broken}")
     return found
 
 
-def _odd_graphs(scope: frozenset[str], model: ModelSpec, numerics: Numerics) -> Iterator[str]:
-    if len(scope) > 1 and scope & {FULL, FULL_ITERATION}:
-        yield f"{FULL} and {FULL_ITERATION} stand alone"
-    if not model.is_moe and any(part.startswith("moe") for part in scope):
-        yield f"{model.name} has no experts (NV150)"
-    if "mlp" in scope and 0 not in model.moe_pattern:
-        yield "mlp needs a layer with a dense MLP (NV150)"
-    if "moe" in scope and "moe_router" in scope:
-        yield "moe holds moe_router already (NV147)"
-    if "moe_preprocess" in scope and "moe_router" not in scope:
-        yield "moe_preprocess needs moe_router (NV148)"
-    if model.is_moe and scope & {"moe", FULL} and numerics.moe_capacity_factor is None:
-        yield f"graphs of whole expert layers need {option('moe_capacity_factor')} (NV149)"
+def odd_graphs(scope: frozenset[str], model: ModelSpec, numerics: Numerics) -> str:
+    """Why Megatron has no such CUDA graphs for the model; empty where it has (rules of megatron_constraints.csv)."""
+    whole = model.is_moe and scope & {"moe", FULL} and numerics.moe_capacity_factor is None
+    reasons = {
+        f"{FULL} and {FULL_ITERATION} stand alone": len(scope) > 1 and scope & {FULL, FULL_ITERATION},
+        f"{model.name} has no experts (NV150)": not model.is_moe and any(part.startswith("moe") for part in scope),
+        "mlp needs a layer with a dense MLP (NV150)": "mlp" in scope and 0 not in model.moe_pattern,
+        "moe holds moe_router already (NV147)": {"moe", "moe_router"} <= scope,
+        "moe_preprocess needs moe_router (NV148)": "moe_preprocess" in scope and "moe_router" not in scope,
+        f"graphs of whole expert layers need {option('moe_capacity_factor')} (NV149)": whole,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def assumed_switches(scenario: Scenario) -> list[str]:
@@ -294,6 +296,37 @@ def assumed_switches(scenario: Scenario) -> list[str]:
     }
     usual = [text for name, text in words.items() if getattr(given, name) is None]
     return said + ([f"{', '.join(usual)}, as {scenario.software.name} runs mixtures of experts"] if usual else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettingsJson:
+    """What the run switches on beside its plan."""
+
+    dispatcher: Annotated[str, Keywords(enum=DISPATCHERS)] | None
+    """How tokens reach their experts; null for dense models."""
+    cuda_graphs: tuple[Annotated[str, Keywords(enum=GRAPH_SCOPES)], ...]
+    """What is replayed as CUDA graphs."""
+    ep_overlap: bool
+    """Dispatch and combine run beside the compute of another micro-batch."""
+    fused_experts: bool
+    """One kernel for the experts' GEMM, activation and quantisation."""
+    given: tuple[str, ...]
+    """Those that were given; the others are defaults of release, GPU and model."""
+    priced_as: str
+    """The release whose constants are taken, where the asked one has none of its own; else empty."""
+
+
+def run_settings(scenario: Scenario) -> RunSettingsJson:
+    """The switches that a scenario is priced with."""
+    found, given = scenario.settings(), scenario.given
+    return record_of(
+        RunSettingsJson,
+        found,
+        dispatcher=found.dispatcher if scenario.model.is_moe else None,
+        cuda_graphs=tuple(sorted(found.cuda_graphs)),
+        given=tuple(name for name in SWITCH_NAMES if getattr(given, name) is not None),
+        priced_as=scenario.software.priced_as,
+    )
 
 
 def graphs_text(settings: RunSettings) -> str:

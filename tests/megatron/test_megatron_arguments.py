@@ -3,6 +3,7 @@
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from autoconfig.specs.plan import GivenSettings
 from tables import tabled
 
 from autoconfig.megatron.argument_list import known_arguments, name_hint, split_arguments
@@ -56,6 +57,17 @@ def test_numerics_take_megatrons_defaults(text, field, value):
 
 
 @tabled
+def test_switches_are_read(text, dispatcher, graphs, overlap):
+    given = read(f"--num-experts 8 --expert-model-parallel-size 2 {text}").scenario.given
+    assert (given.dispatcher, sorted(given.cuda_graphs), given.ep_overlap) == (dispatcher, graphs, overlap)
+
+
+def test_older_software_and_dense_models_say_nothing_of_experts():
+    assert read("").scenario.given == GivenSettings()
+    assert read("--attention-backend flash").scenario.given == GivenSettings(cuda_graphs=frozenset())
+
+
+@tabled
 def test_contradictions_and_odd_values_are_errors(text, says):
     with pytest.raises(InputError) as error:
         read(text)
@@ -63,7 +75,8 @@ def test_contradictions_and_odd_values_are_errors(text, says):
 
 
 @pytest.mark.parametrize(
-    "text", ["--hybrid-layer-pattern M*", "--decoder-seq-length 128", "--yaml-cfg a.yaml", "--fp4-format e2m1"]
+    "text",
+    ["--hybrid-layer-pattern M*", "--decoder-seq-length 128", "--yaml-cfg a.yaml", "--fp4-format e2m1 --fp4-recipe other"],
 )
 def test_what_cannot_be_checked_is_refused(text):
     with pytest.raises(UnsupportedError):

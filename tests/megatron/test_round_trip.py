@@ -24,6 +24,7 @@ from autoconfig.megatron.edit import edited_text
 from autoconfig.megatron.export import plan_text, read_plan_text
 from autoconfig.megatron.scripts import sbatch_script, torchrun_script
 from autoconfig.megatron.shell.script import read_script
+from autoconfig.megatron.switches import runnable_settings
 from autoconfig.planning.resolve import shipped
 from autoconfig.planning.schemas import schema
 from autoconfig.training.price import report_plan, violations
@@ -34,6 +35,8 @@ from autoconfig.training.space import Constraints, enumerate_space, recompute_op
 FEW_OR_MANY = [(3, 20), pytest.param(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")), 1000, marks=pytest.mark.soak)]
 NUMERICS = table(__file__, "numerics")
 SOFTWARE = (None, None, None, "megatron-local")
+SWITCHES = ({}, {"dispatcher": "hybridep", "cuda_graphs": "attn moe_router"}, {"ep_overlap": True}, {"dispatcher": "allgather"})
+"""Given for mixtures of experts."""
 UNSAID = ("name", "sources", "default_seq_length", "default_global_batch_size", "published_parameters")
 
 
@@ -73,6 +76,7 @@ def assert_reads_back(scenario, plan, write):
     assert again.numerics == dataclasses.replace(scenario.numerics, fp8_param_gather=said_gather(scenario, plan))
     assert said(again.model) == said(scenario.model)
     assert again.software == scenario.software, str(plan)
+    assert again.settings() == runnable_settings(scenario, plan)
 
 
 @pytest.mark.parametrize(("seed", "count"), FEW_OR_MANY)
@@ -81,11 +85,13 @@ def test_whole_scripts_read_back(scenario_of, seed, count):
     seen = 0
     while seen < count:
         name, numerics = generator.choice(("dense", "odd", "moe", "mla")), generator.choice(NUMERICS)
-        gpu = "h100" if numerics.get("precision") == "fp8" else generator.choice(("a100-80gb", "h100", "b200"))
+        quantised = {"fp8": "h100", "nvfp4": "b200"}
+        switches = generator.choice(SWITCHES) if name in ("moe", "mla") and numerics.get("precision") != "fp32" else {}
+        gpu = quantised.get(numerics.get("precision")) or generator.choice(("a100-80gb", "h100", "b200"))
         software, gpus = generator.choice(SOFTWARE), generator.choice((8, 16, 48, 64))
-        if software and numerics.get("precision") == "fp8":
+        if software and numerics.get("precision") in quantised:
             continue
-        scenario = scenario_of(name, gpus=gpus, gpu=gpu, numerics=numerics, software=software)
+        scenario = scenario_of(name, gpus=gpus, gpu=gpu, numerics=numerics, software=software, switches=switches)
         for plan in random_plans(scenario, generator, 20):
             for write in (torchrun_script, sbatch_script):
                 assert_reads_back(scenario, plan, write)
@@ -161,7 +167,8 @@ PLANS = table(__file__, "exported_plans")
 @pytest.fixture(params=PLANS)
 def exported(request, scenario_of):
     text, numerics = PLANS[request.param]
-    return scenario_of(request.param, numerics=numerics), parse_plan(text, 8)
+    switches = {"dispatcher": "deepep", "cuda_graphs": "none", "ep_overlap": False} if request.param == "mla" else {}
+    return scenario_of(request.param, numerics=numerics, switches=switches), parse_plan(text, 8)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +191,7 @@ def test_plan_file_reads_back(exported):
 def test_plan_files_that_cannot_be_used(good):
     body = json.loads(good)
     bad = ["", "{", "[]", "{}", "[" * 5000, json.dumps({**body, "schema_version": 9}), json.dumps({**body, "model": {}})]
-    bad += [json.dumps({key: value for key, value in body.items() if key != gone}) for gone in body]
+    bad += [json.dumps({key: value for key, value in body.items() if key != gone}) for gone in body if gone != "given"]
     bad += [json.dumps({**body, "short": text}) for text in ("", "tp=x", "zz=1")] + [json.dumps({**body, "cluster": "x"})]
     bad += [good.replace('"num_gpus": 8', '"num_gpus": NaN'), good.replace('"num_gpus": 8', '"num_gpus": 1e999')]
     for text in bad:

@@ -1,0 +1,96 @@
+"""A run's switches as Megatron's arguments, both ways: dispatcher, CUDA graphs, overlap of the experts' communication."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from autoconfig.megatron.argument_list import Arguments
+from autoconfig.megatron.write_model import Argument, Collector
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings, RunSettings, TrainPlan
+from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.software import DISPATCHERS
+from autoconfig.training.plan_rules import broken_rules
+from autoconfig.training.question import odd_graphs
+
+OFF: dict[str, Any] = {"dispatcher": "alltoall", "cuda_graphs": frozenset(), "ep_overlap": False}
+FLEXIBLE = ("deepep", "hybridep")
+
+
+def runnable_settings(scenario: Scenario, plan: TrainPlan) -> RunSettings:
+    """The scenario's switches; defaults that Megatron does not run with this plan are off."""
+    found, given = scenario.settings(), scenario.given
+    if odd_graphs(found.cuda_graphs, scenario.model, scenario.numerics) and given.cuda_graphs is None:
+        found = replace(found, cuda_graphs=OFF["cuda_graphs"])
+    if not scenario.model.is_moe:
+        return found
+    before = broken_rules(scenario, [plan])[0]
+    for name, off in OFF.items():
+        if getattr(given, name) is None and getattr(found, name) != off:
+            asked = replace(scenario, given=replace(given, **{name: getattr(found, name)}))
+            if set(broken_rules(asked, [plan])[0]) - {*before}:
+                found = replace(found, **{name: off})
+    return found
+
+
+def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
+    """Of megatron-core 0.19.2, whose parser knows the parts of CUDA graphs as --cuda-graph-modules (--cuda-graph-scope until
+    0.16, which it still reads)."""
+    out, model, found = Collector("overlap"), scenario.model, runnable_settings(scenario, plan)
+    local = scenario.software.name == "megatron-local"
+    if model.is_moe:
+        flex = found.dispatcher in FLEXIBLE
+        why = "a token is sent once to a link domain" if flex else ""
+        out.add("moe-token-dispatcher-type", "flex" if flex else found.dispatcher, why=why)
+        out.add("moe-flex-dispatcher-backend", found.dispatcher if flex else None)
+        out.add("overlap-moe-expert-parallel-comm", found.ep_overlap, why="beside the compute of another micro-batch")
+        biased = "attn" in found.cuda_graphs and (model.add_bias_linear or model.add_qkv_bias)
+        out.add("delay-wgrad-compute", found.ep_overlap and not local and not biased, why="weight gradients hide combine")
+    if found.full_iteration:
+        out.add("cuda-graph-impl", FULL_ITERATION, why="the whole step is replayed")
+        out.add("no-check-for-nan-in-loss-and-grad", why="the host sees no loss inside a graph")
+    elif found.cuda_graphs:
+        out.add("cuda-graph-impl", "local" if local else "transformer_engine")
+        parts = [part for part in GRAPH_SCOPES if part in found.cuda_graphs - {FULL}]
+        if parts:
+            out.add("cuda-graph-modules", *parts, why="parts of a layer that are replayed")
+    return out.arguments
+
+
+def read_switches(a: Arguments, scenario: Scenario, assumed: list[str], *, modern: bool) -> GivenSettings:
+    """What the arguments say; of today's Megatron-LM (`modern`) an absent one is Megatron's default, of other software the
+    stack's. Raises InputError for values that Megatron does not know."""
+    off = OFF if modern else dict.fromkeys(OFF)
+    moe = scenario.model.is_moe
+    dispatcher = a.text("--moe-token-dispatcher-type")
+    if dispatcher == "flex" or a.has("--moe-enable-deepep"):
+        dispatcher = a.text("--moe-flex-dispatcher-backend") or "deepep"
+    if moe and modern and dispatcher is None:
+        dispatcher = "allgather"
+        assumed.append("dispatcher allgather, Megatron's default: --moe-token-dispatcher-type is not given")
+    if dispatcher is not None and dispatcher not in DISPATCHERS:
+        raise InputError(f"dispatcher {dispatcher[:40]!r}: priced are {', '.join(DISPATCHERS)}")
+    overlap = a.has("--overlap-moe-expert-parallel-comm")
+    a.has("--delay-wgrad-compute", "--no-check-for-nan-in-loss-and-grad")
+    graphs = _graphs(a)
+    return GivenSettings(
+        dispatcher=dispatcher if moe else None,
+        cuda_graphs=off["cuda_graphs"] if graphs is None else graphs,
+        ep_overlap=(True if overlap else off["ep_overlap"]) if moe else None,
+    )
+
+
+def _graphs(a: Arguments) -> frozenset[str] | None:
+    scopes = frozenset(a.texts("--cuda-graph-modules") or a.texts("--cuda-graph-scope"))
+    if a.has("--enable-cuda-graph", "--external-cuda-graph"):
+        implementation = "local"
+    else:
+        implementation = a.text("--cuda-graph-impl") or ""
+    if not implementation:
+        return None
+    if implementation == "none":
+        return frozenset()
+    if FULL_ITERATION in scopes or implementation == FULL_ITERATION:
+        return frozenset({FULL_ITERATION})
+    return scopes - {FULL} or frozenset({FULL})
