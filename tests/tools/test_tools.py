@@ -11,13 +11,14 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.plan import RunSettings
 from autoconfig.specs.software.software import load_stack
 from tables import tabled
 
 from autoconfig.accuracy.memory import gpu_runs
 from autoconfig.accuracy.sheets import gpu_sheet
 from autoconfig.engines.export import export_texts
-from tools import gpu
+from tools import gpu, release_docs
 from tools.architecture import PICTURE, draw
 from tools.host_floor import ARCHITECTURES, host_seconds, launch_bound_runs, slopes
 from tools.judge.serving_plans import deployments
@@ -28,6 +29,14 @@ from tools.recorded_answers.record import chosen, load, normalised
 
 def test_the_picture_is_fresh() -> None:
     assert PICTURE.read_text(encoding="utf-8") == draw(), "run python -m tools.architecture"
+
+
+def test_the_table_of_releases_is_fresh() -> None:
+    page = release_docs.PAGE.read_text(encoding="utf-8")
+    assert page == release_docs.rewritten(page), "run python -m tools.release_docs"
+    assert release_docs.changes(RunSettings(), RunSettings(dispatcher="deepep", ep_overlap=True)) == (
+        "alltoall -> deepep, EP overlap on"
+    )
 
 
 def test_the_catalogue_holds_what_the_runs_say():
