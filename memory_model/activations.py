@@ -149,6 +149,12 @@ def flash_package_runs(gpu: GpuSpec, numerics: Numerics) -> bool:
     return capability < 9.0 or (numerics.deterministic and capability >= 10.0)
 
 
+def attention_gate(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """Gated attention keeps the gate and the output before it: 2 x 2 T q / t (megatron-core 0.19.2, attention.py)."""
+    copies = 2 if model.attention_output_gate else 0
+    return copies * numerics.activation_bytes * shape.tokens * model.query_size / shape.tp
+
+
 def attention_scores(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """What only core attention saves. Flash: fp32 logsumexp 4 T a / t. Unfused: softmax 2, dropout mask 1 and dropped
     scores 2 bytes per score, 5 a s^2 b / t (Korthikanti et al. 2022, section 4.1), plus a mask where the stack keeps one."""
@@ -179,8 +185,13 @@ def router(model: ModelSpec, shape: Shape) -> Number:
 
 
 def expert_input(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Input of the grouped fc1 after dispatch: 2 R h."""
-    return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.hidden_size
+    """Input of the grouped fc1 after dispatch: 2 R h; with a latent width 2 R l."""
+    return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.expert_width
+
+
+def latent_experts(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Input of the projection back from the experts' latent width: 2 T l / u. That of the one before it is norm 2's output."""
+    return gemm_input_bytes(numerics, stack) * shape.tokens / shape.sp * (model.moe_latent_size or 0)
 
 
 def expert_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
@@ -198,37 +209,6 @@ def expert_activation(model: ModelSpec, numerics: Numerics, stack: StackMemory, 
 def shared_experts_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """Inside of the shared experts, an MLP of width f_s; its input is norm 2's output, already counted."""
     return mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape)
-
-
-def layer_activations(
-    model: ModelSpec, moe: bool, numerics: Numerics, stack: StackMemory, shape: Shape, gpu: GpuSpec
-) -> dict[str, Number]:
-    """All saved tensors of one layer by part; `sum(...values())` is the layer without recomputation."""
-    parts = {
-        "norm_inputs": norm_inputs(model, numerics, stack, shape),
-        "norm_outputs": norm_outputs(model, numerics, stack, shape),
-        "norm_statistics": norm_statistics(model, stack, shape),
-        "dropout_masks": dropout_masks(model, numerics, shape),
-        "latents": latents(model, numerics, shape),
-        "query_key_value": query_key_value(model, numerics, stack, shape),
-        "expanded_key_value": expanded_key_value(model, numerics, stack, shape),
-        "padded_values": padded_values(model, numerics, stack, shape),
-        "gathered_key_value": gathered_key_value(model, numerics, stack, shape),
-        "rotary_angles": rotary_angles(model, numerics, stack, shape),
-        "attention_scores": attention_scores(model, numerics, stack, shape),
-        "attention_output": attention_output(model, numerics, stack, shape, gpu),
-    }
-    if not moe:
-        return {**parts, "mlp_inside": mlp_inside(model, model.ffn_hidden_size, numerics, stack, shape)}
-    parts |= {
-        "router": router(model, shape),
-        "expert_input": expert_input(model, numerics, stack, shape),
-        "expert_inside": expert_inside(model, numerics, stack, shape),
-        "expert_activation": expert_activation(model, numerics, stack, shape),
-    }
-    if model.moe_shared_expert_intermediate_size:
-        parts["shared_experts_inside"] = shared_experts_inside(model, numerics, stack, shape)
-    return parts
 
 
 def layer_input(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
@@ -322,7 +302,7 @@ class KeptLayer:
     """One layer under selective recomputation."""
 
     kept: dict[str, Number]
-    """Bytes that stay, by part of `activations.layer_activations`."""
+    """Bytes that stay, by part of `layers.layer_activations`."""
     back_in_mlp: Number
     """Bytes that are back while the MLP's backward runs: the largest recomputed module of that half of the layer."""
     back_in_attention: Number
@@ -331,7 +311,8 @@ class KeptLayer:
 
 ATTENTION_MODULES = ("core_attn", "mla_up_proj", "layernorm")
 MLP_MODULES = ("mlp", "moe", "moe_act", "shared_experts", "layernorm")
-MLP_PARTS = ("mlp_inside", "router", "expert_input", "expert_inside", "expert_activation", "shared_experts_inside")
+EXPERT_PARTS = ("router", "expert_input", "expert_inside", "expert_activation", "latent_experts", "shared_experts_inside")
+MLP_PARTS = ("mlp_inside", *EXPERT_PARTS)
 """Parts that are gone when attention's backward starts."""
 
 
@@ -343,15 +324,14 @@ def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemo
     if module == "layernorm":
         return {"norm_outputs": parts["norm_outputs"]}
     if module == "mla_up_proj":
-        return {"query_key_value": parts["query_key_value"]} if np.any(parts["latents"]) else {}
+        return {"query_key_value": parts["query_key_value"]} if np.any(parts.get("latents", 0.0)) else {}
     if module == "mlp":
         return {"mlp_inside": parts["mlp_inside"], **norm_output} if "mlp_inside" in parts else {}
     if module == "shared_experts":
         return {name: parts[name] for name in ("shared_experts_inside",) if name in parts}
     if module == "moe_act":
         return {name: parts[name] for name in ("expert_activation",) if name in parts}
-    inside = ("router", "expert_input", "expert_inside", "expert_activation", "shared_experts_inside")
-    return {name: parts[name] for name in inside if name in parts}
+    return {name: parts[name] for name in EXPERT_PARTS if name in parts}
 
 
 def kept_under_selective(parts: Mapping[str, Number], modules: tuple[str, ...], stack: StackMemory) -> KeptLayer:

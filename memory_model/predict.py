@@ -161,7 +161,7 @@ def _largest_of_kinds(columns: dict[str, Floats], present: dict[str, npt.NDArray
     if len(columns) == 1:
         return next(iter(columns.values()))[:, None]
     values = [np.where(present[kind], column[:, None], 0.0) for kind, column in columns.items()]
-    return np.maximum(*values)
+    return np.maximum.reduce(values)
 
 
 def _detailed(

@@ -80,19 +80,22 @@ def fsdp_unit_bytes(layer_parameters: Number, numerics: Numerics, fsdp: Number) 
     return layer_parameters * np.where(np.equal(fsdp, 3), 2.0 * (wide + grad), np.where(np.equal(fsdp, 2), 2.0 * grad, 0.0))
 
 
-def lora_parameters(model: ModelSpec, numerics: Numerics, moe: bool, tp: Number) -> Number:
+def lora_parameters(model: ModelSpec, numerics: Numerics, kind: str, tp: Number) -> Number:
     """Adapter parameters of one layer on one rank: rank x (in + out) per target matrix, the parallel side divided by tp.
 
-    Source: Hu et al. 2021, section 4.1; adapters on experts are not modelled (MoE layers get attention adapters only).
+    Source: Hu et al. 2021, section 4.1; adapters on experts are not modelled (MoE layers get attention adapters only), nor on
+    recurrent layers of hybrids.
     """
     tp = np.asarray(tp, float)
     h, rank = model.hidden_size, numerics.lora_rank
     attention, total = attention_gemms(model, 1), 0.0 * tp
-    if "linear_qkv" in numerics.lora_target_modules:
+    if kind not in ("dense", "moe", "attention") or (model.is_hybrid and kind == "moe"):
+        attention = {}
+    if attention and "linear_qkv" in numerics.lora_target_modules:
         total = total + sum(rank * (h + w / h / tp) for name, w in attention.items() if name != "linear_proj")
-    if "linear_proj" in numerics.lora_target_modules:
+    if attention and "linear_proj" in numerics.lora_target_modules:
         total = total + rank * (attention["linear_proj"] / h / tp + h)
-    if moe:
+    if kind not in ("dense", "mlp"):
         return total
     mlp = mlp_gemms(model, model.ffn_hidden_size, 1)
     if "linear_fc1" in numerics.lora_target_modules:
@@ -125,7 +128,7 @@ def expert_backward(model: ModelSpec, numerics: Numerics, shape: Shape) -> Numbe
     """2 R (G f_e / etp + h): gradient of the grouped fc1's output and of its input; 2 R h more for sorting several local
     experts (engineering knowledge of the all-to-all dispatcher; no measured row)."""
     several = np.where(np.greater((model.num_moe_experts or 1) / shape.ep, 1), 2.0, 1.0)
-    width = model.gate_factor * model.moe_ffn_hidden_size / shape.etp + several * model.hidden_size
+    width = model.gate_factor * model.moe_ffn_hidden_size / shape.etp + several * model.expert_width
     return numerics.activation_bytes * routed_rows(model, numerics, shape) * width
 
 

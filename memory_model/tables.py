@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model import activations, state, transients_unfused
+from autoconfig.memory_model import activations, recurrent, state, transients_unfused
 from autoconfig.memory_model.activations import (
     MLP_PARTS,
     KeptLayer,
@@ -18,6 +18,7 @@ from autoconfig.memory_model.activations import (
     chunks_in_flight,
     kept_under_selective,
 )
+from autoconfig.memory_model.layers import layer_activations
 from autoconfig.specs.layouts import Layouts, StageTable, stage_table
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import (
@@ -27,22 +28,26 @@ from autoconfig.specs.models.parameters import (
     final_norm_parameters,
     kv_heads_per_rank,
     layer_parameters,
+    mtp_depths_held,
     mtp_layer_parameters,
     output_layer_parameters,
     padded_vocab_size,
 )
+from autoconfig.specs.models.pattern import MIXERS
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Numerics, Scenario, gathers_fp8
 from autoconfig.specs.software.software import StackMemory
 
 
-def kept_by_operator(model: ModelSpec, moe: bool, numerics: Numerics, shape: Shape, parts: Mapping[str, Number]) -> KeptLayer:
-    """Bytes that stay of one layer and micro-batch; `parts`: activations.layer_activations of the whole layer.
+def kept_by_operator(model: ModelSpec, kind: str, numerics: Numerics, shape: Shape, parts: Mapping[str, Number]) -> KeptLayer:
+    """Bytes that stay of one layer and micro-batch; `parts`: layers.layer_activations of the whole layer.
 
     Layer input w T h / u; q and v w T (q + kv) / t; output and logsumexp of attention w T q / t + 4 T a / t; first product of a
     dense MLP w T f / t; product of a gated MLP's down projection w T h, and with tensor parallelism both reduce-scattered
     outputs, 2 w T h / u. Experts are run again whole. w: bytes per activation; MLA: q and k count as q.
     """
+    if model.is_hybrid:  # torch's own policy is not described for recurrent layers: all stays
+        return KeptLayer(kept=dict(parts), back_in_mlp=0.0, back_in_attention=0.0)
     w, tokens = numerics.activation_bytes, shape.tokens
     heads = model.num_attention_heads / shape.tp
     values = heads if model.multi_latent_attention else kv_heads_per_rank(model, shape.tp)
@@ -54,7 +59,7 @@ def kept_by_operator(model: ModelSpec, moe: bool, numerics: Numerics, shape: Sha
         "attention_output": w * tokens * heads * model.value_head_dim,
         "reduced_outputs": np.where(np.greater(shape.tp, 1), 2 * hidden / shape.sp, 0.0),
     }
-    if not moe:
+    if kind == "dense":
         kept["mlp_inside"] = w * tokens * model.ffn_hidden_size / shape.tp
         kept["down_projection"] = hidden if model.gated_linear_unit else 0.0 * tokens
     back = sum(parts.values(), 0.0 * tokens) - sum(kept.values(), 0.0 * tokens)
@@ -66,7 +71,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class KindTable:
-    """One kind of layer (dense or moe): bytes per layer and micro-batch of u unique shapes, [u] or [u, R]."""
+    """One kind of layer (ModelSpec.kinds): bytes per layer and micro-batch of u unique shapes, [u] or [u, R]."""
 
     kept: Floats
     """[u, R] saved from forward to backward (full recomputation: of a layer that is left alone)."""
@@ -139,9 +144,9 @@ class StageTerms:
         return StageTerms(layers_in_flight=flight, state_parts=parts, **{name: change(array) for name, array in arrays.items()})
 
 
-def kinds_of(model: ModelSpec) -> dict[str, bool]:
-    """Kinds of layer that the model has: name -> is mixture of experts."""
-    return {name: moe for name, moe in (("dense", False), ("moe", True)) if int(moe) in model.moe_pattern}
+def kinds_of(model: ModelSpec) -> tuple[str, ...]:
+    """Kinds of layer that the model has, multi-token prediction left out."""
+    return tuple(kind for kind in model.kinds if kind in model.layer_kinds)
 
 
 def _shape(scenario: Scenario, rows: Layouts) -> Shape:
@@ -156,7 +161,7 @@ def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Reco
     model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
     shape = _shape(scenario, rows)
     return LayerBytes(
-        kinds={name: _kind_table(scenario, moe, shape, recomputes) for name, moe in kinds_of(model).items()},
+        kinds={kind: _kind_table(scenario, kind, shape, recomputes) for kind in kinds_of(model)},
         shape=inverse,
         layer_input=activations.layer_input(model, numerics, shape)[inverse],
         attention_backward=_attention_backward(model, numerics, memory, shape)[inverse],
@@ -164,14 +169,26 @@ def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Reco
 
 
 def _attention_backward(model: ModelSpec, numerics: Numerics, memory: StackMemory, shape: Shape) -> Floats:
+    """Temporaries of attention's backward; in hybrids of the largest layer that looks at other tokens."""
     formula = transients_unfused if memory.separate_weight_gradients else state
-    return np.asarray(formula.attention_backward(model, numerics, memory, shape))
+    if not model.is_hybrid:
+        return np.asarray(formula.attention_backward(model, numerics, memory, shape))
+    mixers: dict[str, Callable[[], Number]] = {
+        "attention": lambda: formula.attention_backward(model, numerics, memory, shape),
+        "mamba": lambda: recurrent.mamba_backward(model, numerics, shape),
+        "gdn": lambda: recurrent.gdn_backward(model, numerics, shape),
+    }
+    found = [np.asarray(backward()) for kind, backward in mixers.items() if kind in model.layer_kinds]
+    return np.maximum.reduce(found) if found else 0.0 * shape.tokens
 
 
 def _mlp_backward(
-    model: ModelSpec, moe: bool, numerics: Numerics, memory: StackMemory, shape: Shape, parts: dict[str, Floats]
+    model: ModelSpec, kind: str, numerics: Numerics, memory: StackMemory, shape: Shape, parts: dict[str, Floats]
 ) -> Floats:
-    """Temporaries of the MLP's backward."""
+    """Temporaries of the MLP's backward; 0 in layers without one."""
+    if kind in MIXERS:
+        return np.zeros_like(shape.tokens)
+    moe = kind == "moe"
     if memory.separate_weight_gradients:
         if moe:
             return np.asarray(transients_unfused.expert_backward(model, numerics, shape, parts))
@@ -181,22 +198,24 @@ def _mlp_backward(
     return np.asarray(state.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape))
 
 
-def _kind_table(scenario: Scenario, moe: bool, shape: Shape, recomputes: Sequence[Recompute]) -> KindTable:
+def _kind_table(scenario: Scenario, kind: str, shape: Shape, recomputes: Sequence[Recompute]) -> KindTable:
     model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
     zeros = np.zeros_like(shape.tokens)
     parts = {
         name: np.asarray(size) + zeros
-        for name, size in activations.layer_activations(model, moe, numerics, memory, shape, scenario.cluster.gpu).items()
+        for name, size in layer_activations(model, kind, numerics, memory, shape, scenario.cluster.gpu).items()
     }
     kept = [
-        kept_by_operator(model, moe, numerics, shape, parts)
+        kept_by_operator(model, kind, numerics, shape, parts)
         if r.by_operator
         else kept_under_selective(parts, r.modules, memory)
         for r in recomputes
     ]
-    backward = _mlp_backward(model, moe, numerics, memory, shape, parts)
+    backward = _mlp_backward(model, kind, numerics, memory, shape, parts)
 
     def mlp(sizes: dict[str, Floats]) -> Floats:
+        if model.is_hybrid:  # which layer stands behind a mixer depends on the stage: nothing counts as released
+            return zeros
         return sum((sizes[name] for name in MLP_PARTS if name in sizes), zeros)
 
     def columns(values: Sequence[Floats]) -> Floats:
@@ -221,7 +240,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     shape = _shape(scenario, layouts)
     pp, vpp, m = layouts.pp[:, None], layouts.vpp[:, None], layouts.num_microbatches[:, None]
     chunks = chunks_in_flight(pp, vpp, stages.index, m)
-    in_flight = _layers_in_flight(layouts, stages, chunks)
+    in_flight = _layers_in_flight(model, layouts, stages, chunks)
     groups = _parameter_groups(model, numerics, layouts, stages)
     parts = _state_parts(scenario, layouts, groups)
     embedding = state.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
@@ -263,35 +282,36 @@ def _end_moments(
     return loss, transients_unfused.output_layer_backward(model, numerics, memory, logits, vocab, shape, pp), embedding, tied
 
 
-def _layers_in_flight(layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:
+def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:
     """Layers x micro-batches held per kind: chunk by chunk, because chunks of a stage may hold different kinds."""
     pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
-    everything = stages.layers / vpp * chunks
-    if not stages.moe_by_chunk:
-        return {"dense": everything}
-    moe = sum(
-        (chunk_counts(pp, vpp, chunks, c) * held for c, held in enumerate(stages.moe_by_chunk)), np.zeros(everything.shape)
-    )
-    return {"dense": everything - moe, "moe": moe}
+    first = rest = stages.layers / vpp * chunks
+    held = {}
+    for kind, by_chunk in stages.by_chunk.items():
+        counted = (chunk_counts(pp, vpp, chunks, c) * layers for c, layers in enumerate(by_chunk))
+        held[kind] = sum(counted, np.zeros(first.shape))
+        rest = rest - held[kind]
+    return {model.kinds[0]: rest, **held}
 
 
 def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, stages: StageTable) -> list[state.ParameterGroup]:
     """Parameters of every priced stage: one group sharded over dp x cp, and with experts one over their own ranks."""
     tp, etp, ep = layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None]
     dense, experts, gemms, expert_gemms, adapters = (np.zeros(stages.index.shape) for _ in range(5))
-    for name, moe in kinds_of(model).items():
-        count = stages.moe_layers if name == "moe" else stages.layers - stages.moe_layers
-        layer = layer_parameters(model, moe, tp, etp, ep)
+    for kind in kinds_of(model):
+        count = stages.layers_of(kind)
+        layer = layer_parameters(model, kind, tp, etp, ep)
         dense = dense + count * layer.dense
         experts = experts + count * layer.experts
-        gemms = gemms + count * dense_gemm_weights(model, moe, tp)
+        gemms = gemms + count * dense_gemm_weights(model, kind, tp)
         expert_gemms = expert_gemms + count * layer.experts
         if numerics.peft == "lora":
-            adapters = adapters + count * state.lora_parameters(model, numerics, moe, tp)
+            adapters = adapters + count * state.lora_parameters(model, numerics, kind, tp)
     if model.mtp_num_layers:
         depth = mtp_layer_parameters(model, tp, etp, ep)
-        dense = dense + stages.is_last * model.mtp_num_layers * depth.dense
-        experts = experts + stages.is_last * model.mtp_num_layers * depth.experts
+        depths = mtp_depths_held(model)
+        dense = dense + stages.is_last * depths * depth.dense
+        experts = experts + stages.is_last * depths * depth.experts
     dense = dense + _end_parameters(model, layouts, stages)
     frozen = numerics.peft != "none"
     shard = (layouts.dp * layouts.cp)[:, None].astype(float)
@@ -332,9 +352,10 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
     zeros = np.zeros(groups[0].parameters.shape)
     shapes: tuple[Floats, ...] = ()
     largest = np.zeros((len(layouts), 1))
-    for moe in kinds_of(model).values():
-        layer = layer_parameters(model, moe, layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None])
-        shapes += layer.gemm_shapes if not shapes else layer.gemm_shapes[len(attention_gemms(model, 1)) :]
+    for kind in kinds_of(model):
+        layer = layer_parameters(model, kind, layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None])
+        shared = 0 if model.is_hybrid or not shapes else len(attention_gemms(model, 1))
+        shapes += layer.gemm_shapes[shared:]
         largest = np.maximum(largest, layer.dense + layer.experts)
     dummies = state.dummy_weight_gradients(stack.memory, numerics, shapes)
     fp8 = gathers_fp8(numerics, stack, fsdp)

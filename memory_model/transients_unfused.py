@@ -96,8 +96,8 @@ def expert_backward(model: ModelSpec, numerics: Numerics, shape: Shape, parts: M
     gradient of all experts' outputs, 2 R h; `parts` are what the layer saved."""
     wide = numerics.activation_bytes
     rows, local = routed_rows(model, numerics, shape), (model.num_moe_experts or 1) / shape.ep
-    own = wide * model.moe_ffn_hidden_size * (rows / local + model.hidden_size) / shape.etp
+    own = wide * model.moe_ffn_hidden_size * (rows / local + model.expert_width) / shape.etp
     inside = (parts["expert_inside"] + parts["expert_activation"]) / local
-    first = model.gate_factor * own + wide * rows / local * model.hidden_size - inside
-    outputs = wide * rows * model.hidden_size + local_hidden(model, numerics, shape)
+    first = model.gate_factor * own + wide * rows / local * model.expert_width - inside
+    outputs = wide * rows * model.expert_width + local_hidden(model, numerics, shape)
     return np.maximum(own, first) + outputs - one_mask(model, numerics, shape)

@@ -138,11 +138,18 @@ class StageTable:
     index: IntColumn
     """Stage number r, 0 to pp - 1."""
     layers: IntColumn
-    moe_layers: IntColumn
-    moe_by_chunk: tuple[IntColumn, ...]
-    """Per model chunk: its mixture-of-experts layers; empty for dense models."""
+    by_chunk: dict[str, tuple[IntColumn, ...]]
+    """Kind (all of ModelSpec.kinds but the first) -> per model chunk its layers of that kind."""
+    rest: str
+    """The first of ModelSpec.kinds."""
     is_first: BoolColumn
     is_last: BoolColumn
+
+    def layers_of(self, kind: str) -> IntColumn:
+        """Layers of this kind, all chunks together; none of a kind that the model lacks."""
+        if kind == self.rest:
+            return self.layers - sum((self.layers_of(other) for other in self.by_chunk), np.zeros_like(self.index))
+        return sum(self.by_chunk.get(kind, ()), np.zeros_like(self.index))
 
 
 def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> StageTable:
@@ -161,14 +168,13 @@ def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> S
     is_first, is_last = index == 0, index == last
     middle = middle_layers(model, layouts)[:, None]
     layers = np.where(is_first, layouts.first[:, None], np.where(is_last, layouts.last[:, None], middle))
-    chunks = _moe_by_chunk(model, layouts, index, layers, middle)
     return StageTable(
         index=index,
         layers=layers,
         is_first=is_first,
         is_last=is_last,
-        moe_by_chunk=chunks,
-        moe_layers=sum(chunks, np.zeros_like(index)),
+        by_chunk={kind: _by_chunk(model, kind, layouts, index, layers, middle) for kind in model.kinds[1:]},
+        rest=model.kinds[0],
     )
 
 
@@ -180,7 +186,9 @@ def middle_layers(model: ModelSpec, layouts: Layouts) -> IntColumn:
 
 
 def _is_irregular(model: ModelSpec) -> bool:
-    """Layer kinds change after the first MoE layer, so that no few stages stand for all."""
+    """Layer kinds change after the first MoE layer, so that no few stages stand for all; in hybrids they always do."""
+    if model.is_hybrid:
+        return True
     pattern = model.moe_pattern
     start = pattern.index(1) if 1 in pattern else 0
     return model.is_moe and not all(pattern[start:])
@@ -192,13 +200,11 @@ def _leading_stages(model: ModelSpec) -> int:
     return max(2, (pattern.index(1) + 1) if 1 in pattern else 2)
 
 
-def _moe_by_chunk(
-    model: ModelSpec, layouts: Layouts, index: IntColumn, layers: IntColumn, middle: IntColumn
+def _by_chunk(
+    model: ModelSpec, kind: str, layouts: Layouts, index: IntColumn, layers: IntColumn, middle: IntColumn
 ) -> tuple[IntColumn, ...]:
-    """MoE layers of each chunk. Chunk c of stage r starts at layer c L/v + (layers of the stages before r)/v."""
-    if not model.is_moe:
-        return ()
-    before = np.concatenate([[0], np.cumsum(model.moe_pattern)])
+    """Layers of this kind of each chunk. Chunk c of stage r starts at layer c L/v + (layers of the stages before r)/v."""
+    before = np.concatenate([[0], np.cumsum([found == kind for found in model.layer_kinds])])
     vpp = layouts.vpp[:, None]
     offset = np.where(index == 0, 0, layouts.first[:, None] + (index - 1) * middle) // vpp
     chunks = []

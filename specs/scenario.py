@@ -287,7 +287,7 @@ def endless_recomputation(model: ModelSpec, modules: Sequence[str]) -> str | Non
     An MLP with biases returns its last bias, a parameter, as an output of `checkpoint` (tensor_parallel/random.py,
     0.16.1 and 0.19.2); autograd then takes the checkpoint for the parameter's history, and its backward runs itself again.
     """
-    if "mlp" not in modules or not all_biases(model) or 0 not in model.moe_pattern:
+    if "mlp" not in modules or not all_biases(model) or not model.has_dense_mlp:
         return None
     return (
         "recomputing mlp where linear layers have biases never ends in megatron-core (the checkpoint returns the bias, a "

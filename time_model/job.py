@@ -265,6 +265,12 @@ class TrainingJob:
     def quantised(self) -> bool:
         return self.numerics.format.quantised
 
+    @property
+    def quantises_attention(self) -> bool:
+        """Attention's and latent projections are in the layers' format; hybrids under NVFP4 keep them in 16 bits (te_quant.cfg
+        of Megatron-Bridge's Nemotron-3 recipes)."""
+        return not (self.model.is_hybrid and self.numerics.format.peak == "fp4")
+
     @cached_property
     def flops_per_s(self) -> float:
         """Peak of everything that is not a quantised GEMM."""

@@ -15,7 +15,7 @@ from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.job import TrainingJob, overlapped, shapes_of
 from autoconfig.time_model.operators.kernels import straggler_ratio, straggler_seconds
-from autoconfig.time_model.operators.layer_table import KINDS, LayerTable, layer_table
+from autoconfig.time_model.operators.layer_table import LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator
 from autoconfig.time_model.step.rows import (
     Column,
@@ -225,8 +225,9 @@ def step_parts(job: TrainingJob, rows: Rows) -> dict[str, Column]:
     def add(name: str, seconds: Number) -> None:
         parts[name] = parts.get(name, 0.0) + seconds
 
+    by_kind = dict(zip(rows.table.kinds, layers, strict=True))
     for op in rows.table.operators:
-        add(op.formula, _weight(op, layers, first, last, job.model.mtp_num_layers) * _whole(op, rows)[:, None])
+        add(op.formula, _weight(op, by_kind, first, last, job.model.mtp_num_layers) * _whole(op, rows)[:, None])
     for kind, weight in enumerate(layers):
         add("host_floor_seconds", weight * np.add(*rows.table.floor[kind])[rows.index][:, None])
         add("recompute_seconds", weight * rows.table.recompute[kind][rows.index])
@@ -255,12 +256,11 @@ def _chosen(deciding: Number, per_stage: list[Column]) -> Number:
     return np.take_along_axis(np.stack(per_stage, axis=1), deciding, axis=1)
 
 
-def _weight(op: Operator, layers: list[Number], first: Number, last: Number, depths: int) -> Number:
-    """How often an operator runs in the step on the deciding stage, [n, R]."""
+def _weight(op: Operator, layers: dict[str, Number], first: Number, last: Number, depths: int) -> Number:
+    """How often an operator runs in the step on the deciding stage, [n, R]; `layers` by kind."""
     by_layer = {
-        "dense": layers[0],
-        "moe": layers[-1],
-        "all": sum(layers),
+        **layers,
+        "all": sum(layers.values()),
         "embedding": first,
         "head": last * (1 + depths),
         "mtp": last * depths,
@@ -273,7 +273,7 @@ def _whole(op: Operator, rows: Rows) -> Column:
     return seconds
 
 
-LAYERS = ("all", "dense", "moe", "head", "embedding", "mtp")
+LAYERS = ("all", "dense", "mamba", "gdn", "attention", "mlp", "moe", "head", "embedding", "mtp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +282,7 @@ class OperatorRow:
 
     operator: str
     layer: Annotated[str, Keywords(enum=LAYERS)]
-    """all, dense or moe layers; or head, embedding, mtp."""
+    """all, dense or moe layers; of hybrids mamba, gdn, attention, mlp or moe; or head, embedding, mtp."""
     formula: str
     """Public function of time_model that priced it."""
     forward_seconds: NotNegative
@@ -314,7 +314,7 @@ def explain_operators(scenario: Scenario, plan: TrainPlan) -> list[OperatorRow]:
 def _host_rows(table: LayerTable, recompute: Recompute) -> list[OperatorRow]:
     """What a layer of each kind waits for the host, beside its operators; whole layers that are run again wait again."""
     rows = []
-    for layer, (forward, backward) in zip(KINDS, table.floor, strict=False):  # no experts: dense layers alone
+    for layer, (forward, backward) in zip(table.kinds, table.floor, strict=True):
         waiting = _number(forward)
         rows.append(
             OperatorRow(
@@ -351,7 +351,7 @@ def _row(op: Operator, recompute: Recompute) -> OperatorRow:
 
 
 def _recomputed_share(op: Operator, recompute: Recompute) -> float:
-    if op.layer not in ("all", "dense", "moe"):
+    if op.layer in ("head", "embedding", "mtp"):
         return 0.0
     if recompute.by_operator:
         return _number(op.again)

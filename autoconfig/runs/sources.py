@@ -152,7 +152,7 @@ def recipe_row_of_2026(row: Row) -> dict[str, str]:
     modules = known.row["recompute"] if known is not None else cell(row, "recipe_rmodules")
     doubt = "" if known is None or known.plan[1:] == plan[1:] else DOUBTFUL
     sharded = (number(row, "fsdp") or 0) > 0
-    kind = "MoE" if model.is_moe else "dense"
+    kind = "hybrid" if model.is_hybrid else "MoE" if model.is_moe else "dense"
     task = {"pretrain": ""}.get(cell(row, "task"), f" {cell(row, 'task')}").upper().replace("LORA", "LoRA")
     return {
         "id": cell(row, "id"),

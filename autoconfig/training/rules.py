@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autoconfig.specs.models.hybrid import gdn_projected, mamba_projected
 from autoconfig.specs.plan import FULL_ITERATION, Recompute
 from autoconfig.specs.scenario import Scenario, all_biases
 
@@ -87,7 +88,7 @@ def ffn_width(s: Scenario, c: Columns) -> Mask:
     """ffn_hidden_size must be a multiple of tp, moe_ffn_hidden_size of etp."""
     model = s.model
     ok = np.ones(len(c["tp"]), bool)
-    if 0 in model.moe_pattern:
+    if model.has_dense_mlp:
         ok &= model.ffn_hidden_size % c["tp"] == 0
     if model.is_moe:
         ok &= model.moe_ffn_hidden_size % c["etp"] == 0
@@ -129,6 +130,35 @@ def sequence_parallel_length(s: Scenario, c: Columns) -> Mask:
 def sequence_parallel_support(s: Scenario, c: Columns) -> Mask:
     """This software stack has no sequence parallelism."""
     return ~c["sp"] | s.software.supports_sequence_parallel
+
+
+@_rule("AC013", "tp")
+def mamba_heads(s: Scenario, c: Columns) -> Mask:
+    """mamba_num_heads and mamba_num_groups must be multiples of tp (and in fp8 in_proj's columns one of 16)."""
+    if "mamba" not in s.model.kinds:
+        return np.ones(len(c["tp"]), bool)
+    columns = not s.numerics.format.quantised or mamba_projected(s.model) % 16 == 0
+    return columns & (s.model.mamba_num_heads % c["tp"] == 0) & (s.model.mamba_num_groups % c["tp"] == 0)
+
+
+@_rule("AC014", "tp cp")
+def mamba_context_parallel(s: Scenario, c: Columns) -> Mask:
+    """mamba_num_heads / tp must be a multiple of cp, and mamba_num_groups / tp too, or cp a multiple of it."""
+    if "mamba" not in s.model.kinds:
+        return np.ones(len(c["tp"]), bool)
+    heads, groups = s.model.mamba_num_heads // c["tp"], np.maximum(s.model.mamba_num_groups // c["tp"], 1)
+    return (c["cp"] == 1) | ((heads % c["cp"] == 0) & ((groups % c["cp"] == 0) | (c["cp"] % groups == 0)))
+
+
+@_rule("AC015", "tp cp")
+def delta_rule_heads(s: Scenario, c: Columns) -> Mask:
+    """linear_num_key_heads and linear_num_value_heads must be multiples of tp x cp (and in fp8 in_proj's columns one of 16, with
+    MXFP8 of 32)."""
+    if "gdn" not in s.model.kinds:
+        return np.ones(len(c["tp"]), bool)
+    ranks, wide = c["tp"] * c["cp"], 32 if s.numerics.format.recipe == "mxfp8" else 16
+    columns = not s.numerics.format.quantised or gdn_projected(s.model) % wide == 0
+    return columns & (s.model.linear_num_key_heads % ranks == 0) & (s.model.linear_num_value_heads % ranks == 0)
 
 
 @_rule("NV061", "ep")
@@ -305,7 +335,7 @@ def recompute_rule(scenario: Scenario, recompute: Recompute) -> str | None:
         return "AC006"
     if "shared_experts" in modules and not model.moe_shared_expert_intermediate_size:
         return "AC006"
-    if "mlp" in modules and 0 not in model.moe_pattern:
+    if "mlp" in modules and not model.has_dense_mlp:
         return "AC004"
     if "mlp" in modules and all_biases(model) and not scenario.software.supports_mlp_recompute_with_biases:
         return "AC011"

@@ -7,6 +7,9 @@ Symbols of the papers, tied to the fields once (used in every formula's docstrin
     G  2 if gated_linear_unit else 1                 E  num_moe_experts       k  moe_router_topk
     f_e  moe_ffn_hidden_size                         f_s  moe_shared_expert_intermediate_size
     q_r, kv_r  q_lora_rank, kv_lora_rank             d_n, d_r, d_v  qk_head_dim, qk_pos_emb_head_dim, v_head_dim
+    l  moe_latent_size
+    H, p, n, g  mamba_num_heads, mamba_head_dim, mamba_state_dim, mamba_num_groups             d_i = H p
+    H_k, H_v, d_k, d_v  linear_num_key_heads, ..._value_heads, linear_key_head_dim, ..._value_head_dim (Gated DeltaNet)
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Annotated
 
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.json_record import Keywords, NotNegative, Positive
+from autoconfig.specs.models.pattern import HybridPattern, parse_pattern
 
 ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
 POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "none")
@@ -88,6 +92,8 @@ class ModelSpec:
     """The experts' linear layers have biases (GPT-OSS)."""
     moe_layer_freq: int | tuple[Annotated[int, Keywords(enum=(0, 1))], ...] = 1
     """Megatron's --moe-layer-freq: every n-th layer is MoE, or 0/1 per layer."""
+    moe_latent_size: int | None = None
+    """Width of the routed experts' input and output, and of dispatch (Nemotron-3 Super); None: hidden_size."""
 
     multi_latent_attention: bool = False
     q_lora_rank: int | None = None
@@ -95,9 +101,27 @@ class ModelSpec:
     qk_head_dim: int = 0
     qk_pos_emb_head_dim: int = 0
     v_head_dim: int = 0
+    attention_output_gate: bool = False
+    """Attention's output is multiplied by a gate, as many channels more as queries have (Qwen3-Next)."""
+
+    hybrid_layer_pattern: str = ""
+    """Megatron's pattern of a hybrid model, one letter a layer (specs/models/pattern.py), without pipeline segments; empty
+    where every layer is attention and an MLP or experts."""
+    mamba_num_heads: int = 0
+    mamba_head_dim: int = 0
+    mamba_state_dim: int = 0
+    mamba_num_groups: int = 0
+    linear_num_key_heads: int = 0
+    linear_num_value_heads: int = 0
+    linear_key_head_dim: int = 0
+    linear_value_head_dim: int = 0
+    linear_conv_kernel_dim: int = 4
+    """Taps of the causal convolution, of Mamba-2 too."""
 
     mtp_num_layers: int = 0
     """Multi-token-prediction depths that are trained beside the main model (DeepSeek-V3: 1)."""
+    mtp_use_repeated_layer: bool = False
+    """All depths share the weights of one (Nemotron-3 Super)."""
 
     default_seq_length: int | None = None
     default_global_batch_size: int | None = None
@@ -111,6 +135,8 @@ class ModelSpec:
         _check_choices(self)
         if self.num_moe_experts is not None:
             _check_moe(self)
+        if self.hybrid_layer_pattern:
+            _check_hybrid(self)
         if self.multi_latent_attention and min(self.kv_lora_rank, self.qk_head_dim, self.v_head_dim) < 1:
             raise InputError(f"{self.name}: multi-latent attention needs kv_lora_rank, qk_head_dim and v_head_dim")
 
@@ -141,8 +167,8 @@ class ModelSpec:
     @cached_property
     def moe_pattern(self) -> tuple[int, ...]:
         """1 for each mixture-of-experts layer, 0 for each dense one; length num_layers."""
-        if not self.is_moe:
-            return (0,) * self.num_layers
+        if not self.is_moe or self.is_hybrid:
+            return tuple(int(kind == "moe") for kind in self.layer_kinds)
         if isinstance(self.moe_layer_freq, int):
             return tuple(int(i % self.moe_layer_freq == 0) for i in range(self.num_layers))
         return self.moe_layer_freq
@@ -155,6 +181,50 @@ class ModelSpec:
         if self.window_attn_skip_freq is None:
             return (1,) * self.num_layers
         return tuple(int((i + 1) % self.window_attn_skip_freq != 0) for i in range(self.num_layers))
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Layers are single sublayers, by `hybrid_layer_pattern`."""
+        return bool(self.hybrid_layer_pattern)
+
+    @property
+    def pattern(self) -> HybridPattern:
+        """Of a hybrid."""
+        return parse_pattern(self.hybrid_layer_pattern)
+
+    @cached_property
+    def layer_kinds(self) -> tuple[str, ...]:
+        """Of each layer: dense or moe (attention and what is behind it); of a hybrid the kinds of specs/models/pattern.py."""
+        if self.is_hybrid:
+            return self.pattern.layers
+        return tuple("moe" if moe else "dense" for moe in (self.moe_pattern if self.is_moe else (0,) * self.num_layers))
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that layers may have, the first one most often; of a mixture of experts always dense and moe."""
+        if not self.is_hybrid:
+            return ("dense", "moe") if self.is_moe else ("dense",)
+        return tuple(dict.fromkeys((*self.layer_kinds, *self.mtp_kinds)))
+
+    @property
+    def mtp_kinds(self) -> tuple[str, ...]:
+        """Kinds of the layers of one multi-token-prediction depth."""
+        return self.pattern.mtp if self.is_hybrid else (self.layer_kinds[-1],)
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers with attention, multi-token prediction left out."""
+        return self.layer_kinds.count("attention") if self.is_hybrid else self.num_layers
+
+    @property
+    def has_dense_mlp(self) -> bool:
+        """Some layer has an MLP of ffn_hidden_size."""
+        return bool({"dense", "mlp"} & {*self.layer_kinds, *self.mtp_kinds})
+
+    @property
+    def expert_width(self) -> int:
+        """Channels in and out of the routed experts: the latent width where there is one, else h."""
+        return self.moe_latent_size or self.hidden_size
 
     def replace(self, **changes: object) -> ModelSpec:
         """A copy with some fields changed; checked again."""
@@ -211,6 +281,32 @@ def _check_moe(model: ModelSpec) -> None:
             raise InputError(f"{model.name}: moe_layer_freq={model.moe_layer_freq} must be at least 1")
     elif len(model.moe_layer_freq) != model.num_layers or set(model.moe_layer_freq) - {0, 1}:
         raise InputError(f"{model.name}: moe_layer_freq must be {model.num_layers} zeros and ones")
+
+
+def _check_hybrid(model: ModelSpec) -> None:
+    pattern, name = model.pattern, model.name
+    kinds = {*pattern.layers, *pattern.mtp}
+    if len(pattern.segments) > 1:
+        raise InputError(f"{name}: pipeline segments (|) are of a plan, not of the model's hybrid_layer_pattern")
+    if len(pattern.layers) != model.num_layers or model.mtp_num_layers not in (0, pattern.depths):
+        raise InputError(
+            f"{name}: hybrid_layer_pattern has {len(pattern.layers)} layers and {pattern.depths} multi-token-prediction "
+            f"depths behind a /, but num_layers={model.num_layers} and mtp_num_layers={model.mtp_num_layers}"
+        )
+    if ("moe" in kinds) != model.is_moe:
+        raise InputError(f"{name}: E in hybrid_layer_pattern and num_moe_experts go together")
+    if model.multi_latent_attention or model.parallel_attention or model.num_layernorms_per_layer != 2 or model.window_size:
+        raise InputError(
+            f"{name}: latent or parallel attention, windows and other than one norm a sublayer are not modelled in hybrids"
+        )
+    mamba = (model.mamba_num_heads, model.mamba_head_dim, model.mamba_state_dim, model.mamba_num_groups)
+    if "mamba" in kinds and (min(mamba) < 1 or model.mamba_num_heads % model.mamba_num_groups):
+        raise InputError(f"{name}: M needs mamba_num_heads, a multiple of mamba_num_groups, mamba_head_dim and mamba_state_dim")
+    delta = (model.linear_num_key_heads, model.linear_num_value_heads, model.linear_key_head_dim, model.linear_value_head_dim)
+    if "gdn" in kinds and (min(delta) < 1 or model.linear_num_value_heads % model.linear_num_key_heads):
+        raise InputError(
+            f"{name}: G needs linear_num_value_heads, a multiple of linear_num_key_heads, and both linear head dims"
+        )
 
 
 ROPE_SCALINGS = ("llama3", "linear", "yarn", "other")

@@ -8,10 +8,19 @@ Symbols: see specs.model.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from autoconfig.specs.models.hybrid import (
+    delta_rule_flops_per_token,
+    gdn_gemms,
+    gdn_parameters,
+    mamba_gemms,
+    mamba_parameters,
+    scan_flops_per_token,
+)
 from autoconfig.specs.models.model import ModelSpec
 
 Number = Any
@@ -46,13 +55,18 @@ def norm_parameters(model: ModelSpec, size: int) -> int:
     return size * (2 if model.normalization == "LayerNorm" and model.layernorm_bias else 1)
 
 
+def query_columns(model: ModelSpec) -> int:
+    """q, or 2 q where attention's output is gated: the gate comes out of the same matrix."""
+    return model.query_size * (2 if model.attention_output_gate else 1)
+
+
 def attention_gemms(model: ModelSpec, tp: Number) -> dict[str, Number]:
     """Weight elements of the attention GEMMs of one rank, by Megatron's module name."""
     tp = np.asarray(tp)
     h, q = model.hidden_size, model.query_size
     if not model.multi_latent_attention:
         kv = kv_heads_per_rank(model, tp) * model.kv_channels
-        return {"linear_qkv": h * (q / tp + 2 * kv), "linear_proj": q * h / tp}
+        return {"linear_qkv": h * (query_columns(model) / tp + 2 * kv), "linear_proj": q * h / tp}
     a, up = model.num_attention_heads, model.qk_head_dim + model.v_head_dim
     gemms: dict[str, Number] = {}
     if model.q_lora_rank:
@@ -68,11 +82,11 @@ def attention_gemms(model: ModelSpec, tp: Number) -> dict[str, Number]:
 
 def attention_parameters(model: ModelSpec, tp: Number) -> Number:
     """Attention of one layer: GEMMs, biases, query/key norms, sinks. The layer's own norms are not in it."""
-    h, q = model.hidden_size, model.query_size
+    h = model.hidden_size
     total = sum(attention_gemms(model, tp).values())
     tp = np.asarray(tp)
     if model.add_bias_linear or model.add_qkv_bias:
-        total = total + (q / tp + 2 * kv_heads_per_rank(model, tp) * model.kv_channels)
+        total = total + (query_columns(model) / tp + 2 * kv_heads_per_rank(model, tp) * model.kv_channels)
     if model.add_bias_linear or model.add_attention_output_bias:
         total = total + h
     if model.multi_latent_attention:
@@ -96,37 +110,76 @@ def mlp_parameters(model: ModelSpec, ffn: int, tp: Number, bias: bool) -> Number
     return total + model.gate_factor * ffn / np.asarray(tp) + model.hidden_size if bias else total
 
 
+def expert_gemms(model: ModelSpec, etp: Number) -> dict[str, Number]:
+    """Weight elements of one routed expert: an MLP of f_e on the experts' width (h, or the latent one), divided by etp."""
+    width, etp = model.expert_width, np.asarray(etp)
+    columns = model.moe_ffn_hidden_size / etp
+    return {"linear_fc1": width * model.gate_factor * columns, "linear_fc2": columns * width}
+
+
+def expert_parameters(model: ModelSpec, etp: Number) -> Number:
+    """One routed expert with its biases."""
+    total = sum(expert_gemms(model, etp).values())
+    biases = model.gate_factor * model.moe_ffn_hidden_size / np.asarray(etp) + model.expert_width
+    return total + biases if model.moe_expert_bias else total
+
+
+def latent_gemms(model: ModelSpec) -> dict[str, Number]:
+    """Projections to the experts' latent width and back, whole on every rank (megatron-core 0.19.2, moe/moe_layer.py:
+    fc1_latent_proj and fc2_latent_proj); empty without one."""
+    size = model.hidden_size * (model.moe_latent_size or 0)
+    return {"fc1_latent_proj": size, "fc2_latent_proj": size} if size else {}
+
+
 def router_parameters(model: ModelSpec) -> int:
     """h x E, whole on every rank; plus its bias where the router has one. The untrained correction bias is not in it."""
     experts = model.num_moe_experts or 0
     return model.hidden_size * experts + (experts if model.moe_router_bias else 0)
 
 
-def layer_parameters(model: ModelSpec, moe: bool, tp: Number = 1, etp: Number = 1, ep: Number = 1) -> LayerParameters:
-    """One dense (`moe=False`) or mixture-of-experts layer of one rank."""
-    dense = attention_parameters(model, tp) + model.num_layernorms_per_layer * norm_parameters(model, model.hidden_size)
-    gemms = tuple(attention_gemms(model, tp).values())
-    if not moe:
+def layer_parameters(model: ModelSpec, kind: str, tp: Number = 1, etp: Number = 1, ep: Number = 1) -> LayerParameters:
+    """One layer of this kind (ModelSpec.kinds) of one rank."""
+    dense, gemms = _mixer(model, kind, tp)
+    if kind in ("dense", "mlp"):
         dense = dense + mlp_parameters(model, model.ffn_hidden_size, tp, model.add_bias_linear)
-        return LayerParameters(
-            dense=dense,
-            experts=0 * np.asarray(ep),
-            gemm_shapes=gemms + tuple(mlp_gemms(model, model.ffn_hidden_size, tp).values()),
-        )
-    dense = dense + router_parameters(model)
+        gemms += tuple(mlp_gemms(model, model.ffn_hidden_size, tp).values())
+    if kind != "moe":
+        return LayerParameters(dense=dense, experts=0 * np.asarray(ep), gemm_shapes=gemms)
+    dense = dense + router_parameters(model) + sum(latent_gemms(model).values())
+    gemms += tuple(latent_gemms(model).values())
     if model.moe_shared_expert_intermediate_size:
         dense = dense + mlp_parameters(model, model.moe_shared_expert_intermediate_size, tp, model.add_bias_linear)
         dense = dense + (model.hidden_size if model.moe_shared_expert_gate else 0)
         gemms += tuple(mlp_gemms(model, model.moe_shared_expert_intermediate_size, tp).values())
-    one = mlp_parameters(model, model.moe_ffn_hidden_size, etp, model.moe_expert_bias)
-    gemms += tuple(mlp_gemms(model, model.moe_ffn_hidden_size, etp).values())
-    return LayerParameters(dense=dense, experts=one * (model.num_moe_experts or 0) / np.asarray(ep), gemm_shapes=gemms)
+    gemms += tuple(expert_gemms(model, etp).values())
+    experts = expert_parameters(model, etp) * (model.num_moe_experts or 0) / np.asarray(ep)
+    return LayerParameters(dense=dense, experts=experts, gemm_shapes=gemms)
 
 
-def dense_gemm_weights(model: ModelSpec, moe: bool, tp: Number) -> Number:
+def _mixer(model: ModelSpec, kind: str, tp: Number) -> tuple[Number, tuple[Number, ...]]:
+    """(parameters, GEMM weights) of what a layer of this kind has before any MLP or experts, and of its norms."""
+    norms = model.num_layernorms_per_layer * norm_parameters(model, model.hidden_size)
+    if not model.is_hybrid:
+        return attention_parameters(model, tp) + norms, tuple(attention_gemms(model, tp).values())
+    norm = norm_parameters(model, model.hidden_size) + 0 * np.asarray(tp)
+    if kind == "mamba":
+        return mamba_parameters(model, tp) + norm, tuple(mamba_gemms(model, tp).values())
+    if kind == "gdn":
+        return gdn_parameters(model, tp) + norm, tuple(gdn_gemms(model, tp).values())
+    if kind == "attention":
+        return attention_parameters(model, tp) + norm, tuple(attention_gemms(model, tp).values())
+    return norm, ()
+
+
+def dense_gemm_weights(model: ModelSpec, kind: str, tp: Number) -> Number:
     """GEMM weights of one layer on one rank without the routed experts (and without the router)."""
-    ffn = model.moe_shared_expert_intermediate_size if moe else model.ffn_hidden_size
-    return sum(attention_gemms(model, tp).values()) + sum(mlp_gemms(model, ffn, tp).values())
+    total = sum(_mixer(model, kind, tp)[1], 0.0 * np.asarray(tp))
+    if kind in ("dense", "mlp"):
+        return total + sum(mlp_gemms(model, model.ffn_hidden_size, tp).values())
+    if kind == "moe":
+        shared = sum(mlp_gemms(model, model.moe_shared_expert_intermediate_size, tp).values())
+        return total + shared + sum(latent_gemms(model).values())
+    return total
 
 
 def embedding_parameters(model: ModelSpec, tp: Number = 1, vocab: Number | None = None) -> Number:
@@ -149,50 +202,56 @@ def final_norm_parameters(model: ModelSpec) -> int:
 
 
 def mtp_layer_parameters(model: ModelSpec, tp: Number = 1, etp: Number = 1, ep: Number = 1) -> LayerParameters:
-    """One multi-token-prediction depth: two norms, the 2h x h projection, one layer like the last, one final norm.
+    """One multi-token-prediction depth: two norms, the 2h x h projection, its layers (`mtp_kinds`), one final norm.
 
     Embedding and output layer are shared with the main model (DeepSeek-V3 report, section 2.2;
     megatron-core transformer/multi_token_prediction.py).
     """
-    layer = layer_parameters(model, bool(model.moe_pattern[-1]), tp, etp, ep)
+    layers = [layer_parameters(model, kind, tp, etp, ep) for kind in model.mtp_kinds]
     projection = 2 * model.hidden_size * model.hidden_size / np.asarray(tp)
     return LayerParameters(
-        dense=layer.dense + projection + 3 * norm_parameters(model, model.hidden_size),
-        experts=layer.experts,
-        gemm_shapes=(*layer.gemm_shapes, projection),
+        dense=sum(layer.dense for layer in layers) + projection + 3 * norm_parameters(model, model.hidden_size),
+        experts=sum(layer.experts for layer in layers),
+        gemm_shapes=(*(shape for layer in layers for shape in layer.gemm_shapes), projection),
     )
+
+
+def mtp_depths_held(model: ModelSpec) -> int:
+    """Depths that have weights of their own."""
+    return min(model.mtp_num_layers, 1) if model.mtp_use_repeated_layer else model.mtp_num_layers
 
 
 def total_parameters(model: ModelSpec, *, mtp: bool = False) -> int:
     """All parameters, vocabulary unpadded, counted as the model's publisher counts (MTP modules only on request)."""
-    num_moe = sum(model.moe_pattern)
     total = float(embedding_parameters(model, vocab=model.vocab_size)) + final_norm_parameters(model)
     if model.untie_embeddings_and_output_weights:
         total += float(output_layer_parameters(model, vocab=model.vocab_size))
-    for moe, count in ((False, model.num_layers - num_moe), (True, num_moe)):
-        if count:
-            layer = layer_parameters(model, moe)
-            total += count * float(layer.dense + layer.experts)
-    if model.moe_router_enable_expert_bias:
-        total += num_moe * (model.num_moe_experts or 0)
+    for kind, count in Counter(model.layer_kinds).items():
+        layer = layer_parameters(model, kind)
+        total += count * float(layer.dense + layer.experts)
+    corrected = model.num_moe_experts or 0 if model.moe_router_enable_expert_bias else 0
+    total += model.layer_kinds.count("moe") * corrected
     if mtp and model.mtp_num_layers:
         depth = mtp_layer_parameters(model)
-        total += model.mtp_num_layers * float(depth.dense + depth.experts)
+        own = float(depth.dense + depth.experts) + model.is_hybrid * model.mtp_kinds.count("moe") * corrected
+        total += mtp_depths_held(model) * own
     return round(total)
 
 
 def active_matmul_parameters(model: ModelSpec) -> int:
     """Parameters of the matmuls that one token passes: active experts only, output layer in, input embedding out."""
-    num_moe = sum(model.moe_pattern)
-    attention = float(sum(attention_gemms(model, 1).values()))
-    dense = attention + float(sum(mlp_gemms(model, model.ffn_hidden_size, 1).values()))
-    expert_width = model.moe_router_topk * model.moe_ffn_hidden_size + model.moe_shared_expert_intermediate_size
-    sparse = (
-        attention + float(sum(mlp_gemms(model, expert_width, 1).values())) + model.hidden_size * (model.num_moe_experts or 0)
-    )
-    head = model.vocab_size * model.hidden_size
-    depth = (sparse if model.moe_pattern[-1] else dense) + 2 * model.hidden_size**2 + head
-    return round((model.num_layers - num_moe) * dense + num_moe * sparse + head + model.mtp_num_layers * depth)
+    head, one = model.vocab_size * model.hidden_size, {kind: _active_matmuls(model, kind) for kind in model.kinds}
+    depth = sum(one[kind] for kind in model.mtp_kinds) + 2 * model.hidden_size**2 + head
+    return round(sum(one[kind] for kind in model.layer_kinds) + head + model.mtp_num_layers * depth)
+
+
+def _active_matmuls(model: ModelSpec, kind: str) -> float:
+    """Of one layer of this kind."""
+    total = float(dense_gemm_weights(model, kind, 1))
+    if kind == "moe":
+        total += model.moe_router_topk * float(sum(expert_gemms(model, 1).values()))
+        total += model.hidden_size * (model.num_moe_experts or 0)
+    return total
 
 
 def model_flops_per_token(model: ModelSpec, seq_length: int, convention: str = "causal", *, frozen: bool = False) -> float:
@@ -201,15 +260,23 @@ def model_flops_per_token(model: ModelSpec, seq_length: int, convention: str = "
     `6 x active matmul parameters + 6 L a d s` for causal attention (half of the score matrix), 12 instead of 6 where
     publications count full attention (Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eq. 7). Query and value head
     dims may differ (MLA). Sliding-window layers count min(s, window) keys. Frozen weights (LoRA) have no weight gradient: 4
-    instead of 6; the adapters' own FLOPs are left out.
+    instead of 6; the adapters' own FLOPs are left out. Scans and delta rules of hybrids: 3 x their forward.
     """
     per_pair = 6.0 if convention == "causal" else 12.0
     head_dim = (model.query_head_dim + model.value_head_dim) / 2
     pairs = 0.0
-    for sliding in (*model.sliding_pattern, *(0,) * model.mtp_num_layers):
+    depths = model.mtp_num_layers * (model.mtp_kinds.count("attention") if model.is_hybrid else 1)
+    for sliding in (*model.sliding_pattern[: model.attention_layers], *(0,) * depths):
         keys = float(seq_length)
         if sliding and model.window_size is not None and model.window_size < seq_length:
             keys = 2.0 * model.window_size if convention == "causal" else float(model.window_size)
         pairs += min(keys, float(seq_length))
     per_parameter = 4.0 if frozen else 6.0
-    return per_parameter * active_matmul_parameters(model) + per_pair * model.num_attention_heads * head_dim * pairs
+    attention = per_pair * model.num_attention_heads * head_dim * pairs
+    return per_parameter * active_matmul_parameters(model) + attention + 3.0 * _recurrent_flops_per_token(model)
+
+
+def _recurrent_flops_per_token(model: ModelSpec) -> float:
+    """Forward FLOPs of the scans and delta rules of all layers, depths of prediction included."""
+    kinds = (*model.layer_kinds, *model.mtp_kinds * model.mtp_num_layers)
+    return kinds.count("mamba") * scan_flops_per_token(model) + kinds.count("gdn") * delta_rule_flops_per_token(model)

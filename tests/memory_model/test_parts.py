@@ -11,10 +11,10 @@ from autoconfig.memory_model.activations import (
     chunk_counts,
     chunks_in_flight,
     kept_under_selective,
-    layer_activations,
     layer_input,
     warmup_chunks,
 )
+from autoconfig.memory_model.layers import layer_activations
 from autoconfig.memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, slot_bytes, weights_bytes
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -87,7 +87,7 @@ MODELS = ("gpt3-22b", "gpt3-175b", "gpt3-530b", "gpt3-1t")
 def kept(model: ModelSpec, tp: int, sp: bool, modules: tuple[str, ...], mbs: int = 1) -> float:
     """Bytes per layer without the norm statistics, which the paper ignores (section 4.1)."""
     shape = Shape.of(seq_length=2048, tp=tp, sp=sp, cp=1, ep=1, etp=1, mbs=mbs)
-    parts = layer_activations(model, False, FP16, STACK, shape, A100)
+    parts = layer_activations(model, "dense", FP16, STACK, shape, A100)
     left = dict(kept_under_selective(parts, modules, STACK).kept)
     del left["norm_statistics"]
     return float(sum(left.values()))
@@ -192,8 +192,8 @@ def test_lora_adapters_of_llama() -> None:
     model = load_model("llama3-8b")
     h, kv, f = 4096, 1024, 14336
     expected = 8 * ((h + h + 2 * kv) + (h + h) + (h + 2 * f) + (f + h))
-    assert float(state.lora_parameters(model, Numerics(peft="lora", lora_rank=8), False, 1)) == expected
-    halves = state.lora_parameters(model, Numerics(peft="lora", lora_rank=8), False, np.array([1, 2]))
+    assert float(state.lora_parameters(model, Numerics(peft="lora", lora_rank=8), "dense", 1)) == expected
+    halves = state.lora_parameters(model, Numerics(peft="lora", lora_rank=8), "dense", np.array([1, 2]))
     assert halves[1] < halves[0]
 
 
@@ -339,3 +339,24 @@ def test_columns_of_batches_are_priced_like_single_ones():
     for i, batch in enumerate(batches):
         one = serving_memory(model, plan, formats, H100, ENGINE, length=2000, batch=batch, tokens=4096.0)
         assert one.kv_pool_bytes == many.kv_pool_bytes[i] and one.max_concurrency == many.max_concurrency[i]
+
+
+def test_a_hybrids_sublayers_save_what_is_read_in_their_code() -> None:
+    """By hand, bf16, tp 2 with SP, T = 8192: norm's input and output and its fp32 inverse deviation, then the sublayer's own."""
+    numerics = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
+    shape = Shape.of(seq_length=8192, tp=2, sp=True, cp=1, ep=8, etp=1, mbs=1)
+    stack, gpu, t = load_stack("transformer-engine").memory, load_gpu("h100"), 8192.0
+
+    def saved(name: str, kind: str) -> float:
+        return float(sum(layer_activations(load_model(name), kind, numerics, stack, shape, gpu).values()))
+
+    nano = 2 * t * (2 * 2688 / 2 + (2 * 4096 + 2 * 1024 + 64) / 2 + 3 * 4096 / 2) + 4 * t / 2
+    assert saved("nemotron-3-nano", "mamba") == pytest.approx(nano, rel=1e-12)
+    q, v = 16 * 128, 32 * 128
+    delta = 2 * t * (2 * 2048 / 2 + (2 * q + 2 * v) / 2 + 2 * v / 2 + 3 * v / 2) + 128 * t * 32 / 2 + 4 * t / 2
+    assert saved("qwen3-next-80b-a3b", "gdn") == pytest.approx(delta, rel=1e-12)
+    parts = layer_activations(load_model("nemotron-3-super"), "moe", numerics, stack, shape, gpu)
+    assert float(parts["expert_input"]) == 2 * 22 * t / 2 * 1024 * (numerics.moe_capacity_factor or numerics.moe_imbalance)
+    assert float(parts["latent_experts"]) == 2 * t / 2 * 1024
+    gated = layer_activations(load_model("qwen3-next-80b-a3b"), "attention", numerics, stack, shape, gpu)
+    assert float(gated["attention_gate"]) == 2 * 2 * t * 4096 / 2

@@ -8,6 +8,7 @@ from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_me
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import layer_parameters, mtp_layer_parameters
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack, software_names
@@ -174,3 +175,22 @@ def test_margin_lowers_the_limit_and_the_chance_to_fit() -> None:
     assert tight.limit_bytes[0] < free.limit_bytes[0] < load_gpu("h100").memory_bytes
     assert tight.fit_probability[0, 0] < free.fit_probability[0, 0]
     assert bool(free.fits[0, 0]) == bool(free.fit_probability[0, 0] >= 0.5)
+
+
+@pytest.mark.parametrize("model", ["nemotron-3-nano", "qwen3-next-80b-a3b", "nemotron-3-super"])
+def test_a_hybrids_stages_add_up_and_hold_their_sublayers(model: str) -> None:
+    """Parts sum to the peak; what the stages hold of weights is the model's parameters, each once."""
+    text = "tp=2,pp=2,ep=8,mbs=1,sp=1"
+    found = estimate(model, text, 64, seq=8192)
+    assert found.per_stage_bytes is not None
+    assert sum(found.parts.values()) == pytest.approx(found.per_stage_bytes, rel=1e-12)
+    spec = load_model(model)
+    weights = float(found.parts["weight_bytes"].sum()) / 2
+    kinds = [layer_parameters(spec, kind, 2, 1, 8) for kind in spec.layer_kinds]
+    layers = sum(float(layer.dense + layer.experts) for layer in kinds)
+    ends = 2 * spec.vocab_size * spec.hidden_size / 2 + spec.hidden_size
+    depth = mtp_layer_parameters(spec, 2, 1, 8) if spec.mtp_num_layers else None
+    more = float(depth.dense + depth.experts) + spec.vocab_size * spec.hidden_size / 2 if depth else 0.0
+    assert weights == pytest.approx(layers + ends + more, rel=1e-3)
+    recomputed = estimate(model, text + ",recompute=full:uniform:1", 64, seq=8192)
+    assert (recomputed.peak_bytes < found.peak_bytes).all()

@@ -252,8 +252,8 @@ def test_every_stage_holds_the_layers_that_megatron_deals_out(case):
     assert table.is_first[0].tolist() == [r == 0 for r in range(plan.pp)]
     assert table.is_last[0].tolist() == [r == plan.pp - 1 for r in range(plan.pp)]
     moe = [[sum(spec.moe_pattern[n] for n in chunk) for chunk in stage] for stage in held]
-    assert table.moe_layers[0].tolist() == [sum(chunks) for chunks in moe]
-    for chunk, column in enumerate(table.moe_by_chunk):
+    assert table.layers_of("moe")[0].tolist() == [sum(chunks) for chunks in moe]
+    for chunk, column in enumerate(table.by_chunk.get("moe", ())):
         assert column[0].tolist() == [chunks[chunk] for chunks in moe]
 
 
@@ -270,11 +270,11 @@ def test_the_stages_that_stand_for_all_hold_what_they_hold_in_full(leading):
         kinds = set()
         for column, stage in enumerate(table.index[row]):
             assert table.layers[row, column] == full.layers[0, stage]
-            assert table.moe_layers[row, column] == full.moe_layers[0, stage]
-            kinds.add((int(full.layers[0, stage]), int(full.moe_layers[0, stage])))
-        everything = set(zip(full.layers[0].tolist(), full.moe_layers[0].tolist(), strict=True))
+            assert table.layers_of("moe")[row, column] == full.layers_of("moe")[0, stage]
+            kinds.add((int(full.layers[0, stage]), int(full.layers_of("moe")[0, stage])))
+        everything = set(zip(full.layers[0].tolist(), full.layers_of("moe")[0].tolist(), strict=True))
         assert kinds == everything
-        between = list(zip(full.layers[0].tolist(), full.moe_layers[0].tolist(), strict=True))[:-1]
+        between = list(zip(full.layers[0].tolist(), full.layers_of("moe")[0].tolist(), strict=True))[:-1]
         for kind in set(between):  # of like stages before the last, the first holds the most micro-batches
             assert between.index(kind) in table.index[row].tolist(), (str(plan), kind)
 
@@ -284,7 +284,7 @@ def test_alternating_layers_make_every_stage_a_candidate():
     plans = [parse_plan("pp=4,first=2,last=4", 1), parse_plan("pp=3", 1)]
     table = stage_table(spec, layouts_of(plans, spec, 1))
     assert table.index.tolist() == [[0, 1, 2, 3], [0, 1, 2, 2]]
-    assert table.moe_layers.tolist() == [[1, 2, 1, 2], [2, 2, 2, 2]]
+    assert table.layers_of("moe").tolist() == [[1, 2, 1, 2], [2, 2, 2, 2]]
 
 
 @pytest.mark.parametrize(("layers", "text", "expected"), [

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.activations import Shape, layer_activations
+from autoconfig.memory_model.activations import Shape
+from autoconfig.memory_model.layers import layer_activations
 from autoconfig.memory_model.tables import kept_by_operator
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -74,7 +75,7 @@ def test_kept_bytes_are_those_that_torch_keeps(gated):
     model = replace(MODEL, gated_linear_unit=gated)
     shape = Shape.of(seq_length=SEQ, tp=1, sp=1, cp=1, ep=1, etp=1, mbs=BATCH)
     stack, numerics = load_stack("torchtitan"), Numerics()
-    parts = layer_activations(model, False, numerics, stack.memory, shape, load_gpu("h100-sxm-80gb"))
-    kept = kept_by_operator(model, False, numerics, shape, parts)
+    parts = layer_activations(model, "dense", numerics, stack.memory, shape, load_gpu("h100-sxm-80gb"))
+    kept = kept_by_operator(model, "dense", numerics, shape, parts)
     assert float(sum(kept.kept.values())) == kept_by_torch(model)
     assert float(np.asarray(kept.back_in_mlp)) == pytest.approx(float(sum(parts.values()) - sum(kept.kept.values())))

@@ -227,6 +227,21 @@ class AttentionEfficiency:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecurrentEfficiency:
+    """Mamba-2 and Gated DeltaNet: shares of the 16-bit peak and of HBM, and backward over forward."""
+
+    scan: float
+    """Of peak."""
+    scan_least_s: float
+    """Forward of one scan, however few heads it has."""
+    delta_rule: float
+    """Of peak."""
+    convolution: float
+    """Of HBM."""
+    backward: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class CollectiveEfficiency:
     """t = alpha + ring factor x bytes / bandwidth + sqrt_s sqrt(bytes); bandwidth = link_share x the GPU's link rate."""
 
@@ -246,6 +261,7 @@ class GpuEfficiency:
     quantised: dict[str, QuantisedEfficiency]
     """By key of GpuSpec.flops_per_s."""
     attention: AttentionEfficiency
+    recurrent: RecurrentEfficiency
     collectives: dict[str, CollectiveEfficiency]
     size_ranks: tuple[float, ...]
     """Group sizes at which the next two are given; between them linear in log2."""
@@ -354,6 +370,7 @@ def _build(data: dict[str, Any], origin: str) -> GpuEfficiency:
         gemm=GemmEfficiency(**_numbers(data["gemm"])),
         quantised={key: _quantised(data[key]) for key in QUANTISED if key in data},
         attention=AttentionEfficiency(**_numbers(data["attention"])),
+        recurrent=RecurrentEfficiency(**_numbers(data["recurrent"])),
         collectives={name: CollectiveEfficiency(**_numbers(nccl[name])) for name in COLLECTIVES},
         size_ranks=tuple(sizes["ranks"]),
         size_alpha=tuple(sizes["alpha"]),

@@ -245,7 +245,13 @@ MLP_SHARE = 0.25
 
 
 def layer_launch_seconds(
-    stack: StackTime, settings: RunSettings, experts: Number = 0.0, *, overlapped: Number = 0.0, quantised: bool = False
+    stack: StackTime,
+    settings: RunSettings,
+    experts: Number = 0.0,
+    *,
+    overlapped: Number = 0.0,
+    quantised: bool = False,
+    sublayer: str = "",
 ) -> Number:
     """Forward time that the host needs to launch one layer: attention and MLP (c), or attention, routing and each local expert.
 
@@ -262,12 +268,15 @@ def layer_launch_seconds(
         return min(GRAPHED_S, seconds) if settings.graphed(name) else seconds
 
     c = stack.host_floor_seconds
+    if sublayer in ("attention", "gdn", "mamba", "mlp"):
+        name = {"mamba": "mamba", "mlp": "mlp"}.get(sublayer, "attn")
+        return 0.0 * experts + part(name, MLP_SHARE * c if sublayer == "mlp" else c)
     dense = part("attn", (1.0 - MLP_SHARE) * c) + part("mlp", MLP_SHARE * c)
     single = stack.expert_host_seconds * (1.0 if quantised else 0.5)
     launches = np.minimum(experts, 1.0) if settings.fused_experts else experts
     routed = part("moe_router", stack.moe_host_seconds) + part("moe", single) * launches
     routed = routed * np.where(overlapped, stack.ep_overlap_host, 1.0)
-    return np.where(experts > 0.0, part("attn", c) + routed, dense)
+    return np.where(experts > 0.0, (0.0 if sublayer else part("attn", c)) + routed, dense)
 
 
 def host_floor_seconds(gpu_forward: Number, gpu_backward: Number, tp: Number, launches: Number) -> tuple[Number, Number]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from autoconfig.specs.models.parameters import Number, kv_heads_per_rank
+from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, query_columns
 from autoconfig.specs.scenario import userbuffers_run
 from autoconfig.time_model.job import Group, Shapes, TrainingJob, collective_seconds, exposed_seconds, send_seconds
 from autoconfig.time_model.operators.kernels import (
@@ -30,11 +30,12 @@ def attention_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
     every rank. Recomputation by operator runs k (half of MLA's projections) and the output projection again."""
     model, t = job.model, x.tokens
     h, q = float(model.hidden_size), model.query_size
+    queries = query_columns(model)
     zero = 0.0 * t
     if not model.multi_latent_attention:
         kv = kv_heads_per_rank(model, x.tp) * model.kv_channels
         return [
-            GemmShape(name="linear_qkv", m=t, n=q / x.tp + 2 * kv, k=h + zero, again=kv / (q / x.tp + 2 * kv)),
+            GemmShape(name="linear_qkv", m=t, n=queries / x.tp + 2 * kv, k=h + zero, again=kv / (queries / x.tp + 2 * kv)),
             GemmShape(name="linear_proj", m=t, n=h + zero, k=q / x.tp),
         ]
     up, a, rank = ("mla_up_proj",), model.num_attention_heads, model.q_lora_rank
@@ -124,6 +125,8 @@ def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
         result.append(memory_bound(job, "latent norms", norm_bytes(latent, stack), modules=("mla_up_proj",)))
     elif model.qk_layernorm:
         result.append(memory_bound(job, "query and key norms", norm_bytes(x.tokens * (q + k), stack)))
+    if model.attention_output_gate:  # forward: output and gate read, product written; backward: three read, two written
+        result.append(memory_bound(job, "attention gate", (6.0 * x.tokens * q, 10.0 * x.tokens * q)))
     return result
 
 

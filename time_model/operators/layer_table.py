@@ -13,6 +13,7 @@ from autoconfig.specs.models.parameters import (
     embedding_parameters,
     final_norm_parameters,
     layer_parameters,
+    mtp_depths_held,
     mtp_layer_parameters,
     output_layer_parameters,
     padded_vocab_size,
@@ -36,6 +37,7 @@ from autoconfig.time_model.operators.moe import (
     expert_gemm_shapes,
     expert_operators,
     exposed_exchange,
+    latent_gemm_shapes,
     local_experts,
     router_gemm_shape,
     shared_expert_operators,
@@ -50,14 +52,15 @@ from autoconfig.time_model.operators.operator import (
     price_gemms,
     with_adapters,
 )
-
-KINDS = ("dense", "moe")
+from autoconfig.time_model.operators.recurrent import RECURRENT, recurrent_gemm_shapes, recurrent_operators
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTable:
-    """One row per distinct shape; the first axis of pairs is the layer kind (dense, MoE). Seconds per layer and micro-batch."""
+    """One row per distinct shape; lists are by layer kind (`kinds`). Seconds per layer and micro-batch."""
 
+    kinds: tuple[str, ...]
+    """ModelSpec.kinds."""
     operators: list[Operator]
     forward: list[Number]
     backward: list[Number]
@@ -82,7 +85,7 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
     hidden = BlockCollectives(job, x, float(job.model.hidden_size))
     operators = price_operators(job, x, hidden)
     forward, backward, floor, recompute = [], [], [], []
-    for kind in KINDS[: 2 if job.model.is_moe else 1]:
+    for kind in job.model.kinds:
         mine = [op for op in operators if op.layer in ("all", kind)]
         fore, back, extra = _with_host(job, x, kind, mine, x.overlapped)
         forward.append(fore)
@@ -99,6 +102,7 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
     depths = job.model.mtp_num_layers
     head = tuple((1 + depths) * a + depths * b for a, b in zip(_pair(outside["head"]), _pair(outside["mtp"]), strict=True))
     return LayerTable(
+        kinds=job.model.kinds,
         operators=operators,
         forward=forward,
         backward=backward,
@@ -117,7 +121,14 @@ def _with_host(
     """Forward and backward of one layer, and what the host's launches add to both."""
     fore, back = _sum(operators, "forward"), _sum(operators, "dgrad") + _sum(operators, "wgrad")
     experts = local_experts(job, x) if kind == "moe" else 0.0
-    launches = layer_launch_seconds(job.software, job.settings, experts, overlapped=overlapped, quantised=job.quantised)
+    launches = layer_launch_seconds(
+        job.software,
+        job.settings,
+        experts,
+        overlapped=overlapped,
+        quantised=job.quantised,
+        sublayer=kind if job.model.is_hybrid else "",
+    )
     extra = host_floor_seconds(fore, back, x.tp, launches)
     return fore + extra[0], back + extra[1], extra
 
@@ -138,39 +149,30 @@ def _without_overlap(job: TrainingJob, x: Shapes, operators: Sequence[Operator])
 
 
 def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
-    """Every operator of a layer of either kind, of the embedding, the head and an MTP depth."""
-    model, latent = job.model, hidden
-    if model.multi_latent_attention:
-        latent = BlockCollectives(
-            job, x, float((model.q_lora_rank or model.hidden_size) + model.kv_lora_rank + model.qk_pos_emb_head_dim)
-        )
+    """Every operator of a layer of each kind, of the embedding, the head and an MTP depth."""
+    model = job.model
     groups = _gemm_groups(job, x)
     flat = [g for group in groups.values() for g in group]
     priced = {(op.layer, op.name): op for op in price_gemms(job, flat)}
     result = list(priced.values())
-    core = core_attention(job, x)
-    ring = cp_communication_seconds(job, x, core)
-    result += [
-        core,
-        Operator(
-            name="context-parallel exchange",
-            formula="cp_communication_seconds",
-            modules=("core_attn",),
-            forward=ring[0],
-            dgrad=ring[1],
-        ),
-    ]
-    result += attention_pointwise(job, x) + second_norm_and_residual(job, x)
 
     def first(group: str, names: int = 1) -> list[Operator]:
         plain = [g for g in groups[group] if ".lora_" not in g.name]
         return [priced[g.layer, g.name] for g in plain[:names]]
 
-    result.append(block_communication(job, x, "attention communication", latent, hidden, first("attention")))
+    if "attention" in groups:
+        result += _attention_operators(job, x, hidden, first("attention"))
+    if model.is_hybrid:
+        second = second_norm_and_residual(job, x)
+        result += [replace(op, layer=kind) for kind in ("mlp", "moe") if kind in model.kinds for op in second]
+    for kind in RECURRENT:
+        if kind in groups:
+            result += recurrent_operators(job, x, kind, hidden, first(kind))
     if "mlp" in groups:
+        layer = groups["mlp"][0].layer
         result += [
-            mlp_pointwise(job, x, model.ffn_hidden_size, "", "dense", ("mlp",)),
-            block_communication(job, x, "mlp communication", hidden, hidden, first("mlp"), layer="dense", modules=("mlp",)),
+            mlp_pointwise(job, x, model.ffn_hidden_size, "", layer, ("mlp",)),
+            block_communication(job, x, "mlp communication", hidden, hidden, first("mlp"), layer=layer, modules=("mlp",)),
         ]
     if "experts" in groups:
         column = first("shared") if "shared" in groups else []
@@ -184,18 +186,47 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
     return result + (mtp_operators(job, x) if model.mtp_num_layers else [])
 
 
+def _attention_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives, column: list[Operator]) -> list[Operator]:
+    """The attention block beside its linear layers, `column` the first of these; but in hybrids also the second half's norm and
+    residual."""
+    model, latent = job.model, hidden
+    if model.multi_latent_attention:
+        width = (model.q_lora_rank or model.hidden_size) + model.kv_lora_rank + model.qk_pos_emb_head_dim
+        latent = BlockCollectives(job, x, float(width))
+    core = core_attention(job, x)
+    ring = cp_communication_seconds(job, x, core)
+    exchange = Operator(
+        name="context-parallel exchange",
+        formula="cp_communication_seconds",
+        modules=("core_attn",),
+        forward=ring[0],
+        dgrad=ring[1],
+    )
+    communication = block_communication(job, x, "attention communication", latent, hidden, column)
+    result = [core, exchange, *attention_pointwise(job, x)]
+    if model.is_hybrid:
+        return [replace(op, layer="attention") for op in (*result, communication)]
+    return [*result, *second_norm_and_residual(job, x), communication]
+
+
 def _gemm_groups(job: TrainingJob, x: Shapes) -> dict[str, list[GemmShape]]:
     """Linear layers by block; blocks that the model lacks are missing."""
-    model = job.model
-    groups = {"attention": attention_gemm_shapes(job, x)}
-    if not all(model.moe_pattern):
-        groups["mlp"] = mlp_gemm_shapes(job, x, model.ffn_hidden_size, "", "dense", ("mlp",))
+    model, groups = job.model, {}
+    if not model.is_hybrid:
+        groups["attention"] = attention_gemm_shapes(job, x)
+    elif "attention" in model.kinds:
+        groups["attention"] = [
+            replace(g, layer="attention", layer_precision=job.quantises_attention) for g in attention_gemm_shapes(job, x)
+        ]
+    groups |= {kind: recurrent_gemm_shapes(job, x, kind) for kind in RECURRENT if kind in model.kinds}
+    if model.has_dense_mlp:
+        layer = "mlp" if model.is_hybrid else "dense"
+        groups["mlp"] = mlp_gemm_shapes(job, x, model.ffn_hidden_size, "", layer, ("mlp",))
     if model.is_moe:
         groups["experts"] = expert_gemm_shapes(job, x)
         groups["router"] = [router_gemm_shape(job, x)]
-        shared = shared_expert_shapes(job, x)
-        if shared:
-            groups["shared"] = shared
+        further = {"shared": shared_expert_shapes(job, x), "latent": latent_gemm_shapes(job, x)}
+        groups |= {name: group for name, group in further.items() if group}
     groups = {name: with_adapters(job, group) for name, group in groups.items()}
     groups["head"] = [logits_gemm_shape(job, x)]
     if model.mtp_num_layers:
@@ -242,11 +273,13 @@ def lora_parameters(gemms: Sequence[GemmShape], numerics: Numerics) -> Number:
 
 def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
     """Parameters of one rank that are trained, per layer kind and outside of the layers. Under LoRA: the adapters alone."""
-    model, kinds = job.model, range(2 if job.model.is_moe else 1)
+    model, kinds = job.model, job.model.kinds
     if job.numerics.peft == "lora":
         attention = attention_gemm_shapes(job, x)
         mlp = mlp_gemm_shapes(job, x, model.ffn_hidden_size, "", "dense", ())
-        dense = [lora_parameters([*attention, *(mlp if kind == 0 else [])], job.numerics) for kind in kinds]
+        held = {"dense": [*attention, *mlp], "mlp": mlp, "attention": attention}
+        held["moe"] = [] if model.is_hybrid else attention
+        dense = [lora_parameters(held.get(kind, []), job.numerics) + 0.0 * x.tokens for kind in kinds]
         zero = 0.0 * x.tokens
         return {
             "dense_parameters": dense,
@@ -254,10 +287,13 @@ def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
             "embedding_parameters": zero,
             "head_parameters": zero,
         }
-    layers = [layer_parameters(model, bool(kind), x.tp, x.etp, x.ep) for kind in kinds]
+    layers = [layer_parameters(model, kind, x.tp, x.etp, x.ep) for kind in kinds]
     head = final_norm_parameters(model) + output_layer_parameters(model, x.tp)
     if model.mtp_num_layers:
-        head = head + model.mtp_num_layers * (mtp_layer_parameters(model, x.tp, x.etp, x.ep).dense + 0.0 * x.tp)
+        depth = mtp_layer_parameters(model, x.tp, x.etp, x.ep).dense + 0.0 * x.tp
+        if model.is_hybrid:  # the layers of a depth are counted among the stage's
+            depth = depth - sum(layer_parameters(model, kind, x.tp).dense for kind in model.mtp_kinds)
+        head = head + mtp_depths_held(model) * depth
     return {
         "dense_parameters": [p.dense + 0.0 * x.tp for p in layers],
         "expert_parameters": [p.experts + 0.0 * x.tp for p in layers],

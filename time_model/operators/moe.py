@@ -28,7 +28,7 @@ def expert_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
     model = job.model
     experts = float(model.num_moe_experts or 0)
     _, m = expert_rows(x.sharded_tokens, model.moe_router_topk, int(experts), ep=x.ep, etp=x.etp, imbalance=job.expert_load)
-    width, h, local = model.moe_ffn_hidden_size / x.etp, model.hidden_size + 0.0 * x.tokens, local_experts(job, x)
+    width, h, local = model.moe_ffn_hidden_size / x.etp, model.expert_width + 0.0 * x.tokens, local_experts(job, x)
     return [
         GemmShape(
             name="experts.linear_fc1",
@@ -55,6 +55,18 @@ def router_gemm_shape(job: TrainingJob, x: Shapes) -> GemmShape:
         modules=MOE,
         layer_precision=False,
     )
+
+
+def latent_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
+    """Projections of the local tokens to the experts' latent width and back, whole on every rank; empty without one."""
+    width, h = job.model.moe_latent_size, job.model.hidden_size + 0.0 * x.tokens
+    if not width:
+        return []
+    low, quantised = width + 0.0 * x.tokens, job.quantises_attention
+    return [
+        GemmShape(name=name, m=x.sharded_tokens, n=n, k=k, layer="moe", modules=MOE, layer_precision=quantised)
+        for name, n, k in (("fc1_latent_proj", low, h), ("fc2_latent_proj", h, low))
+    ]
 
 
 PERMUTE_BYTES = {"allgather": 8.0, "alltoall": 8.0, "deepep": 6.0, "hybridep": 6.0}
@@ -93,7 +105,7 @@ def expert_exchange_seconds(job: TrainingJob, x: Shapes) -> tuple[Number, Number
     """
     model, group = job.model, x.expert_group
     rows = x.sharded_tokens * job.expert_load
-    once = rows * model.hidden_size * job.activation_bytes
+    once = rows * model.expert_width * job.activation_bytes
     both = np.where(group.size > 1.0, _dispatch_and_combine(job, x, rows, once), 0.0)
     spread = once * model.moe_router_topk * x.etp
     for kind in ("all_gather", "reduce_scatter"):
@@ -158,7 +170,7 @@ def expert_operators(job: TrainingJob, x: Shapes) -> list[Operator]:
         x.sharded_tokens, model.moe_router_topk, model.num_moe_experts or 1, ep=x.ep, etp=x.etp, imbalance=job.expert_load
     )
     per_row = permute_bytes(settings.dispatcher, local_experts(job, x), padded=job.quantised and not job.drops_tokens)
-    permuted = per_row * rows * model.hidden_size * job.factors.moe
+    permuted = per_row * rows * model.expert_width * job.factors.moe
     forward, backward, sent = expert_exchange_seconds(job, x)
     exposed = exposed_exchange(job, x.overlapped)
     result = [
@@ -175,7 +187,7 @@ def expert_operators(job: TrainingJob, x: Shapes) -> list[Operator]:
     ]
     if settings.fused_experts:
         return result
-    biased = rows * model.hidden_size * (1.0 if model.add_bias_linear or model.moe_expert_bias else 0.0)
+    biased = rows * model.expert_width * (1.0 if model.add_bias_linear or model.moe_expert_bias else 0.0)
     activation = activation_bytes(rows * model.moe_ffn_hidden_size / x.etp, model.gated_linear_unit, job.software)
     return [
         memory_bound(job, "experts.bias", (28.0 * biased, 44.0 * biased), layer="moe", modules=MOE),

@@ -26,7 +26,7 @@ class Operator:
     formula: str
     """Public function of time_model that priced it: the part that it is booked under."""
     layer: str = "all"
-    """all, dense or moe: the layers that have it; head, embedding or mtp: outside of the layers."""
+    """all, or a kind of layer (ModelSpec.kinds): the layers that have it; head, embedding or mtp: outside of the layers."""
     modules: tuple[str, ...] = ()
     """Recompute modules (specs.plan) whose recomputation runs it again."""
     again: Number = 1.0

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.layouts import Layouts, middle_layers, stage_table
-from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import Number, mtp_depths_held
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics
 from autoconfig.specs.software.software import StackTime
@@ -234,20 +235,14 @@ class _StageColumns:
     whole: list[float]
 
 
-def _stages(job: TrainingJob, layouts: Layouts, kinds: int) -> _StageColumns:
-    """Layers of each priced stage by kind. A multi-token-prediction depth counts as one more layer like the last."""
+def _stages(job: TrainingJob, layouts: Layouts) -> _StageColumns:
+    """Layers of each priced stage by kind, those of multi-token-prediction depths on the last one."""
     model, stages = job.model, stage_table(job.model, layouts)
-    sparse, last_kind = sum(model.moe_pattern), model.moe_pattern[-1]
-    counts = (stages.layers - stages.moe_layers, stages.moe_layers)[:kinds]
-    depths = (model.mtp_num_layers * (1 - last_kind), model.mtp_num_layers * last_kind)[:kinds]
-    layers = [
-        [(counts[kind][:, s] + depths[kind] * stages.is_last[:, s]).astype(np.float64) for kind in range(kinds)]
-        for s in range(stages.layers.shape[1])
-    ]
-    whole = [model.num_layers - sparse + float(depths[0]), sparse + float(depths[-1])][:kinds]
+    behind = {kind: model.mtp_num_layers * model.mtp_kinds.count(kind) for kind in model.kinds}
+    counts = {kind: stages.layers_of(kind) + behind[kind] * stages.is_last for kind in model.kinds}
     return _StageColumns(
-        layers=layers,
-        whole=whole,
+        layers=[[counts[kind][:, s].astype(np.float64) for kind in model.kinds] for s in range(stages.layers.shape[1])],
+        whole=[float(model.layer_kinds.count(kind) + behind[kind]) for kind in model.kinds],
         first=[column.astype(np.float64) for column in stages.is_first.T],
         last=[column.astype(np.float64) for column in stages.is_last.T],
     )
@@ -255,7 +250,7 @@ def _stages(job: TrainingJob, layouts: Layouts, kinds: int) -> _StageColumns:
 
 def rows_of(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index, recomputes: Sequence[Recompute]) -> Rows:
     """Price everything that does not depend on recomputation."""
-    stages = _stages(job, layouts, len(table.forward))
+    stages = _stages(job, layouts)
     pp, vpp, microbatches = (getattr(layouts, name).astype(np.float64) for name in ("pp", "vpp", "num_microbatches"))
     sizes = (
         layouts.first,
@@ -293,16 +288,21 @@ def _p2p(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index) ->
     return result
 
 
-def _held(table: LayerTable, index: Index, stages: _StageColumns) -> tuple[Column, Column]:
-    """Trained parameters, dense and of experts, of one rank of the fullest stage."""
+def _held(model: ModelSpec, table: LayerTable, index: Index, stages: _StageColumns) -> tuple[Column, Column]:
+    """Trained parameters, dense and of experts, of one rank of the fullest stage. Depths that share weights count once."""
+    shared = [(model.mtp_num_layers - mtp_depths_held(model)) * model.mtp_kinds.count(kind) for kind in model.kinds]
     dense = [p[index] for p in table.dense_parameters]
     expert = [p[index] for p in table.expert_parameters]
     embedding, head = table.embedding_parameters[index], table.head_parameters[index]
+    own = [
+        [layers - last * again for layers, again in zip(stage, shared, strict=True)]
+        for stage, last in zip(stages.layers, stages.last, strict=True)
+    ]
     held = [
         _dot(layers, dense) + first * embedding + last * head
-        for layers, first, last in zip(stages.layers, stages.first, stages.last, strict=True)
+        for layers, first, last in zip(own, stages.first, stages.last, strict=True)
     ]
-    return np.maximum.reduce(held), np.maximum.reduce([_dot(layers, expert) for layers in stages.layers])
+    return np.maximum.reduce(held), np.maximum.reduce([_dot(layers, expert) for layers in own])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,7 +346,7 @@ def _data_parallel(
     """Collectives of gradients and weights once a step, the optimizer, tied embeddings, and FSDP's per-layer collectives."""
     groups = data_group(layouts, job.cluster), expert_data_group(layouts, job.cluster)
     exchange = _Exchange(job=job, dense=groups[0], expert=groups[1], fsdp=layouts.fsdp)
-    dense, expert = _held(table, index, stages)
+    dense, expert = _held(job.model, table, index, stages)
     sharded = layouts.dist_opt | (layouts.fsdp > 0)
     ranks, expert_ranks = np.where(sharded, exchange.dense.size, 1.0), np.where(sharded, exchange.expert.size, 1.0)
     owners = np.where(sharded, exchange.dense.size, 0.0)

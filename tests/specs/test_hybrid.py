@@ -1,0 +1,116 @@
+"""Hybrid models: the pattern string, exact counts, what a rank and a stage hold."""
+
+import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.layouts import layouts_of, stage_table
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import (
+    active_matmul_parameters,
+    layer_parameters,
+    model_flops_per_token,
+    mtp_layer_parameters,
+    total_parameters,
+)
+from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
+from autoconfig.specs.plan import parse_plan
+
+NANO, SUPER, NEXT = (load_model(name) for name in ("nemotron-3-nano", "nemotron-3-super", "qwen3-next-80b-a3b"))
+PUBLISHED = {
+    "nemotron-3-nano": (31_577_940_288, 0),
+    "nemotron-3-super": (120_668_707_840, 2_942_325_248),
+    "qwen3-next-80b-a3b": (79_674_391_296, 81_324_862_720 - 79_674_391_296),
+    "qwen3.5-35b-a3b": (34_660_610_688, 844_640_768),
+    "qwen3.5-122b-a10b": (122_111_526_912, 2_523_679_232),
+    "qwen3.5-397b-a17b": (396_346_350_336, 6_595_568_128),
+    "qwen3.5-27b": (26_895_998_464, 424_699_392),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_published(name: str) -> None:
+    model, (main, prediction) = load_model(name), PUBLISHED[name]
+    assert total_parameters(model) == main == model.published_parameters
+    assert total_parameters(model, mtp=True) == main + prediction
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_active_parameters_are_all_but_the_embedding_and_the_experts_not_chosen(name: str) -> None:
+    """Norms, convolutions and heads' scalars are no matmuls: less than 0.1 %."""
+    model = load_model(name).replace(mtp_num_layers=0)
+    idle = (model.num_moe_experts or 0) - (model.moe_router_topk if model.is_moe else 0)
+    one = (1 + model.gate_factor) * (model.moe_latent_size or model.hidden_size) * model.moe_ffn_hidden_size
+    expected = total_parameters(model) - model.vocab_size * model.hidden_size - model.layer_kinds.count("moe") * idle * one
+    assert 0 < expected / active_matmul_parameters(model) - 1 < 1e-3
+
+
+def test_a_pattern_is_read_and_written() -> None:
+    pattern = parse_pattern("ME|M*-|GE/*E/*E")
+    assert pattern.segments == (("mamba", "moe"), ("mamba", "attention", "mlp"), ("gdn", "moe"))
+    assert (pattern.mtp, pattern.depths) == (("attention", "moe"), 2)
+    assert pattern_letters(pattern.layers) == "MEM*-GE"
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("MX", "'X' is not one of"), ("MD", "sparse attention"), ("M+", "multi-latent"), ("M||E", "segment needs a layer"),
+    ("", "segment needs a layer"), ("ME/*E/ME", "same layers"), ("ME/", "same layers"),
+])  # fmt: skip
+def test_patterns_that_are_none_are_refused(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says.replace("*", r"\*")):
+        parse_pattern(text)
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"num_layers": 50}, "52 layers"), ({"mtp_num_layers": 1}, "prediction"), ({"num_moe_experts": None}, "go together"),
+    ({"hybrid_layer_pattern": "|".join([NANO.hybrid_layer_pattern] * 2), "num_layers": 104}, "of a plan"),
+    ({"mamba_num_heads": 60}, "multiple of mamba_num_groups"), ({"mamba_head_dim": 0}, "M needs"),
+    ({"window_size": 128}, "not modelled in hybrids"),
+])  # fmt: skip
+def test_models_that_cannot_be_are_refused(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        NANO.replace(**changes)
+
+
+def test_a_rank_holds_its_share() -> None:
+    """By hand from Nano's shapes: heads, groups and channels over tp, norms whole; experts over ep, latent projections whole."""
+    mamba = layer_parameters(NANO, "mamba", tp=2)
+    whole = 2688 * (2 * 4096 + 2 * 1024 + 64) + 5 * (4096 + 2048) + 3 * 64 + 4096 + 4096 * 2688
+    assert float(mamba.dense) == whole / 2 + 2688
+    assert float(layer_parameters(NANO, "moe", ep=8).experts) == 16 * 2 * 2688 * 1856
+    latent = layer_parameters(SUPER, "moe", tp=2, ep=64)
+    assert float(latent.experts) == 8 * 2 * 1024 * 2688
+    assert float(latent.dense) == 4096 * 512 + 2 * 4096 * 1024 + 2 * 4096 * 5376 / 2 + 4096
+    delta = layer_parameters(NEXT, "gdn", tp=2)
+    assert float(delta.dense) == (2048 * (4096 + 8192 + 64) + 4 * 8192 + 64 + 4096 * 2048) / 2 + 128 + 2048
+    attention = layer_parameters(NEXT, "attention")
+    assert float(attention.dense) == 2048 * (2 * 4096 + 2 * 512) + 4096 * 2048 + 2 * 256 + 2048
+    assert float(mtp_layer_parameters(SUPER).experts) == 512 * 2 * 1024 * 2688
+
+
+def test_flops_of_a_token_count_attention_layers_and_scans() -> None:
+    """6 a matmul parameter, 6 a d s of the 6 attention layers, 3 x the scan's forward of the 23 Mamba layers."""
+    scan = 64 * (2 * 128 * 64 + 4 * 128 * 64) + 2 * 8 * 128 * 128
+    expected = 6 * active_matmul_parameters(NANO) + 6 * 6 * 32 * 128 * 8192 + 3 * 23 * scan
+    assert model_flops_per_token(NANO, 8192) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["pp=4", "pp=2,vpp=2", "pp=2,first=28,last=24", "pp=13"])
+def test_every_stage_holds_its_part_of_the_pattern(text: str) -> None:
+    plan = parse_plan(text, 1)
+    table = stage_table(NANO, layouts_of([plan], NANO, 1))
+    pp, vpp = plan.pp, plan.vpp
+    sizes = [plan.first, plan.last] if plan.first and plan.last else [52 // pp] * pp
+    held: list[list[str]] = [[] for _ in range(pp)]
+    position = 0
+    for _ in range(vpp):
+        for stage, size in enumerate(sizes):
+            held[stage] += NANO.layer_kinds[position : position + size // vpp]
+            position += size // vpp
+    assert position == 52
+    for kind in ("mamba", "attention", "moe", "mlp"):
+        assert table.layers_of(kind)[0].tolist() == [kinds.count(kind) for kinds in held]
+
+
+def test_prediction_is_left_out_where_asked() -> None:
+    without = SUPER.replace(mtp_num_layers=0)
+    assert total_parameters(without, mtp=True) == total_parameters(SUPER)
+    assert SUPER.mtp_kinds == ("attention", "moe")
