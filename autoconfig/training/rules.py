@@ -152,8 +152,8 @@ def mamba_context_parallel(s: Scenario, c: Columns) -> Mask:
 
 @_rule("AC015", "tp cp")
 def delta_rule_heads(s: Scenario, c: Columns) -> Mask:
-    """linear_num_key_heads and linear_num_value_heads must be multiples of tp x cp (and in fp8 in_proj's columns one of 16, with
-    MXFP8 of 32)."""
+    """linear_num_key_heads and linear_num_value_heads must be multiples of tp x cp (and in fp8 in_proj's columns one of 16,
+    with MXFP8 of 32)."""
     if "gdn" not in s.model.kinds:
         return np.ones(len(c["tp"]), bool)
     ranks, wide = c["tp"] * c["cp"], 32 if s.numerics.format.recipe == "mxfp8" else 16

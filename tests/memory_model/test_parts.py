@@ -342,7 +342,7 @@ def test_columns_of_batches_are_priced_like_single_ones():
 
 
 def test_a_hybrids_sublayers_save_what_is_read_in_their_code() -> None:
-    """By hand, bf16, tp 2 with SP, T = 8192: norm's input and output and its fp32 inverse deviation, then the sublayer's own."""
+    """By hand, bf16, tp 2 with SP, T = 8192: norm's input, output and fp32 inverse deviation, then the sublayer's own."""
     numerics = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
     shape = Shape.of(seq_length=8192, tp=2, sp=True, cp=1, ep=8, etp=1, mbs=1)
     stack, gpu, t = load_stack("transformer-engine").memory, load_gpu("h100"), 8192.0

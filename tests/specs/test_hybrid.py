@@ -71,7 +71,7 @@ def test_models_that_cannot_be_are_refused(changes: dict[str, object], says: str
 
 
 def test_a_rank_holds_its_share() -> None:
-    """By hand from Nano's shapes: heads, groups and channels over tp, norms whole; experts over ep, latent projections whole."""
+    """By hand from Nano's shapes: heads, groups and channels over tp, experts over ep; norms and latent projections whole."""
     mamba = layer_parameters(NANO, "mamba", tp=2)
     whole = 2688 * (2 * 4096 + 2 * 1024 + 64) + 5 * (4096 + 2048) + 3 * 64 + 4096 + 4096 * 2688
     assert float(mamba.dense) == whole / 2 + 2688
