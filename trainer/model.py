@@ -60,6 +60,8 @@ def _as_allocated(weight: torch.Tensor) -> torch.Tensor:
 
 def _refuse(job: Job) -> None:
     model, plan = job.model, job.plan
+    if model.is_hybrid:
+        raise UnsupportedError(f"{model.name} is a hybrid: the training core builds megatron-core's GPT model only")
     found = not_buildable(model)
     if found:
         raise UnsupportedError(f"{model.name} has {' and '.join(found)}: megatron-core's GPT model cannot be built with it")

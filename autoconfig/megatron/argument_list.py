@@ -23,7 +23,7 @@ _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
 MAX_ARGUMENTS = 20_000
 SLIP = 0.88
 """Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less."""
-_REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|mamba|hybrid|biencoder|retriever)(?=[_./]|$)")
+_REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|biencoder|retriever)(?=[_./]|$)")
 _NOT_TRAINING = re.compile(
     r"(?:^|[_/])(text_generation|generate|generation|inference|eval|evaluate|evaluation|zeroshot|tasks|multimodal|llava)(?=[_./]|$)"
 )
@@ -52,7 +52,7 @@ def known_arguments() -> dict[str, KnownArgument]:
 @cache
 def megatron_program() -> Program:
     """Megatron-LM's training program, as launches of it are recognised in a script."""
-    decisive = frozenset({"--num-layers", "--encoder-num-layers"})
+    decisive = frozenset({"--num-layers", "--encoder-num-layers", "--hybrid-layer-pattern"})
     return Program(name="Megatron-LM", arguments=known_arguments().keys(), decisive=decisive, refuse=_refuse_others)
 
 

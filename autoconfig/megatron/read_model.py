@@ -10,11 +10,10 @@ from autoconfig.megatron.argument_list import Arguments
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec, RopeScaling
 from autoconfig.specs.models.model_catalogue import load_model, model_aliases, model_names
+from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
 
 _KINDS = {
-    "a hybrid of attention and state-space layers": (
-        *("--hybrid-layer-pattern", "--hybrid-override-pattern", "--hybrid-attention-ratio", "--is-hybrid-model"),
-    ),
+    "a hybrid whose layers are given by ratios": ("--hybrid-attention-ratio", "--hybrid-mlp-ratio"),
     "a model whose layers differ": ("--heterogeneous-layers-config-path", "--heterogeneous-layers-config-encoded-json"),
     "an experimental attention": ("--experimental-attention-variant",),
     "a retrieval model": ("--retro-add-retriever",),
@@ -41,7 +40,8 @@ def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
     for name, kind in _REFUSED.items():
         if a.has(name):
             raise UnsupportedError(f"{name}: {kind} cannot be checked; only decoder-only transformers of like layers can")
-    layers = _needed(a, "--num-layers", "--encoder-num-layers")
+    hybrid = _hybrid(a)
+    layers = hybrid.get("num_layers") or _needed(a, "--num-layers", "--encoder-num-layers")
     hidden = _needed(a, "--hidden-size")
     heads = _needed(a, "--num-attention-heads")
     activation, gated = _activation(a)
@@ -69,9 +69,57 @@ def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
     values |= _experts(a, values)
     values |= _window(a)
     values["mtp_num_layers"] = a.whole("--mtp-num-layers") or 0
+    values["mtp_use_repeated_layer"] = a.has("--mtp-use-repeated-layer")
+    values["attention_output_gate"] = a.has("--attention-output-gate")
+    values |= hybrid
     values["make_vocab_size_divisible_by"] = a.count("--make-vocab-size-divisible-by") or 128
     values["vocab_size"] = vocabulary(a, values, assumed)
     return ModelSpec(name="model of the file", **values)
+
+
+PATTERNS = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
+RECURRENT_SIZES = {
+    "mamba": {"mamba_num_heads": 0, "mamba_head_dim": 64, "mamba_state_dim": 128, "mamba_num_groups": 8},
+    "gdn": {
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+    },
+}
+"""Sizes of recurrent layers with Megatron-LM's defaults; 0: 2 h over the head's width."""
+
+
+def _hybrid(a: Arguments) -> dict[str, Any]:
+    """Pattern and recurrent sizes of a hybrid; empty without a pattern. --num-layers, if given, must be the pattern's."""
+    text = a.text(*PATTERNS)
+    if text is None:
+        if a.has("--is-hybrid-model"):
+            raise InputError("--is-hybrid-model without --hybrid-layer-pattern: add the pattern of the layers")
+        return {}
+    a.has("--is-hybrid-model", "--spec")
+    depths, behind = a.whole("--mtp-num-layers") or 0, a.text("--mtp-hybrid-override-pattern")
+    if "/" not in text and behind:
+        text += f"/{behind}" * depths
+    pattern = parse_pattern(text)
+    given = a.count("--num-layers")
+    if given is not None and given != len(pattern.layers):
+        raise InputError(f"--num-layers {given}, but --hybrid-layer-pattern has {len(pattern.layers)} layers; drop the number")
+    if depths not in (0, pattern.depths):
+        raise InputError(f"--mtp-num-layers {depths}, but --hybrid-layer-pattern has {pattern.depths} depths behind its /")
+    main, mtp = pattern_letters(pattern.layers), f"/{pattern_letters(pattern.mtp)}" * pattern.depths
+    values: dict[str, Any] = {
+        "hybrid_layer_pattern": main + mtp,
+        "num_layers": len(pattern.layers),
+        "mtp_num_layers": pattern.depths,
+    }
+    for kind, sizes in RECURRENT_SIZES.items():
+        if kind in (*pattern.layers, *pattern.mtp):
+            values |= {name: a.count(f"--{name.replace('_', '-')}") or default for name, default in sizes.items()}
+    if values.get("mamba_num_heads") == 0:
+        values["mamba_num_heads"] = 2 * _needed(a, "--hidden-size") // values["mamba_head_dim"]
+    return values
 
 
 def _needed(a: Arguments, *names: str) -> int:
@@ -217,6 +265,7 @@ def _experts(a: Arguments, values: dict[str, Any]) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": a.whole("--moe-shared-expert-intermediate-size") or 0,
         "moe_shared_expert_gate": a.has("--moe-shared-expert-gate", "--moe-use-shared-expert-gate"),
         "moe_router_enable_expert_bias": a.has("--moe-router-enable-expert-bias"),
+        "moe_latent_size": a.count("--moe-latent-size"),
         "moe_layer_freq": freq,
         **(_expert_biases(freq) if values["add_bias_linear"] else {}),
     }

@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 
 from autoconfig.megatron.argument_list import Arguments
+from autoconfig.megatron.read_model import PATTERNS
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.pattern import parse_pattern
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import FP8_RECIPES, Numerics
 from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting, split_of_layout
@@ -77,6 +79,10 @@ def _stages(
     a: Arguments, model: ModelSpec, pp: int, assumed: list[str]
 ) -> tuple[PipelineSplit | None, int, int | None, int | None]:
     """(split, vpp, first, last); the ways of saying them exclude each other."""
+    pattern = a.text(*PATTERNS)
+    if pattern is not None and "|" in pattern:
+        split, vpp, first, last = _with_ends(_split_of_pattern(a, pattern, pp), model, assumed)
+        return None if split and split.even_inside else split, vpp, first, last
     ways = [name for name in (LAYERS_PER_CHUNK, CHUNKS_PER_RANK, LAYOUT) if a.has(name)]
     if len(ways) > 1:
         raise InputError(f"contradictory: {' and '.join(ways)} are given together (NV038); Megatron-LM takes one of them")
@@ -108,6 +114,20 @@ def _stages(
         split = split_by_accounting(model.num_layers, pp, vpp, embedding=FOR_EMBEDDING in accounts, loss=FOR_LOSS in accounts)
         return _with_ends(split, model, assumed)
     return None, vpp, a.count(FIRST), a.count(LAST)
+
+
+def _split_of_pattern(a: Arguments, text: str, pp: int) -> PipelineSplit:
+    """The split that the segments of a hybrid's pattern give (NV023)."""
+    for name in (LAYERS_PER_CHUNK, CHUNKS_PER_RANK, LAYOUT, FOR_EMBEDDING, FOR_LOSS, FIRST, LAST):
+        if a.has(name):
+            raise InputError(f"contradictory: | in --hybrid-layer-pattern excludes {name} (NV023); drop one of them")
+    segments = parse_pattern(text).segments
+    if len(segments) % pp:
+        raise InputError(f"--hybrid-layer-pattern has {len(segments)} segments, no multiple of pp {pp} (NV023)")
+    ranks = [segments[rank::pp] for rank in range(pp)]
+    if any(len({len(chunk) for chunk in rank}) > 1 for rank in ranks):
+        raise UnsupportedError("--hybrid-layer-pattern: chunks of one stage with different numbers of layers are not priced")
+    return PipelineSplit(vpp=len(segments) // pp, layers=tuple(sum(map(len, rank)) for rank in ranks))
 
 
 def _deepspeed_split(a: Arguments, layers: int, pp: int) -> PipelineSplit:

@@ -41,10 +41,15 @@ def torchrun_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | No
         f'--node-rank "{rank}"',
         f'--master-addr "{address}"',
         '--master-port "${MASTER_PORT:-29500}"',
-        '"$MEGATRON_PATH/pretrain_gpt.py" "${ARGUMENTS[@]}"',
+        f'"$MEGATRON_PATH/{_program(scenario)}" "${{ARGUMENTS[@]}}"',
     ]
     use = [f"Start: {start_command(scenario)}"]
     return _script(scenario, plan, report, use, [], ["exec " + " \\\n    ".join(launch)])
+
+
+def _program(scenario: Scenario) -> str:
+    """Megatron-LM's program that trains such models."""
+    return "pretrain_hybrid.py" if scenario.model.is_hybrid else "pretrain_gpt.py"
 
 
 def start_command(scenario: Scenario) -> str:
@@ -76,7 +81,7 @@ def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None
         "exec srun --kill-on-bad-exit=1 bash -c "
         f'\'exec torchrun --nproc-per-node "{per_node}" --nnodes "{cluster.num_nodes}" --node-rank "$SLURM_NODEID" '
         '--master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"\' \\',
-        '    torchrun "$MEGATRON_PATH/pretrain_gpt.py" "${ARGUMENTS[@]}"',
+        f'    torchrun "$MEGATRON_PATH/{_program(scenario)}" "${{ARGUMENTS[@]}}"',
     ]
     use = [f"Start: sbatch {SBATCH_SCRIPT} (add --partition and --account where your cluster needs them)"]
     return _script(scenario, plan, report, use, directives, launch)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write_model import Argument, Collector, model_arguments
 from autoconfig.specs.errors import UnsupportedError, option
+from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.pattern import pattern_letters
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario, one_connection_needed, userbuffers_run
 
@@ -32,7 +35,22 @@ def plan_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     return out.arguments
 
 
+def staged_pattern(model: ModelSpec, plan: TrainPlan) -> str:
+    """Megatron's pattern with the layers of every chunk of every stage between its `|`: chunk 0 of all stages, then chunk 1."""
+    pattern, sizes = model.pattern, stage_layers(model, plan)
+    segments, position = [], 0
+    for _ in range(plan.vpp):
+        for size in sizes:
+            segments.append(pattern_letters(pattern.layers[position : position + size // plan.vpp]))
+            position += size // plan.vpp
+    return "|".join(segments) + f"/{pattern_letters(pattern.mtp)}" * model.mtp_num_layers
+
+
 def _stages(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
+    if scenario.model.is_hybrid:
+        why = "M Mamba-2, G Gated DeltaNet, * attention, - MLP, E experts; | between stages, / before multi-token prediction"
+        out.add("hybrid-layer-pattern", staged_pattern(scenario.model, plan), why=why)
+        return
     whole = plan.pp == 1 and {plan.first, plan.last} <= {None, scenario.model.num_layers}
     first, last = (None, None) if whole else (plan.first, plan.last)
     out.add("decoder-first-pipeline-num-layers", first, why="the first stage also holds the embedding")

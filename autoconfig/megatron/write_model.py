@@ -60,7 +60,7 @@ def model_arguments(scenario: Scenario) -> list[Argument]:
             f"plans can still be searched, and {option('format')} plan writes plan.json"
         )
     out = Collector("model")
-    out.add("num-layers", model.num_layers)
+    out.add("num-layers", None if model.is_hybrid else model.num_layers)  # a hybrid's pattern sets it
     out.add("hidden-size", model.hidden_size)
     out.add("ffn-hidden-size", model.ffn_hidden_size)
     out.add("num-attention-heads", model.num_attention_heads)
@@ -70,8 +70,11 @@ def model_arguments(scenario: Scenario) -> list[Argument]:
     _norm_and_activation(out, model)
     out.add("untie-embeddings-and-output-weights", model.untie_embeddings_and_output_weights)
     out.add("make-vocab-size-divisible-by", model.make_vocab_size_divisible_by, why="times tp: the vocabulary's padding")
+    if model.is_hybrid:
+        _recurrent(out, model)
     if model.is_moe:
         _experts(out, scenario)
+    out.add("mtp-use-repeated-layer", model.mtp_use_repeated_layer, why="all depths are one layer")
     out.add("mtp-num-layers", model.mtp_num_layers or None, why="multi-token prediction, on the last stage")
     return out.arguments
 
@@ -94,7 +97,24 @@ def _attention(out: Collector, model: ModelSpec) -> None:
     if model.window_size is not None:
         out.add("window-size", f"{model.window_size},0", why="sliding-window attention")
         out.add("window-attn-skip-freq", model.window_attn_skip_freq)
+    out.add("attention-output-gate", model.attention_output_gate)
     out.add("softmax-type", "learnable" if model.attention_sinks else None, why="one learned logit per head")
+
+
+HYBRID_SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+
+
+def _recurrent(out: Collector, model: ModelSpec) -> None:
+    """Mamba-2 and Gated DeltaNet; the pattern itself is of the plan, whose stages it shows."""
+    out.add("spec", *HYBRID_SPEC, why="layers by --hybrid-layer-pattern")
+    names: tuple[str, ...] = ()
+    if "mamba" in model.kinds:
+        names += ("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups")
+    if "gdn" in model.kinds:
+        names += ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+        names += ("linear_conv_kernel_dim",)
+    for name in names:
+        out.add(name.replace("_", "-"), getattr(model, name))
 
 
 def _positions(out: Collector, model: ModelSpec) -> None:
@@ -169,7 +189,10 @@ def _experts(out: Collector, scenario: Scenario) -> None:
     out.add("num-experts", model.num_moe_experts)
     out.add("moe-router-topk", model.moe_router_topk)
     out.add("moe-ffn-hidden-size", model.moe_ffn_hidden_size)
-    if isinstance(model.moe_layer_freq, int):
+    out.add("moe-latent-size", model.moe_latent_size, why="experts and dispatch on this width")
+    if model.is_hybrid:
+        pass  # the pattern says where they are
+    elif isinstance(model.moe_layer_freq, int):
         out.add("moe-layer-freq", model.moe_layer_freq)
     else:
         out.add("moe-layer-freq", pattern_text(model.moe_layer_freq), why="1: a mixture-of-experts layer, 0: a dense one")

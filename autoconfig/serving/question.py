@@ -14,7 +14,7 @@ from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_model
 from autoconfig.serving.request import DEFAULT_IMBALANCE, DEFAULT_TOKENS, ServeRequest, check_request, read_trace, trace_of
 from autoconfig.serving.space import SEARCHED_KV, weight_formats
-from autoconfig.specs.errors import FileError, InputError, option
+from autoconfig.specs.errors import FileError, InputError, UnsupportedError, option
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -189,6 +189,8 @@ def understand(request: ServeRequest) -> ServeQuestion:
     """Raises InputError naming what cannot be used and what is allowed."""
     check_request(request)
     model, notes = read_model(request.model, local_files=request.local_files)
+    if model.is_hybrid:
+        raise UnsupportedError(f"{model.name} is a hybrid: serving prices attention, MLP and expert layers; use search")
     gpu, engine = load_gpu(request.gpu or DEFAULT_GPU), load_engine(request.engine or DEFAULT_ENGINE)
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))
     if not 1 <= per_node <= MAX_SERVING_GPUS:

@@ -25,7 +25,7 @@ REFUSED = [
     ("pai_2024_llama2_70b", {"gpus": 8}, InputError, "--set 2=VALUE"),
     ("epfllm_2023_finetune", {}, InputError, "name the model with --model"),
     ("megatron_2023_t5", {}, UnsupportedError, "t5 models"),
-    ("megatron_2025_mamba", {}, UnsupportedError, "mamba models"),
+    ("megatron_2025_mamba", {}, UnsupportedError, "layers are given by ratios"),
     ("sc21_2021_figure_11", {}, InputError, "no launch of Megatron-LM was found"),
 ]
 
