@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from autoconfig.runs.table import Row, cell, names_of, number
 from autoconfig.specs.errors import UnknownNameError
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import PLAN_COLUMNS, RecipeSettings, nearest_recipe
 
@@ -152,7 +153,7 @@ def recipe_row_of_2026(row: Row) -> dict[str, str]:
     modules = known.row["recompute"] if known is not None else cell(row, "recipe_rmodules")
     doubt = "" if known is None or known.plan[1:] == plan[1:] else DOUBTFUL
     sharded = (number(row, "fsdp") or 0) > 0
-    kind = "hybrid" if model.is_hybrid else "MoE" if model.is_moe else "dense"
+    kind = _kind(model)
     task = {"pretrain": ""}.get(cell(row, "task"), f" {cell(row, 'task')}").upper().replace("LORA", "LoRA")
     return {
         "id": cell(row, "id"),
@@ -174,9 +175,13 @@ def recipe_row_of_2026(row: Row) -> dict[str, str]:
     }
 
 
+def _kind(model: ModelSpec) -> str:
+    return "hybrid" if model.is_hybrid else "MoE" if model.is_moe else "dense"
+
+
 def nvidia_source(row: Row) -> str:
     """Group name: GPU, dense or MoE, precision."""
-    kind = "MoE" if load_model(cell(row, "model")).is_moe else "dense"
+    kind = _kind(load_model(cell(row, "model")))
     precision = "FP8" if "FP8" in cell(row, "precision") else "BF16"
     task = {"pretrain": "", "sft": " SFT", "lora": " LoRA"}.get(cell(row, "task"), f" {cell(row, 'task')}")
     if (number(row, "seq_len") or 0) > LONG_CONTEXT or (cell(row, "release").startswith("24.03") and not task):
