@@ -14,7 +14,7 @@ from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.question import odd_graphs
 
-OFF: dict[str, Any] = {"dispatcher": "alltoall", "cuda_graphs": frozenset(), "ep_overlap": False}
+OFF: dict[str, Any] = {"dispatcher": "alltoall", "cuda_graphs": frozenset(), "ep_overlap": False, "fused_experts": False}
 FLEXIBLE = ("deepep", "hybridep")
 
 
@@ -46,6 +46,7 @@ def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
         out.add("moe-flex-dispatcher-backend", found.dispatcher if flex else None)
         out.add("overlap-moe-expert-parallel-comm", found.ep_overlap, why="beside the compute of another micro-batch")
         biased = "attn" in found.cuda_graphs and (model.add_bias_linear or model.add_qkv_bias)
+        out.add("use-transformer-engine-op-fuser", found.fused_experts, why="one kernel for an expert's GEMMs and activation")
         out.add("delay-wgrad-compute", found.ep_overlap and not local and not biased, why="weight gradients hide combine")
     if found.full_iteration:
         out.add("cuda-graph-impl", FULL_ITERATION, why="the whole step is replayed")
@@ -71,13 +72,14 @@ def read_switches(a: Arguments, scenario: Scenario, assumed: list[str], *, moder
         assumed.append("dispatcher allgather, Megatron's default: --moe-token-dispatcher-type is not given")
     if dispatcher is not None and dispatcher not in DISPATCHERS:
         raise InputError(f"dispatcher {dispatcher[:40]!r}: priced are {', '.join(DISPATCHERS)}")
-    overlap = a.has("--overlap-moe-expert-parallel-comm")
+    overlap, fused = a.has("--overlap-moe-expert-parallel-comm"), a.has("--use-transformer-engine-op-fuser")
     a.has("--delay-wgrad-compute", "--no-check-for-nan-in-loss-and-grad")
     graphs = _graphs(a)
     return GivenSettings(
         dispatcher=dispatcher if moe else None,
         cuda_graphs=off["cuda_graphs"] if graphs is None else graphs,
         ep_overlap=(True if overlap else off["ep_overlap"]) if moe else None,
+        fused_experts=(True if fused else off["fused_experts"]) if moe else None,
     )
 
 

@@ -69,8 +69,8 @@ def read_case(row: Row) -> Case:
     broken: list[str] = []
     plan, batch = _plan(row, model, stack, assumed, broken)
     scenario = _scenario(row, model, stack, plan.world_size, batch, assumed)
-    if stack.release:
-        scenario = replace(scenario, given=settings_of_a_run(scenario.settings(plan)))
+    given = settings_of_a_run(scenario.settings(plan)) if stack.release else replace(scenario.given, of_a_run=True)
+    scenario = replace(scenario, given=given)
     return Case(
         id=cell(row, "id"),
         source=cell(row, "source"),

@@ -50,6 +50,8 @@ DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
 
 SWITCH_NAMES = field_names(SWITCHES)
+FUSED = "mxfp8"
+"""How GEMMs are scaled where Transformer Engine fuses a grouped MLP (GroupedMLP_CuTeGEMMSwiGLU_MXFP8, on Blackwell)."""
 OF_EXPERTS = ("dispatcher", "ep_overlap", "fused_experts")
 
 
@@ -257,6 +259,8 @@ def read_switches(given: Mapping[str, Any], model: ModelSpec, numerics: Numerics
     if "cuda_graphs" in said:
         said["cuda_graphs"] = read_graphs(str(said["cuda_graphs"]))
     found = GivenSettings(**said)
+    if found.fused_experts and numerics.format.recipe != FUSED:
+        raise InputError(f"{option('fused_experts')} needs {option('precision')} {FUSED}")
     if found.ep_overlap and model.mtp_num_layers > 1:
         raise InputError(f"{option('ep_overlap')} takes at most one layer of multi-token prediction (NV082)")
     if broken := odd_graphs(found.cuda_graphs or frozenset(), model, numerics):

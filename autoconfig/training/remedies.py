@@ -18,7 +18,7 @@ from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.price import PlanReport, violations
-from autoconfig.training.question import Question, graphs_text
+from autoconfig.training.question import FUSED, Question, graphs_text
 from autoconfig.training.rank import Ranking, rank_plans
 from autoconfig.training.rules import recompute_rule
 from autoconfig.training.space import Constraints, axes, enumerate_space, recompute_options
@@ -343,8 +343,6 @@ def _tried(change: str, scenario: Scenario, constraints: Constraints, question: 
 
 PARTS = frozenset({"attn", "moe_router", "moe_preprocess"})
 """What is replayed of a layer whose experts are launched."""
-FUSED = ("mxfp8", "nvfp4")
-"""How GEMMs are scaled where Transformer Engine fuses a grouped MLP."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +385,7 @@ def _other_switches(scenario: Scenario, now: RunSettings) -> Iterator[tuple[str,
             parts = f" ({' '.join(sorted(scope))})" if kind == "partial" else ""
             yield f"{kind} CUDA graphs{parts} instead of {graphs_text(now).removeprefix('CUDA ')}", {"cuda_graphs": scope}
     yield f"{'without' if now.ep_overlap else 'with'} EP overlap", {"ep_overlap": not now.ep_overlap}
-    if now.fused_experts or numerics.format.recipe in FUSED:
+    if now.fused_experts or numerics.format.recipe == FUSED:
         yield f"experts {'not ' if now.fused_experts else ''}fused", {"fused_experts": not now.fused_experts}
 
 

@@ -15,7 +15,7 @@ from autoconfig.megatron.write import mock_arguments, train_arguments
 from autoconfig.megatron.write_model import words
 from autoconfig.planning.export_files import write_export
 from autoconfig.training.price import report_plan
-from autoconfig.training.question import Request, understand
+from autoconfig.training.question import Request, request_of, understand
 from autoconfig.training.rank import rank_plans
 from tools.judge.agreement import Case, Judged
 from tools.judge.client import launch_of
@@ -27,8 +27,8 @@ EXPORTS = table(__file__, "exports")
 
 
 def written(name, folder):
-    model, gpus, gpu, text, numerics = EXPORTS[name]
-    question = understand(Request(model=model, gpus=gpus, gpu=gpu, numerics=numerics))
+    model, gpus, gpu, text, given = EXPORTS[name]
+    question = understand(request_of({"model": model, "gpus": gpus, "gpu": gpu, **given}))
     scenario = question.scenario
     plan = parse_plan(text, gpus) if text else rank_plans(scenario, question.constraints, 0.0).plan(0)
     write_export(folder, export_texts(scenario, plan, report_plan(scenario, plan), "megatron"))

@@ -59,6 +59,7 @@ def test_numerics_take_megatrons_defaults(text, field, value):
 @tabled
 def test_switches_are_read(text, dispatcher, graphs, overlap):
     given = read(f"--num-experts 8 --expert-model-parallel-size 2 {text}").scenario.given
+    assert given.fused_experts == ("op-fuser" in text)
     assert (given.dispatcher, sorted(given.cuda_graphs), given.ep_overlap) == (dispatcher, graphs, overlap)
 
 

@@ -19,16 +19,17 @@ from tables import table, tabled
 
 from autoconfig.megatron.argument_list import megatron_program, split_arguments
 from autoconfig.megatron.check import check
-from autoconfig.megatron.check_input import CheckRequest, read_check
+from autoconfig.megatron.check_input import CheckRequest, check_request, read_check
 from autoconfig.megatron.edit import edited_text
 from autoconfig.megatron.export import plan_text, read_plan_text
 from autoconfig.megatron.scripts import sbatch_script, torchrun_script
 from autoconfig.megatron.shell.script import read_script
 from autoconfig.megatron.switches import runnable_settings
-from autoconfig.planning.resolve import shipped
+from autoconfig.planning.request_fields import SWITCHES as SWITCH_FIELDS
+from autoconfig.planning.resolve import field_names, shipped
 from autoconfig.planning.schemas import schema
 from autoconfig.training.price import report_plan, violations
-from autoconfig.training.question import Request, understand
+from autoconfig.training.question import Request, request_of, understand
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.space import Constraints, enumerate_space, recompute_options
 
@@ -162,6 +163,25 @@ def test_models_without_arguments_are_refused(name):
 
 
 PLANS = table(__file__, "exported_plans")
+
+
+SWITCH_FLAGS = ("--overlap-moe-expert-parallel-comm", "--delay-wgrad-compute", "--use-transformer-engine-op-fuser")
+
+
+def test_the_switches_of_a_release_are_written_and_read():
+    asked = {"model": "qwen3-30b-a3b", "gpus": 8, "gpu": "gb300", "software": "nemo-26.06", "precision": "mxfp8"}
+    scenario = understand(request_of(asked)).scenario
+    text = torchrun_script(scenario, parse_plan("tp=1,ep=8,mbs=1", 8), None)
+    for words in (*SWITCH_FLAGS, "--moe-flex-dispatcher-backend 'hybridep'", "--cuda-graph-impl 'full_iteration'"):
+        assert words in text
+    assert "--moe-shared-expert-overlap" not in text and "export NVTE_CUTEDSL_FUSED_GROUPED_MLP='1'" in text
+    found = read_check(text, check_request({"gpu": "gb300"})).question.scenario.settings()
+    for name in field_names(SWITCH_FIELDS):
+        assert getattr(found, name) == getattr(scenario.settings(), name)
+    other = read_check(text, check_request({"gpu": "gb300", "dispatcher": "alltoall", "ep_overlap": False})).question.scenario
+    assert (other.settings().dispatcher, other.settings().ep_overlap) == ("alltoall", False) and other.settings().fused_experts
+    staged = torchrun_script(scenario, parse_plan("tp=1,pp=2,ep=4,mbs=1", 8), None)
+    assert SWITCH_FLAGS[0] not in staged, "no interleaving: Megatron refuses it"
 
 
 @pytest.fixture(params=PLANS)

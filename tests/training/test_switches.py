@@ -32,6 +32,8 @@ def test_switches_are_read_from_every_edge():
     ("llama3-8b", {"dispatcher": "alltoall"}, "llama3-8b is dense"),
     ("llama3-8b", {"cuda_graphs": "moe_router"}, "no experts"),
     ("qwen3-30b-a3b", {"dispatcher": "allreduce"}, "hybridep"),
+    ("qwen3-30b-a3b", {"fused_experts": True}, "mxfp8"),
+    ("qwen3-30b-a3b", {"dispatcher": "hybridep", "ep_overlap": True, "cuda_graphs": "moe"}, "NV149"),
     ("qwen3-30b-a3b", {"cuda_graphs": "attn moer"}, "moe_preprocess"),
     ("qwen3-30b-a3b", {"cuda_graphs": "moe_preprocess"}, "NV148"),
     ("qwen3-30b-a3b", {"cuda_graphs": "moe"}, "NV149"),

@@ -103,7 +103,7 @@ def layout_text(split: PipelineSplit, mtp_layers: int) -> str:
 
 PAGE = ROOT / "docs" / "legality.md"
 TEMPLATE = Path(__file__).with_name("legality.md")
-SEED = 20260101
+SEED = 20260102
 WANTED = 400
 """Plans of the grid that the judge accepts, and at least as many that it rejects."""
 KINDS = ("dense GPT", "GQA", "MoE", "MLA")
