@@ -1,9 +1,9 @@
-"""`make bench BASE=REVISION`: the wall time of a whole search, of a revision and of the files as they lie here, run in turn.
+"""`make bench BASE=REVISION`: the time of whole searches, of a revision and of the files as they lie here, run in turn.
 
     python -m benchmarks.against_base REVISION [RUNS]
 
 Each has an environment of its own with the same dependencies. The machine's other work falls on both alike: what counts is the
-ratio of the medians.
+ratio of the medians, of wall time and of processor time. `import numpy` in a process of its own runs in turn with them.
 """
 
 from __future__ import annotations
@@ -14,35 +14,49 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from tools.revision import ROOT, installed
 
-QUESTION = ("search", "--model", "175b", "--gpus", "1024")
+QUESTIONS = (("deepseek-v3", 2048), ("qwen3-235b-a22b", 256), ("175b", 1024))
+"""The last one's modules are counted."""
 RUNS = 15
 
 
-def seconds(command: Path, environment: dict[str, str]) -> float:
+def seconds(command: Sequence[str | Path], environment: dict[str, str], folder: Path) -> tuple[float, float]:
+    """(wall, processor) seconds of a command."""
     before = time.perf_counter()
-    subprocess.run([command, *QUESTION], env=environment, cwd=command.parent, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - before
+    process = subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"{command}: exit code {process.returncode}"
+    return time.perf_counter() - before, used.ru_utime + used.ru_stime
 
 
 def main(base: str, runs: int = RUNS) -> None:
-    """Time both and print the ratio, and how many modules the search uses here where a tool counts them."""
+    """Time both and print the ratios, and how many modules the search uses here where a tool counts them."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         commands = [stack.enter_context(installed(who, place / folder))[0] for who, folder in ((base, "a"), (None, "b"))]
-        for command in commands:  # once for the bytecode, which is kept
-            seconds(command, environment)
-        taken = [[seconds(command, environment) for command in commands] for _ in range(runs)]
-    old, new = (statistics.median(side) for side in zip(*taken, strict=True))
-    print(f"autoconfig {' '.join(QUESTION)}, whole process, median of {runs}: {base} {old:.3f} s, here {new:.3f} s")
-    print(f"ratio {new / old:.3f}")
+        numpy = [commands[1].parent / "python", "-P", "-c", "import numpy"]
+        for model, gpus in QUESTIONS:
+            question = ["search", "--model", model, "--gpus", str(gpus)]
+            three = [*([command, *question] for command in commands), numpy]
+            for command in three:  # once for the bytecode, which is kept
+                seconds(command, environment, place)
+            taken = [[seconds(command, environment, place) for command in three] for _ in range(runs)]
+            print(f"autoconfig {' '.join(question)}, whole process, median of {runs}")
+            for number, kind in enumerate(("wall", "processor")):
+                old, new, alone = (statistics.median(run[number] for run in side) for side in zip(*taken, strict=True))
+                print(
+                    f"  {kind} time: {base} {old:.3f} s, here {new:.3f} s, ratio {new / old:.3f}; "
+                    f"import numpy {alone:.3f} s, {new / alone:.1f} times that"
+                )
     if (ROOT / "tools" / "modules_used.py").exists():
-        subprocess.run([sys.executable, "-m", "tools.modules_used", *QUESTION], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-m", "tools.modules_used", *question], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     predict.py        adds the parts up, per stage and moment, for many plans at once; what the driver, NCCL and the allocator
                       take, and the probability to fit
+      |- peaks.py         the worst stage's peak for whole tables of plans, for the search
       |- tables.py        layers priced once per unique shape, stages once per row
       |- state.py         weights, gradients, optimizer state; temporaries of the moments in which a step can peak
       |- layers.py        what a layer of each kind saves, of activations.py and recurrent.py (Mamba-2, Gated DeltaNet)

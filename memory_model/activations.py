@@ -347,7 +347,7 @@ def kept_under_selective(parts: Mapping[str, Number], modules: tuple[str, ...], 
             if module in members:
                 back[half] = np.maximum(back[half], size)
     return KeptLayer(
-        kept={name: size - freed.get(name, 0.0) for name, size in parts.items()},
+        kept={name: size - freed[name] if name in freed else size for name, size in parts.items()},
         back_in_mlp=back["mlp"],
         back_in_attention=back["attention"],
     )

@@ -8,8 +8,7 @@ From bytes that tensors take to bytes that the device loses (CUDA context, NCCL,
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +20,8 @@ from autoconfig.memory_model.activations import (
     recomputed_activations,
     recomputed_layers_per_chunk,
 )
-from autoconfig.memory_model.tables import LayerBytes, StageTerms, layer_tables, stage_terms
+from autoconfig.memory_model.peaks import ROUNDING, PeakTables
+from autoconfig.memory_model.tables import LayerBytes, StageTerms, layer_tables, least_state_bytes, stage_terms
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import Layouts
@@ -31,9 +31,9 @@ from autoconfig.specs.software.software import StackMemory
 
 Floats = npt.NDArray[np.float64]
 ROWS_PER_BLOCK = 8192
-"""Rows combined at once, so that temporaries stay in the processor's cache."""
-WORTH_TAKING = 0.7
-"""Share of hopeful rows from which on all are computed: taking rows costs as well."""
+"""Rows whose stages are worked out at once."""
+ROWS_AT_ONCE = 1024
+"""Rows combined with all options at once, so that temporaries stay in the processor's cache."""
 MOMENTS = ("mlp_backward", "attention_backward", "loss", "output_layer_backward", "embedding_backward", "optimizer_step_bytes")
 
 
@@ -66,64 +66,70 @@ class MemoryEstimate:
 
 
 def estimate_memory(
+    scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute], *, margin: float = 0.0, detail: bool = False
+) -> MemoryEstimate:
+    """Peak memory of every (layout, recompute option). With `detail` every stage and part; rows
+    with fewer stages repeat their last one.
+
+    `margin` is the share of device memory that must stay free. Illegal combinations get numbers too; legality is not decided
+    here.
+    """
+    limit, device = _limits(scenario, layouts, margin), scenario.cluster.memory_bytes
+    if detail:
+        both = layer_tables(scenario, layouts, recomputes), stage_terms(scenario, layouts, every=True)
+        return _detailed(*both, recomputes, limit, device)
+    peaks = np.empty((len(layouts), len(recomputes)))
+    if len(layouts) and recomputes:
+        tables = PeakTables.of(scenario, layouts, recomputes)
+        for start in range(0, len(layouts), ROWS_AT_ONCE):
+            at = slice(start, start + ROWS_AT_ONCE)
+            _, worst = tables.worst(stage_terms(scenario, layouts.take(at), every=False), at)
+            for group, found in zip(tables.groups, worst, strict=True):
+                peaks[at, group.options] = found
+    return MemoryEstimate(peak_bytes=peaks, limit_bytes=limit, device_bytes=device)
+
+
+def plans_that_fit(
     scenario: Scenario,
     layouts: Layouts,
     recomputes: Sequence[Recompute],
     *,
     margin: float = 0.0,
-    detail: bool = False,
-    skip_hopeless: bool = False,
-) -> MemoryEstimate:
-    """Peak memory of every (layout, recompute option). With `detail` every stage and part; rows
-    with fewer stages repeat their last one.
+    run: Callable[[Callable[[int], None], Sequence[int]], Iterable[None]] = map,
+) -> npt.NDArray[np.bool_]:
+    """[n, R]: `estimate_memory(...).fits`, without the peaks of layouts that cannot fit: bounds first. `run` is `map`, or that
+    of a pool of threads."""
+    limit = _limits(scenario, layouts, margin)
+    fits = np.zeros((len(layouts), len(recomputes)), bool)
+    hopeful = np.flatnonzero(least_state_bytes(scenario, layouts) * (1 - ROUNDING) <= limit)
+    if not len(hopeful) or not recomputes:
+        return fits
+    layouts, limit = layouts.take(hopeful), limit[hopeful]
+    tables = PeakTables.of(scenario, layouts, recomputes)
 
-    `margin` is the share of device memory that must stay free. With `skip_hopeless`, layouts whose model state alone is above
-    the limit get an infinite peak without further work. Illegal combinations get numbers too; legality is not decided here.
-    """
+    def look(start: int) -> None:
+        block = slice(start, start + ROWS_PER_BLOCK)
+        terms = stage_terms(scenario, layouts.take(block), every=False)
+        for first in range(0, len(terms.state), ROWS_AT_ONCE):
+            at = slice(start + first, start + min(first + ROWS_AT_ONCE, len(terms.state)))
+            rows, worst = tables.worst(terms.take(slice(first, first + ROWS_AT_ONCE)), at, limit[at])
+            found = np.empty((len(rows), len(recomputes)), bool)
+            for group, peaks in zip(tables.groups, worst, strict=True):
+                found[:, group.options] = peaks <= limit[at.start + rows, None]
+            fits[hopeful[at.start + rows]] = found
+
+    list(run(look, range(0, len(layouts), ROWS_PER_BLOCK)))
+    return fits
+
+
+def _limits(scenario: Scenario, layouts: Layouts, margin: float) -> Floats:
+    """[n]: the most that may be allocated."""
     cluster = scenario.cluster
     nccl = nccl_bytes(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp) + dispatch_buffer_bytes(scenario, layouts)
     if cluster.gpu.architecture == CPU_ARCHITECTURE:  # no driver context, no NCCL: jobs hold each rank to the limit itself
-        limit = np.full(len(layouts), cluster.memory_bytes * (1.0 - margin))
-    else:
-        nccl = nccl + model_parallel_reserved_bytes(scenario.software.memory, layouts.tp, layouts.pp)
-        limit = np.asarray(allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
-
-    if detail:
-        tables = layer_tables(scenario, layouts, recomputes), stage_terms(scenario, layouts, every=True)
-        return _detailed(*tables, recomputes, limit, cluster.memory_bytes)
-    peaks = np.full((len(layouts), len(recomputes)), np.inf)
-    for start in range(0, len(layouts), ROWS_PER_BLOCK):
-        block = layouts.take(slice(start, start + ROWS_PER_BLOCK))
-        terms = stage_terms(scenario, block, every=False)
-        rows = np.arange(start, start + len(block))
-        if skip_hopeless:
-            hopeful = terms.state.max(axis=1) <= limit[rows]
-            rows, block, terms = rows[hopeful], block.take(hopeful), terms.take(hopeful)
-        if len(rows):
-            fixed = _Fixed.of(layer_tables(scenario, block, recomputes), dataclasses.replace(terms, state_parts={}))
-            peaks[rows] = _peaks(fixed, recomputes, limit[rows] if skip_hopeless else None)
-    return MemoryEstimate(peak_bytes=peaks, limit_bytes=limit, device_bytes=cluster.memory_bytes)
-
-
-def _peaks(fixed: _Fixed, recomputes: Sequence[Recompute], limit: Floats | None) -> Floats:
-    """[n, R]: the worst stage's peak; with a limit, infinite where what the first stage holds is already above it."""
-    peaks = np.full((len(fixed.terms.state), len(recomputes)), np.inf)
-    first = fixed.terms.first_stage()
-    for r, recompute in enumerate(recomputes):
-        if limit is not None:
-            held, _ = _held(fixed.layer, first, recompute, r)
-            rows = np.flatnonzero((first.state + held)[:, 0] <= limit)
-            if len(rows) < WORTH_TAKING * len(peaks):
-                if len(rows):
-                    peaks[rows, r] = _worst_stage(fixed.take(rows), recompute, r)
-                continue
-        peaks[:, r] = _worst_stage(fixed, recompute, r)
-    return peaks
-
-
-def _worst_stage(fixed: _Fixed, recompute: Recompute, r: int) -> Floats:
-    _, moments = _stage_moments(fixed, recompute, r)
-    return np.asarray(_largest(moments).max(axis=1))
+        return np.full(len(layouts), cluster.memory_bytes * (1.0 - margin))
+    nccl = nccl + model_parallel_reserved_bytes(scenario.software.memory, layouts.tp, layouts.pp)
+    return np.asarray(allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,14 +149,8 @@ class _Fixed:
     def of(cls, layer: LayerBytes, terms: StageTerms) -> _Fixed:
         present = {kind: held > 0 for kind, held in terms.layers_in_flight.items()}
         largest = {name: _largest_of_kinds(layer.columns(name), present) for name in ("mlp_backward", "whole", "mlp_whole")}
-        attention = layer.attention_backward[:, None]
+        attention = layer.attention_backward[layer.shape, None]
         return cls(layer=layer, terms=terms, present=present, attention_backward=attention, **largest)
-
-    def take(self, rows: npt.NDArray[np.int64]) -> _Fixed:
-        """These rows alone."""
-        present = {kind: held[rows] for kind, held in self.present.items()}
-        arrays = {name: getattr(self, name)[rows] for name in ("mlp_backward", "attention_backward", "whole", "mlp_whole")}
-        return _Fixed(layer=self.layer.take(rows), terms=self.terms.take(rows), present=present, **arrays)
 
     def largest(self, name: str, r: int) -> Floats:
         """[n, S]: the largest value over the kinds of layer on each stage of a column that depends on the recompute option."""

@@ -99,12 +99,7 @@ class LayerBytes:
     layer_input: Floats
     """[n]"""
     attention_backward: Floats
-    """[n]"""
-
-    def take(self, rows: npt.NDArray[np.int64]) -> LayerBytes:
-        """These rows alone."""
-        arrays = {name: getattr(self, name)[rows] for name in ("shape", "layer_input", "attention_backward")}
-        return LayerBytes(kinds=self.kinds, **arrays)
+    """[u]"""
 
     def columns(self, name: str, option: int | None = None) -> dict[str, Floats]:
         """Kind -> [n]: a column of its table, under one recompute option where it depends on it."""
@@ -129,19 +124,15 @@ class StageTerms:
     tied_weight_gradient: Floats
     optimizer_step_bytes: Floats
 
-    def first_stage(self) -> StageTerms:
-        """The first stage alone: [n, 1]."""
-        return self._each(lambda array: array[:, :1])
-
-    def take(self, rows: npt.NDArray[np.bool_ | np.int64]) -> StageTerms:
-        """The rows that a mask or positions select."""
+    def take(self, rows: slice) -> StageTerms:
+        """These rows; without the parts of the state."""
         return self._each(lambda array: array[rows])
 
     def _each(self, change: Callable[[Floats], Floats]) -> StageTerms:
         arrays = {f.name: getattr(self, f.name) for f in dataclasses.fields(StageTerms)}
         flight = {kind: change(held) for kind, held in arrays.pop("layers_in_flight").items()}
-        parts = {name: change(part) for name, part in arrays.pop("state_parts").items()}
-        return StageTerms(layers_in_flight=flight, state_parts=parts, **{name: change(array) for name, array in arrays.items()})
+        del arrays["state_parts"]
+        return StageTerms(layers_in_flight=flight, state_parts={}, **{name: change(array) for name, array in arrays.items()})
 
 
 def kinds_of(model: ModelSpec) -> tuple[str, ...]:
@@ -164,7 +155,7 @@ def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Reco
         kinds={kind: _kind_table(scenario, kind, shape, recomputes) for kind in kinds_of(model)},
         shape=inverse,
         layer_input=activations.layer_input(model, numerics, shape)[inverse],
-        attention_backward=_attention_backward(model, numerics, memory, shape)[inverse],
+        attention_backward=_attention_backward(model, numerics, memory, shape),
     )
 
 
@@ -205,12 +196,13 @@ def _kind_table(scenario: Scenario, kind: str, shape: Shape, recomputes: Sequenc
         name: np.asarray(size) + zeros
         for name, size in layer_activations(model, kind, numerics, memory, shape, scenario.cluster.gpu).items()
     }
-    kept = [
-        kept_by_operator(model, kind, numerics, shape, parts)
-        if r.by_operator
-        else kept_under_selective(parts, r.modules, memory)
-        for r in recomputes
-    ]
+    each = {
+        modules: kept_by_operator(model, kind, numerics, shape, parts)
+        if by_operator
+        else kept_under_selective(parts, modules, memory)
+        for modules, by_operator in {r.modules: r.by_operator for r in recomputes}.items()
+    }
+    kept = [each[r.modules] for r in recomputes]
     backward = _mlp_backward(model, kind, numerics, memory, shape, parts)
 
     def mlp(sizes: dict[str, Floats]) -> Floats:
@@ -231,6 +223,33 @@ def _kind_table(scenario: Scenario, kind: str, shape: Shape, recomputes: Sequenc
         mlp_backward=backward + zeros,
         parts_kept=tuple(k.kept for k in kept),
     )
+
+
+def least_state_bytes(scenario: Scenario, layouts: Layouts) -> Floats:
+    """[n]: a lower bound of what the fullest stage holds all the time: weights, gradients, optimizer state of the mean stage.
+
+    All of them are linear in the parameters, so those of the mean stage are the mean of those of all stages, which the fullest
+    one does not fall short of; what else is always there (buffers, workspaces, caches) is left out and not negative. The mean
+    stage has 1/p of the layers, of the embedding and of the output layer.
+    """
+    model, numerics, gpu = scenario.model, scenario.numerics, scenario.cluster.gpu
+    share: Number = 1.0 / layouts.pp[:, None]
+    mean = StageTable(
+        index=np.zeros(share.shape, np.int64),
+        layers=model.num_layers * share,
+        by_chunk={},
+        totals={kind: model.layer_kinds.count(kind) * share for kind in model.kinds[1:]},
+        rest=model.kinds[0],
+        is_first=share,
+        is_last=share,
+    )
+    fsdp, dist_opt, offload = layouts.fsdp[:, None], layouts.dist_opt[:, None], layouts.offload[:, None]
+    fp8 = gathers_fp8(numerics, scenario.software, fsdp)
+    total = np.zeros(share.shape)
+    for group in _parameter_groups(model, numerics, layouts, mean):
+        total = total + state.weight_bytes(group, numerics, gpu, fsdp, fp8) + state.gradient_bytes(group, numerics, fsdp)
+        total = total + state.optimizer_bytes(group, numerics, dist_opt, fsdp, offload)
+    return np.asarray(total[:, 0])
 
 
 def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTerms:
@@ -284,13 +303,15 @@ def _end_moments(
 
 def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:
     """Layers x micro-batches held per kind: chunk by chunk, because chunks of a stage may hold different kinds."""
-    pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
-    first = rest = stages.layers / vpp * chunks
-    held = {}
-    for kind, by_chunk in stages.by_chunk.items():
-        counted = (chunk_counts(pp, vpp, chunks, c) * layers for c, layers in enumerate(by_chunk))
-        held[kind] = sum(counted, np.zeros(first.shape))
-        rest = rest - held[kind]
+    rest = stages.layers / layouts.vpp[:, None] * chunks
+    held = {kind: np.zeros(rest.shape) for kind in stages.by_chunk}
+    for chunk in range(max(map(len, stages.by_chunk.values()), default=0)):
+        rows = np.flatnonzero(layouts.vpp > chunk)  # few have many chunks
+        counts = chunk_counts(layouts.pp[rows, None], layouts.vpp[rows, None], chunks[rows], chunk)
+        for kind, by_chunk in stages.by_chunk.items():
+            held[kind][rows] += counts * by_chunk[chunk][rows]
+    for layers in held.values():
+        rest = rest - layers
     return {model.kinds[0]: rest, **held}
 
 

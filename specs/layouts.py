@@ -140,6 +140,8 @@ class StageTable:
     layers: IntColumn
     by_chunk: dict[str, tuple[IntColumn, ...]]
     """Kind (all of ModelSpec.kinds but the first) -> per model chunk its layers of that kind."""
+    totals: dict[str, IntColumn]
+    """The same, all chunks together."""
     rest: str
     """The first of ModelSpec.kinds."""
     is_first: BoolColumn
@@ -148,8 +150,8 @@ class StageTable:
     def layers_of(self, kind: str) -> IntColumn:
         """Layers of this kind, all chunks together; none of a kind that the model lacks."""
         if kind == self.rest:
-            return self.layers - sum((self.layers_of(other) for other in self.by_chunk), np.zeros_like(self.index))
-        return sum(self.by_chunk.get(kind, ()), np.zeros_like(self.index))
+            return self.layers - sum(self.totals.values(), np.zeros_like(self.index))
+        return self.totals.get(kind, np.zeros_like(self.index))
 
 
 def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> StageTable:
@@ -168,12 +170,14 @@ def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> S
     is_first, is_last = index == 0, index == last
     middle = middle_layers(model, layouts)[:, None]
     layers = np.where(is_first, layouts.first[:, None], np.where(is_last, layouts.last[:, None], middle))
+    by_chunk = {kind: _by_chunk(model, kind, layouts, index, layers, middle) for kind in model.kinds[1:]}
     return StageTable(
         index=index,
         layers=layers,
         is_first=is_first,
         is_last=is_last,
-        by_chunk={kind: _by_chunk(model, kind, layouts, index, layers, middle) for kind in model.kinds[1:]},
+        by_chunk={kind: chunks for kind, (chunks, _) in by_chunk.items()},
+        totals={kind: total for kind, (_, total) in by_chunk.items()},
         rest=model.kinds[0],
     )
 
@@ -202,17 +206,21 @@ def _leading_stages(model: ModelSpec) -> int:
 
 def _by_chunk(
     model: ModelSpec, kind: str, layouts: Layouts, index: IntColumn, layers: IntColumn, middle: IntColumn
-) -> tuple[IntColumn, ...]:
-    """Layers of this kind of each chunk. Chunk c of stage r starts at layer c L/v + (layers of the stages before r)/v."""
+) -> tuple[tuple[IntColumn, ...], IntColumn]:
+    """Layers of this kind, by chunk and in all. Chunk c of stage r starts at layer c L/v + (layers of stages before r)/v."""
     before = np.concatenate([[0], np.cumsum([found == kind for found in model.layer_kinds])])
-    vpp = layouts.vpp[:, None]
-    offset = np.where(index == 0, 0, layouts.first[:, None] + (index - 1) * middle) // vpp
-    chunks = []
+    offset = np.where(index == 0, 0, layouts.first[:, None] + (index - 1) * middle) // layouts.vpp[:, None]
+    total, chunks = np.zeros_like(index), []
     for chunk in range(int(layouts.vpp.max())):
-        start = np.minimum(chunk * (model.num_layers // vpp) + offset, model.num_layers)
-        end = np.minimum(start + layers // vpp, model.num_layers)
-        chunks.append(np.where(chunk < vpp, before[end] - before[start], 0))
-    return tuple(chunks)
+        rows = np.flatnonzero(layouts.vpp > chunk)  # few have many chunks
+        vpp = layouts.vpp[rows, None]
+        start = np.minimum(chunk * (model.num_layers // vpp) + offset[rows], model.num_layers)
+        end = np.minimum(start + layers[rows] // vpp, model.num_layers)
+        column = np.zeros_like(index)
+        column[rows] = before[end] - before[start]
+        total[rows] += column[rows]
+        chunks.append(column)
+    return tuple(chunks), total
 
 
 Floats = npt.NDArray[np.float64]

@@ -19,6 +19,7 @@ from autoconfig.time_model.operators.layer_table import LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator
 from autoconfig.time_model.step.rows import (
     Column,
+    Index,
     Rows,
     block_recomputed_layers,
     fsdp_seconds,
@@ -76,10 +77,15 @@ def estimate_step_time(
 
 def _prepare(job: TrainingJob, layouts: Layouts, recomputes: Sequence[Recompute]) -> Rows:
     """Layer table of the distinct shapes, and the columns of every row."""
+    table, inverse = prepared_table(job, layouts, recomputes)
+    return rows_of(job, layouts, table, inverse, recomputes)
+
+
+def prepared_table(job: TrainingJob, layouts: Layouts, recomputes: Sequence[Recompute]) -> tuple[LayerTable, Index]:
+    """Layer table of the distinct shapes, and for each row which of them it has."""
     names = ("mbs", "tp", "sp", "cp", "fsdp") + (("ep", "etp") if job.model.is_moe else ())
     first, inverse = layouts.unique(*names, also=[overlapped(layouts, job)] if job.model.is_moe else [])
-    table = layer_table(job, shapes_of(layouts.take(first), job), recomputes)
-    return rows_of(job, layouts, table, inverse, recomputes)
+    return layer_table(job, shapes_of(layouts.take(first), job), recomputes), inverse
 
 
 def _price(job: TrainingJob, rows: Rows, step: Table) -> None:

@@ -52,7 +52,7 @@ def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         from autoconfig.megatron.export import check_export_folder, export_plan
 
         check_export_folder(export, force=force)
-    answer = search(request_of(given), None if given["gpus_at_most"] is None else _say_size)
+    answer = search(request_of(given), None if given["gpus_at_most"] is None else _say_size, whole=output is not None)
     if output is not None:
         write_table(answer.ranking, Path(output))
         click.echo(f"{len(answer.ranking.row):,} plans written to {output}", err=True)

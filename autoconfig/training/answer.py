@@ -13,8 +13,9 @@ from autoconfig.specs.layouts import first_positions, pareto_front, stage_layers
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.time_model.predict import OperatorRow, explain_operators
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
+from autoconfig.training.prune import SAFE_FIT, SLOWEST
 from autoconfig.training.question import Question, Request, understand
-from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking, nothing_legal, rank_plans, reason_for, tie_groups
+from autoconfig.training.rank import RESOLUTION, Ranking, nothing_legal, rank_plans, reason_for, tie_groups
 from autoconfig.training.remedies import (
     Gain,
     Remedy,
@@ -27,8 +28,6 @@ from autoconfig.training.remedies import (
 )
 
 PARETO_POINTS = 12
-PARETO_SLOWEST = 2.0
-"""The Pareto set ends at plans this many times slower than the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +74,16 @@ class SearchAnswer:
     """With gpus_at_most: GPU counts tried and the best step seconds of each."""
 
 
-def search(request: Request, progress: Callable[[str], None] | None = None) -> SearchAnswer:
-    """Rank the plans for one question. Raises InputError; nothing fitting is an answer with no plans."""
+def search(request: Request, progress: Callable[[str], None] | None = None, *, whole: bool = False) -> SearchAnswer:
+    """Rank the plans for one question. Raises InputError; nothing fitting is an answer with no plans.
+
+    The answer's ranking holds what the answer needs of it; with `whole` every plan that fits."""
     question = understand(request)
     tried: tuple[tuple[int, float | None], ...] = ()
     if request.gpus_at_most is not None:
-        question, ranking, tried = _search_at_most(question, progress)
+        question, ranking, tried = _search_at_most(question, progress, whole)
     else:
-        ranking = rank_plans(question.scenario, question.constraints, request.memory_margin)
+        ranking = rank_plans(question.scenario, question.constraints, request.memory_margin, _first_layouts(request, whole))
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
     money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
@@ -120,6 +121,11 @@ def search(request: Request, progress: Callable[[str], None] | None = None) -> S
         pareto=tuple(reports[p] for p in pareto),
         included=tuple(include(_read_plan(text, question), question, ranking, money) for text in request.include),
     )
+
+
+def _first_layouts(request: Request, whole: bool) -> int | None:
+    """How many layouts the answer needs in order; all (None) where it is asked by memory or for the place of a plan."""
+    return None if whole or request.sort_by == "memory" or request.include else request.top
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,10 +173,10 @@ def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) ->
 
 def pareto_positions(ranking: Ranking) -> list[int]:
     """Positions of plans that no other plan beats in both step time and memory headroom; at most PARETO_POINTS, spread out,
-    none slower than PARETO_SLOWEST times the first."""
+    none slower than SLOWEST times the first."""
     if not len(ranking.row):
         return []
-    within = int(np.searchsorted(ranking.step_seconds, PARETO_SLOWEST * ranking.step_seconds[0], side="right"))
+    within = int(np.searchsorted(ranking.step_seconds, SLOWEST * ranking.step_seconds[0], side="right"))
     free = (ranking.limit_bytes - ranking.peak_bytes)[:within]
     front = pareto_front(ranking.step_seconds[:within], free)
     if len(front) > PARETO_POINTS:
@@ -245,7 +251,7 @@ def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
 
 
 def _search_at_most(
-    question: Question, progress: Callable[[str], None] | None
+    question: Question, progress: Callable[[str], None] | None, whole: bool
 ) -> tuple[Question, Ranking, tuple[tuple[int, float | None], ...]]:
     """The fastest plan on at most the given GPUs (sorted by cost: that with the fewest GPU-seconds), in whole nodes or any part
     of a single one.
@@ -267,7 +273,8 @@ def _search_at_most(
         if progress is not None:
             progress(f"{gpus} GPUs")
         scenario = question.scenario.on(num_gpus=gpus)
-        ranking = rank_plans(scenario, question.constraints, question.request.memory_margin)
+        first = _first_layouts(question.request, whole)
+        ranking = rank_plans(scenario, question.constraints, question.request.memory_margin, first)
         step = float(ranking.step_seconds[0]) if len(ranking.best) else None
         tried[gpus] = step
         if step is not None:

@@ -7,38 +7,27 @@ do. A layout's rank is that of its best plan.
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.predict import MemoryEstimate, estimate_memory, fit_probability
+from autoconfig.memory_model.predict import estimate_memory, fit_probability
 from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
 from autoconfig.specs.layouts import Layouts, divisors, first_positions, middle_layers
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 from autoconfig.training.price import PlanReport
+from autoconfig.training.prune import ROWS_PER_BLOCK, PhaseClock, Priced, price_plans
 from autoconfig.training.question import Question
 from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Constraints, Space, axes, enumerate_space, legal_mask, recompute_options
 
-ROWS_PER_BLOCK = 8_192
-"""Layouts priced at once; bounds memory, not results."""
-MAX_THREADS = 4
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-SAFE_FIT = 0.95
-"""Chance to fit from which a plan is called safe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +44,7 @@ class Funnel:
     """Layouts with at least one plan within the memory limit."""
     fit_even: Natural
     priced: Natural
-    """Plans that got a time: every plan that fits."""
+    """Plans that fit."""
     rejected_by_rule: dict[str, Positive]
     """Rule id, `wish` (--fix, --max, --exclude) or search bound -> layouts; with legal they sum to enumerated."""
     seconds: NotNegative
@@ -76,7 +65,7 @@ class ClosestInfeasible:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """Every plan that fits, fastest first; parallel columns."""
+    """Plans that fit, fastest first; parallel columns."""
 
     scenario: Scenario
     space: Space
@@ -93,6 +82,8 @@ class Ranking:
     funnel: Funnel
     closest: ClosestInfeasible | None
     """Where nothing fits."""
+    whole: bool
+    """Every plan that fits is here; else those that are not slower than the last one here."""
     level: str
     """Whether the time model's constants for this GPU were measured on it (`calibrated`) or inherited (`default`)."""
 
@@ -109,58 +100,23 @@ class Ranking:
         return np.asarray(fit_probability(self.peak_bytes, self.limit_bytes, self.scenario.cluster.memory_bytes))
 
 
-@dataclass
-class _Block:
-    row: Ints
-    option: Ints
-    step: Floats
-    peak: Floats
-    limit: Floats
-    level: str
+def rank_plans(
+    scenario: Scenario, constraints: Constraints | None = None, margin: float = 0.0, first: int | None = None
+) -> Ranking:
+    """The ranking for one question. An empty ranking carries the plan closest to fitting.
 
-
-def rank_plans(scenario: Scenario, constraints: Constraints | None = None, margin: float = 0.0) -> Ranking:
-    """The whole ranking for one question. An empty ranking carries the plan closest to fitting."""
-    constraints, clock = constraints or Constraints(), _Clock()
+    With `first` it may end early: it holds at least so many layouts, a safe plan and what a Pareto set is made of, as far as
+    there are such, and is the beginning of the whole ranking. All counts are of the whole.
+    """
+    constraints, clock = constraints or Constraints(), PhaseClock()
     with clock.phase("enumeration"):
         space = enumerate_space(scenario, constraints)
         layouts = space.layouts
         largest = np.maximum.reduce([layouts.first, layouts.last, middle_layers(scenario.model, layouts)])
         options = recompute_options(scenario, constraints, int(largest.max(initial=1)))
-    blocks = _price_all(scenario, layouts, options, margin, clock)
-    closest = None if blocks else _closest(scenario, layouts, options, margin)
-    return _rank(scenario, space, options, blocks, closest, clock)
-
-
-def _price_all(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float, clock: _Clock) -> list[_Block]:
-    """Blocks of layouts, priced on a few threads (NumPy releases the interpreter lock); the order does not depend on them."""
-    starts = range(0, len(layouts), ROWS_PER_BLOCK)
-
-    def price(start: int) -> _Block | None:
-        return _price_block(scenario, layouts.take(slice(start, start + ROWS_PER_BLOCK)), start, options, margin, clock)
-
-    if len(starts) < 2:
-        found = [price(start) for start in starts]
-    else:
-        with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
-            found = list(pool.map(price, starts))
-    return [block for block in found if block is not None]
-
-
-def _price_block(
-    scenario: Scenario, part: Layouts, start: int, options: list[Recompute], margin: float, clock: _Clock
-) -> _Block | None:
-    """The plans of one block that are legal and fit, priced; None where there is none."""
-    with clock.phase("memory"):
-        legal = legal_mask(options, part, scenario)
-        memory = estimate_memory(scenario, part, options, margin=margin, skip_hopeless=True)
-        fits = legal & memory.fits
-        rows = np.flatnonzero(fits.any(axis=1))
-    if not len(rows):
-        return None
-    with clock.phase("time"):
-        estimate = estimate_step_time(scenario, part.take(rows), options)
-        return _collect(rows, fits[rows], estimate, memory, start)
+    priced = price_plans(scenario, space, options, margin, first, clock)
+    closest = None if priced.plans else _closest(scenario, layouts, options, margin)
+    return _rank(scenario, space, options, priced, closest, clock)
 
 
 def _closest(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float) -> ClosestInfeasible | None:
@@ -176,36 +132,17 @@ def _closest(scenario: Scenario, layouts: Layouts, options: list[Recompute], mar
     return closest
 
 
-def _collect(rows: Ints, fits: npt.NDArray[np.bool_], estimate: TimeEstimate, memory: MemoryEstimate, start: int) -> _Block:
-    index, option = np.nonzero(fits)
-    row = rows[index]
-    return _Block(
-        row=(row + start).astype(np.int32),
-        option=option.astype(np.int16),
-        step=estimate.step_seconds[index, option],
-        peak=memory.peak_bytes[row, option],
-        limit=memory.limit_bytes[row],
-        level=estimate.level,
-    )
-
-
 def _rank(
     scenario: Scenario,
     space: Space,
     options: list[Recompute],
-    blocks: list[_Block],
+    priced: Priced,
     closest: ClosestInfeasible | None,
-    clock: _Clock,
+    clock: PhaseClock,
 ) -> Ranking:
-    def column(name: str, kind: type) -> npt.NDArray[Any]:
-        return np.concatenate([getattr(b, name) for b in blocks]) if blocks else np.zeros(0, kind)
-
     with clock.phase("ranking"):
-        row, option = column("row", np.int64), column("option", np.int64)
-        step, peak, limit = (column(name, np.float64) for name in ("step", "peak", "limit"))
-        order = _fastest_first(step, peak - limit)
-        row, option, step, peak, limit = row[order], option[order], step[order], peak[order], limit[order]
-        best = first_positions(space.layout_id[row])
+        found = priced.take(_fastest_first(priced.step, priced.peak - priced.limit))
+        best = first_positions(space.layout_id[found.row])
     layouts = space.layouts
     even = layouts.first * layouts.pp == scenario.model.num_layers
     even &= (layouts.pp == 1) | (layouts.last == layouts.first)
@@ -213,9 +150,9 @@ def _rank(
         enumerated=space.enumerated,
         legal=space.legal,
         legal_even=space.legal_even,
-        fit=len(best),
-        fit_even=int(even[row[best]].sum()),
-        priced=len(step),
+        fit=len(priced.layouts),
+        fit_even=int(even[priced.layouts].sum()),
+        priced=priced.plans,
         rejected_by_rule=space.rejected_by_rule,
         seconds=time.perf_counter() - clock.start,
         seconds_by_phase=clock.phases,
@@ -224,14 +161,15 @@ def _rank(
         scenario=scenario,
         space=space,
         options=options,
-        row=row,
-        option=option,
-        step_seconds=step,
-        peak_bytes=peak,
-        limit_bytes=limit,
+        row=found.row,
+        option=found.option,
+        step_seconds=found.step,
+        peak_bytes=found.peak,
+        limit_bytes=found.limit,
         best=best,
         funnel=funnel,
-        level=blocks[0].level if blocks else "default",
+        level=found.level,
+        whole=priced.whole,
         closest=closest,
     )
 
@@ -246,25 +184,6 @@ def _fastest_first(step: Floats, excess: Floats) -> Ints:
     group = np.sort(order[tied])
     order[tied] = group[np.lexsort((excess[group], step[group]))]
     return order
-
-
-class _Clock:
-    """Seconds by phase, added up over blocks and threads, and the wall time since it was made."""
-
-    def __init__(self) -> None:
-        self.phases: dict[str, float] = {}
-        self._lock = threading.Lock()
-        self.start = time.perf_counter()
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Adds the time inside to a phase."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
 
 
 RESOLUTION = 0.06

@@ -306,7 +306,7 @@ def _with_sharding(
     if not merged:
         merged = {**level.columns, "dist_opt": np.zeros(0, bool), "fsdp": np.zeros(0, np.int64), "offload": np.zeros(0)}
         merged = {key: column[:0] for key, column in merged.items()}
-    legal_ids = np.unique(layout_id)
+    legal_ids = np.flatnonzero(np.bincount(layout_id, minlength=rows))
     dropped = rows - len(legal_ids)
     if dropped:
         rejected["NV100"] = rejected.get("NV100", 0) + dropped

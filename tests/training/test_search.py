@@ -14,8 +14,9 @@ from tables import tabled
 
 from autoconfig.planning.schemas import schema
 from autoconfig.render.training_json import explain_json, search_json
-from autoconfig.training.answer import PARETO_POINTS, PARETO_SLOWEST, explain, pareto_positions, search
+from autoconfig.training.answer import PARETO_POINTS, explain, pareto_positions, search
 from autoconfig.training.price import report_plan, violations
+from autoconfig.training.prune import SLOWEST
 from autoconfig.training.question import Request
 from autoconfig.training.rank import RESOLUTION, rank_plans, tie_groups
 from autoconfig.training.space import Constraints
@@ -153,7 +154,7 @@ def test_the_pareto_set_is_not_dominated(ranking):
     positions = pareto_positions(ranking)
     assert 1 < len(positions) <= PARETO_POINTS and positions == sorted(positions)
     assert positions[0] == np.flatnonzero(step == step[0])[np.argmin(peak[step == step[0]])]
-    assert peak[positions[-1]] == peak[step <= PARETO_SLOWEST * step[0]].min()
+    assert peak[positions[-1]] == peak[step <= SLOWEST * step[0]].min()
     for position in positions:
         better = (step <= step[position]) & (peak <= peak[position]) & ((step < step[position]) | (peak < peak[position]))
         assert not better.any()
