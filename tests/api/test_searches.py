@@ -195,12 +195,13 @@ def client(service) -> Client:
 
 
 def test_plans_and_their_scripts(client, tmp_path):
-    found = client.plans(**QUESTION, fix=["tp=2"], top=2)
+    asked = {**QUESTION, "fix": ["tp=2"], "top": 2}
+    found = client.plans(**asked)
     first = found.plans[0]
     assert len(found.plans) == 2 and first.rank == 1 and "tp=2" in first.short and found.calibration.startswith("published-")
     assert first.step_seconds_p5 < first.step_seconds < first.step_seconds_p95 and 0 < first.peak_gib < first.limit_gib
     assert first.tokens_per_second_per_gpu == first.body["tokens_per_second_per_gpu"] and 0 < first.fit_probability <= 1
-    files = client.export(first.short, **QUESTION, fix=["tp=2"], top=2)
+    files = client.export(first.short, **asked)
     options = ("--model", "1.7b", "--gpus", "8", "--gpu", "a100-80gb", "--output", str(tmp_path / "x"))
     assert run_in_process("export", *options, first.short).exit_code == 0
     assert files == {path.name: path.read_text() for path in (tmp_path / "x").iterdir()}
