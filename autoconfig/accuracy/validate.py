@@ -44,7 +44,7 @@ from autoconfig.accuracy.memory import (
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.resolve import shipped
-from autoconfig.runs.sources import source_of
+from autoconfig.runs.sources import DOUBTFUL, source_of
 from autoconfig.runs.table import Row, cell
 from autoconfig.specs.errors import GIB, PlanError
 from autoconfig.specs.plan import TrainPlan, parse_keys
@@ -59,6 +59,7 @@ from autoconfig.training.space import Constraints
 
 RATIO_BAR = 1.10
 PERCENTILE_BAR = 5.0
+MODEL_ZOO = "megatron-moe-modelzoo"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +82,23 @@ class PlacedPlan:
     percentile: float | None
     separates: str
     """What stands between the plan and our first, for plans beyond the bars."""
+    recent_mixture: bool = False
+    """A mixture of experts of a dated release from 25.09 on or of the model zoo, whose plan is its recipe's."""
+    ratio_at_memory: float | None = None
+    """The same ratio over the first of the plans that need no more predicted memory than it."""
+    percentile_at_memory: float | None = None
 
     @property
     def holds(self) -> bool:
         if self.ratio is None or self.percentile is None:
             return False
         return self.ratio <= RATIO_BAR and self.percentile <= PERCENTILE_BAR
+
+    @property
+    def holds_at_memory(self) -> bool:
+        if self.ratio_at_memory is None or self.percentile_at_memory is None:
+            return False
+        return self.ratio_at_memory <= RATIO_BAR and self.percentile_at_memory <= PERCENTILE_BAR
 
 
 def placed_plans(leave_out: str | None, progress: Progress | None = None) -> list[PlacedPlan]:
@@ -114,7 +126,10 @@ def _placed(scenario: Scenario, plans: dict[TrainPlan, list[Row]]) -> list[Place
     for plan, rows in plans.items():
         rules = broken_as_published(scenario.model.num_layers, plan, broken_rules(scenario, [plan])[0])
         broken = [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in rules]
-        found.append(_line(scenario, ranking, plan, include(plan, question, ranking, Money(), broken), len(rows)))
+        line = _line(scenario, ranking, plan, include(plan, question, ranking, Money(), broken), len(rows))
+        recent = scenario.software.release or scenario.software.name == MODEL_ZOO
+        sure = not any(cell(row, "source").endswith(DOUBTFUL) for row in rows)
+        found.append(replace(line, recent_mixture=bool(recent) and sure and scenario.model.is_moe))
     return found
 
 
@@ -138,7 +153,22 @@ def _line(scenario: Scenario, ranking: Ranking, plan: TrainPlan, place: Included
         percentile=place.layout_percentile,
         separates="",
     )
+    line = _at_memory(line, scenario, ranking, plan)
     return line if line.holds else _explained(line, scenario, plan, place, first)
+
+
+def _at_memory(line: PlacedPlan, scenario: Scenario, ranking: Ranking, plan: TrainPlan) -> PlacedPlan:
+    """The plan among those that need no more predicted memory: of each layout the fastest such plan."""
+    try:
+        theirs = report_plan(scenario, plan)
+    except PlanError:
+        return line
+    small = np.flatnonzero(ranking.peak_bytes <= theirs.peak_bytes * (1.0 + 1e-6))
+    if not len(small):
+        return line
+    of_layout = ranking.step_seconds[small][np.unique(ranking.row[small], return_index=True)[1]]
+    faster = float(np.mean(of_layout < theirs.step_seconds * (1.0 - 1e-6)))
+    return replace(line, ratio_at_memory=theirs.step_seconds / of_layout.min(), percentile_at_memory=100.0 * faster)
 
 
 def _explained(
@@ -316,6 +346,10 @@ def judged_lines(found: Validation) -> list[JudgedLine]:
     if found.leave_out is not None and found.placed:
         near = sum(plan.holds for plan in found.placed) / len(found.placed)
         lines.append(JudgedLine(name="NVIDIA's published plans near our first", least=1.0, reached=near))
+        mixtures = [plan.holds_at_memory for plan in found.placed if plan.recent_mixture]
+        if mixtures:
+            name = "Published mixtures of 2025 and 2026 near our first at their memory"
+            lines.append(JudgedLine(name=name, least=0.8, reached=sum(mixtures) / len(mixtures)))
     return lines
 
 
