@@ -182,6 +182,14 @@ def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> S
     )
 
 
+def priced_together(model: ModelSpec, layouts: Layouts, most: int) -> list[IntColumn]:
+    """Rows in groups of at most so many, in order; where every stage is a candidate, apart by pp: the deepest pipeline of a
+    group decides how many stages each of its rows is priced with."""
+    rows = np.arange(len(layouts))
+    groups = [rows[layouts.pp == pp] for pp in np.unique(layouts.pp)] if _is_irregular(model) else [rows]
+    return [group[start : start + most] for group in groups for start in range(0, len(group), most)]
+
+
 def middle_layers(model: ModelSpec, layouts: Layouts) -> IntColumn:
     """Layers of each stage that is neither first nor last; 0 where there is none."""
     between = layouts.pp - 2

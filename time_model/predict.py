@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.json_record import Keywords, NotNegative
-from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.layouts import Layouts, priced_together
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -62,10 +62,11 @@ def estimate_step_time(
     job = TrainingJob(scenario)
     step = np.empty((len(layouts), len(recomputes)))
     parts: dict[str, Table] = {}
-    for start in range(0, len(layouts) if recomputes else 0, ROWS_PER_TABLE):
-        block = slice(start, start + ROWS_PER_TABLE)
+    for block in priced_together(job.model, layouts, ROWS_PER_TABLE) if recomputes else []:
         rows = _prepare(job, layouts.take(block), recomputes)
-        _price(job, rows, step[block])
+        priced = np.empty((len(block), len(recomputes)))
+        _price(job, rows, priced)
+        step[block] = priced
         if detail:
             for name, values in step_parts(job, rows).items():
                 parts.setdefault(name, np.zeros_like(step))[block] = values * job.factors.step

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError, PlanError, UnknownNameError
 from autoconfig.specs.hardware.cluster import load_gpu
-from autoconfig.specs.layouts import layouts_of, middle_layers, stage_layers, stage_table
+from autoconfig.specs.layouts import layouts_of, middle_layers, priced_together, stage_layers, stage_table
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import (
@@ -336,3 +336,11 @@ def test_a_batch_that_does_not_divide_is_refused(batch, mbs, dp):
     assume(batch % (mbs * dp))
     with pytest.raises(PlanError, match=rf"global batch {batch} .* {mbs * dp}"):
         layouts_of([TrainPlan(tp=1, pp=1, dp=dp, mbs=mbs)], model(4), batch)
+
+
+def test_rows_priced_together_are_all_rows_once_and_of_one_depth_where_kinds_alternate():
+    plans = [parse_plan(f"pp={pp}", 1) for pp in (1, 4, 2, 4, 1, 2, 4)]
+    for freq, groups in ((None, [[0, 1, 2], [3, 4, 5], [6]]), (2, [[0, 4], [2, 5], [1, 3, 6]])):
+        spec = model(12, freq)
+        found = [rows.tolist() for rows in priced_together(spec, layouts_of(plans, spec, 1), 3)]
+        assert found == groups
