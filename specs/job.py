@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from autoconfig.specs.errors import FileError, InputError, PlanError
+from autoconfig.specs.errors import FileError, InputError, PlanError, option
 from autoconfig.specs.json_record import Keywords, Positive, canonical_json, from_json, to_json
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.models.model import ModelSpec
@@ -295,12 +296,31 @@ def pipeline_stage(plan: TrainPlan, rank: int) -> int:
     return rank // (plan.world_size // plan.pp)
 
 
-def default_ranks(plan: TrainPlan) -> tuple[int, ...]:
-    """First and last rank of each pipeline stage.
+def read_stages(text: str | None, plan: TrainPlan) -> tuple[int, ...]:
+    """Pipeline stages to trace: `all`, or numbers like `0,3`; without a word the first, the one in the middle and the last.
 
-    All stages are distinct: each holds another number of micro-batches, or other layers, or the embedding or the head. The
+    A stage between them holds the layers of a middle stage and fewer micro-batches than those before it, so the first bounds
+    what it keeps. Raises InputError.
+    """
+    if text is None:
+        return tuple(sorted({0, plan.pp // 2, plan.pp - 1}))
+    if text.strip() == "all":
+        return tuple(range(plan.pp))
+    try:
+        stages = tuple(dict.fromkeys(int(word) for word in text.split(",")))
+    except ValueError:
+        raise InputError(f"{option('stages')} {text!r}: all, or numbers of pipeline stages like 0,{plan.pp - 1}") from None
+    if odd := [stage for stage in stages if not 0 <= stage < plan.pp]:
+        raise InputError(f"{option('stages')} {odd[0]}: the plan {plan} has the pipeline stages 0 to {plan.pp - 1}")
+    return stages
+
+
+def ranks_of_stages(plan: TrainPlan, stages: Sequence[int], *, both_ends: bool) -> tuple[int, ...]:
+    """The first rank of each stage; with `both_ends` also the last one.
+
+    Stages are distinct: each holds another number of micro-batches, or other layers, or the embedding or the head. The
     ranks of one stage are alike but for the rounding of shards, which its last rank shows.
     """
     per_stage = plan.world_size // plan.pp
-    ends = {first + place for first in range(0, plan.world_size, per_stage) for place in (0, per_stage - 1)}
-    return tuple(sorted(ends))
+    places = (0, per_stage - 1) if both_ends else (0,)
+    return tuple(dict.fromkeys(stage * per_stage + place for stage in stages for place in places))

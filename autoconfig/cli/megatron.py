@@ -95,10 +95,13 @@ python_option = click.option(
 @click.command("trace")
 @click.argument("plan")
 @options(QUESTION)
-@click.option("--rank", "ranks", type=int, multiple=True, help="Rank to trace; repeat for more.  [default: ends of each stage]")
+@click.option("--rank", "ranks", type=int, multiple=True, help="Rank to trace; repeat for more.")
+@click.option(
+    "--stages", metavar="STAGES", help="Pipeline stages to trace: all, or like 0,3.  [default: first, one middle, last]"
+)
 @python_option
 @json_option
-def trace_command(plan: str, ranks: tuple[int, ...], python: str, as_json: bool, **given: Any) -> None:
+def trace_command(plan: str, ranks: tuple[int, ...], stages: str | None, python: str, as_json: bool, **given: Any) -> None:
     """Run the real megatron-core code of one PLAN on tensors without data: bytes per rank. No GPU.
 
     autoconfig trace --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
@@ -107,7 +110,7 @@ def trace_command(plan: str, ranks: tuple[int, ...], python: str, as_json: bool,
     from autoconfig.training.question import request_of
 
     with _bar() as (started, done):
-        answer = trace_plan(request_of(given), plan, ranks, done, started, python)
+        answer = trace_plan(request_of(given), plan, ranks, done, started, python, stages)
     if as_json:
         from autoconfig.render.core import trace_json
 

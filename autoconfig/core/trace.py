@@ -19,9 +19,19 @@ from typing import Any
 
 from autoconfig.memory_model.activations import Shape, flash_package_runs
 from autoconfig.memory_model.state import logits_per_rank
-from autoconfig.specs.errors import AutoconfigError, InputError, UnsupportedError
+from autoconfig.specs.errors import AutoconfigError, InputError, UnsupportedError, option
 from autoconfig.specs.import_path import with_import_path
-from autoconfig.specs.job import CATEGORIES, MAX_PROCESSES, Job, RankTrace, TraceRequest, default_ranks, read_rank, request_text
+from autoconfig.specs.job import (
+    CATEGORIES,
+    MAX_PROCESSES,
+    Job,
+    RankTrace,
+    TraceRequest,
+    ranks_of_stages,
+    read_rank,
+    read_stages,
+    request_text,
+)
 from autoconfig.specs.measurement import ExitCode
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.plan import TrainPlan, parse_plan
@@ -175,6 +185,16 @@ class TraceAnswer:
     versions: dict[str, str]
     ranks: tuple[RankComparison, ...]
 
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Pipeline stages of which a rank was traced."""
+        return tuple(sorted({rank.trace.pipeline_stage for rank in self.ranks}))
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Pipeline stages of which none was."""
+        return tuple(stage for stage in range(self.plan.pp) if stage not in self.stages)
+
 
 def trace_plan(
     request: Request,
@@ -183,12 +203,20 @@ def trace_plan(
     done: Callable[[RankTrace], None],
     started: Callable[[int], None],
     python: str,
+    stages: str | None = None,
 ) -> TraceAnswer:
-    """Trace ranks of one plan (none named: the default ones); `started` is told how many. Raises InputError."""
+    """Trace ranks of one plan; `started` is told how many. Raises InputError.
+
+    Without ranks those of pipeline stages: where `stages` says which, the first and the last rank of each; else the first rank
+    of the first, a middle and the last stage.
+    """
+    if ranks and stages is not None:
+        raise InputError(f"{option('rank')} and {option('stages')}: say one of them")
     question = understand(request)
     scenario = question.scenario
     plan = legal_plan(scenario, plan_text)
-    wanted = trace_request(scenario, plan, ranks or default_ranks(plan))
+    chosen = ranks or ranks_of_stages(plan, read_stages(stages, plan), both_ends=stages is not None)
+    wanted = trace_request(scenario, plan, chosen)
     started(len(wanted.ranks))
     found = run_traces(wanted, done, python)
     return TraceAnswer(

@@ -109,6 +109,10 @@ class TraceJson(AnswerJson):
     """The plan in its short form."""
     assumed: tuple[str, ...]
     """Defaults that were taken, each with its option."""
+    stages_traced: tuple[Natural, ...]
+    """Pipeline stages of which a rank was traced."""
+    stages_left_out: tuple[Natural, ...]
+    """Pipeline stages of which none was."""
     ranks: tuple[TracedRankJson, ...]
     """In the order asked for."""
 
@@ -125,6 +129,8 @@ def trace_json(answer: TraceAnswer) -> TraceJson:
         plan=named_plan(answer.plan, scenario.workload.global_batch_size),
         short=str(answer.plan),
         assumed=tuple(answer.question.assumed),
+        stages_traced=answer.stages,
+        stages_left_out=answer.left_out,
         ranks=tuple(_rank_json(rank) for rank in answer.ranks),
     )
 
@@ -158,6 +164,9 @@ def show_trace(console: Console, answer: TraceAnswer) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in answer.versions.items())
     console.print(f"{escape(answer.question.scenario.model.name)}  {escape(str(answer.plan))}")
     console.print(f"[dim]stack {answer.stack}: {STACK_TEXT[answer.stack]}; {versions}[/dim]")
+    if answer.left_out:
+        console.print(f"[dim]pipeline stages {_numbers(answer.stages)} of {answer.plan.pp} traced; left out: ", end="")
+        console.print(f"[dim]{_numbers(answer.left_out)} (--stages all traces every one)[/dim]")
     ranks = [
         [
             f"{rank.trace.rank:,}",
@@ -191,6 +200,10 @@ def show_trace(console: Console, answer: TraceAnswer) -> None:
         rows = [[escape(s.module), s.operator, f"{each:,.2f}", str(s.count), f"{all_:,.2f}"] for s, each, all_ in sizes]
         rows.append(["sum", "", "", "", f"{sum(all_ for _, _, all_ in sizes):,.2f}"])
         console.print(_table(("module", "made by", "MiB each", "count", "MiB"), rows))
+
+
+def _numbers(stages: Sequence[int]) -> str:
+    return ", ".join(map(str, stages))
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -44,7 +44,7 @@ class Funnel:
     """Layouts with at least one plan within the memory limit."""
     fit_even: Natural
     priced: Natural
-    """Plans that fit."""
+    """Plans that fit. Those that a bound of their step time rules out of the answer are counted, not priced in detail."""
     rejected_by_rule: dict[str, Positive]
     """Rule id, `wish` (--fix, --max, --exclude) or search bound -> layouts; with legal they sum to enumerated."""
     seconds: NotNegative

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.job import Generation, Job, job_text
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.job import Generation, Job, job_text, ranks_of_stages, read_stages
 from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import TrainPlan, parse_plan
@@ -34,13 +35,14 @@ def environment() -> dict[str, str]:
 def test_trace_prints_its_schema(autoconfig, software: str) -> None:
     ended = autoconfig.run(
         "trace", "--model", "llama3-8b", "--gpus", "16", "--software", software, "--seq-length", "512",
-        "--global-batch-size", "64", "--num-layers", "8", "tp=2,pp=4,mbs=1,sp=1", "--json",
+        "--global-batch-size", "64", "--num-layers", "8", "tp=2,pp=4,mbs=1,sp=1", "--stages", "all", "--json",
     )  # fmt: skip
     assert ended.exit_code == 0, ended.stderr
     body = json.loads(ended.stdout)
     Draft202012Validator(schema("trace")).validate(body)
     places = [(rank["rank"], rank["pipeline_stage"]) for rank in body["ranks"]]
     assert places == [(rank, rank // 4) for rank in (0, 3, 4, 7, 8, 11, 12, 15)]
+    assert (body["stages_traced"], body["stages_left_out"]) == ([0, 1, 2, 3], [])
     assert body["stack"] == ("transformer-engine" if software == "transformer-engine" else "megatron-local")
     for rank in body["ranks"]:
         assert sum(rank["by_category_gib"].values()) == pytest.approx(rank["peak_gib"])
@@ -49,6 +51,28 @@ def test_trace_prints_its_schema(autoconfig, software: str) -> None:
         if software != "transformer-engine" or rank["pipeline_stage"] in (0, 3):  # its middle stages are 2.5 % low here
             assert rank["formula_gib"] == pytest.approx(rank["peak_gib"], rel=0.02)
         assert rank["saved_tensors"]
+
+
+def test_stages_to_trace() -> None:
+    plan = parse_plan("tp=2,pp=8,mbs=1,sp=1", 64)
+    assert read_stages(None, plan) == (0, 4, 7)
+    assert ranks_of_stages(plan, (0, 4, 7), both_ends=False) == (0, 32, 56)
+    assert read_stages("all", plan) == tuple(range(8)) and read_stages("7, 1", plan) == (7, 1)
+    assert ranks_of_stages(plan, (7, 1), both_ends=True) == (56, 63, 8, 15)
+    assert read_stages(None, parse_plan("tp=2,pp=2,mbs=1", 4)) == (0, 1)
+    assert read_stages(None, parse_plan("tp=2,mbs=1", 2)) == (0,)
+    for odd in ("8", "first", "-1"):
+        with pytest.raises(InputError, match="--stages"):
+            read_stages(odd, plan)
+
+
+def test_trace_says_which_stages_it_left_out(autoconfig) -> None:
+    asked = ("--model", "llama3-8b", "--gpus", "8", "--num-layers", "8", "--global-batch-size", "64", "tp=2,pp=4,mbs=1,sp=1")
+    ended = autoconfig.run("trace", *asked)
+    assert ended.exit_code == 0, ended.stderr
+    assert "pipeline stages 0, 2, 3 of 4 traced; left out: 1 (--stages all traces every one)" in " ".join(ended.stdout.split())
+    both = autoconfig.run("trace", *asked, "--rank", "1", "--stages", "all")
+    assert both.exit_code == 2 and "--rank and --stages" in both.stderr
 
 
 def test_trace_of_one_rank_as_a_table(autoconfig) -> None:
