@@ -225,7 +225,7 @@ def test_other_commands_refuse_bad_input_too(autoconfig, arguments, says):
 
 
 def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, autoconfig):
-    monkeypatch.setattr("autoconfig.training.answer.search", lambda *_: 1 / 0)
+    monkeypatch.setattr("autoconfig.training.answer.search", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         autoconfig.run("search", *SMALL)
 
