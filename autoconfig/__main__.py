@@ -2,16 +2,10 @@
 
 import sys
 
-
-def main() -> None:
-    """Entry point of the `autoconfig` command."""
-    try:
-        from autoconfig.cli.main import main as run
-
-        run()
-    except KeyboardInterrupt:
-        sys.exit(130)
-
+try:
+    from autoconfig.cli.main import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 if __name__ == "__main__":
     main()

@@ -5,7 +5,7 @@
       |- peaks.py         the worst stage's peak for whole tables of plans, for the search
       |- tables.py        layers priced once per unique shape, stages once per row
       |- state.py         weights, gradients, optimizer state; temporaries of the moments in which a step can peak
-      |- layers.py        what a layer of each kind saves, of activations.py and recurrent.py (Mamba-2, Gated DeltaNet)
+      |- experts.py, recurrent.py   what experts and recurrent layers (Mamba-2, Gated DeltaNet) save and need
       `- activations.py   tensors that autograd saves per layer, for how many micro-batches a stage holds them, what remains of
                           them under recomputation, and what comes back in backward
 

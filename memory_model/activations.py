@@ -167,6 +167,25 @@ def attention_scores(model: ModelSpec, numerics: Numerics, stack: StackMemory, s
     return scale * per_score * pairs * heads + stack.attention_mask_bytes * pairs / shape.batch
 
 
+def attention_activations(
+    model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape, gpu: GpuSpec
+) -> dict[str, Number]:
+    """All that an attention block saves, by part."""
+    parts = {
+        "latents": latents(model, numerics, shape),
+        "query_key_value": query_key_value(model, numerics, stack, shape),
+        "expanded_key_value": expanded_key_value(model, numerics, stack, shape),
+        "padded_values": padded_values(model, numerics, stack, shape),
+        "gathered_key_value": gathered_key_value(model, numerics, stack, shape),
+        "rotary_angles": rotary_angles(model, numerics, stack, shape),
+        "attention_scores": attention_scores(model, numerics, stack, shape),
+        "attention_output": attention_output(model, numerics, stack, shape, gpu),
+    }
+    if model.attention_output_gate:
+        parts["attention_gate"] = attention_gate(model, numerics, shape)
+    return parts
+
+
 def mlp_inside(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """Inside of a dense MLP or of the shared experts: fc1 output 2 T G f / t (fused activations save their input only) and
     fc2 input 2 T f / t."""
@@ -176,39 +195,6 @@ def mlp_inside(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemor
 def _channel_bytes(model: ModelSpec, numerics: Numerics, stack: StackMemory) -> float:
     extra = stack.gated_activation_extra_bytes if model.gated_linear_unit else 0.0
     return numerics.activation_bytes * model.gate_factor + extra + gemm_input_bytes(numerics, stack)
-
-
-def router(model: ModelSpec, shape: Shape) -> Number:
-    """fp32 logits 4, fp32 probabilities 4 and map 1 byte per token and expert; index maps 4 bytes per routed token."""
-    tokens = shape.tokens / shape.sp
-    return tokens * (9.0 * (model.num_moe_experts or 0) + 4.0 * model.moe_router_topk)
-
-
-def expert_input(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Input of the grouped fc1 after dispatch: 2 R h; with a latent width 2 R l."""
-    return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.expert_width
-
-
-def latent_experts(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Input of the projection back from the experts' latent width: 2 T l / u. That of the one before it is norm 2's output."""
-    return gemm_input_bytes(numerics, stack) * shape.tokens / shape.sp * (model.moe_latent_size or 0)
-
-
-def expert_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Grouped fc1 output 2 R G f_e / etp and the routing weights of the fused activation, 4 R."""
-    width = model.gate_factor * model.moe_ffn_hidden_size
-    extra = stack.gated_activation_extra_bytes * model.moe_ffn_hidden_size if model.gated_linear_unit else 0.0
-    return routed_rows(model, numerics, shape) * ((numerics.activation_bytes * width + extra) / shape.etp + 4.0)
-
-
-def expert_activation(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Input of the grouped fc2: 2 R f_e / etp; what recomputing `moe_act` frees."""
-    return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.moe_ffn_hidden_size / shape.etp
-
-
-def shared_experts_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Inside of the shared experts, an MLP of width f_s; its input is norm 2's output, already counted."""
-    return mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape)
 
 
 def layer_input(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
@@ -254,17 +240,6 @@ class Shape:
         )
 
 
-def routed_rows(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
-    """R: token rows that the experts of one rank process: factor x etp x k T/u.
-
-    Balanced routing sends every rank as many rows as it sends out, k T/u; expert tensor parallelism gathers them over etp.
-    The factor is the capacity factor where tokens are dropped and padded, else the stated imbalance (1 = balanced).
-    Source: megatron-core transformer/moe/token_dispatcher.py (all-to-all dispatcher).
-    """
-    factor = numerics.moe_capacity_factor or numerics.moe_imbalance
-    return factor * shape.etp * model.moe_router_topk * shape.tokens / shape.sp
-
-
 def warmup_chunks(pp: Number, vpp: Number, stage: Number, num_microbatches: Number) -> Number:
     """Forward passes of model chunks before a stage's first backward.
 
@@ -302,7 +277,7 @@ class KeptLayer:
     """One layer under selective recomputation."""
 
     kept: dict[str, Number]
-    """Bytes that stay, by part of `layers.layer_activations`."""
+    """Bytes that stay, by part of `tables.layer_activations`."""
     back_in_mlp: Number
     """Bytes that are back while the MLP's backward runs: the largest recomputed module of that half of the layer."""
     back_in_attention: Number
@@ -351,6 +326,33 @@ def kept_under_selective(parts: Mapping[str, Number], modules: tuple[str, ...], 
         back_in_mlp=back["mlp"],
         back_in_attention=back["attention"],
     )
+
+
+def kept_by_operator(model: ModelSpec, kind: str, numerics: Numerics, shape: Shape, parts: Mapping[str, Number]) -> KeptLayer:
+    """Bytes that stay of one layer and micro-batch; `parts`: tables.layer_activations of the whole layer.
+
+    Layer input w T h / u; q and v w T (q + kv) / t; output and logsumexp of attention w T q / t + 4 T a / t; first product of a
+    dense MLP w T f / t; product of a gated MLP's down projection w T h, and with tensor parallelism both reduce-scattered
+    outputs, 2 w T h / u. Experts are run again whole. w: bytes per activation; MLA: q and k count as q.
+    """
+    if model.is_hybrid:  # torch's own policy is not described for recurrent layers: all stays
+        return KeptLayer(kept=dict(parts), back_in_mlp=0.0, back_in_attention=0.0)
+    w, tokens = numerics.activation_bytes, shape.tokens
+    heads = model.num_attention_heads / shape.tp
+    values = heads if model.multi_latent_attention else kv_heads_per_rank(model, shape.tp)
+    hidden = w * tokens * model.hidden_size
+    kept: dict[str, Number] = {
+        "norm_inputs": hidden / shape.sp,
+        "query_key_value": w * tokens * (heads * model.query_head_dim + values * model.value_head_dim),
+        "attention_scores": parts["attention_scores"],
+        "attention_output": w * tokens * heads * model.value_head_dim,
+        "reduced_outputs": np.where(np.greater(shape.tp, 1), 2 * hidden / shape.sp, 0.0),
+    }
+    if kind == "dense":
+        kept["mlp_inside"] = w * tokens * model.ffn_hidden_size / shape.tp
+        kept["down_projection"] = hidden if model.gated_linear_unit else 0.0 * tokens
+    back = sum(parts.values(), 0.0 * tokens) - sum(kept.values(), 0.0 * tokens)
+    return KeptLayer(kept=kept, back_in_mlp=back, back_in_attention=back)
 
 
 def recomputed_layers_per_chunk(recompute: Recompute, chunk_layers: Number) -> Number:

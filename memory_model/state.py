@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from autoconfig.memory_model.activations import Number, Shape, routed_rows
+from autoconfig.memory_model.activations import Number, Shape
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import attention_gemms, kv_heads_per_rank, mlp_gemms
@@ -122,14 +122,6 @@ def mlp_backward(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMem
     """2 T (G f / t + c h): gradient of fc1's output beside hidden-size buffers (findings: c = 1 with SP, 1.7 without)."""
     c = np.where(np.greater(shape.sp, 1), stack.mlp_backward_buffers, stack.mlp_backward_buffers_no_sp)
     return numerics.activation_bytes * shape.tokens * (model.gate_factor * ffn / shape.tp + c * model.hidden_size)
-
-
-def expert_backward(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
-    """2 R (G f_e / etp + h): gradient of the grouped fc1's output and of its input; 2 R h more for sorting several local
-    experts (engineering knowledge of the all-to-all dispatcher; no measured row)."""
-    several = np.where(np.greater((model.num_moe_experts or 1) / shape.ep, 1), 2.0, 1.0)
-    width = model.gate_factor * model.moe_ffn_hidden_size / shape.etp + several * model.expert_width
-    return numerics.activation_bytes * routed_rows(model, numerics, shape) * width
 
 
 def attention_backward(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:

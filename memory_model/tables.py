@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model import activations, recurrent, state, transients_unfused
+from autoconfig.memory_model import activations, experts, recurrent, state, transients_unfused
 from autoconfig.memory_model.activations import (
     MLP_PARTS,
-    KeptLayer,
     Number,
     Shape,
     chunk_counts,
     chunks_in_flight,
+    kept_by_operator,
     kept_under_selective,
 )
-from autoconfig.memory_model.layers import layer_activations
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.layouts import Layouts, StageTable, stage_table
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import (
@@ -26,7 +26,6 @@ from autoconfig.specs.models.parameters import (
     dense_gemm_weights,
     embedding_parameters,
     final_norm_parameters,
-    kv_heads_per_rank,
     layer_parameters,
     mtp_depths_held,
     mtp_layer_parameters,
@@ -38,35 +37,34 @@ from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Numerics, Scenario, gathers_fp8
 from autoconfig.specs.software.software import StackMemory
 
-
-def kept_by_operator(model: ModelSpec, kind: str, numerics: Numerics, shape: Shape, parts: Mapping[str, Number]) -> KeptLayer:
-    """Bytes that stay of one layer and micro-batch; `parts`: layers.layer_activations of the whole layer.
-
-    Layer input w T h / u; q and v w T (q + kv) / t; output and logsumexp of attention w T q / t + 4 T a / t; first product of a
-    dense MLP w T f / t; product of a gated MLP's down projection w T h, and with tensor parallelism both reduce-scattered
-    outputs, 2 w T h / u. Experts are run again whole. w: bytes per activation; MLA: q and k count as q.
-    """
-    if model.is_hybrid:  # torch's own policy is not described for recurrent layers: all stays
-        return KeptLayer(kept=dict(parts), back_in_mlp=0.0, back_in_attention=0.0)
-    w, tokens = numerics.activation_bytes, shape.tokens
-    heads = model.num_attention_heads / shape.tp
-    values = heads if model.multi_latent_attention else kv_heads_per_rank(model, shape.tp)
-    hidden = w * tokens * model.hidden_size
-    kept: dict[str, Number] = {
-        "norm_inputs": hidden / shape.sp,
-        "query_key_value": w * tokens * (heads * model.query_head_dim + values * model.value_head_dim),
-        "attention_scores": parts["attention_scores"],
-        "attention_output": w * tokens * heads * model.value_head_dim,
-        "reduced_outputs": np.where(np.greater(shape.tp, 1), 2 * hidden / shape.sp, 0.0),
-    }
-    if kind == "dense":
-        kept["mlp_inside"] = w * tokens * model.ffn_hidden_size / shape.tp
-        kept["down_projection"] = hidden if model.gated_linear_unit else 0.0 * tokens
-    back = sum(parts.values(), 0.0 * tokens) - sum(kept.values(), 0.0 * tokens)
-    return KeptLayer(kept=kept, back_in_mlp=back, back_in_attention=back)
-
-
 Floats = npt.NDArray[np.float64]
+
+
+def layer_activations(
+    model: ModelSpec, kind: str, numerics: Numerics, stack: StackMemory, shape: Shape, gpu: GpuSpec
+) -> dict[str, Number]:
+    """All saved tensors of one layer of this kind (ModelSpec.kinds) by part; `sum(...values())` is the layer without
+    recomputation. A layer of a hybrid has one norm and one residual."""
+    share = 0.5 if model.is_hybrid else 1.0
+    parts = {
+        "norm_inputs": share * activations.norm_inputs(model, numerics, stack, shape),
+        "norm_outputs": share * activations.norm_outputs(model, numerics, stack, shape),
+        "norm_statistics": share * activations.norm_statistics(model, stack, shape),
+        "dropout_masks": share * activations.dropout_masks(model, numerics, shape),
+    }
+    if not model.is_hybrid or kind == "attention":
+        parts |= activations.attention_activations(model, numerics, stack, shape, gpu)
+    if kind == "mamba":
+        parts["mamba_projections"] = recurrent.mamba_projections(model, numerics, shape)
+        parts["scan_outputs"] = recurrent.scan_outputs(model, numerics, stack, shape)
+    if kind == "gdn":
+        parts["gdn_projections"] = recurrent.gdn_projections(model, numerics, shape)
+        parts["delta_rule_outputs"] = recurrent.delta_rule_outputs(model, numerics, stack, shape)
+    if kind in ("dense", "mlp"):
+        parts["mlp_inside"] = activations.mlp_inside(model, model.ffn_hidden_size, numerics, stack, shape)
+    if kind == "moe":
+        parts |= experts.expert_activations(model, numerics, stack, shape)
+    return parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +183,7 @@ def _mlp_backward(
             return np.asarray(transients_unfused.expert_backward(model, numerics, shape, parts))
         return np.asarray(transients_unfused.mlp_backward(model, model.ffn_hidden_size, numerics, shape, parts["mlp_inside"]))
     if moe:
-        return np.asarray(state.expert_backward(model, numerics, shape))
+        return np.asarray(experts.expert_backward(model, numerics, shape))
     return np.asarray(state.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape))
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from autoconfig.memory_model.activations import Number, Shape, routed_rows
+from autoconfig.memory_model.activations import Number, Shape
+from autoconfig.memory_model.experts import routed_rows
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import kv_heads_per_rank
 from autoconfig.specs.scenario import Numerics

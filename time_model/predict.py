@@ -1,17 +1,15 @@
-"""estimate_step_time: seconds of one training step, for many plans at once."""
+"""Seconds of one training step for many plans at once, and a lower bound of it from the layers alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.specs.json_record import Keywords, NotNegative
-from autoconfig.specs.layouts import Layouts, priced_together
+from autoconfig.specs.layouts import Layouts, middle_layers, priced_together
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.plan import Recompute, TrainPlan
+from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.job import TrainingJob, overlapped, shapes_of
 from autoconfig.time_model.operators.kernels import straggler_ratio, straggler_seconds
@@ -280,90 +278,32 @@ def _whole(op: Operator, rows: Rows) -> Column:
     return seconds
 
 
-LAYERS = ("all", "dense", "mamba", "gdn", "attention", "mlp", "moe", "head", "embedding", "mtp")
+ROUNDING = 1e-9
+"""Share by which sums in another order may differ: the bound is lowered by it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperatorRow:
-    """One operator of one layer and one micro-batch on one rank, 0 where it does not apply."""
+def least_step_seconds(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute]) -> Column:
+    """[n]: no plan of the layout, whatever it recomputes, has a shorter step in `estimate_step_time`.
 
-    operator: str
-    layer: Annotated[str, Keywords(enum=LAYERS)]
-    """all, dense or moe layers; of hybrids mamba, gdn, attention, mlp or moe; or head, embedding, mtp."""
-    formula: str
-    """Public function of time_model that priced it."""
-    forward_seconds: NotNegative
-    dgrad_seconds: NotNegative
-    """Gradient of the input; for operators without weights the whole backward."""
-    wgrad_seconds: NotNegative
-    recompute_seconds: NotNegative
-    """Its forward run again in backward under this plan's recomputation (of a layer that is recomputed, under full:block)."""
-    forward_flops: NotNegative
-    forward_bytes: NotNegative
-    """Through HBM, or sent where the operator communicates."""
-    share_of_peak: NotNegative | None
-    """Forward FLOPs over time and dense 16-bit (fp8 for fp8 GEMMs: the reached fp8 ceiling) rate; None without FLOPs."""
-
-
-def explain_operators(scenario: Scenario, plan: TrainPlan) -> list[OperatorRow]:
-    """Every operator of a layer, the head and the embedding of `plan`, and what a layer waits for the host, longest first
-    within its layer kind."""
+    There a step is (m S + (A - S) / v + other parts) x straggler growth, with A the time of one micro-batch on all p stages and
+    S that of the longest. With v >= 1 and m >= 1 this grows with S and with A. Left out are parts that are never negative:
+    sends, data parallelism, the optimizer, FSDP's traffic, and whole layers of full:block that run again. A is then at least
+    all layers forward and backward with the least that any option runs again, and embedding and head; S at least A / p, the
+    mean of the stages, and the most layers on one stage times the quickest kind of layer.
+    """
     job = TrainingJob(scenario)
-    shapes = shapes_of(scenario.layouts([plan]), job)
-    table = layer_table(job, shapes, [plan.recompute])
-    rows = [_row(op, plan.recompute) for op in table.operators] + _host_rows(table, plan.recompute)
-    used = [row for row in rows if row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds > 0.0]
-    return sorted(
-        used, key=lambda row: (LAYERS.index(row.layer), -(row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds))
-    )
-
-
-def _host_rows(table: LayerTable, recompute: Recompute) -> list[OperatorRow]:
-    """What a layer of each kind waits for the host, beside its operators; whole layers that are run again wait again."""
-    rows = []
-    for layer, (forward, backward) in zip(table.kinds, table.floor, strict=True):
-        waiting = _number(forward)
-        rows.append(
-            OperatorRow(
-                operator="launches by the host",
-                layer=layer,
-                formula="host_floor_seconds",
-                forward_seconds=waiting,
-                dgrad_seconds=_number(backward),
-                wgrad_seconds=0.0,
-                recompute_seconds=waiting if recompute.granularity == "full" else 0.0,
-                forward_flops=0.0,
-                forward_bytes=0.0,
-                share_of_peak=None,
-            )
-        )
-    return rows
-
-
-def _row(op: Operator, recompute: Recompute) -> OperatorRow:
-    forward, flops = _number(op.forward), _number(op.flops)
-    share = flops / (forward * op.peak_flops_per_s) if flops and forward and op.peak_flops_per_s else None
-    return OperatorRow(
-        operator=op.name,
-        layer=op.layer,
-        formula=op.formula,
-        forward_seconds=forward,
-        dgrad_seconds=_number(op.dgrad),
-        wgrad_seconds=_number(op.wgrad),
-        recompute_seconds=forward * _recomputed_share(op, recompute),
-        forward_flops=flops,
-        forward_bytes=_number(op.traffic),
-        share_of_peak=share,
-    )
-
-
-def _recomputed_share(op: Operator, recompute: Recompute) -> float:
-    if op.layer in ("head", "embedding", "mtp"):
-        return 0.0
-    if recompute.by_operator:
-        return _number(op.again)
-    return float(recompute.granularity == "full" or not set(op.modules).isdisjoint(recompute.modules))
-
-
-def _number(value: object) -> float:
-    return float(np.asarray(value).reshape(-1)[0])
+    table, index = prepared_table(job, layouts, recomputes)
+    model = job.model
+    counts = [model.layer_kinds.count(kind) for kind in table.kinds]
+    kinds = zip(table.forward, table.backward, table.recompute, strict=True)
+    layers = [fore + back + again.min(axis=1) for fore, back, again in kinds]
+    used = [(count, cost) for count, cost in zip(counts, layers, strict=True) if count]
+    quickest = np.minimum.reduce([cost for _, cost in used])
+    ends = table.embedding[0] + table.embedding[1] + table.head[0] + table.head[1]
+    every = (sum(count * cost for count, cost in used) + ends)[index]
+    pp, vpp, m = (getattr(layouts, name).astype(np.float64) for name in ("pp", "vpp", "num_microbatches"))
+    most = np.maximum(np.maximum(layouts.first, layouts.last), middle_layers(model, layouts))
+    longest = np.maximum(every / pp, most * quickest[index])
+    step = m * longest + np.maximum(every - longest, 0.0) / vpp
+    step = step * straggler_ratio(layouts.num_gpus.astype(np.float64), job.software.straggler_growth) * job.factors.step
+    return np.asarray(step * (1.0 - ROUNDING))

@@ -260,4 +260,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the `autoconfig` command."""
-    cli(prog_name="autoconfig")
+    try:
+        cli(prog_name="autoconfig")
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -17,7 +17,7 @@ from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.hardware.efficiency import factors_for
-from autoconfig.time_model.predict import OperatorRow
+from autoconfig.time_model.operators.listing import OperatorRow
 
 MOST_MICROBATCHES = 16
 """Micro-batches drawn at most, rounded up to two rounds of the pipeline; the rest of the step repeats the middle."""
@@ -80,7 +80,7 @@ class Timeline:
 
 
 def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow]) -> Timeline:
-    """The timeline of a legal plan from its operators (`time_model.predict.explain_operators`)."""
+    """The timeline of a legal plan from its operators (`time_model.operators.listing.explain_operators`)."""
     total = scenario.workload.global_batch_size // (plan.mbs * plan.dp)
     shown = min(total, max(2 * plan.pp, MOST_MICROBATCHES // plan.pp * plan.pp))
     seconds = chunk_seconds(scenario, plan, operators)

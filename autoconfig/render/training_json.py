@@ -12,7 +12,7 @@ from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegati
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.scenario import Numerics, Workload
-from autoconfig.time_model.predict import OperatorRow
+from autoconfig.time_model.operators.listing import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, Confidence, PlanReport, Violation
 from autoconfig.training.question import Question, RunSettingsJson, run_settings

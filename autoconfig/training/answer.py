@@ -11,7 +11,7 @@ import numpy.typing as npt
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.layouts import first_positions, pareto_front, stage_layers
 from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.time_model.predict import OperatorRow, explain_operators
+from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
 from autoconfig.training.prune import SAFE_FIT, SLOWEST
 from autoconfig.training.question import Question, Request, understand

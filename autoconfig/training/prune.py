@@ -22,8 +22,7 @@ from autoconfig.memory_model.predict import estimate_memory, fit_probability, pl
 from autoconfig.specs.layouts import Layouts, first_positions
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.bounds import least_step_seconds
-from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.time_model.predict import estimate_step_time, least_step_seconds
 from autoconfig.training.space import Space, legal_mask
 
 ROWS_PER_BLOCK = 8_192

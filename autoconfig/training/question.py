@@ -263,7 +263,7 @@ def read_switches(given: Mapping[str, Any], model: ModelSpec, numerics: Numerics
         raise InputError(f"{option('fused_experts')} needs {option('precision')} {FUSED}")
     if found.ep_overlap and model.mtp_num_layers > 1:
         raise InputError(f"{option('ep_overlap')} takes at most one layer of multi-token prediction (NV082)")
-    if broken := odd_graphs(found.cuda_graphs or frozenset(), model, numerics):
+    if found.cuda_graphs and (broken := odd_graphs(found.cuda_graphs, model, numerics)):
         raise InputError(f"{option('cuda_graphs')} {given['cuda_graphs']}: {broken}")
     return found
 

@@ -278,5 +278,6 @@ def model_flops_per_token(model: ModelSpec, seq_length: int, convention: str = "
 
 def _recurrent_flops_per_token(model: ModelSpec) -> float:
     """Forward FLOPs of the scans and delta rules of all layers, depths of prediction included."""
-    kinds = (*model.layer_kinds, *model.mtp_kinds * model.mtp_num_layers)
-    return kinds.count("mamba") * scan_flops_per_token(model) + kinds.count("gdn") * delta_rule_flops_per_token(model)
+    kinds = Counter((*model.layer_kinds, *model.mtp_kinds * model.mtp_num_layers))
+    flops = {"mamba": scan_flops_per_token, "gdn": delta_rule_flops_per_token}
+    return sum(kinds[kind] * formula(model) for kind, formula in flops.items() if kinds[kind])

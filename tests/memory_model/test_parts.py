@@ -14,8 +14,8 @@ from autoconfig.memory_model.activations import (
     layer_input,
     warmup_chunks,
 )
-from autoconfig.memory_model.layers import layer_activations
 from autoconfig.memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, slot_bytes, weights_bytes
+from autoconfig.memory_model.tables import layer_activations
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model

@@ -15,8 +15,9 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, load_stack
 from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.kernels import gemm_seconds, grouped_gemm_seconds, layer_launch_seconds
+from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.time_model.operators.moe import expert_exchange_seconds, permute_bytes
-from autoconfig.time_model.predict import OperatorRow, TimeEstimate, _prepare, estimate_step_time, explain_operators
+from autoconfig.time_model.predict import TimeEstimate, _prepare, estimate_step_time
 
 QWEN = load_model("qwen3-30b-a3b")
 FP8 = Numerics(precision="fp8", fp8_param_gather=True, grad_reduce_dtype="bf16", attention_dropout=0.0, hidden_dropout=0.0)

@@ -23,7 +23,8 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack, software_names
-from autoconfig.time_model.predict import TimeEstimate, estimate_step_time, explain_operators
+from autoconfig.time_model.operators.listing import explain_operators
+from autoconfig.time_model.predict import TimeEstimate, estimate_step_time
 from tables import table
 
 GPT3 = load_model("gpt3-175b")

@@ -12,7 +12,8 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.layer_table import LayerTable, layer_table
-from autoconfig.time_model.predict import estimate_step_time, explain_operators
+from autoconfig.time_model.operators.listing import explain_operators
+from autoconfig.time_model.predict import estimate_step_time
 
 NO_DROPOUT = {"attention_dropout": 0.0, "hidden_dropout": 0.0}
 

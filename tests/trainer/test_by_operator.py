@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.activations import Shape
-from autoconfig.memory_model.layers import layer_activations
-from autoconfig.memory_model.tables import kept_by_operator
+from autoconfig.memory_model.activations import Shape, kept_by_operator
+from autoconfig.memory_model.tables import layer_activations
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from autoconfig.memory_model.predict import estimate_memory, fit_probability, plans_that_fit
 from autoconfig.memory_model.tables import least_state_bytes, stage_terms
-from autoconfig.time_model.bounds import least_step_seconds
-from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.time_model.predict import estimate_step_time, least_step_seconds
 
 from autoconfig.training import prune
 from autoconfig.training.answer import pareto_positions
