@@ -1,0 +1,79 @@
+"""What routed and shared experts save, and need in backward, per layer and micro-batch on one rank, in bytes.
+
+Symbols: specs.model; T, u, t: activations.Shape; R: `routed_rows`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from autoconfig.memory_model.activations import Number, Shape, gemm_input_bytes, mlp_inside
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.scenario import Numerics
+from autoconfig.specs.software.software import StackMemory
+
+
+def routed_rows(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """R: token rows that the experts of one rank process: factor x etp x k T/u.
+
+    Balanced routing sends every rank as many rows as it sends out, k T/u; expert tensor parallelism gathers them over etp.
+    The factor is the capacity factor where tokens are dropped and padded, else the stated imbalance (1 = balanced).
+    Source: megatron-core transformer/moe/token_dispatcher.py (all-to-all dispatcher).
+    """
+    factor = numerics.moe_capacity_factor or numerics.moe_imbalance
+    return factor * shape.etp * model.moe_router_topk * shape.tokens / shape.sp
+
+
+def router(model: ModelSpec, shape: Shape) -> Number:
+    """fp32 logits 4, fp32 probabilities 4 and map 1 byte per token and expert; index maps 4 bytes per routed token."""
+    tokens = shape.tokens / shape.sp
+    return tokens * (9.0 * (model.num_moe_experts or 0) + 4.0 * model.moe_router_topk)
+
+
+def expert_input(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Input of the grouped fc1 after dispatch: 2 R h; with a latent width 2 R l."""
+    return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.expert_width
+
+
+def latent_experts(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Input of the projection back from the experts' latent width: 2 T l / u. That of the one before it is norm 2's output."""
+    return gemm_input_bytes(numerics, stack) * shape.tokens / shape.sp * (model.moe_latent_size or 0)
+
+
+def expert_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Grouped fc1 output 2 R G f_e / etp and the routing weights of the fused activation, 4 R."""
+    width = model.gate_factor * model.moe_ffn_hidden_size
+    extra = stack.gated_activation_extra_bytes * model.moe_ffn_hidden_size if model.gated_linear_unit else 0.0
+    return routed_rows(model, numerics, shape) * ((numerics.activation_bytes * width + extra) / shape.etp + 4.0)
+
+
+def expert_activation(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Input of the grouped fc2: 2 R f_e / etp; what recomputing `moe_act` frees."""
+    return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.moe_ffn_hidden_size / shape.etp
+
+
+def shared_experts_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Inside of the shared experts, an MLP of width f_s; its input is norm 2's output, already counted."""
+    return mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape)
+
+
+def expert_backward(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """2 R (G f_e / etp + h): gradient of the grouped fc1's output and of its input; 2 R h more for sorting several local
+    experts (engineering knowledge of the all-to-all dispatcher; no measured row)."""
+    several = np.where(np.greater((model.num_moe_experts or 1) / shape.ep, 1), 2.0, 1.0)
+    width = model.gate_factor * model.moe_ffn_hidden_size / shape.etp + several * model.expert_width
+    return numerics.activation_bytes * routed_rows(model, numerics, shape) * width
+
+
+def expert_activations(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> dict[str, Number]:
+    """All that a layer's router, experts and shared experts save, by part."""
+    parts = {
+        "router": router(model, shape),
+        "expert_input": expert_input(model, numerics, stack, shape),
+        "expert_inside": expert_inside(model, numerics, stack, shape),
+        "expert_activation": expert_activation(model, numerics, stack, shape),
+    }
+    if model.moe_latent_size:
+        parts["latent_experts"] = latent_experts(model, numerics, stack, shape)
+    if model.moe_shared_expert_intermediate_size:
+        parts["shared_experts_inside"] = shared_experts_inside(model, numerics, stack, shape)
+    return parts
