@@ -18,11 +18,11 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import load_stack
+from autoconfig.training.nearest import changed_keys, nearest_legal
 from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
-from autoconfig.training.prune import SAFE_FIT
-from autoconfig.training.rank import Ranking, rank_plans
-from autoconfig.training.remedies import Remedy, changed_keys, nearest_legal, remedies
+from autoconfig.training.rank import SAFE_FIT, Ranking, rank_plans
+from autoconfig.training.remedies import Remedy, remedies
 from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Constraints
 

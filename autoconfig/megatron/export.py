@@ -31,9 +31,9 @@ from autoconfig.specs.plan import GivenSettings, TrainPlan, parse_plan
 from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
+from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand
-from autoconfig.training.remedies import nearest_legal
 
 PLAN_SCHEMA_VERSION = 1
 

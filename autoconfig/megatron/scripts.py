@@ -11,8 +11,8 @@ from autoconfig.planning.export_files import MARK, quoted, remark, slug
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.training.answer import largest_parts
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
-from autoconfig.training.rank import largest_parts
 
 TORCHRUN_SCRIPT = "train.sh"
 SBATCH_SCRIPT = "train.sbatch"

@@ -16,9 +16,8 @@ from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
-from autoconfig.training.prune import SAFE_FIT
 from autoconfig.training.question import Question
-from autoconfig.training.rank import RESOLUTION, Ranking
+from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
 from autoconfig.training.remedies import Remedy
 from autoconfig.training.rules import RULE_TEXT
 

@@ -12,22 +12,80 @@ from autoconfig.specs.errors import GIB
 from autoconfig.specs.layouts import first_positions, pareto_front, stage_layers
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
+from autoconfig.training.nearest import nearest_legal, nothing_legal
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
-from autoconfig.training.prune import SAFE_FIT, SLOWEST
 from autoconfig.training.question import Question, Request, understand
-from autoconfig.training.rank import RESOLUTION, Ranking, nothing_legal, rank_plans, reason_for, tie_groups
+from autoconfig.training.rank import RESOLUTION, SAFE_FIT, SLOWEST, Ranking, rank_plans, tie_groups
 from autoconfig.training.remedies import (
     Gain,
     Remedy,
     SwitchGain,
     memory_binds,
-    nearest_legal,
     remedies,
     switch_gains,
     what_binds,
 )
 
 PARETO_POINTS = 12
+PARTS_NAMED = 2
+PART_WORDS = {
+    "gemm_seconds": "GEMMs",
+    "grouped_gemm_seconds": "grouped GEMMs",
+    "tp_communication_seconds": "TP communication",
+    "cp_communication_seconds": "CP communication",
+    "expert_exchange_seconds": "expert dispatch and combine",
+    "p2p_seconds": "pipeline sends",
+    "fsdp_seconds": "FSDP gathers",
+    "host_floor_seconds": "waiting for the host",
+    "straggler_seconds": "stragglers",
+}
+
+
+def part_words(name: str) -> str:
+    """A part of the step in a sentence; tables and JSON have the name of its formula."""
+    return PART_WORDS.get(name, name.removesuffix("_seconds").replace("_", " "))
+
+
+def largest_parts(report: PlanReport) -> str:
+    """`GEMMs 74 %, TP communication 8 %, pointwise 4 %`: the largest parts of the step."""
+    parts = sorted(report.time_parts.items(), key=lambda item: -item[1])[: PARTS_NAMED + 1]
+    return ", ".join(f"{part_words(name)} {100 * s / report.step_seconds:.0f} %" for name, s in parts if s > 0)
+
+
+def reason_for(report: PlanReport, first: PlanReport | None, ranking: Ranking, position: int) -> str:
+    """Why the plan is at this place: for the first its largest parts and what it beat, for others what they trade."""
+    if first is None or position == int(ranking.best[0]):
+        return _why_first(report, ranking)
+    ratio = report.step_seconds / first.step_seconds - 1
+    slower = f"{ratio:.1%} slower than the first" if ratio > 0.0005 else "as fast as the first"
+    return f"{slower}{_trade(report, first)}"
+
+
+def _why_first(report: PlanReport, ranking: Ranking) -> str:
+    free = (report.limit_bytes - report.peak_bytes) / GIB
+    return (
+        f"fastest of {ranking.funnel.priced:,} plans that fit ({largest_parts(report)} of the step), "
+        f"{free:.1f} GiB below the limit on stage {report.worst_stage.stage}"
+    )
+
+
+def _trade(report: PlanReport, first: PlanReport) -> str:
+    """The parts in which a plan loses and gains most against the first, and the memory that it saves or takes."""
+    names = set(report.time_parts) | set(first.time_parts)
+    delta = sorted(
+        ((report.time_parts.get(n, 0.0) - first.time_parts.get(n, 0.0), n) for n in names), key=lambda item: -item[0]
+    )
+    small = 0.002 * first.step_seconds
+    losses = [f"{part_words(name)} {_signed(seconds)}" for seconds, name in delta[:PARTS_NAMED] if seconds > small]
+    gains = [f"{part_words(name)} {_signed(seconds)}" for seconds, name in delta[::-1][:PARTS_NAMED] if seconds < -small]
+    memory = (report.peak_bytes - first.peak_bytes) / GIB
+    text = "; ".join(losses + gains)
+    return (f": {text}" if text else "") + (f"; {memory:+.1f} GiB" if abs(memory) >= 0.05 else "")
+
+
+def _signed(seconds: float) -> str:
+    """A difference with three digits and its unit."""
+    return f"{seconds:+.2f} s" if abs(seconds) >= 1 else f"{seconds * 1e3:+.3g} ms"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,33 +1,51 @@
 """Enumerate, prune by memory, price, rank. The engine below `service.search`; no printing, no files.
 
-Every legal layout is combined with every legal recomputation. Memory decides which plans fit, the time model prices those that
-do. A layout's rank is that of its best plan.
+Every legal layout is combined with every legal recomputation. Memory decides which plans fit: every layout's plans are looked
+at, so counts are exact. A step time is worked out where a lower bound of it says that the plan may be among those asked for:
+the fastest layouts, and all plans up to a multiple of the fastest. A layout's rank is that of its best plan.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
+import threading
 import time
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.predict import estimate_memory, fit_probability
-from autoconfig.specs.errors import GIB, InputError, option
+from autoconfig.memory_model.predict import estimate_memory, fit_probability, plans_that_fit
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
-from autoconfig.specs.layouts import Layouts, divisors, first_positions, middle_layers
+from autoconfig.specs.layouts import Layouts, first_positions, middle_layers
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.training.price import PlanReport
-from autoconfig.training.prune import ROWS_PER_BLOCK, PhaseClock, Priced, price_plans
-from autoconfig.training.question import Question
-from autoconfig.training.rules import RULE_TEXT
-from autoconfig.training.space import Constraints, Space, axes, enumerate_space, legal_mask, recompute_options
+from autoconfig.time_model.predict import estimate_step_time, least_step_seconds
+from autoconfig.training.space import Constraints, Space, enumerate_space, legal_mask, recompute_options
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+ROWS_PER_BLOCK = 8_192
+"""Layouts priced at once; bounds memory, not results."""
+MAX_THREADS = 4
+SLOWEST = 2.0
+"""PlanColumns this many times slower than the first are the last ones of a Pareto set."""
+FIRST_ROWS = 1_024
+"""Layouts with the least bounds, priced first: the fastest of their plans says how far the others may be off."""
+FARTHER = 2.0
+"""Where the plans so far are too few, all up to so many times their slowest are priced."""
+SAFE_FIT = 0.95
+"""Chance to fit from which a plan is called safe."""
+
+Mask = npt.NDArray[np.bool_]
+COLUMNS = ("row", "option", "step", "peak", "limit")
+RESOLUTION = 0.06
+"""Plans closer than this in predicted step time are a tie: the spread within groups of measured runs that differ only in
+their plan is 6 to 9 % (findings on public measurements, section 7)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,32 +204,180 @@ def _fastest_first(step: Floats, excess: Floats) -> Ints:
     return order
 
 
-RESOLUTION = 0.06
-"""Plans closer than this in predicted step time are a tie: the spread within groups of measured runs that differ only in
-their plan is 6 to 9 % (findings on public measurements, section 7)."""
-PARTS_NAMED, SHOWN_VALUES, TRIES = 2, 12, 12
-PART_WORDS = {
-    "gemm_seconds": "GEMMs",
-    "grouped_gemm_seconds": "grouped GEMMs",
-    "tp_communication_seconds": "TP communication",
-    "cp_communication_seconds": "CP communication",
-    "expert_exchange_seconds": "expert dispatch and combine",
-    "p2p_seconds": "pipeline sends",
-    "fsdp_seconds": "FSDP gathers",
-    "host_floor_seconds": "waiting for the host",
-    "straggler_seconds": "stragglers",
-}
+class PhaseClock:
+    """Seconds by phase, and the wall time since it was made."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self.start = time.perf_counter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Adds the time inside to a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
 
 
-def part_words(name: str) -> str:
-    """A part of the step in a sentence; tables and JSON have the name of its formula."""
-    return PART_WORDS.get(name, name.removesuffix("_seconds").replace("_", " "))
+@dataclass(frozen=True, kw_only=True)
+class PlanColumns:
+    """PlanColumns with their step times and peaks, in parallel columns."""
+
+    row: Ints
+    option: Ints
+    step: Floats
+    peak: Floats
+    limit: Floats
+    level: str = "default"
+
+    @classmethod
+    def none(cls) -> PlanColumns:
+        """No plan."""
+        ints, floats = np.zeros(0, np.int64), np.zeros(0)
+        return cls(row=ints, option=ints, step=floats, peak=floats, limit=floats)
+
+    def columns(self) -> dict[str, Any]:
+        """The columns and the level by name."""
+        return {field.name: getattr(self, field.name) for field in fields(PlanColumns)}
+
+    def joined(self, *others: PlanColumns) -> PlanColumns:
+        """These plans and others, in the order of layouts and options."""
+        some = [plans for plans in (self, *others) if len(plans.step)]
+        if len(some) < 2:
+            return some[0] if some else self
+        all_ = {name: np.concatenate([getattr(plans, name) for plans in some]) for name in COLUMNS}
+        joined = PlanColumns(**all_, level=some[0].level)
+        sorted_already = not np.any(joined.row[1:] < joined.row[:-1])
+        return joined if sorted_already else joined.take(np.argsort(joined.row, kind="stable"))
+
+    def take(self, which: Any) -> PlanColumns:
+        """Those that positions or a mask select."""
+        return PlanColumns(**{name: getattr(self, name)[which] for name in COLUMNS}, level=self.level)
 
 
-def largest_parts(report: PlanReport) -> str:
-    """`GEMMs 74 %, TP communication 8 %, pointwise 4 %`: the largest parts of the step."""
-    parts = sorted(report.time_parts.items(), key=lambda item: -item[1])[: PARTS_NAMED + 1]
-    return ", ".join(f"{part_words(name)} {100 * s / report.step_seconds:.0f} %" for name, s in parts if s > 0)
+@dataclass(frozen=True, kw_only=True)
+class Priced(PlanColumns):
+    """PlanColumns of a space that got a time, and the count of all that fit."""
+
+    plans: int
+    """That fit, priced or not."""
+    layouts: Ints
+    """One row of every layout with a plan that fits."""
+    whole: bool
+    """Every plan that fits is priced."""
+
+
+def price_plans(
+    scenario: Scenario, space: Space, options: list[Recompute], margin: float, first: int | None, clock: PhaseClock
+) -> Priced:
+    """The plans that fit, all of them; with `first` those of them that no plan left out is faster than: so many layouts, a safe
+    plan where there is one, and all plans within SLOWEST of the fastest."""
+    pricing = _Pricing(scenario=scenario, layouts=space.layouts, options=options, margin=margin, clock=clock)
+    with clock.phase("memory"):
+        fits = pricing.fitting()
+        rows = np.flatnonzero(fits.any(axis=1))
+        fits = fits[rows]
+    if first is None or len(rows) <= FIRST_ROWS:
+        found = pricing.plans(rows, fits)
+    else:
+        found = _beginning(pricing, space, rows, fits, first)
+    return Priced(
+        **found.columns(),
+        plans=int(np.count_nonzero(fits)),
+        layouts=rows[first_positions(space.layout_id[rows])],
+        whole=len(found.step) == np.count_nonzero(fits),
+    )
+
+
+def _beginning(pricing: _Pricing, space: Space, rows: Ints, fits: Mask, first: int) -> PlanColumns:
+    """The beginning of the order: all plans up to a step time that is raised until enough is there.
+
+    A layout is priced where its lower bound is within that time. So no plan of the others is, and what is left after dropping
+    the priced plans beyond it is what pricing everything would begin with.
+    """
+    with pricing.clock.phase("time"):
+        least = least_step_seconds(pricing.scenario, pricing.layouts.take(rows), pricing.options)
+    todo = np.zeros(len(rows), bool)
+    todo[np.argpartition(least, FIRST_ROWS)[:FIRST_ROWS]] = True
+    done = np.zeros(len(rows), bool)
+    found, most = PlanColumns.none(), 0.0
+    while True:
+        found = found.joined(pricing.plans(rows[todo], fits[todo]))
+        done |= todo
+        most = max(most * FARTHER, SLOWEST * float(found.step.min()))
+        todo = (least <= most) & ~done
+        if todo.any():
+            found = found.joined(pricing.plans(rows[todo], fits[todo]))
+            done |= todo
+        within = found.step <= most
+        if done.all() or _enough(pricing, space, found, within, first):
+            return found if done.all() else found.take(within)
+        todo = (least <= most * FARTHER) & ~done
+
+
+def _enough(pricing: _Pricing, space: Space, found: PlanColumns, within: Mask, first: int) -> bool:
+    """So many layouts and a safe plan are among the plans within the time."""
+    device = pricing.scenario.cluster.memory_bytes
+    safe = fit_probability(found.peak[within], found.limit[within], device) >= SAFE_FIT
+    return bool(safe.any()) and len(first_positions(space.layout_id[found.row[within]])) >= first
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pricing:
+    """What pricing needs to know of a search."""
+
+    scenario: Scenario
+    layouts: Layouts
+    options: list[Recompute]
+    margin: float
+    clock: PhaseClock
+
+    def fitting(self) -> Mask:
+        """[n, R]: the plan is legal and fits."""
+        with _pool(len(self.layouts) > ROWS_PER_BLOCK) as run:
+            fits = plans_that_fit(self.scenario, self.layouts, self.options, margin=self.margin, run=run)
+        fits &= legal_mask(self.options, self.layouts, self.scenario)
+        return fits
+
+    def plans(self, rows: Ints, fits: Mask) -> PlanColumns:
+        """The plans of these layouts that fit, in the order of the layouts and options, whatever the threads do."""
+        starts = range(0, len(rows), ROWS_PER_BLOCK)
+
+        def price(start: int) -> PlanColumns:
+            return self._block(rows[start : start + ROWS_PER_BLOCK], fits[start : start + ROWS_PER_BLOCK])
+
+        with _pool(len(starts) > 1) as run:
+            return PlanColumns.none().joined(*run(price, starts))
+
+    def _block(self, rows: Ints, fits: Mask) -> PlanColumns:
+        part = self.layouts.take(rows)
+        with self.clock.phase("time"):
+            estimate = estimate_step_time(self.scenario, part, self.options)
+        with self.clock.phase("memory"):
+            memory = estimate_memory(self.scenario, part, self.options, margin=self.margin)
+        index, option = np.nonzero(fits)
+        return PlanColumns(
+            row=rows[index].astype(np.int32),
+            option=option.astype(np.int16),
+            step=estimate.step_seconds[index, option],
+            peak=memory.peak_bytes[index, option],
+            limit=memory.limit_bytes[index],
+            level=estimate.level,
+        )
+
+
+@contextmanager
+def _pool(many: bool) -> Iterator[Callable[..., Iterable[Any]]]:
+    """`map`, on a few threads where there is much to do: NumPy releases the interpreter lock."""
+    if not many:
+        yield map
+        return
+    with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
+        yield pool.map
 
 
 def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -224,79 +390,3 @@ def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         groups[start:end] = group
         start = max(end, start + 1)
     return groups
-
-
-def reason_for(report: PlanReport, first: PlanReport | None, ranking: Ranking, position: int) -> str:
-    """Why the plan is at this place: for the first its largest parts and what it beat, for others what they trade."""
-    if first is None or position == int(ranking.best[0]):
-        return _why_first(report, ranking)
-    ratio = report.step_seconds / first.step_seconds - 1
-    slower = f"{ratio:.1%} slower than the first" if ratio > 0.0005 else "as fast as the first"
-    return f"{slower}{_trade(report, first)}"
-
-
-def _why_first(report: PlanReport, ranking: Ranking) -> str:
-    free = (report.limit_bytes - report.peak_bytes) / GIB
-    return (
-        f"fastest of {ranking.funnel.priced:,} plans that fit ({largest_parts(report)} of the step), "
-        f"{free:.1f} GiB below the limit on stage {report.worst_stage.stage}"
-    )
-
-
-def _trade(report: PlanReport, first: PlanReport) -> str:
-    """The parts in which a plan loses and gains most against the first, and the memory that it saves or takes."""
-    names = set(report.time_parts) | set(first.time_parts)
-    delta = sorted(
-        ((report.time_parts.get(n, 0.0) - first.time_parts.get(n, 0.0), n) for n in names), key=lambda item: -item[0]
-    )
-    small = 0.002 * first.step_seconds
-    losses = [f"{part_words(name)} {_signed(seconds)}" for seconds, name in delta[:PARTS_NAMED] if seconds > small]
-    gains = [f"{part_words(name)} {_signed(seconds)}" for seconds, name in delta[::-1][:PARTS_NAMED] if seconds < -small]
-    memory = (report.peak_bytes - first.peak_bytes) / GIB
-    text = "; ".join(losses + gains)
-    return (f": {text}" if text else "") + (f"; {memory:+.1f} GiB" if abs(memory) >= 0.05 else "")
-
-
-def _signed(seconds: float) -> str:
-    """A difference with three digits and its unit."""
-    return f"{seconds:+.2f} s" if abs(seconds) >= 1 else f"{seconds * 1e3:+.3g} ms"
-
-
-def nothing_legal(question: Question, space: Space) -> InputError:
-    """The error for an empty space: what stopped the most layouts, and what to change."""
-    scenario, constraints = question.scenario, question.constraints
-    asked = f"{scenario.model.name} on {scenario.cluster.num_gpus} GPUs with global batch {scenario.workload.global_batch_size}"
-    if constraints != Constraints() and _legal(scenario):
-        values = axes(scenario)
-        for key, fixed in constraints.fixed.items():
-            if key in values and not fixed & set(values[key]):
-                allowed = ", ".join(str(int(v)) for v in values[key][:SHOWN_VALUES])
-                more = ", ..." if len(values[key]) > SHOWN_VALUES else ""
-                given = " or ".join(str(int(v)) for v in sorted(fixed))
-                return InputError(f"no legal plan for {asked}: {key}={given} is not among {key} = {allowed}{more}")
-        return InputError(
-            f"no legal plan for {asked} is left by {option('fix')}, {option('max')} and {option('exclude')}; loosen one of them"
-        )
-    reasons = [f"{rule}, {RULE_TEXT[rule]}" for rule in space.rejected_by_rule if rule in RULE_TEXT and rule != "NV001"]
-    reason = f"most are stopped by {'; or '.join(reasons[:PARTS_NAMED])}" if reasons else "nothing divides"
-    return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(scenario)}")
-
-
-def _legal(scenario: Scenario) -> bool:
-    return enumerate_space(scenario).legal > 0
-
-
-def _what_would_be_legal(scenario: Scenario) -> str:
-    """The nearest global batch, else the nearest smaller number of whole nodes, that has a legal plan."""
-    gpus, batch = scenario.cluster.num_gpus, scenario.workload.global_batch_size
-    node = scenario.cluster.gpus_per_node
-    batches = sorted({max(1, round(batch / part)) * part for part in divisors(gpus)}, key=lambda b: abs(b - batch))
-    for wanted in batches[:TRIES]:
-        with contextlib.suppress(InputError):  # a batch larger than any
-            if _legal(scenario.with_batch(wanted)):
-                return f"--global-batch-size {wanted}"
-    sizes = {2**k // node * node for k in range(gpus.bit_length())} | {gpus // 2**k // node * node for k in range(1, TRIES)}
-    for wanted in sorted((n for n in sizes if 0 < n < gpus), reverse=True):
-        if _legal(scenario.on(num_gpus=wanted)):
-            return f"--gpus {wanted}, or --gpus-at-most {gpus}"
-    return "another sequence length, or a model whose heads and layers have more divisors"

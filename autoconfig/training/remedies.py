@@ -1,27 +1,22 @@
-"""What would help: the nearest legal plan, changes where nothing fits, and what a little more of everything would buy."""
+"""What would help: changes where nothing fits, and what a little more of everything, or other switches, would buy."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from autoconfig.specs.errors import GIB, InputError, PlanError
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
 from autoconfig.specs.json_record import AboveZero, NotNegative
-from autoconfig.specs.layouts import divisors, stage_layers
-from autoconfig.specs.plan import FULL_ITERATION, NONE, Recompute, RunSettings, TrainPlan
+from autoconfig.specs.plan import FULL_ITERATION, RunSettings, TrainPlan
 from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.price import PlanReport, violations
 from autoconfig.training.question import FUSED, Question, graphs_text
 from autoconfig.training.rank import Ranking, rank_plans
-from autoconfig.training.rules import recompute_rule
-from autoconfig.training.space import Constraints, axes, enumerate_space, recompute_options
+from autoconfig.training.space import Constraints
 
 MORE = 1.1
 """Links, network and compute are raised by 10 %."""
@@ -103,128 +98,6 @@ def _ratio(changed: Ranking, today: Ranking) -> float | None:
 def _tokens_per_second(scenario: Scenario, plan: TrainPlan) -> float:
     estimate = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute])
     return scenario.workload.tokens_per_step / float(estimate.step_seconds[0, 0])
-
-
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
-CANDIDATES = 300
-"""Layouts that are tried with each recomputation, nearest first."""
-
-
-def nearest_legal(scenario: Scenario, plan: TrainPlan, *, even_only: bool = False) -> TrainPlan | None:
-    """The legal plan with the fewest changed keys, then the closest values; None where nothing is legal.
-
-    `even_only`: no uneven stages, for software that has no arguments for them.
-    """
-    one = [candidate for candidate in _one_change(scenario, plan) if not violations(scenario, candidate)]
-    one = [candidate for candidate in one if not (even_only and candidate.first)]
-    if one:
-        return min(one, key=lambda candidate: distance(candidate, plan))
-    return _from_space(scenario, plan, even_only)
-
-
-def changed_keys(new: TrainPlan, old: TrainPlan) -> list[str]:
-    """Keys that differ; dp follows from the others and does not count."""
-    keys = [*DEGREES, "sp", "recompute", "first", "last", "dist_opt", "fsdp", "offload"]
-    return [key for key in keys if getattr(new, key) != getattr(old, key)]
-
-
-def distance(new: TrainPlan, old: TrainPlan) -> tuple[int, float]:
-    """(changed keys, how far the numbers are apart): powers of two of the degrees, layers of the ends."""
-    far = sum(abs(math.log2(getattr(new, key) / getattr(old, key))) for key in DEGREES)
-    keys = changed_keys(new, old)
-    for key in ("first", "last"):
-        a, b = getattr(new, key), getattr(old, key)
-        far += 0.25 * abs(a - b) if a and b else 1.0 if a != b else 0.0
-    if "recompute" in keys:
-        far += _recompute_distance(new.recompute, old.recompute)
-    return len(keys), far
-
-
-def _recompute_distance(new: Recompute, old: Recompute) -> float:
-    if new.granularity != old.granularity:
-        return 3.0
-    if new.granularity == "full":
-        return (new.method != old.method) + 0.01 * abs(new.num_layers - old.num_layers)
-    return 0.1 * len(set(new.modules) ^ set(old.modules))
-
-
-def _one_change(scenario: Scenario, plan: TrainPlan) -> Iterator[TrainPlan]:
-    """Plans that differ in one key; the data-parallel size follows."""
-    gpus = scenario.cluster.num_gpus
-    values = axes(scenario)
-    values["vpp"] = divisors(scenario.model.num_layers)
-    for key in DEGREES:
-        for value in values[key]:
-            yield from _with(scenario, plan, {key: value}, gpus)
-    others: tuple[dict[str, object], ...] = (
-        {"sp": not plan.sp},
-        {"dist_opt": not plan.dist_opt},
-        {"fsdp": 0},
-        {"offload": 0.0},
-        {"first": None, "last": None},
-    )
-    for change in others:
-        yield from _with(scenario, plan, change, gpus)
-    for recompute in _recomputes(scenario, plan):
-        yield from _with(scenario, plan, {"recompute": recompute}, gpus)
-
-
-def _with(scenario: Scenario, plan: TrainPlan, change: dict[str, object], gpus: int) -> Iterator[TrainPlan]:
-    try:
-        found = plan.replace(**change)
-        size = found.tp * found.pp * found.cp
-        if gpus % size == 0:
-            found = found.replace(dp=gpus // size)
-            stage_layers(scenario.model, found)
-            yield found
-    except PlanError:
-        return
-
-
-def _recomputes(scenario: Scenario, plan: TrainPlan) -> list[Recompute]:
-    """Recomputations to try, the nearest to the plan's own first."""
-    asked = plan.recompute
-    found = [asked]
-    if asked.granularity == "selective":
-        kept = tuple(m for m in asked.modules if recompute_rule(scenario, Recompute("selective", (m,))) is None)
-        found += [Recompute("selective", kept)] if kept else []
-    if asked.granularity == "full":
-        most = -(-scenario.model.num_layers // plan.pp)
-        found += [Recompute("full", (), asked.method, n) for n in range(min(most, asked.num_layers), 0, -1)]
-    return list(dict.fromkeys([*found, NONE]))
-
-
-def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool) -> TrainPlan | None:
-    """The nearest of the whole legal space: kept sharding first, then any."""
-    kept = {"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
-    for constraints in (Constraints(fixed=kept), Constraints()):
-        try:
-            space = enumerate_space(scenario, constraints)
-        except InputError:  # too many layouts to hold
-            continue
-        if not space.legal:
-            continue
-        layouts = space.layouts
-        changed = np.zeros(len(layouts))
-        far = np.zeros(len(layouts))
-        for key in DEGREES:
-            column = getattr(layouts, key)
-            changed += column != getattr(plan, key)
-            far += np.abs(np.log2(column / getattr(plan, key)))
-        for key in ("sp", "dist_opt", "fsdp"):
-            changed += getattr(layouts, key) != getattr(plan, key)
-        even = (layouts.first == layouts.last) & (layouts.first * layouts.pp == scenario.model.num_layers)
-        if even_only:
-            changed += np.where(even | (layouts.pp == 1), 0, len(DEGREES))
-        changed += even != (plan.first is None and plan.last is None)
-        order = np.lexsort((far, changed))[:CANDIDATES]
-        options = [*_recomputes(scenario, plan), *recompute_options(scenario, Constraints(), 1)]
-        for row in order:
-            for option in options:
-                found = layouts.plan(int(row), option, scenario.model)
-                if not violations(scenario, found):
-                    return found
-    return None
 
 
 GROWTH = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)

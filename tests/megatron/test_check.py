@@ -18,10 +18,10 @@ from autoconfig.megatron.edit import edited_text, improved_text
 from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.scripts import torchrun_script
 from autoconfig.planning.schemas import schema
+from autoconfig.training.nearest import changed_keys, nearest_legal
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import understand
 from autoconfig.training.rank import rank_plans
-from autoconfig.training.remedies import changed_keys, nearest_legal
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MODEL = """MODEL=(

@@ -6,7 +6,7 @@ from autoconfig.memory_model.predict import estimate_memory, fit_probability, pl
 from autoconfig.memory_model.tables import least_state_bytes, stage_terms
 from autoconfig.time_model.predict import estimate_step_time, least_step_seconds
 
-from autoconfig.training import prune
+from autoconfig.training import rank
 from autoconfig.training.answer import pareto_positions
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans, tie_groups
@@ -55,7 +55,7 @@ def asked(request):
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch):
-    monkeypatch.setattr(prune, "FIRST_ROWS", 16)
+    monkeypatch.setattr(rank, "FIRST_ROWS", 16)
 
 
 def test_the_first_plans_and_all_counts_are_those_of_pricing_everything(asked):
@@ -80,8 +80,8 @@ def test_the_pareto_set_and_the_safe_plan_are_those_of_the_whole_ranking(asked):
     whole = rank_plans(question.scenario, question.constraints, margin)
     np.testing.assert_array_equal(whole.row, every.row)
     assert pareto_positions(found) == pareto_positions(whole)
-    safe = fit_probability(every.peak, every.limit, question.scenario.cluster.memory_bytes) >= prune.SAFE_FIT
-    ours = np.flatnonzero(found.fit_chances() >= prune.SAFE_FIT)
+    safe = fit_probability(every.peak, every.limit, question.scenario.cluster.memory_bytes) >= rank.SAFE_FIT
+    ours = np.flatnonzero(found.fit_chances() >= rank.SAFE_FIT)
     assert (len(ours) > 0) == safe.any() and (not len(ours) or ours[0] == np.flatnonzero(safe)[0])
 
 

@@ -23,8 +23,9 @@ from autoconfig.study.training.candidates import Candidates, build, candidates_o
 from autoconfig.study.training.proposal import CONFIDENCE, believe, results_of, scatter_between_jobs
 from autoconfig.study.training.settings import StudySettings, on_this_device
 from autoconfig.study.training.work import TrainingWork, full_job
+from autoconfig.training.nearest import nothing_legal
 from autoconfig.training.question import understand
-from autoconfig.training.rank import nothing_legal, rank_plans
+from autoconfig.training.rank import rank_plans
 
 MAX_SHAPES = 12
 SECONDS_PER_HOUR = 3600

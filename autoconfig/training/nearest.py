@@ -1,0 +1,180 @@
+"""What is legal near to something that is not: the plan with the fewest changes, the nearest batch or number of GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from autoconfig.specs.errors import InputError, PlanError, option
+from autoconfig.specs.layouts import divisors, stage_layers
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.price import violations
+from autoconfig.training.question import Question
+from autoconfig.training.rules import RULE_TEXT, recompute_rule
+from autoconfig.training.space import Constraints, Space, axes, enumerate_space, recompute_options
+
+REASONS_NAMED, SHOWN_VALUES, TRIES = 2, 12, 12
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
+CANDIDATES = 300
+"""Layouts that are tried with each recomputation, nearest first."""
+
+
+def nearest_legal(scenario: Scenario, plan: TrainPlan, *, even_only: bool = False) -> TrainPlan | None:
+    """The legal plan with the fewest changed keys, then the closest values; None where nothing is legal.
+
+    `even_only`: no uneven stages, for software that has no arguments for them.
+    """
+    one = [candidate for candidate in _one_change(scenario, plan) if not violations(scenario, candidate)]
+    one = [candidate for candidate in one if not (even_only and candidate.first)]
+    if one:
+        return min(one, key=lambda candidate: distance(candidate, plan))
+    return _from_space(scenario, plan, even_only)
+
+
+def changed_keys(new: TrainPlan, old: TrainPlan) -> list[str]:
+    """Keys that differ; dp follows from the others and does not count."""
+    keys = [*DEGREES, "sp", "recompute", "first", "last", "dist_opt", "fsdp", "offload"]
+    return [key for key in keys if getattr(new, key) != getattr(old, key)]
+
+
+def distance(new: TrainPlan, old: TrainPlan) -> tuple[int, float]:
+    """(changed keys, how far the numbers are apart): powers of two of the degrees, layers of the ends."""
+    far = sum(abs(math.log2(getattr(new, key) / getattr(old, key))) for key in DEGREES)
+    keys = changed_keys(new, old)
+    for key in ("first", "last"):
+        a, b = getattr(new, key), getattr(old, key)
+        far += 0.25 * abs(a - b) if a and b else 1.0 if a != b else 0.0
+    if "recompute" in keys:
+        far += _recompute_distance(new.recompute, old.recompute)
+    return len(keys), far
+
+
+def _recompute_distance(new: Recompute, old: Recompute) -> float:
+    if new.granularity != old.granularity:
+        return 3.0
+    if new.granularity == "full":
+        return (new.method != old.method) + 0.01 * abs(new.num_layers - old.num_layers)
+    return 0.1 * len(set(new.modules) ^ set(old.modules))
+
+
+def _one_change(scenario: Scenario, plan: TrainPlan) -> Iterator[TrainPlan]:
+    """Plans that differ in one key; the data-parallel size follows."""
+    gpus = scenario.cluster.num_gpus
+    values = axes(scenario)
+    values["vpp"] = divisors(scenario.model.num_layers)
+    for key in DEGREES:
+        for value in values[key]:
+            yield from _with(scenario, plan, {key: value}, gpus)
+    others: tuple[dict[str, object], ...] = (
+        {"sp": not plan.sp},
+        {"dist_opt": not plan.dist_opt},
+        {"fsdp": 0},
+        {"offload": 0.0},
+        {"first": None, "last": None},
+    )
+    for change in others:
+        yield from _with(scenario, plan, change, gpus)
+    for recompute in _recomputes(scenario, plan):
+        yield from _with(scenario, plan, {"recompute": recompute}, gpus)
+
+
+def _with(scenario: Scenario, plan: TrainPlan, change: dict[str, object], gpus: int) -> Iterator[TrainPlan]:
+    try:
+        found = plan.replace(**change)
+        size = found.tp * found.pp * found.cp
+        if gpus % size == 0:
+            found = found.replace(dp=gpus // size)
+            stage_layers(scenario.model, found)
+            yield found
+    except PlanError:
+        return
+
+
+def _recomputes(scenario: Scenario, plan: TrainPlan) -> list[Recompute]:
+    """Recomputations to try, the nearest to the plan's own first."""
+    asked = plan.recompute
+    found = [asked]
+    if asked.granularity == "selective":
+        kept = tuple(m for m in asked.modules if recompute_rule(scenario, Recompute("selective", (m,))) is None)
+        found += [Recompute("selective", kept)] if kept else []
+    if asked.granularity == "full":
+        most = -(-scenario.model.num_layers // plan.pp)
+        found += [Recompute("full", (), asked.method, n) for n in range(min(most, asked.num_layers), 0, -1)]
+    return list(dict.fromkeys([*found, NONE]))
+
+
+def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool) -> TrainPlan | None:
+    """The nearest of the whole legal space: kept sharding first, then any."""
+    kept = {"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
+    for constraints in (Constraints(fixed=kept), Constraints()):
+        try:
+            space = enumerate_space(scenario, constraints)
+        except InputError:  # too many layouts to hold
+            continue
+        if not space.legal:
+            continue
+        layouts = space.layouts
+        changed = np.zeros(len(layouts))
+        far = np.zeros(len(layouts))
+        for key in DEGREES:
+            column = getattr(layouts, key)
+            changed += column != getattr(plan, key)
+            far += np.abs(np.log2(column / getattr(plan, key)))
+        for key in ("sp", "dist_opt", "fsdp"):
+            changed += getattr(layouts, key) != getattr(plan, key)
+        even = (layouts.first == layouts.last) & (layouts.first * layouts.pp == scenario.model.num_layers)
+        if even_only:
+            changed += np.where(even | (layouts.pp == 1), 0, len(DEGREES))
+        changed += even != (plan.first is None and plan.last is None)
+        order = np.lexsort((far, changed))[:CANDIDATES]
+        options = [*_recomputes(scenario, plan), *recompute_options(scenario, Constraints(), 1)]
+        for row in order:
+            for recompute in options:
+                found = layouts.plan(int(row), recompute, scenario.model)
+                if not violations(scenario, found):
+                    return found
+    return None
+
+
+def nothing_legal(question: Question, space: Space) -> InputError:
+    """The error for an empty space: what stopped the most layouts, and what to change."""
+    scenario, constraints = question.scenario, question.constraints
+    asked = f"{scenario.model.name} on {scenario.cluster.num_gpus} GPUs with global batch {scenario.workload.global_batch_size}"
+    if constraints != Constraints() and _legal(scenario):
+        values = axes(scenario)
+        for key, fixed in constraints.fixed.items():
+            if key in values and not fixed & set(values[key]):
+                allowed = ", ".join(str(int(v)) for v in values[key][:SHOWN_VALUES])
+                more = ", ..." if len(values[key]) > SHOWN_VALUES else ""
+                given = " or ".join(str(int(v)) for v in sorted(fixed))
+                return InputError(f"no legal plan for {asked}: {key}={given} is not among {key} = {allowed}{more}")
+        return InputError(
+            f"no legal plan for {asked} is left by {option('fix')}, {option('max')} and {option('exclude')}; loosen one of them"
+        )
+    reasons = [f"{rule}, {RULE_TEXT[rule]}" for rule in space.rejected_by_rule if rule in RULE_TEXT and rule != "NV001"]
+    reason = f"most are stopped by {'; or '.join(reasons[:REASONS_NAMED])}" if reasons else "nothing divides"
+    return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(scenario)}")
+
+
+def _legal(scenario: Scenario) -> bool:
+    return enumerate_space(scenario).legal > 0
+
+
+def _what_would_be_legal(scenario: Scenario) -> str:
+    """The nearest global batch, else the nearest smaller number of whole nodes, that has a legal plan."""
+    gpus, batch = scenario.cluster.num_gpus, scenario.workload.global_batch_size
+    node = scenario.cluster.gpus_per_node
+    batches = sorted({max(1, round(batch / part)) * part for part in divisors(gpus)}, key=lambda b: abs(b - batch))
+    for wanted in batches[:TRIES]:
+        with contextlib.suppress(InputError):  # a batch larger than any
+            if _legal(scenario.with_batch(wanted)):
+                return f"--global-batch-size {wanted}"
+    sizes = {2**k // node * node for k in range(gpus.bit_length())} | {gpus // 2**k // node * node for k in range(1, TRIES)}
+    for wanted in sorted((n for n in sizes if 0 < n < gpus), reverse=True):
+        if _legal(scenario.on(num_gpus=wanted)):
+            return f"--gpus {wanted}, or --gpus-at-most {gpus}"
+    return "another sequence length, or a model whose heads and layers have more divisors"
