@@ -14,6 +14,7 @@ from autoconfig.memory_model.activations import (
     layer_input,
     warmup_chunks,
 )
+from autoconfig.memory_model.experts import expert_backward
 from autoconfig.memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, slot_bytes, weights_bytes
 from autoconfig.memory_model.tables import layer_activations
 from autoconfig.specs.hardware.cluster import load_gpu
@@ -228,7 +229,7 @@ def test_every_prediction_depth_keeps_an_fp32_softmax() -> None:
 @pytest.mark.parametrize(("ep", "copies"), [(1, 2), (4, 2), (8, 1)])
 def test_expert_backward_sorts_only_several_local_experts(ep: int, copies: int) -> None:
     rows = 2 * T  # top-2, no tensor parallelism; Mixtral: 14,336 gated channels, hidden 4,096
-    got = moments.expert_backward(MIXTRAL, NO_DROPOUT, shape_of(tp=1, sp=0, ep=ep))
+    got = expert_backward(MIXTRAL, NO_DROPOUT, shape_of(tp=1, sp=0, ep=ep))
     assert got == pytest.approx(2 * rows * (2 * 14336 + copies * 4096))
 
 
