@@ -219,8 +219,8 @@ def unseen_sheet(found: Validation) -> Sheet:
         "predicted: {predicted_s:.3g} s | error: {error:+.1%} | inside the band: {inside!y} | "
         "GiB measured: {measured_gib:.1f} | GiB predicted: {predicted_gib:.1f}",
         "torchtitan's own benchmarks (autoconfig/data/published/unseen_measurements.csv): in no fit, bar or band. Its "
-        "H100s have slower memory and less power than the catalogue's 80 GB HBM3 at 700 W, which they are predicted as. Memory "
-        "is what torch reserved.",
+        "H100s have HBM2e and a limit of 500 W, given by the columns memory_bandwidth and power_limit. Memory is what torch "
+        "reserved.",
     )
 
 

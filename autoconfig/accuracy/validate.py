@@ -22,13 +22,11 @@ from autoconfig.accuracy.groups import (
     ErrorGroup,
     LeaveOut,
     Predicted,
-    Unseen,
     bars,
     decisions,
     error_groups,
     predictions,
     resisting,
-    unseen_runs,
 )
 from autoconfig.accuracy.headlines import Headline, headlines
 from autoconfig.accuracy.memory import (
@@ -41,6 +39,7 @@ from autoconfig.accuracy.memory import (
     memory_groups,
     verdicts,
 )
+from autoconfig.accuracy.unseen import MOST, SHORT, Unseen, mean_error_of_short, unseen_runs
 from autoconfig.calibration.observe import published_runs
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.resolve import shipped
@@ -336,6 +335,9 @@ def judged_lines(found: Validation) -> list[JudgedLine]:
     """The lines that the sections of a validation can judge. In-sample rankings are not judged: their constants have seen the
     rows."""
     lines = [*_band_lines(found.coverage)]
+    if found.unseen:
+        name = f"Mean error of torchtitan's runs up to {SHORT:,} tokens"
+        lines.append(JudgedLine(name=name, most=MOST, reached=mean_error_of_short(found.unseen)))
     if found.leave_out is not None:
         lines += _decision_lines(found.decisions)
     for line in found.verdicts:

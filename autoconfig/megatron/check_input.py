@@ -16,7 +16,7 @@ from autoconfig.megatron.read import connections_violation, read_arguments
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.planning.export_files import MADE_BY, MARK
-from autoconfig.planning.request_fields import CHECK, SWITCHES
+from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import field_names, read_cluster, shipped
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids
@@ -41,6 +41,8 @@ class CheckRequest:
     gpu: str | None = None
     cluster: str | None = None
     gpus_per_node: int | None = None
+    power_limit: float | None = None
+    memory_bandwidth: float | None = None
     software: str | None = None
     seq_length: int | None = None
     global_batch_size: int | None = None
@@ -146,6 +148,8 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         gpu=gpu,
         cluster=request.cluster,
         gpus_per_node=request.gpus_per_node,
+        power_limit=request.power_limit,
+        memory_bandwidth=request.memory_bandwidth,
         memory_margin=_margin(request),
         own_calibration=request.own_calibration,
     )
@@ -196,7 +200,8 @@ def _margin(request: CheckRequest) -> float:
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     scenario, plan = read_plan_text(text)
-    fields = ("model", "gpus", "gpu", "cluster", "gpus_per_node", "software", "seq_length", "global_batch_size")
+    fields = ("model", "gpus", "gpu", "cluster", "gpus_per_node", *field_names(VARIANT), "software", "seq_length")
+    fields = (*fields, "global_batch_size")
     named = [f"--{name.replace('_', '-')}" for name in fields if getattr(request, name) is not None]
     named += [option(name) for name in request.switches]
     if named:

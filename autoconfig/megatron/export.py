@@ -13,7 +13,7 @@ from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_s
 from autoconfig.planning.export_files import MADE_BY, check_folder, write_export
 from autoconfig.planning.schemas import schema
 from autoconfig.specs.errors import GIB, InputError
-from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.local_gpu import find_gpu
 from autoconfig.specs.json_record import (
     AboveZero,
@@ -51,6 +51,10 @@ class PlanClusterJson:
     nic_bytes_per_s: AboveZero
     memory_bytes: AboveZero
     name: str
+    hbm_bytes_per_s: AboveZero | None = None
+    """Memory bandwidth of one GPU; null: the GPU type's."""
+    power_limit_watts: AboveZero | None = None
+    """Of one GPU; null: its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +217,7 @@ def _scenario(body: Mapping[str, Any]) -> Scenario:
         given["cuda_graphs"] = frozenset(given["cuda_graphs"])
     return Scenario(
         model=ModelSpec(**model),
-        cluster=ClusterSpec(**{**cluster, "gpu": find_gpu(cluster["gpu"])}),
+        cluster=cluster_of(**{**cluster, "gpu": find_gpu(cluster["gpu"])}),
         numerics=Numerics(**numerics),
         software=load_stack(body["software"]),
         workload=Workload(**body["workload"]),

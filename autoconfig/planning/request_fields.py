@@ -60,7 +60,8 @@ ARCHITECTURE: Fields = (
     *(Field(name, f"Change the model: {name}.", int) for name in INTEGER_FIELDS if name not in SHORT_NAMES.values()),
     *(Field(name, f"Change the model: {name}.", bool, negative=f"no-{name.replace('_', '-')}") for name in BOOLEAN_FIELDS),
 )
-QUESTION: Fields = (*_all("question"), *SWITCHES, *NUMERICS, *ARCHITECTURE)
+VARIANT: Fields = _all("variant")
+QUESTION: Fields = (*_all("question"), *VARIANT, *SWITCHES, *NUMERICS, *ARCHITECTURE)
 """Model, cluster, workload, numerics: everything but the plan."""
 SEARCH: Fields = _all("search")
 OUTPUT: Fields = _all("output")
@@ -75,6 +76,7 @@ SCALING: Fields = (
 CHECK: Fields = (
     *_some("check", "model", "gpus", "gpu"),
     *_some("question", "cluster", "gpus_per_node"),
+    *VARIANT,
     *_some("check", "software", "seq_length", "global_batch_size"),
     *_some("question", "memory_margin"),
     *SWITCHES,

@@ -156,6 +156,10 @@ class HardwareNames(Protocol):
     @property
     def gpus_per_node(self) -> int | None: ...
     @property
+    def power_limit(self) -> float | None: ...
+    @property
+    def memory_bandwidth(self) -> float | None: ...
+    @property
     def local_files(self) -> bool: ...
     @property
     def measured_here(self) -> bool: ...
@@ -175,11 +179,9 @@ def read_cluster(asked: HardwareNames, assumed: list[str]) -> ClusterSpec:
         field = "gpus" if asked.gpus is not None else "gpus_at_most"
         raise InputError(f"{option(field)} {gpus}: give a whole number of at least 1")
     if asked.cluster is not None:
-        if asked.gpu is not None or asked.gpu_table is not None or asked.gpus_per_node is not None:
-            raise InputError(
-                f"give either {option('cluster')} FILE or {option('gpu')}, {option('gpu_table')} and "
-                f"{option('gpus_per_node')}, not both"
-            )
+        beside = ("gpu", "gpu_table", "gpus_per_node", "power_limit", "memory_bandwidth")
+        if given := [option(name) for name in beside if getattr(asked, name) is not None]:
+            raise InputError(f"give either {option('cluster')} FILE or {', '.join(given)}, not both: the file has a key for it")
         if asked.gpus_at_most is not None:
             node = _described_cluster(asked, 1).gpus_per_node
             gpus = asked.gpus_at_most if asked.gpus_at_most < node else asked.gpus_at_most // node * node
@@ -192,7 +194,10 @@ def read_cluster(asked: HardwareNames, assumed: list[str]) -> ClusterSpec:
     node = asked.gpus_per_node if asked.gpus_per_node is not None else gpu.gpus_per_node
     if asked.gpus_at_most is not None and gpus > node > 0:
         gpus -= gpus % node  # N or fewer: whole nodes
-    return cluster_of(gpu, gpus, gpus_per_node=asked.gpus_per_node)
+    bandwidth = None if asked.memory_bandwidth is None else asked.memory_bandwidth * 1e12
+    return cluster_of(
+        gpu, gpus, gpus_per_node=asked.gpus_per_node, hbm_bytes_per_s=bandwidth, power_limit_watts=asked.power_limit
+    )
 
 
 def _described_cluster(asked: HardwareNames, gpus: int | None) -> ClusterSpec:

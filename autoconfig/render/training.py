@@ -109,6 +109,10 @@ def show_question(console: Console, question: Question) -> None:
     scenario = question.scenario
     model, cluster, numerics = scenario.model, scenario.cluster, scenario.numerics
     network = f"{cluster.link_bytes_per_s / 1e9:g} GB/s {cluster.gpu.link} in groups of {cluster.link_domain_size}"
+    if cluster.hbm_bytes_per_s != cluster.gpu.hbm_bytes_per_s:
+        network = f"{cluster.hbm_bytes_per_s / 1e12:g} TB/s of memory, {network}"
+    if cluster.power_limit_watts is not None:
+        network = f"{cluster.power_limit_watts:g} W, {network}"
     console.print(
         f"[bold]{escape(model.name)}[/bold] ({total_parameters(model) / 1e9:,.1f} B parameters) on "
         f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] "

@@ -64,6 +64,10 @@ class ClusterJson:
     nic_bytes_per_s: AboveZero
     memory_gib: AboveZero
     """Memory of one GPU as the driver reports it."""
+    hbm_bytes_per_s: AboveZero
+    """Memory bandwidth of one GPU."""
+    power_limit_watts: AboveZero | None
+    """Of one GPU; null: its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ import numpy as np
 
 from autoconfig.memory_model.predict import allocator_bytes, estimate_memory, fit_probability
 from autoconfig.planning.progress import Progress
-from autoconfig.planning.resolve import shipped
+from autoconfig.planning.request_fields import VARIANT
+from autoconfig.planning.resolve import field_names, shipped
 from autoconfig.runs.table import CellError, Row, TableKind, cell, flag, number_text, unread_columns
 from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
@@ -101,7 +102,7 @@ def unread(source: Path) -> str:
 @cache
 def known_columns() -> frozenset[str]:
     """Columns of the table that ships, and those that only rows of other tables have."""
-    return frozenset(next(published_rows())) | MORE_COLUMNS | NEVER_READ
+    return frozenset(next(published_rows())) | MORE_COLUMNS | NEVER_READ | set(field_names(VARIANT))
 
 
 TRAINING_RUNS = TableKind(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
+from autoconfig.planning.request_fields import VARIANT
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
 from autoconfig.runs.training_model import read_model, read_numerics, read_settings, read_stack
 from autoconfig.specs.errors import InputError
@@ -307,7 +308,19 @@ def _cluster(row: Row, num_gpus: int, assumed: list[str]) -> ClusterSpec:
     if network is not None and network <= 0:
         raise CellError(f"cell node_network_gbps={network:g} must be above 0")
     nic = network * 1e9 / 8 / gpu.gpus_per_node if network else None
-    return cluster_of(gpu, num_gpus, gpus_per_node=per_node, nic_bytes_per_s=nic)
+    variant = {field.name: number(row, field.name) for field in VARIANT}
+    for field in VARIANT:
+        if (value := variant[field.name]) is not None and field.bounds is not None and value not in field.bounds:
+            raise CellError(f"cell {field.name}={value:g}: {field.bounds}")
+    bandwidth = variant["memory_bandwidth"]
+    return cluster_of(
+        gpu,
+        num_gpus,
+        gpus_per_node=per_node,
+        nic_bytes_per_s=nic,
+        hbm_bytes_per_s=None if bandwidth is None else bandwidth * 1e12,
+        power_limit_watts=variant["power_limit"],
+    )
 
 
 @cache

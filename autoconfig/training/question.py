@@ -73,6 +73,10 @@ class Request:
     local_files: bool = True
     """Whether names may be files, or the GPU, of this machine."""
     gpus_per_node: int | None = None
+    power_limit: float | None = None
+    """Watts of one GPU, below its own."""
+    memory_bandwidth: float | None = None
+    """TB/s of one GPU, where its memory is another."""
     software: str | None = None
     calibration: str | None = None
     """A file of `autoconfig calibrate`; None: the shipped one; `none`: the documented defaults."""

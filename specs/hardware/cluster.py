@@ -46,6 +46,8 @@ class GpuSpec:
     """GPUs under one operating system in the usual server."""
     nic_bytes_per_s: float
     """Network bandwidth per GPU of the usual server, one direction."""
+    power_watts: float | None = None
+    """Power limit as delivered (TDP); None where no source says it of the GPU alone."""
     aliases: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
     operator_tables: str = ""
@@ -145,6 +147,8 @@ def gpu_from_mapping(data: dict[str, Any]) -> GpuSpec:
     numbers = {name: getattr(spec, name) for name in (*whole, "hbm_bytes_per_s", "link_bytes_per_s", "nic_bytes_per_s")}
     if not isinstance(spec.flops_per_s, dict) or not spec.flops_per_s:
         raise InputError('flops_per_s must say at least one precision, for example {"bf16": 989.4e12}')
+    if spec.power_watts is not None:
+        numbers["power_watts"] = spec.power_watts
     numbers |= {f"flops_per_s.{precision}": rate for precision, rate in spec.flops_per_s.items()}
     for key, value in numbers.items():
         kind = int if key in whole else (int, float)
@@ -245,6 +249,8 @@ def _read_nvml(tried: list[str]) -> list[tuple[str, float]]:
 
 
 MAX_GPUS = 1_000_000
+LEAST_POWER_SHARE = 0.35
+"""Of a GPU's own power limit: the lowest limit that a measurement stands behind (time_model/hardware/clock.py)."""
 MAX_BYTES = 1e20
 """Of a rate or a memory: beyond, products of them leave the range of a float; no machine comes near."""
 
@@ -262,6 +268,10 @@ class ClusterSpec:
     nic_bytes_per_s: float
     memory_bytes: int
     """Memory of one GPU that a run may use before margins; the GPU's own unless the cluster file says less."""
+    hbm_bytes_per_s: float
+    """Memory bandwidth of one GPU; the GPU's own unless a variant with other memory is said."""
+    power_limit_watts: float | None = None
+    """Power limit of one GPU where it is set below the GPU's own."""
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -282,8 +292,13 @@ class ClusterSpec:
                 f"link_domain_size={self.link_domain_size} is neither a multiple nor a divisor of "
                 f"gpus_per_node={self.gpus_per_node}; give whole nodes or equal parts of a node"
             )
-        if not all(0 < value <= MAX_BYTES for value in (self.link_bytes_per_s, self.nic_bytes_per_s, self.memory_bytes)):
-            raise InputError(f"link, network bandwidth and memory must be positive and at most {MAX_BYTES:g} bytes (a second)")
+        rates = (self.link_bytes_per_s, self.nic_bytes_per_s, self.memory_bytes, self.hbm_bytes_per_s)
+        if not all(0 < value <= MAX_BYTES for value in rates):
+            raise InputError(
+                f"link, network and memory bandwidth and memory must be positive and at most {MAX_BYTES:g} bytes (a second)"
+            )
+        if self.power_limit_watts is not None:
+            _check_power(self.power_limit_watts, self.gpu)
 
     @property
     def num_nodes(self) -> int:
@@ -300,6 +315,8 @@ def cluster_of(
     link_bytes_per_s: float | None = None,
     nic_bytes_per_s: float | None = None,
     memory_bytes: int | None = None,
+    hbm_bytes_per_s: float | None = None,
+    power_limit_watts: float | None = None,
     name: str = "",
 ) -> ClusterSpec:
     """The usual server of `gpu`, with what the caller knows better. Raises InputError as ClusterSpec does."""
@@ -315,8 +332,22 @@ def cluster_of(
         link_bytes_per_s=gpu.link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s,
         nic_bytes_per_s=gpu.nic_bytes_per_s if nic_bytes_per_s is None else nic_bytes_per_s,
         memory_bytes=gpu.memory_bytes if memory_bytes is None else memory_bytes,
+        hbm_bytes_per_s=gpu.hbm_bytes_per_s if hbm_bytes_per_s is None else hbm_bytes_per_s,
+        power_limit_watts=power_limit_watts,
         name=name,
     )
+
+
+def _check_power(watts: float, gpu: GpuSpec) -> None:
+    if gpu.power_watts is None:
+        raise InputError(
+            f"{option('power_limit')}: the power of {gpu.id} alone is not known, so what a limit costs is not either; leave it out"
+        )
+    if not LEAST_POWER_SHARE <= watts / gpu.power_watts <= 1.0:
+        raise InputError(
+            f"{option('power_limit')} {watts:g}: {gpu.id} has {gpu.power_watts:g} W; use "
+            f"{LEAST_POWER_SHARE * gpu.power_watts:.0f} to {gpu.power_watts:g} W"
+        )
 
 
 def _domain_with_nodes_of(gpu: GpuSpec, gpus_per_node: int) -> int:

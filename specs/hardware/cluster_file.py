@@ -11,6 +11,8 @@
 | `nic_gbit_per_s_per_gpu` | network per GPU, one direction, in 10^9 bits per second; or instead of it the next two: |
 | `nics_per_node`, `nic_gbit_per_s` | network ports of a node, and the speed of one |
 | `memory_gib` | memory of one GPU that a run may use, at most the GPU's own |
+| `memory_bandwidth` | of one GPU, in 10^12 bytes per second, where its memory is another than the catalogue's |
+| `power_limit` | of one GPU in watts, below the GPU's own |
 | `name` | a name for reports |
 
 What is left out comes from the usual server of the GPU (`cluster_of`). Anything unknown, negative or not a number is refused.
@@ -37,12 +39,15 @@ WHOLE_NUMBERS: dict[str, float] = {
     "nics_per_node": 1024,
 }
 """Keys that take a whole number, with the most that is believed."""
-NUMBERS: dict[str, float] = {"link_gb_per_s": 1e5, "nic_gbit_per_s_per_gpu": 1e5, "nic_gbit_per_s": 1e5, "memory_gib": 1e5}
+NUMBERS: dict[str, float] = {
+    **{"link_gb_per_s": 1e5, "nic_gbit_per_s_per_gpu": 1e5, "nic_gbit_per_s": 1e5, "memory_gib": 1e5},
+    **{"memory_bandwidth": 1000, "power_limit": 1e5},
+}
 """Keys that take any positive number, with the most that is believed."""
 TEXTS = ("link", "name")
 KEYS = ("gpu", *WHOLE_NUMBERS, *NUMBERS, *TEXTS)
 INLINE_GPU_KEYS = tuple(f.name for f in fields(GpuSpec) if f.name not in ("aliases", "operator_tables"))
-_INLINE_OPTIONAL = {"name", "compute_capability", *(f.name for f in fields(GpuSpec) if f.default_factory is not MISSING)}
+_INLINE_OPTIONAL = {"name", "compute_capability", "power_watts", *(f.name for f in fields(GpuSpec) if f.default_factory is not MISSING)}
 _MAX_TEXT = 200
 
 
@@ -81,6 +86,8 @@ def cluster_from_mapping(data: dict[str, Any], num_gpus: int | None = None) -> C
         link_bytes_per_s=None if link_gb_per_s is None else link_gb_per_s * 1e9,
         nic_bytes_per_s=_nic_bytes_per_s(data, gpu),
         memory_bytes=_memory_bytes(data, gpu),
+        hbm_bytes_per_s=data["memory_bandwidth"] * 1e12 if "memory_bandwidth" in data else None,
+        power_limit_watts=data.get("power_limit"),
         name=data.get("name", ""),
     )
 

@@ -100,7 +100,7 @@ def test_in_sample_figures_are_not_judged() -> None:
             assert all(line[1].startswith("in-sample") for line in sheet.lines)
     ranked = decisions([p for p in predictions(None) if p.source == "vTrain-groundtruth-multi"], None)
     assert [line.constants for line in ranked] == ["seen"]
-    assert not judged_lines(replace(found, decisions=tuple(ranked), coverage=()))
+    assert not judged_lines(replace(found, decisions=tuple(ranked), coverage=(), unseen=()))
 
 
 def test_changed_copies_of_a_model_leave_with_it() -> None:
@@ -312,9 +312,10 @@ def test_bad_options(options: list[str], autoconfig: SimpleNamespace) -> None:
 
 
 def test_runs_added_after_the_formulas_are_in_no_fit_and_printed():
-    from autoconfig.accuracy.groups import unseen_runs
+    from autoconfig.accuracy.unseen import MOST, mean_error_of_short, unseen_runs
 
     runs = unseen_runs()
     assert len(runs) == 15 and not {run.id for run in runs} & {run.case.id for run in published_runs().runs}
     nvlink_700w = [run for run in runs if run.remark == "700 W"]
+    assert mean_error_of_short(runs) <= MOST
     assert len(nvlink_700w) == 2 and all(abs(run.error) < 0.1 and run.inside for run in nvlink_700w)
