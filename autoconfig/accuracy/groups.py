@@ -24,10 +24,8 @@ from autoconfig.calibration.observe import (
     useful_for_calibration,
 )
 from autoconfig.planning.resolve import shipped
-from autoconfig.runs.predict import predict_rows
 from autoconfig.runs.sources import HeldTo, bars_held, source_of
-from autoconfig.runs.table import cell, number
-from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
+from autoconfig.runs.training_row import Case
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.time_model.predict import estimate_step_time

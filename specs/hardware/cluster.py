@@ -341,7 +341,7 @@ def cluster_of(
 def _check_power(watts: float, gpu: GpuSpec) -> None:
     if gpu.power_watts is None:
         raise InputError(
-            f"{option('power_limit')}: the power of {gpu.id} alone is not known, so what a limit costs is not either; leave it out"
+            f"{option('power_limit')}: the power of {gpu.id} alone is not known, so what a limit costs is not: leave it out"
         )
     if not LEAST_POWER_SHARE <= watts / gpu.power_watts <= 1.0:
         raise InputError(

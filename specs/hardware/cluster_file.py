@@ -47,7 +47,10 @@ NUMBERS: dict[str, float] = {
 TEXTS = ("link", "name")
 KEYS = ("gpu", *WHOLE_NUMBERS, *NUMBERS, *TEXTS)
 INLINE_GPU_KEYS = tuple(f.name for f in fields(GpuSpec) if f.name not in ("aliases", "operator_tables"))
-_INLINE_OPTIONAL = {"name", "compute_capability", "power_watts", *(f.name for f in fields(GpuSpec) if f.default_factory is not MISSING)}
+_INLINE_OPTIONAL = {
+    *("name", "compute_capability", "power_watts"),
+    *(f.name for f in fields(GpuSpec) if f.default_factory is not MISSING),
+}
 _MAX_TEXT = 200
 
 
