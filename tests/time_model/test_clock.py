@@ -21,7 +21,8 @@ def parts(cluster: ClusterSpec) -> dict[str, float]:
         software=load_stack("transformer-engine"),
         workload=Workload(seq_length=8192, global_batch_size=8),
     )
-    estimate = estimate_step_time(scenario, scenario.layouts([parse_plan("tp=1,pp=1,mbs=1", 8)]), detail=True)
+    plan = parse_plan("tp=1,pp=1,mbs=1", 8)
+    estimate = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute], detail=True)
     return {name: float(values[0, 0]) for name, values in estimate.parts.items()}
 
 
