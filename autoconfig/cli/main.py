@@ -110,6 +110,17 @@ class _Number(click.ParamType[Any]):
         return value
 
 
+class _Whole(click.types.IntParamType):
+    """A whole number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails with how one is written."""
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number; write it like 1024", param, ctx)
+
+
 def _kind(field: Field) -> Any:
     if field.choices:
         return click.Choice(field.choices)
@@ -117,6 +128,8 @@ def _kind(field: Field) -> Any:
         return _Number(field.parse)
     if field.range is not None:
         return click.IntRange(*field.range)
+    if field.type is int:
+        return _Whole()
     return click.Path(path_type=Path) if field.type is Path else field.type
 
 
@@ -238,6 +251,9 @@ class _Group(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
+        except click.NoSuchOption as error:
+            error.possibilities = error.possibilities and [error.possibilities[0]]  # the first is the nearest
+            raise
         except BrokenPipeError:  # `autoconfig models | head`: the reader has what it wants
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, UnsupportedError, parse_count
+from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, UnsupportedError, nearest, parse_count
 from autoconfig.specs.models.huggingface import REFUSED, model_from_config
 from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
 from autoconfig.specs.models.parameters import total_parameters
@@ -202,7 +202,9 @@ def load_model(name: str) -> ModelSpec:
         text, changes = match[1], _VARIANTS[match[2].strip().lower()]
     canonical = _find(_normalised(text))
     if canonical is None:
-        raise UnknownNameError("model", name if len(name) <= 80 else f"{name[:77]}...", model_names(), HINT, field="model")
+        given = name if len(name) <= 80 else f"{name[:77]}..."
+        known = model_names() if nearest(given, model_names()) else _index()
+        raise UnknownNameError("model", given, known, HINT, field="model")
     model = _load(canonical)
     return model.replace(name=f"{model.name}*", **changes) if changes else model
 
