@@ -118,7 +118,7 @@ class _Whole(click.types.IntParamType):
         try:
             return int(value)
         except ValueError:
-            self.fail(f"{value!r} is not a whole number; write it like 1024", param, ctx)
+            self.fail(f"{value!r} is no integer; write a whole number like 1024", param, ctx)
 
 
 def _kind(field: Field) -> Any:
