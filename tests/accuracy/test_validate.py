@@ -24,6 +24,7 @@ from autoconfig.runs.sources import bars_held
 from autoconfig.runs.training_row import published_rows
 from autoconfig.training.price import Band, band_of, narrowed
 
+pytestmark = pytest.mark.xdist_group("validate")
 NOT_REACHED: set[str] = set()
 """Lines that docs/accuracy.md says NO to."""
 

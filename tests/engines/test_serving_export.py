@@ -14,6 +14,7 @@ from autoconfig.engines.export import export_texts
 from tools.judge.engine_arguments import arguments_of
 from tools.judge.serving_plans import deployments
 
+pytestmark = pytest.mark.xdist_group("serving export")
 ENGINES = ("sglang", "vllm", "trtllm-1.2")
 
 

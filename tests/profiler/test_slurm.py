@@ -237,6 +237,7 @@ def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
     assert sum("_" in number for number in numbers) == 2, "the first two are one array"
 
 
+@pytest.mark.soak  # a minute is Slurm's shortest limit
 def test_a_job_killed_by_its_time_limit(runner, hanging):
     wait_for(runner, hanging)
     assert outcome(hanging).kind is Kind.TIMED_OUT

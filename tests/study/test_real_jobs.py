@@ -150,6 +150,7 @@ def test_killed_ten_times_with_real_jobs(tmp_path):
     wait_until(lambda: left_over(tmp_path) == [], "processes of jobs are left")
 
 
+@pytest.mark.soak
 def test_a_plan_that_meets_its_memory_limit_is_pruned(place, tmp_path, monkeypatch):
     """Predicted to need 84 MiB of each rank, and in truth 106: --device-memory 95MiB lets the plan through and ends its job,
     not the study; another plan that recomputes runs, and is the winner."""

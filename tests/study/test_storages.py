@@ -85,6 +85,7 @@ def test_a_study_keeps_its_question(url):
     assert differences(stored, settings(seed=3)) == []
 
 
+@pytest.mark.soak
 def test_four_workers_share_one_study(postgres, tmp_path):
     """Each in its own folder. No plan is measured twice, numbers have no gap, and every worker's trials are told."""
     fake_python(tmp_path)

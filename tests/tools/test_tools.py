@@ -177,6 +177,7 @@ def test_a_sweep_ends_each_series_out_of_memory_and_goes_on(tmp_path: Path, monk
     assert gpu.main(command) == 0
 
 
+@pytest.mark.soak
 @needs_megatron
 def test_validate_reads_what_a_cpu_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels, emulated ranks and runs of a CPU: all predicted, the same plan once to fit and once not."""

@@ -1,6 +1,6 @@
 """However a model is divided, its losses and gradients are those of a single rank; recomputation changes neither.
 
-`make test` runs the cases of QUICK; `make judge` all, on the megatron-core that judges.
+`make judge` runs them on the megatron-core that judges, `make soak` on that of `make test`.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 
-pytestmark = pytest.mark.xdist_group("torchrun")
+pytestmark = [pytest.mark.judge, pytest.mark.xdist_group("torchrun")]
 GPT = ModelSpec(
     name="gpt", num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512, ffn_hidden_size=256, num_query_groups=4,
     kv_channels=16, max_position_embeddings=64,
@@ -40,11 +40,6 @@ TWO = {
 FOUR = {
     "gpt": ["pp=4", "tp=2,sp=1,pp=2,vpp=2"], "llama": ["tp=2,sp=1,cp=2"], "moe": ["tp=2,sp=1,ep=2,etp=2,dp=2"], "mla": [],
 }  # fmt: skip
-QUICK = {
-    "gpt recompute=none", "gpt recompute=full:block:2", "gpt tp=2,sp=1", "gpt pp=2,vpp=2",
-    "moe recompute=none", "moe selective", "moe tp=2,sp=1,ep=2", "moe cp=2,ep=2 dist_opt",
-    "mla recompute=none", "mla unfused", "mla cp=2",
-}  # fmt: skip
 
 
 def job(model: str, plan: str, processes: int = 1, **changes) -> Job:
@@ -72,25 +67,14 @@ def single_cases() -> dict[str, str]:
     return {name: job_text(case) for name, case in found.items()}
 
 
-def named(names) -> list:
-    """Cases as parameters; those that are not quick are for `make judge`."""
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.judge) for name in names]
-
-
-def chosen(request: pytest.FixtureRequest, cases: dict[str, str]) -> dict[str, str]:
-    """The quick cases, and all where all are run."""
-    everything = any(item.get_closest_marker("judge") for item in request.session.items)
-    return {name: text for name, text in cases.items() if everything or name in QUICK}
+@pytest.fixture(scope="session")
+def alone(answers):
+    return answers(1, single_cases())
 
 
 @pytest.fixture(scope="session")
-def alone(answers, request):
-    return answers(1, chosen(request, single_cases()))
-
-
-@pytest.fixture(scope="session")
-def two(answers, request):
-    return answers(2, chosen(request, cases(TWO, 2)))
+def two(answers):
+    return answers(2, cases(TWO, 2))
 
 
 @pytest.fixture(scope="session")
@@ -107,17 +91,17 @@ def check(found: dict, alone: dict) -> None:
             assert found["gradients"][name] == pytest.approx([norm, product], rel=1e-4, abs=1e-4 * norm + 1e-9), name
 
 
-@pytest.mark.parametrize("name", named(name for name in single_cases() if "recompute=none" not in name))
+@pytest.mark.parametrize("name", [name for name in single_cases() if "recompute=none" not in name])
 def test_recomputation_kernel_and_micro_batch_change_nothing(name, alone):
     check(alone[name], alone[f"{name.split()[0]} recompute=none"])
 
 
-@pytest.mark.parametrize("name", named(cases(TWO, 2)))
+@pytest.mark.parametrize("name", list(cases(TWO, 2)))
 def test_two_ranks_agree_with_one(name, two, alone):
     check(two[name], alone[f"{name.split()[0]} recompute=none"])
 
 
-@pytest.mark.parametrize("name", named(cases(FOUR, 4)))
+@pytest.mark.parametrize("name", list(cases(FOUR, 4)))
 def test_four_ranks_agree_with_one(name, four, alone):
     check(four[name], alone[f"{name.split()[0]} recompute=none"])
 

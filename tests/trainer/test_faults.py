@@ -164,6 +164,7 @@ def test_a_full_disk(tmp_path, most_bytes):
     assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
 
 
+@pytest.mark.judge
 def test_out_of_memory_on_one_rank_ends_all(torchrun_job):
     """Stage 0 holds three of four layers and the embeddings: the limit lies between the two stages' peaks."""
     run, path = torchrun_job(job("pp=2,first=3,last=1", 2, device_memory_bytes=6_500_000))
@@ -176,6 +177,7 @@ def test_out_of_memory_on_one_rank_ends_all(torchrun_job):
     assert found.ranks[1].peak_allocated_bytes <= 6_500_000
 
 
+@pytest.mark.judge
 def test_a_dead_peer_ends_the_others(torchrun_job):
     run, path = torchrun_job(job("dp=2", 2, steps=100_000), "--peer-timeout", "60")
     pids = wait_for_step(run)
@@ -200,7 +202,8 @@ def test_a_silent_peer_is_lost_after_the_timeout(torchrun_job):
     assert_gone(pids)
 
 
-@pytest.mark.parametrize("target", [pytest.param("torchrun", marks=pytest.mark.judge), "one rank"])
+@pytest.mark.judge
+@pytest.mark.parametrize("target", ["torchrun", "one rank"])
 def test_sigterm_leaves_nothing(torchrun_job, target):
     run, path = torchrun_job(job("dp=2", 2, steps=100_000))
     pids = wait_for_step(run)

@@ -31,7 +31,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize("software", ["megatron-local-flash", "transformer-engine"])
+@pytest.mark.parametrize("software", ["megatron-local-flash", pytest.param("transformer-engine", marks=pytest.mark.soak)])
 def test_trace_prints_its_schema(autoconfig, software: str) -> None:
     ended = autoconfig.run(
         "trace", "--model", "llama3-8b", "--gpus", "16", "--software", software, "--seq-length", "512",
@@ -112,9 +112,10 @@ def job(plan: str, seq_length: int, **changes: object) -> Job:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("plan", "seq_length"), [
     ("tp=2,mbs=1,sp=1,dp=1", 64),  # model state is most of it: a copy that gloo makes of the gradients would show
-    pytest.param("pp=2,mbs=1,dp=1,recompute=full:uniform:1", 512, marks=pytest.mark.soak),
+    ("pp=2,mbs=1,dp=1,recompute=full:uniform:1", 512),
 ])  # fmt: skip
 def test_emulated_ranks_hold_what_real_ranks_hold(plan: str, seq_length: int, start, tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(job_text(job(plan, seq_length)))
@@ -178,6 +179,7 @@ def run(folder, job):
     return read_measurement(folder / "result.json")
 
 
+@pytest.mark.soak
 def test_tensor_ranks_generate_what_one_rank_does(tmp_path):
     alone, two = run(tmp_path / "1", make_job()), run(tmp_path / "2", make_job(tp=2))
     assert alone.status == two.status == "ran" and len(two.ranks) == 2

@@ -12,6 +12,7 @@ from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans, tie_groups
 from autoconfig.training.space import enumerate_space, legal_mask, recompute_options
 
+pytestmark = pytest.mark.xdist_group("prune")
 FIRST = 50
 QUESTIONS = {
     "dense": {"model": "175b", "gpus": 256, "gpu": "a100-80gb"},
