@@ -252,7 +252,7 @@ class _Group(click.Group):
             click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except click.NoSuchOption as error:
-            nearest = (error.possibilities or [])[:1]  # they stand in order of likeness, and would be shown in that of the alphabet
+            nearest = (error.possibilities or [])[:1]  # in order of likeness
             raise click.NoSuchOption(error.option_name, possibilities=nearest, ctx=error.ctx) from None
         except BrokenPipeError:  # `autoconfig models | head`: the reader has what it wants
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
