@@ -110,7 +110,7 @@ class _Number(click.ParamType[Any]):
         return value
 
 
-class _Whole(click.types.IntParamType):
+class _Integer(click.types.IntParamType):
     """A whole number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -129,7 +129,7 @@ def _kind(field: Field) -> Any:
     if field.range is not None:
         return click.IntRange(*field.range)
     if field.type is int:
-        return _Whole()
+        return _Integer()
     return click.Path(path_type=Path) if field.type is Path else field.type
 
 
