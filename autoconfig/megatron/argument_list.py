@@ -16,6 +16,7 @@ from functools import cache
 from importlib import resources
 
 from autoconfig.megatron.shell.launch import Program
+from autoconfig.megatron.shell.script import Unread
 from autoconfig.specs.errors import InputError, UnsupportedError
 
 _OPTION = re.compile(r"--?[A-Za-z]")
@@ -91,8 +92,8 @@ class Arguments:
     unknown: tuple[str, ...]
     """Arguments that the table does not hold, and words that belong to none."""
     repeated: tuple[str, ...]
-    unread: Mapping[int, str]
-    """Positions of words whose text is not known, and why."""
+    unread: Mapping[int, Unread]
+    """Positions of words whose text is not known."""
     undecided: Mapping[str, str] = field(default_factory=dict)
     """Known arguments that are given in some branch of a condition that is not known, and why it is not."""
     used: set[str] = field(default_factory=set)
@@ -150,6 +151,11 @@ class Arguments:
         """Arguments that matter and that a condition decides, with the condition: `--x (depends on ...)`."""
         return tuple(f"{name} ({why})" for name, why in self.undecided.items() if name in self.used)
 
+    def refuse_undecided(self) -> None:
+        """Raises InputError where a condition decides whether an argument is given that was read so far."""
+        for text in self.depends():
+            raise InputError(f"whether the run has {text}; no verdict is given on a plan that is not fully read")
+
     def newest(self) -> tuple[str, int]:
         """The newest of the given arguments and the year in which it was first seen; ("none", 0) where there is none."""
         names = known_arguments()
@@ -168,20 +174,17 @@ class Arguments:
     def _known(self, found: Given, position: int) -> None:
         if position in self.unread:
             raise InputError(
-                f"the value of {found.name} is not known: {self.unread[position]}; write the value in the file, "
+                f"the value of {found.name} is not known: {self.unread[position].reason}; write the value in the file, "
                 f"or pass it to `autoconfig check` where it has an option for it (--model, --gpus, --seq-length, ...)"
             )
 
 
-Choices = Mapping[int, Sequence[Sequence[str]]]
-
-
-def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None, choices: Choices | None = None) -> Arguments:
-    """Names and values of an argument list. Raises InputError when too long. `unread`: words that are not known, and why;
-    `choices`: what those of them may be that a condition decides."""
+def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = None) -> Arguments:
+    """Names and values of an argument list; `unread`: words that are not known. Raises InputError when too long, and for words
+    that may be any arguments."""
     if len(argv) > MAX_ARGUMENTS:
         raise InputError(f"{len(argv):,} arguments are more than {MAX_ARGUMENTS:,}; this is no launch of one training job")
-    unread, choices = unread or {}, choices or {}
+    unread = unread or {}
     undecided: dict[str, str] = {}
     empty = "'' (an empty word)"
     given: dict[str, Given] = {}
@@ -190,13 +193,14 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None
     position = 0
     while position < len(argv):
         word = argv[position]
-        names = _names_of(choices.get(position, ()))
-        if names is not None:
-            undecided |= dict.fromkeys(names, unread.get(position, ""))
+        if (odd := unread.get(position)) and not re.match(r"--?[A-Za-z][\w-]*=", word):
+            names, others = _undecided(word, odd)
+            undecided |= dict.fromkeys(names, odd.reason)
+            unknown += [f"{name} ({odd.reason})" for name in others]
             position += 1
             continue
-        if position in unread or not _OPTION.match(word):
-            unknown.append(f"{word or empty} ({unread[position]})" if position in unread else word or empty)
+        if not _OPTION.match(word):
+            unknown.append(word or empty)
             position += 1
             continue
         found, position, known = _one(argv, position, unread)
@@ -213,18 +217,25 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, str] | None = None
     )
 
 
-def _names_of(choices: Sequence[Sequence[str]]) -> list[str] | None:
-    """The arguments that these words may be; None where there are no choices, or a word among them is not known."""
+def _undecided(word: str, odd: Unread) -> tuple[list[str], list[str]]:
+    """(known arguments, other words) that a word may be which is not known; a variable that nothing sets is nothing. Raises
+    InputError where it may be anything."""
+    if odd.unset:
+        return [], [word]
+    if not odd.choices:
+        raise InputError(
+            f"which arguments {word[:60]} adds is not known: {odd.reason}; write them in the file"
+        )
     names: list[str] = []
-    for words in choices:
+    others: list[str] = []
+    for words in odd.choices:
         arguments = split_arguments(words)
-        if arguments.unknown:
-            return None
         names += arguments.given
-    return names if choices else None
+        others += arguments.unknown
+    return names, list(dict.fromkeys(others))
 
 
-def _one(argv: Sequence[str], start: int, unread: Mapping[int, str]) -> tuple[Given, int, bool]:
+def _one(argv: Sequence[str], start: int, unread: Mapping[int, Unread]) -> tuple[Given, int, bool]:
     """The argument at `start`, the position behind it, and whether the table holds it."""
     raw, equals, joined = argv[start].partition("=")
     name = "--" + raw.lstrip("-").replace("_", "-")

@@ -158,7 +158,6 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         script.words(),
         cluster,
         script.unread(),
-        script.choices(),
         model_name=request.model,
         software=request.software,
         seq_length=request.seq_length,

@@ -89,7 +89,7 @@ def edited_text(
     changes = changes_from(source, plan, scenario)
     script = source.script
     assert script is not None
-    arguments = split_arguments(script.words(), script.unread(), script.choices())
+    arguments = split_arguments(script.words(), script.unread())
     text = _Editor(source.text, script.argv, arguments, changes).text(plan_flags(scenario, plan))
     if any(line.startswith(MARK) for line in text.splitlines()[:12]):  # written by `export`
         text = refreshed(text, scenario, plan, report)

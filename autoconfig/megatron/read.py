@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.argument_list import Arguments, Choices, split_arguments
+from autoconfig.megatron.argument_list import Arguments, split_arguments
 from autoconfig.megatron.read_model import read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
+from autoconfig.megatron.shell.script import Unread
 from autoconfig.megatron.switches import read_switches
 from autoconfig.megatron.write import overlap_arguments
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -146,8 +147,7 @@ class ArgumentsRead(PlanRead):
 def read_arguments(
     argv: Sequence[str],
     cluster: ClusterSpec,
-    unread: Mapping[int, str] | None = None,
-    choices: Choices | None = None,
+    unread: Mapping[int, Unread] | None = None,
     *,
     model_name: str | None = None,
     software: str | None = None,
@@ -155,7 +155,7 @@ def read_arguments(
     global_batch_size: int | None = None,
 ) -> ArgumentsRead:
     """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError."""
-    arguments = split_arguments(argv, unread, choices)
+    arguments = split_arguments(argv, unread)
     for name, kind in _NOT_TRAINING.items():
         if arguments.has(name):
             raise UnsupportedError(f"{name}: this is {kind}; only the training of decoder-only transformers can be checked")
@@ -172,6 +172,7 @@ def read_arguments(
         assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq}")
         model = model.replace(max_position_embeddings=seq)
     numerics = read_numerics(arguments, model, assumed)
+    arguments.refuse_undecided()
     workload = Workload(seq_length=seq, global_batch_size=global_batch_size or found.global_batch_size)
     stack = load_stack(software or software_name(arguments, assumed))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)

@@ -69,6 +69,75 @@ def test_the_shell_is_followed(before, arguments, tp):
     assert read(launch(before, arguments)).plan.tp == tp
 
 
+@pytest.mark.parametrize(
+    ("before", "arguments", "tp"), [row for row in table(__file__, "test_the_shell_is_followed")[1:] if "<path" not in row[0]]
+)
+def test_bash_says_the_same(tmp_path, before, arguments, tp):
+    """The rows above, in bash itself."""
+    text = f"{before}\nprintf '%s\\n' {arguments}\n"
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, cwd=tmp_path, timeout=20, check=False)
+    words = (done.stdout or (tmp_path / "log").read_text()).replace("=", "\n").split("\n")
+    assert words[words.index("--tensor-model-parallel-size") + 1] == str(tp), done.stderr
+
+
+UNDECIDED = [
+    ("if [ -d $HOME/x ]; then A='--tensor-model-parallel-size 2'; fi", "$A", "line 1"),
+    ("A='--no-load-optim'\n[ -d /x ] && A=\"$A --pipeline-model-parallel-size 2\"", "$A", "line 2"),
+    ("if [ -f /x ]; then A=(--swiglu); else A=(--squared-relu); fi", '"${A[@]}"', "--swiglu"),
+    ("", "$(cat arguments.txt)", "commands are never run"),
+    ("", "$1", "--set 1=VALUE"),
+    ('for f in $(ls); do A="$A --x"; done', "$A", "--set A=VALUE"),
+    ('while read line; do A="$A $line"; done < f', "$A", "--set A=VALUE"),
+    ("read TP", "--tensor-model-parallel-size $((TP * 2))", "while the script runs"),
+    ("X=$(nproc)\n(( TP = X * 2 ))", "--tensor-model-parallel-size $TP", "never run"),
+    ("X=$(nproc)\nfor A in 1 2; do TP=$A; [ $X = 3 ] && break; done", "--tensor-model-parallel-size $TP", "--set TP=VALUE"),
+]
+
+
+@pytest.mark.parametrize(("before", "arguments", "says"), UNDECIDED)
+def test_no_verdict_where_the_plan_is_not_fully_read(before, arguments, says):
+    with pytest.raises(InputError) as error:
+        read(launch(before, arguments))
+    assert says in str(error.value)
+
+
+ALONE = launch().replace("torchrun --nproc_per_node 8", "python")
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        (ALONE, 1),
+        (ALONE.replace("python", "nohup python3 -u"), 1),
+        (ALONE.replace("python", "mpirun -np 16 python"), 16),
+        (f"#SBATCH --nodes=2 --ntasks-per-node=4\n{ALONE.replace('python', 'srun python')}", 8),
+        (ALONE.replace("python", "mpirun python"), "line 2 does not say"),
+        (ALONE.replace("python", "jsrun -n 4 -g 6 python"), "line 2 does not say"),
+        (f"#SBATCH --nodes=2 --gpus-per-node=8\n{ALONE}", "#SBATCH says that it is one of many"),
+        (f"#PBS -l select=4\n{ALONE}", "#PBS says that it is one of many"),
+        (f"export RANK=$OMPI_COMM_WORLD_RANK\n{ALONE}", "$OMPI_ says that it is one of many"),
+    ],
+)
+def test_python_alone_is_one_gpu_only_where_nothing_starts_it_many_times(text, gpus):
+    if isinstance(gpus, int):
+        assert read(text).question.scenario.cluster.num_gpus == gpus
+        return
+    with pytest.raises(InputError, match="--gpus N") as error:
+        read(text)
+    assert gpus in str(error.value)
+
+
+def test_a_refusal_says_where_reading_stopped():
+    with pytest.raises(InputError, match="ends with the exit of line 2"):
+        read(f"if [ a = a ]; then\n exit 1; fi\n{launch()}")
+
+
+def test_what_branches_have_in_common_is_kept():
+    found = read(launch("A='--tensor-model-parallel-size 2'\n[ -d /x ] && A+=' --log-throughput' || A+=' --new-one 3'", "$A"))
+    assert found.plan.tp == 2 and "--log-throughput" in found.ignored
+    assert any(text.startswith("--new-one 3 ($A depends on a condition in line 2") for text in found.unknown)
+
+
 def test_eval_and_bash_c_and_crlf_are_followed():
     text = launch("", "--tensor-model-parallel-size 2").strip()
     assert read(f"CMD='{text}'\neval $CMD").plan.tp == 2

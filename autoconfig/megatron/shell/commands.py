@@ -111,10 +111,28 @@ class If:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loop:
-    """for NAME in WORDS (name is None for while, until and for ((...)))."""
+class Compute:
+    """(( EXPRESSION ))."""
 
-    name: str | None
+    part: Part
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class While:
+    """while TEST; do BODY; done, also until and for (( ; ; ))."""
+
+    test: tuple[Command, ...]
+    body: tuple[Command, ...]
+    until: bool
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """for NAME in WORDS."""
+
+    name: str
     words: tuple[Word, ...]
     body: tuple[Command, ...]
     line: int
@@ -146,4 +164,4 @@ class Block:
     line: int
 
 
-Command = Simple | Chain | Not | If | Loop | Choice | Function | Block
+Command = Simple | Compute | Chain | Not | If | While | Loop | Choice | Function | Block

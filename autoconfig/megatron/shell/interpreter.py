@@ -5,16 +5,37 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from autoconfig.megatron.shell.commands import Assignment, Chain, Choice, Command, Function, If, Loop, Not, Simple, Source, Word
-from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, launch_of
+from autoconfig.megatron.shell.arithmetic import NotKnownError
+from autoconfig.megatron.shell.branches import merged
+from autoconfig.megatron.shell.commands import (
+    Assignment,
+    Block,
+    Chain,
+    Choice,
+    Command,
+    Compute,
+    Function,
+    If,
+    Loop,
+    Not,
+    Part,
+    Simple,
+    Source,
+    While,
+    Word,
+)
+from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of
+from autoconfig.megatron.shell.printed import formatted, substituted
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.values import (
     Piece,
     Value,
     Variables,
+    computed,
     condition,
     fields_of,
     known_text,
@@ -27,13 +48,17 @@ from autoconfig.specs.errors import InputError
 
 MAX_STEPS = 50_000
 MAX_CALLS = 12
+MAX_ROUNDS = 500
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
-_SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
 _TESTS = frozenset({"[", "[[", "test"})
 
 
 class Exit(Exception):
-    """`exit` was reached."""
+    """`exit` was reached; holds the line."""
+
+
+class Leave(Exception):
+    """`break`, `continue` or `return` was reached; holds the word."""
 
 
 @dataclass
@@ -51,10 +76,24 @@ class Reader:
     steps: int = 0
     calls: int = 0
     why: str = ""
+    left: bool = False
+    """A `break` or `continue` stands in a branch that is not decided."""
+    ended: int = 0
+    """Line of the `exit` that ended the script."""
 
     def __post_init__(self) -> None:
         for name, value in self.settings.items():
             self.variables.values[name] = plain_value(value)
+        self.variables.fixed, self.variables.substitute = frozenset(self.settings), self._printed
+
+    def run_script(self, nodes: Sequence[Command]) -> None:
+        """Follow a whole script."""
+        try:
+            self.run(nodes)
+        except Exit as end:
+            self.ended = end.args[0] if end.args else 0
+        except Leave:
+            pass
 
     def run(self, nodes: Sequence[Command]) -> bool | None:
         """Follow commands one after another; whether the last one succeeds, None where that is not known."""
@@ -69,23 +108,26 @@ class Reader:
         return result
 
     def _node(self, node: Command) -> bool | None:
-        if isinstance(node, Simple):
-            return self._simple(node)
-        if isinstance(node, Chain):
-            return self._chain(node)
         if isinstance(node, Not):
             result = self._node(node.command)
             return None if result is None else not result
-        if isinstance(node, If):
-            return self._if(node)
-        if isinstance(node, Choice):
-            return self._case(node)
-        if isinstance(node, Loop):
-            return self._loop(node)
         if isinstance(node, Function):
             self.functions[node.name] = node.body
             return True
-        return self.run(node.body)
+        if isinstance(node, Block):
+            return self.run(node.body)
+        follow: dict[type, Callable[[Any], bool | None]] = {
+            Simple: self._simple, Compute: self._compute, Chain: self._chain, If: self._if, Choice: self._case,
+            Loop: self._loop, While: self._while,
+        }  # fmt: skip
+        return follow[type(node)](node)
+
+    def _compute(self, node: Compute) -> bool | None:
+        try:
+            return bool(computed(node.part, self.variables))
+        except NotKnownError as error:
+            self.why = str(error)
+            return None
 
     def _chain(self, node: Chain) -> bool | None:
         result: bool | None = True
@@ -121,51 +163,99 @@ class Reader:
         return True
 
     def _loop(self, node: Loop) -> bool | None:
-        if node.name is None:
-            self._aside(node.body)
-            self.notes.append(f"line {node.line}: a loop is not followed (what it sets is not read)")
-            return None
         values = [value for word in node.words for value in fields_of(word, self.variables)]
-        if len(values) > 1:
-            self.notes.append(
-                f"line {node.line}: a loop over {len(values)} values is read for the first, {text_of(values[0])[:40]}"
-            )
-        if not values:
-            return None
-        self.variables.values[node.name] = values[0]
-        return self.run(node.body)
+        if any(map(reason_of, values)):
+            self.variables.set(node.name, next(value for value in values if reason_of(value)))
+            return self._any_number_of_times(node.body, node.line)
+        launches, result = len(self.launches), None
+        for value in values:
+            self.variables.set(node.name, value)
+            result, goes_on = self._round(node.body, node.line, node.name)
+            if len(self.launches) > launches and len(values) > 1:
+                self.notes.append(
+                    f"line {node.line}: a loop over {len(values)} values is read for the first, {text_of(value)[:40]}"
+                )
+                return result
+            if not goes_on:
+                break
+        return result
 
-    def _aside(self, nodes: Sequence[Command]) -> None:
-        """Look for launches in commands whose effect on variables must not count."""
-        kept = self.variables
-        self.variables = kept.copy()
-        with contextlib.suppress(Exit):
-            self.run(nodes)
-        self.variables = kept
+    def _while(self, node: While) -> bool | None:
+        values = self.variables.values
+        if not any(name.isdigit() for name in values):  # read as started without arguments
+            values.setdefault("#", plain_value("0"))
+        for _ in range(MAX_ROUNDS):
+            holds = self.run(node.test) if node.test else True
+            if holds is None:
+                break
+            if holds == node.until:
+                self.variables.values.pop("#", None)
+                return True
+            if not self._round(node.body, node.line)[1]:
+                return None
+        self.variables.values.pop("#", None)
+        return self._any_number_of_times(node.body, node.line)
+
+    def _round(self, body: Sequence[Command], line: int, name: str = "") -> tuple[bool | None, bool]:
+        """(result, whether the loop goes on) of one round; an undecided `break` leaves open how many there are."""
+        self.left = False
+        try:
+            result = self.run(body)
+        except Leave as leave:
+            if str(leave) == "return":
+                raise
+            return True, str(leave) == "continue"
+        if self.left:
+            self.left = False
+            if name:
+                self.variables.set(name, (Piece(text=f"${name}", unknown=f"${name} is set by the loop in line {line}"),))
+            self._any_number_of_times(body, line)
+            return None, False
+        return result, True
+
+    def _any_number_of_times(self, body: Sequence[Command], line: int) -> None:
+        """A loop whose rounds are not known: what its body sets is not known behind it, nor in its other rounds."""
+        self.notes.append(f"line {line}: how often a loop runs is not known (what it sets is not read)")
+        for _ in range(3):
+            before, inner = self.variables, self.variables.copy()
+            self.variables = inner
+            with contextlib.suppress(Exit, Leave):
+                self.run(body)
+            self.variables = before
+            changed = [name for name in inner.values if inner.values[name] != before.values.get(name) and not name.isdigit()]
+            for name in changed:
+                why = f"${name} is set in a loop in line {line} whose rounds are not known: say --set {name}=VALUE"
+                before.set(name, (Piece(text=f"${name}", unknown=why),))
+            if not changed:
+                break
 
     def _either(self, bodies: Sequence[Sequence[Command]], line: int) -> None:
-        """A condition is not known: follow every branch apart; what they set differently is not known."""
-        before, outcomes = self.variables, []
+        """A condition is not known: follow every branch apart. What they set differently is not known but for what is common in
+        front: a variable that one branch appends to keeps what it had."""
+        before, outcomes, why = self.variables, [], self.why
         for body in bodies:
             self.variables = before.copy()
             try:
                 self.run(body)
             except Exit:
                 continue  # this branch ends the script: what follows is the other one
+            except Leave as leave:
+                if str(leave) == "return":
+                    continue
+                self.left = True
             outcomes.append(self.variables)
         self.variables = before
         if not outcomes:
-            raise Exit
+            raise Exit(line)
         names = {name for outcome in outcomes for name in outcome.values}
         for name in sorted(names):
             found = [outcome.values.get(name) for outcome in outcomes]
             if all(value == found[0] for value in found) and found[0] is not None:
                 before.values[name] = found[0]
             else:
-                because = f": {self.why}" if self.why else f": say --set {name}=VALUE"
-                why = f"${name} depends on a condition in line {line} that is not known{because}"
-                if name not in self.settings:
-                    before.values[name] = (Piece(text=f"${name}", unknown=why, choices=_choices(found)),)
+                because = f": {why}" if why else f": say --set {name}=VALUE"
+                reason = f"${name} depends on a condition in line {line} that is not known{because}"
+                before.set(name, merged(found, f"${name}", reason))
 
     def _simple(self, node: Simple) -> bool | None:
         words = list(node.words)
@@ -193,20 +283,22 @@ class Reader:
             self.why = next((reason for value in inner if (reason := reason_of(value))), "")
             return condition(inner)
         if name == "exit":
-            raise Exit
-        if name in ("true", ":"):
-            return True
-        if name == "false":
-            return False
+            raise Exit(line)
+        if name in ("break", "continue", "return"):
+            raise Leave(name)
+        if name in ("true", ":", "false"):
+            return name != "false"
         if name in self.functions:
-            return self._call(name)
+            return self._call(name, fields[1:])
+        if name in ("shift", "set", "let", "printf") and (done := self._builtin(name, fields[1:], line)) is not None:
+            return done
         if name in ("source", ".") and len(fields) > 1:
             self.notes.append(f"line {line}: {text_of(fields[1])[:60]} is a file of its own and is not read")
             return True
         if name in ("read", "mapfile", "readarray", "unset"):
             self._forget(fields[1:], name, line)
             return True
-        commands = self._inner_script(name, fields)
+        commands = inner_script(name, fields)
         if commands is not None:
             return self._inner(*commands)
         launch = launch_of(fields, line, self.program)
@@ -216,14 +308,51 @@ class Reader:
             self.almost.append(almost)
         return None if launch is None and name not in ("echo", "cd", "set", "mkdir", "printf", "module") else True
 
-    def _call(self, name: str) -> bool | None:
+    def _call(self, name: str, given: list[Value]) -> bool | None:
         self.calls += 1
         if self.calls > MAX_CALLS:
             self.calls -= 1
             self.notes.append(f"the function {name} is called too often to follow")
             return None
+        outer = self.variables.positional()
+        self.variables.set_positional(given)
         try:
             return self.run(self.functions[name])
+        except Leave as leave:
+            if str(leave) != "return":
+                raise
+            return None
+        finally:
+            self.calls -= 1
+            self.variables.set_positional(outer)
+
+    def _builtin(self, name: str, fields: list[Value], line: int) -> bool | None:
+        """shift, `set -- WORDS`, let and `printf -v NAME`; None where they do nothing to variables."""
+        words = [text_of(value) for value in fields]
+        if name == "shift":
+            self.variables.shift(int(words[0]) if words and words[0].isdigit() and len(words[0]) < 4 else 1)
+            return True
+        if name == "set" and words[:1] == ["--"]:
+            self.variables.set_positional(fields[1:])
+            return True
+        if name == "let":
+            parts = (Word(parts=(Part(kind="literal", text=word, quoted=True, line=line),), line=line) for word in words)
+            rounds = (Part(kind="arithmetic", text="", quoted=True, line=line, rest=word) for word in parts)
+            return [self._compute(Compute(part=part, line=line)) for part in rounds][-1] if words else None
+        if name == "printf" and words[:1] == ["-v"] and len(words) > 2:
+            reason = next((reason for value in fields if (reason := reason_of(value))), "")
+            text = None if reason else formatted(words[2:])
+            why = reason or f"what printf puts into ${words[1]} in line {line} cannot be worked out"
+            self.variables.set(words[1], (Piece(text=f"${words[1]}", unknown=why),) if text is None else plain_value(text))
+            return True
+        return None
+
+    def _printed(self, part: Part) -> Value | None:
+        if self.calls > MAX_CALLS:
+            return None
+        self.calls += 1
+        try:
+            return substituted(part, self.variables, self.text)
         finally:
             self.calls -= 1
 
@@ -234,22 +363,9 @@ class Reader:
                 continue
             if command == "unset":
                 self.variables.values.pop(name, None)
-            elif name not in self.settings:
+            else:
                 why = f"${name} is read while the script runs (line {line}): say --set {name}=VALUE"
-                self.variables.values[name] = (Piece(text=f"${name}", unknown=why),)
-
-    def _inner_script(self, name: str, fields: list[Value]) -> tuple[Value, list[Value], list[Value]] | None:
-        """(commands as text, words before them, their "$@") of `eval TEXT` and of `... bash -c TEXT NAME WORDS`."""
-        if name == "eval":
-            joined: list[Piece] = []
-            for value in fields[1:]:
-                joined += [*plain_value(" "), *value] if joined else value
-            return tuple(joined), [], []
-        texts = [text_of(value) for value in fields]
-        for position, text in enumerate(texts[:-2]):
-            if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
-                return fields[position + 2], fields[:position], fields[position + 4 :]
-        return None
+                self.variables.set(name, (Piece(text=f"${name}", unknown=why),))
 
     def _inner(self, value: Value, before: list[Value], handed_over: list[Value]) -> bool | None:
         self.calls += 1
@@ -286,13 +402,12 @@ class Reader:
             return False
         if isinstance(token.value, Word):
             value = value_of(token.value, self.variables)
-            if token.name not in self.settings:
+            if token.name not in self.variables.fixed:
                 self._store(token.name, value, append=token.append)
             return True
         elements = [value for word in token.value for value in fields_of(word, self.variables)]
-        if token.name not in self.settings:
-            before = self.variables.values.get(token.name, []) if token.append else []
-            self.variables.values[token.name] = [*(before if isinstance(before, list) else [before]), *elements]
+        before = self.variables.values.get(token.name, []) if token.append else []
+        self.variables.set(token.name, [*(before if isinstance(before, list) else [before]), *elements])
         return True
 
     def _store(self, name: str, value: Value, *, append: bool) -> None:
@@ -303,14 +418,3 @@ class Reader:
             value = (*before, *value)
         self.variables.budget[0] -= len(value) + 1
         self.variables.values[name] = tuple(piece for piece in value if piece.text)
-
-
-def _choices(outcomes: Sequence[Value | list[Value] | None]) -> tuple[tuple[str, ...], ...]:
-    """The words of each outcome; empty where one of them is not known."""
-    found = []
-    for outcome in outcomes:
-        values = outcome if isinstance(outcome, list) else [outcome or ()]
-        if any(reason_of(value) for value in values):
-            return ()
-        found.append(tuple(word for value in values for word in text_of(value).split()))
-    return tuple(found)

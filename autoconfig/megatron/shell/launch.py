@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.shell.values import Value, plain_value, reason_of, text_of
+from autoconfig.megatron.shell.values import Piece, Value, plain_value, reason_of, text_of
 
 _NOT_LAUNCHERS = re.compile(
     "echo|printf|cat|tee|grep|sed|awk|rm|mv|cp|mkdir|cd|ls|chmod|touch|tar|wget|curl|git|pip3?|export|set"
@@ -14,9 +14,13 @@ _NOT_LAUNCHERS = re.compile(
 _TASKS = frozenset({"--ntasks", "-n", "-np", "--np"})
 _NODES = frozenset({"--nodes", "-N", "--nnodes", "--num-nodes"})
 _PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--gpus-per-node", "--gpus-on-node"})
-_LAUNCHERS = re.compile(r"(?:^|/)(torchrun|srun|mpirun|mpiexec|deepspeed|accelerate|horovodrun|python[0-9.]*)$")
-
-
+_SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
+_STARTS_TASKS = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "horovodrun"})
+"""Launchers whose -n is a number of processes, each with a GPU of its own."""
+_WRAPPERS = frozenset({"nohup", "exec", "time", "nice"})
+_SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB|PJM|COBALT|OAR|\$)[ \t]", re.MULTILINE)
+_RANKED = re.compile(r"\$\{?(?:SLURM_|OMPI_|PMI_|PMIX_|MV2_|PALS_|LSB_|PBS_|WORLD_SIZE|RANK\b|NODE_RANK|NNODES)")
+_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 MIN_ARGUMENTS = 3
 """A command with fewer of the program's arguments starts something else."""
 
@@ -75,6 +79,20 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
     )
 
 
+def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], list[Value]] | None:
+    """(commands as text, words before them, their "$@") of `eval TEXT` and of `... bash -c TEXT NAME WORDS`."""
+    if name == "eval":
+        joined: list[Piece] = []
+        for value in fields[1:]:
+            joined += [*plain_value(" "), *value] if joined else value
+        return tuple(joined), [], []
+    texts = [text_of(value) for value in fields]
+    for position, text in enumerate(texts[:-2]):
+        if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
+            return fields[position + 2], fields[:position], fields[position + 4 :]
+    return None
+
+
 def argument_name(text: str) -> str:
     """The name of an argument, without `=VALUE` and with - for _."""
     return text.split("=")[0].replace("_", "-")
@@ -94,28 +112,33 @@ def almost_a_launch(fields: Sequence[Value], line: int, wanted: Program) -> str:
 
 
 def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
-    """(number of GPUs, why it is not known) from the launcher's options, else from the #SBATCH lines."""
+    """(number of GPUs, why it is not known) from the launcher's options, else from the #SBATCH lines. A program that plain python
+    starts is one GPU where nothing in the script speaks of a scheduler or of MPI."""
     options = _launcher_options(launch.before)
     slurm = {name: plain_value(value) for name, value in sbatch_options(text).items()}
-    under_slurm = any(text_of(value).rsplit("/", 1)[-1] == "srun" for value in launch.before)
+    launchers = {text_of(value).rsplit("/", 1)[-1] for value in launch.before}
     per_node = _first(options, ("--nproc-per-node", "--num-gpus"))
     if per_node is not None:
         nodes = _first(options, ("--nnodes", "--num-nodes"))
-        if nodes is None and any(text_of(v).rsplit("/", 1)[-1] == "deepspeed" for v in launch.before):
+        if nodes is None and "deepspeed" in launchers:
             nodes = _first({**slurm, **options}, ("--nodes", "-N"))
         return _product(per_node, nodes or plain_value("1"))
-    merged = {**slurm, **options} if under_slurm or not options else options
-    tasks = _first(merged, ("--ntasks", "-n", "-np", "--np"))
-    if tasks is not None:
-        return _product(tasks, plain_value("1"))
-    nodes = _first(merged, ("--nodes", "-N", "--nnodes"))
-    per_node = _first(merged, ("--ntasks-per-node", "--gpus-per-node"))
-    if nodes is not None and per_node is not None:
-        return _product(nodes, per_node)
-    named = [text_of(value) for value in launch.before if _LAUNCHERS.search(text_of(value))]
-    if len(named) == 1 and named[0].rsplit("/", 1)[-1].startswith("python") and "-m" not in map(text_of, launch.before):
-        return 1, ""
-    return None, "the launcher does not say how many GPUs it starts"
+    merged = {**slurm, **options} if "srun" in launchers or not options else options
+    if launchers & _STARTS_TASKS or not launch.before:
+        tasks = _first(merged, ("--ntasks", "-n", "-np", "--np"))
+        if tasks is not None:
+            return _product(tasks, plain_value("1"))
+        nodes = _first(merged, ("--nodes", "-N", "--nnodes"))
+        per_node = _first(merged, ("--ntasks-per-node", "--gpus-per-node"))
+        if nodes is not None and per_node is not None:
+            return _product(nodes, per_node)
+    first = next((word for value in launch.before if (word := text_of(value)) not in _WRAPPERS), "")
+    if _PYTHON.fullmatch(first) and "-m" not in map(text_of, launch.before):
+        odd = _SCHEDULED.search(text) or _RANKED.search(text)
+        if odd is None:
+            return 1, ""
+        return None, f"line {launch.line} starts the program with python alone, and {odd[0].strip()} says that it is one of many"
+    return None, f"the launcher of line {launch.line} does not say how many GPUs it starts"
 
 
 def _first(options: dict[str, Value], names: Sequence[str]) -> Value | None:

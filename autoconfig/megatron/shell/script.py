@@ -6,20 +6,30 @@ docs/check.md says what is understood and what is not.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Word
-from autoconfig.megatron.shell.interpreter import Exit, Reader
+from autoconfig.megatron.shell.interpreter import Reader
 from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, slurm_variables
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value, text_of
 from autoconfig.specs.errors import InputError
 
 MAX_CHARACTERS = 100_000
-HANDED_OVER = ("$@", "$*")
+HANDED_OVER = ("$@", "$*", "${@...}", "${*...}")
 """The script's own arguments behind the program: none, it is read as started without any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """A word that is not known."""
+
+    reason: str
+    unset: bool = False
+    """Of variables that the file does not set: nothing, in a clean environment."""
+    choices: tuple[tuple[str, ...], ...] = ()
+    """The words that it may be, where a condition decides; empty where these are not known either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +48,21 @@ class Script:
     def words(self) -> list[str]:
         return [text_of(value) for value in self.argv]
 
-    def unread(self) -> dict[int, str]:
-        """Positions of words that cannot be known without running something, and why."""
-        found = {}
-        for position, value in enumerate(self.argv):
-            for piece in value:
-                if piece.unknown:
-                    found[position] = piece.unknown
-        return found
+    def unread(self) -> dict[int, Unread]:
+        """Positions of words that cannot be known without running something."""
+        return {at: unread for at, value in enumerate(self.argv) if (unread := _unread(value)) is not None}
 
-    def choices(self) -> dict[int, tuple[tuple[str, ...], ...]]:
-        """Positions of words that depend on a condition, and what they may be: the words of each branch."""
-        pieces = [[piece for piece in value if piece.text] for value in self.argv]
-        return {at: whole[0].choices for at, whole in enumerate(pieces) if len(whole) == 1 and whole[0].choices}
+
+def _unread(value: Value) -> Unread | None:
+    odd = [piece for piece in value if piece.unknown]
+    if not odd:
+        return None
+    alone = len([piece for piece in value if piece.text]) == 1
+    return Unread(
+        reason=odd[-1].unknown,
+        unset=all(piece.unset for piece in odd),
+        choices=tuple(tuple(text.split()) for text in odd[0].choices) if alone else (),
+    )
 
 
 def read_script(text: str, program: Program, settings: Mapping[str, str] | None = None) -> Script:
@@ -62,8 +74,7 @@ def read_script(text: str, program: Program, settings: Mapping[str, str] | None 
         )
     reader = Reader(text, program, {**slurm_variables(text), **(settings or {})})
     source = Source(text=text, origin=range(len(text)), file_text=text)
-    with contextlib.suppress(Exit):
-        reader.run(parse(source))
+    reader.run_script(parse(source))
     launch = _best_launch(reader) or _arguments_in_variables(reader)
     num_gpus, reason = gpus_of(launch, text)
     return Script(
@@ -118,6 +129,7 @@ def _arguments_in_variables(reader: Reader) -> Launch:
         values += elements[first:] if first is not None else []
     if not any(text_of(value).replace("_", "-") in reader.program.decisive for value in values):
         why = reader.almost[0] if reader.almost else f"no command has a .py file and {min(reader.program.decisive, key=len)}"
+        why += f"; the script ends with the exit of line {reader.ended}, which its conditions lead to" if reader.ended else ""
         raise InputError(
             f"no launch of {reader.program.name} was found: {why}; give the script that "
             "starts training, a file with its argument list, or a plan.json (docs/check.md)"

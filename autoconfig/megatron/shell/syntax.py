@@ -39,6 +39,7 @@ _EXPANSIONS = frozenset(
 _EXPRESSIONS = frozenset(
     {"binary_expression", "unary_expression", "parenthesized_expression", "redirected_statement", "command", "command_name"}
 )
+_ALONE = commands.If | commands.Loop | commands.While | commands.Compute | commands.Choice | commands.Function
 _QUOTES = frozenset({"string", "raw_string", "ansi_c_string", "translated_string"})
 _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
 
@@ -148,7 +149,7 @@ class _Reader:
 
     def _test(self, node: Node) -> commands.Command:
         if node.children[0].type == "((":
-            return commands.Simple(words=(), line=self._line(node))
+            return self._compute(node, node.children[0].end_byte, node.children[-1].start_byte)
         words: list[commands.Word | commands.Assignment] = []
         waiting = node.children[::-1]
         while waiting:
@@ -170,7 +171,7 @@ class _Reader:
 
     def _group(self, node: Node) -> commands.Command:
         if node.children[0].type == "((":
-            return commands.Simple(words=(), line=self._line(node))
+            return self._compute(node, node.children[0].end_byte, node.children[-1].start_byte)
         return commands.Block(body=self.body(node.named_children), line=self._line(node))
 
     def _if(self, node: Node) -> commands.Command:
@@ -186,10 +187,46 @@ class _Reader:
             branches.append((self.body(test), self.body(body)))
         return commands.If(branches=tuple(branches), line=self._line(node))
 
+    def _compute(self, node: Node, start: int, end: int) -> commands.Compute:
+        """The expression between two places of a node."""
+        line = self.source.line(start)
+        word = commands.Word(parts=tuple(self._between(node, start, end, quoted=True)), line=line)
+        text = self.text[start:end]
+        return commands.Compute(part=commands.Part(kind="arithmetic", text=text, quoted=True, line=line, rest=word), line=line)
+
+    def _while(self, node: Node) -> commands.Command:
+        body = node.child_by_field_name("body")
+        tests = (child for child in node.children_by_field_name("condition") if child.is_named)
+        return commands.While(
+            test=self.body(tests),
+            body=() if body is None else self.body(body.named_children),
+            until=node.children[0].type == "until",
+            line=self._line(node),
+        )
+
+    def _c_style_for(self, node: Node) -> commands.Command:
+        """for (( FIRST; TEST; NEXT )) as FIRST and a while loop whose body ends in NEXT."""
+        body = node.child_by_field_name("body")
+        opening = next(child for child in node.children if child.type == "((")
+        closing = next(child for child in node.children if child.type == "))")
+        inside = (child for child in node.children if opening.end_byte <= child.start_byte < closing.start_byte)
+        signs = [child for child in inside if child.type == ";"]
+        if len(signs) != 2:
+            raise _unreadable(self.source, node)
+        between = (place for sign in signs for place in (sign.start_byte, sign.end_byte))
+        places = [opening.end_byte, *between, closing.start_byte]
+        first, test, after = (self._compute(node, *places[at : at + 2]) for at in (0, 2, 4))
+        found = () if body is None else self.body(body.named_children)
+        endless = not test.part.text.strip()
+        loop = commands.While(test=() if endless else (test,), body=(*found, after), until=False, line=self._line(node))
+        return commands.Block(body=(first, loop), line=self._line(node))
+
     def _loop(self, node: Node) -> commands.Command:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
+        if name is None:
+            raise _unreadable(self.source, node)
         return commands.Loop(
-            name=None if name is None else self.text[name.start_byte : name.end_byte],
+            name=self.text[name.start_byte : name.end_byte],
             words=tuple(map(self._word, node.children_by_field_name("value"))),
             body=() if body is None else self.body(body.named_children),
             line=self._line(node),
@@ -318,7 +355,7 @@ class _Reader:
 
 def _with_words(command: commands.Command, words: Sequence[commands.Word]) -> commands.Command:
     """The command with more words behind it; of several joined ones the last."""
-    if not words or isinstance(command, commands.If | commands.Loop | commands.Choice | commands.Function):
+    if not words or isinstance(command, _ALONE):
         return command
     if isinstance(command, commands.Simple):
         return replace(command, words=(*command.words, *words))
@@ -333,7 +370,9 @@ def _with_words(command: commands.Command, words: Sequence[commands.Word]) -> co
 _COMMANDS: dict[str, Callable[[_Reader, Node], commands.Command]] = {
     **dict.fromkeys(("command", "variable_assignments", "declaration_command", "unset_command"), _Reader._simple),
     **dict.fromkeys(("pipeline", "subshell", "compound_statement"), _Reader._group),
-    **dict.fromkeys(("for_statement", "c_style_for_statement", "while_statement"), _Reader._loop),
+    "for_statement": _Reader._loop,
+    "c_style_for_statement": _Reader._c_style_for,
+    "while_statement": _Reader._while,
     "variable_assignment": lambda reader, node: commands.Simple(words=tuple(reader._assignment(node)), line=reader._line(node)),
     "test_command": _Reader._test,
     "negated_command": lambda reader, node: commands.Not(

@@ -6,18 +6,19 @@ known without running something (a command's output, a variable that only the en
 
 from __future__ import annotations
 
-import ast
 import fnmatch
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from autoconfig.megatron.shell.arithmetic import NotKnownError, evaluate, whole_number
 from autoconfig.megatron.shell.commands import Part, Word
 from autoconfig.specs.errors import InputError
 
 MAX_CHARACTERS = 4_000_000
-MAX_DIGITS = 18
+MAX_LOOKUPS = 200
+_ASSIGNED = re.compile(r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
 _SPECIAL = "#?@*$!-"
 
 
@@ -30,8 +31,8 @@ class Piece:
     unknown: str = ""
     unset: bool = False
     """Not known because the file does not set it: in conditions it counts as empty, as in a clean environment."""
-    choices: tuple[tuple[str, ...], ...] = ()
-    """Not known because a condition decides: the words that it is in each branch; empty where these are not known either."""
+    choices: tuple[str, ...] = ()
+    """Not known because a condition decides: what it is in each branch; empty where this is not known either."""
 
 
 Value = tuple[Piece, ...]
@@ -67,8 +68,40 @@ class Variables:
     budget: list[int] = field(default_factory=lambda: [MAX_CHARACTERS])
     """Characters that expansions may still make: variables that double each other end here."""
 
+    fixed: frozenset[str] = frozenset()
+    """Names whose value the caller said: the script does not change them."""
+    substitute: Callable[[Part], Value | None] | None = None
+    """What a command substitution prints, where that can be said without running it."""
+
     def copy(self) -> Variables:
-        return Variables(values=dict(self.values), budget=self.budget)
+        return replace(self, values=dict(self.values))
+
+    def set(self, name: str, value: Value | list[Value]) -> None:
+        if name not in self.fixed:
+            self.values[name] = value
+
+    def positional(self) -> dict[str, Value | list[Value]]:
+        """$1, $2, ..., $@ and $#, as far as they are known."""
+        return {name: value for name, value in self.values.items() if name.isdigit() or name in "@#"}
+
+    def set_positional(self, given: Sequence[Value] | dict[str, Value | list[Value]]) -> None:
+        """The words of `given` from now on; or what `positional` told."""
+        for name in self.positional():
+            del self.values[name]
+        if isinstance(given, dict):
+            self.values.update(given)
+            return
+        self.values.update({str(at): value for at, value in enumerate(given, 1)})
+        self.values |= {"@": list(given), "#": plain_value(str(len(given)))}
+
+    def shift(self, by: int) -> None:
+        """`shift`: the first words go. Those that only the caller named (--set 1=VALUE) say nothing of how many there are."""
+        held = self.positional()
+        words = held.get("@")
+        if isinstance(words, list):
+            self.set_positional(words[by:])
+        else:
+            self.set_positional({str(int(at) - by): value for at, value in held.items() if at.isdigit() and int(at) > by})
 
     def scalar(self, name: str, line: int) -> Value:
         found = self.values.get(name)
@@ -126,7 +159,11 @@ def _split_into(fields: list[list[Piece]], pieces: Value) -> None:
     """Append pieces, beginning a new field at each blank outside quotes."""
     for piece in pieces:
         if piece.unknown:
+            if piece.choices and all(not text or text[0].isspace() for text in piece.choices):
+                fields.append([])
             fields[-1].append(piece)
+            if piece.choices and all(not text or text[-1].isspace() for text in piece.choices):
+                fields.append([])
             continue
         for match in re.finditer(r"\s+|\S+", piece.text):
             if match[0].isspace():
@@ -167,6 +204,9 @@ def part_value(part: Part, variables: Variables) -> Value:
     if part.kind == "literal":
         return (Piece(text=part.text, origin=part.origin),)
     if part.kind == "command":
+        printed = variables.substitute(part) if variables.substitute else None
+        if printed is not None:
+            return printed
         shown = part.text if len(part.text) <= 60 else f"{part.text[:57]}..."
         return (Piece(text=part.text, unknown=f"{shown} in line {part.line} is a command, and commands are never run"),)
     if part.kind == "arithmetic":
@@ -185,28 +225,46 @@ def _variable(part: Part, variables: Variables) -> Value:
         elements = found if isinstance(found, list) else [found] if found is not None else []
         number = int(index[1]) if len(index[1]) < 7 else 0
         base: Value = elements[number] if number < len(elements) else variables.scalar(name, part.line) if found is None else ()
+        undecided = next((element for element in elements[: number + 1] if any(piece.choices for piece in element)), None)
+        if undecided is not None:
+            return undecided
     else:
         base = variables.scalar(name, part.line)
     if not how:
         return base
     rest = value_of(part.rest, variables) if part.rest else ()
     empty = known_text(base) == "" or (found is None and name not in _SPECIAL)
-    if how in (":-", ":="):
-        return rest if empty else base
-    if how in ("-", "="):
-        return rest if found is None else base
+    if how in (":-", ":=", "-", "="):
+        given = rest if (empty if how[0] == ":" else found is None) else _never_empty(base, rest)
+        if how[-1] == "=" and given is rest:
+            variables.set(name, rest)
+        return given
     if how in (":+", "+"):
+        if how == ":+" and known_text(base) is None:
+            both = ("", text_of(rest)) if not reason_of(rest) else ()
+            return (Piece(text=f"${{{name}:+}}", unknown=reason_of(base), choices=both),)
         return () if empty else rest
     if how in (":?", "?"):
         return base
     text = known_text(base)
     if how in ("length[@]", "length[*]", "length"):
+        if isinstance(found, list) and (reason := next((r for r in map(reason_of, found) if r), "")):
+            return (Piece(text=f"${{#{name}}}", unknown=reason),)
         length = len(found) if isinstance(found, list) and how != "length" else None if text is None else len(text)
         return plain_value(str(length)) if length is not None and found is not None else _unknown(part)
     pattern = known_text(rest)
     if text is None or pattern is None or found is None:
         return _unknown(part)
     return _trimmed(text, how, pattern, part)
+
+
+def _never_empty(base: Value, rest: Value) -> Value:
+    """A value with a default; where a condition decides whether it is empty, the default stands for the empty branch."""
+    if len(base) != 1 or not base[0].choices:
+        return tuple(replace(piece, choices=()) for piece in base)
+    default = known_text(rest)
+    choices = () if default is None else tuple(choice or default for choice in base[0].choices)
+    return (replace(base[0], choices=choices),)
 
 
 def _unknown(part: Part) -> Value:
@@ -228,55 +286,41 @@ def _trimmed(text: str, how: str, pattern: str, part: Part) -> Value:
     return plain_value(text)
 
 
-_OPERATIONS: dict[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: lambda a, b: int(a / b) if abs(a) < 2**53 else a // b,
-    ast.Mod: operator.mod,
-}
-
-
 def arithmetic(part: Part, variables: Variables) -> Value:
-    """$(( ... )) with + - * / % and brackets over whole numbers; anything else is not known, with the reason."""
+    """$(( ... )) over whole numbers; what cannot be worked out is not known, with the reason."""
     shown = f"$(({part.text.strip()[:50]}))"
-    unknown = (Piece(text=shown, unknown=f"{shown} in line {part.line} cannot be worked out"),)
-    if len(part.text) > 500 or part.rest is None:
-        return unknown
-    value = value_of(part.rest, variables)
-    if reason := reason_of(value):
-        return (Piece(text=shown, unknown=reason),)
-    text = text_of(value)
-    for name in set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text)):
-        number = variables.scalar(name, part.line)
-        if reason := reason_of(number):
-            return (Piece(text=shown, unknown=reason),)
-        text = re.sub(rf"\b{name}\b", f"({text_of(number).strip() or 0})", text)
-    result = whole_number(text)
-    return plain_value(str(result)) if result is not None else unknown
-
-
-def whole_number(text: str) -> int | None:
-    """The value of an expression of whole numbers; None where it is none."""
-    text = re.sub(r"\b0+([0-9])", r"\1", text.strip())
-    if not re.fullmatch(r"[0-9+\-*/% ()\t\n]+", text) or len(text) > 500 or "**" in text or "//" in text:
-        return None
     try:
-        return _calculate(ast.parse(text.replace("/", "//"), mode="eval").body)
-    except (ValueError, SyntaxError, ZeroDivisionError, RecursionError, MemoryError, OverflowError):
-        return None
+        return plain_value(str(computed(part, variables)))
+    except NotKnownError as error:
+        return (Piece(text=shown, unknown=str(error) or f"{shown} in line {part.line} cannot be worked out"),)
 
 
-def _calculate(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int and len(str(node.value)) <= MAX_DIGITS:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        return -_calculate(node.operand) if isinstance(node.op, ast.USub) else _calculate(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        result = _OPERATIONS[type(node.op)](_calculate(node.left), _calculate(node.right))
-        if abs(result) < 10**MAX_DIGITS:
-            return result
-    raise ValueError("not a number")
+def computed(part: Part, variables: Variables) -> int:
+    """The value of an arithmetic part; sets the variables that it assigns, to what is not known where it is not. Raises
+    NotKnownError."""
+    value = value_of(part.rest, variables) if part.rest else ()
+    text, depth = text_of(value), 0
+
+    def number(name: str) -> int:
+        nonlocal depth
+        found = variables.scalar(name, part.line)
+        if reason := reason_of(found):
+            raise NotKnownError(reason)
+        depth += 1
+        if depth > MAX_LOOKUPS:
+            raise NotKnownError
+        return evaluate(text_of(found), number)
+
+    try:
+        if reason := reason_of(value):
+            raise NotKnownError(reason)
+        return evaluate(text, number, lambda name, result: variables.set(name, plain_value(str(result))))
+    except NotKnownError as error:
+        for match in _ASSIGNED.finditer(text):
+            name = match[1] or match[2]
+            why = str(error) or f"line {part.line} sets ${name} to what cannot be worked out"
+            variables.set(name, (Piece(text=f"${name}", unknown=why),))
+        raise
 
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
