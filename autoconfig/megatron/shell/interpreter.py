@@ -209,12 +209,11 @@ class Reader:
             self.left = False
             if name:
                 self.variables.set(name, (Piece(text=f"${name}", unknown=f"${name} is set by the loop in line {line}"),))
-            self._any_number_of_times(body, line)
-            return None, False
+            return self._any_number_of_times(body, line), False
         return result, True
 
-    def _any_number_of_times(self, body: Sequence[Command], line: int) -> None:
-        """A loop whose rounds are not known: what its body sets is not known behind it, nor in its other rounds."""
+    def _any_number_of_times(self, body: Sequence[Command], line: int) -> bool | None:
+        """A loop whose rounds are not known: what its body sets is not known behind it, nor in its other rounds; None."""
         self.notes.append(f"line {line}: how often a loop runs is not known (what it sets is not read)")
         for _ in range(3):
             before, inner = self.variables, self.variables.copy()
@@ -228,6 +227,7 @@ class Reader:
                 before.set(name, (Piece(text=f"${name}", unknown=why),))
             if not changed:
                 break
+        return None
 
     def _either(self, bodies: Sequence[Sequence[Command]], line: int) -> None:
         """A condition is not known: follow every branch apart. What they set differently is not known but for what is common in

@@ -112,8 +112,8 @@ def almost_a_launch(fields: Sequence[Value], line: int, wanted: Program) -> str:
 
 
 def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
-    """(number of GPUs, why it is not known) from the launcher's options, else from the #SBATCH lines. A program that plain python
-    starts is one GPU where nothing in the script speaks of a scheduler or of MPI."""
+    """(number of GPUs, why it is not known) from the launcher's options, else from the #SBATCH lines. What plain
+    python starts is one GPU where nothing in the script speaks of a scheduler or of MPI."""
     options = _launcher_options(launch.before)
     slurm = {name: plain_value(value) for name, value in sbatch_options(text).items()}
     launchers = {text_of(value).rsplit("/", 1)[-1] for value in launch.before}
@@ -137,7 +137,8 @@ def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
         odd = _SCHEDULED.search(text) or _RANKED.search(text)
         if odd is None:
             return 1, ""
-        return None, f"line {launch.line} starts the program with python alone, and {odd[0].strip()} says that it is one of many"
+        said = f"line {launch.line} starts the program with python alone"
+        return None, f"{said}, and {odd[0].strip()} says that it is one of many"
     return None, f"the launcher of line {launch.line} does not say how many GPUs it starts"
 
 
