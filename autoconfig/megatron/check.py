@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +33,21 @@ WORTH_SAYING = 0.01
 GIVEN_IN_VAIN = ("--tp-comm-overlap", "--fp8-param-gather")
 """Switches that a file may give where they have no effect, so that its plan's own arguments do not hold them."""
 Flags = dict[str, tuple[str, ...]]
+SPELLINGS = {
+    "--tensor-model-parallel-size": ("--model-parallel-size", "--tensor-parallel-size"),
+    "--expert-model-parallel-size": ("--moe-expert-parallel-size",),
+    "--context-parallel-size": ("--ds-sequence-parallel-size",),
+    "--micro-batch-size": ("--batch-size",),
+    "--cuda-graph-modules": ("--cuda-graph-scope",),
+}
+"""Megatron-LM's names of today, and others that a file may have for the same: the file's own are shown and edited."""
+NOT_DEEPSPEED = frozenset(
+    {
+        "--use-torch-fsdp2", "--torch-fsdp2-no-reshard-after-forward", "--no-gradient-accumulation-fusion",
+        "--use-distributed-optimizer", "--expert-tensor-parallel-size", "--cp-comm-type",
+    }
+)  # fmt: skip
+"""Arguments that Megatron-DeepSpeed does not know: its sharding is --zero-stage."""
 MAX_COMPARED = 500
 OLDER = {
     "megatron-lm-2021": ("vpp",),
@@ -207,10 +223,14 @@ def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:
 
 
 def plan_flags(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
-    """Megatron's arguments that depend on the plan: name -> values."""
+    """The arguments that depend on the plan: name -> values, as the software of the scenario spells them."""
     parts = (plan_arguments, numerics_arguments, optimizer_arguments, overlap_arguments, switch_arguments)
     flags = {argument.flag: argument.values for part in parts for argument in part(scenario, plan)}
-    return flags | {"--micro-batch-size": (str(plan.mbs),)}
+    flags |= {"--micro-batch-size": (str(plan.mbs),)}
+    if scenario.software.name.startswith("megatron-deepspeed"):
+        flags = {name: values for name, values in flags.items() if name not in NOT_DEEPSPEED}
+        flags["--zero-stage"] = (str(plan.fsdp or int(plan.dist_opt)),)
+    return flags
 
 
 def flag_changes(before: Flags, after: Flags) -> tuple[FlagChange, ...]:
@@ -224,9 +244,15 @@ def changes_from(source: CheckInput, plan: TrainPlan, wanted: Scenario | None = 
     """From the file's arguments to those of `plan`, in the `wanted` scenario (the file's own where none is given)."""
     scenario = source.question.scenario
     before = plan_flags(scenario, source.plan)
-    words = {word.replace("_", "-") for word in source.script.words()} if source.script else set()
+    words = {word.partition("=")[0].replace("_", "-") for word in source.script.words()} if source.script else set()
     before |= {name: () for name in GIVEN_IN_VAIN if name in words}  # another plan may not start with it, or run with it
-    return flag_changes(before, plan_flags(wanted or scenario, plan))
+    changes = flag_changes(before, plan_flags(wanted or scenario, plan))
+    return tuple(replace(change, flag=_as_spelled(change.flag, words)) for change in changes)
+
+
+def _as_spelled(flag: str, words: Collection[str]) -> str:
+    """The name that the file itself has for an argument."""
+    return next((name for name in SPELLINGS.get(flag, ()) if name in words and flag not in words), flag)
 
 
 def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str, ...]:

@@ -15,7 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.megatron.argument_list import Arguments, Given, split_arguments
-from autoconfig.megatron.check import CheckAnswer, FlagChange, Flags, changes_from, missing_environment, plan_flags, target
+from autoconfig.megatron.check import (
+    SPELLINGS,
+    CheckAnswer,
+    FlagChange,
+    Flags,
+    changes_from,
+    missing_environment,
+    plan_flags,
+    target,
+)
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.read_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
@@ -30,13 +39,6 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import PlanReport, report_plan
 
-SPELLINGS = {
-    "--tensor-model-parallel-size": ("--model-parallel-size", "--tensor-parallel-size"),
-    "--micro-batch-size": ("--batch-size",),
-    "--expert-model-parallel-size": ("--moe-expert-parallel-size",),
-    "--cuda-graph-modules": ("--cuda-graph-scope",),
-}
-"""Older names of an argument: the one that the file uses is edited."""
 STAGES = (LAYERS_PER_CHUNK, CHUNKS_PER_RANK, LAYOUT, FIRST, LAST, FOR_EMBEDDING, FOR_LOSS)
 RECOMPUTE = (
     *("--checkpoint-activations", "--checkpoint-num-layers", "--activations-checkpoint-method"),

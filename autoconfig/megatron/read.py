@@ -33,6 +33,7 @@ from autoconfig.training.price import Violation
 
 GATHER = "--overlap-param-gather"
 OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"
+ULYSSES = "--ds-sequence-parallel-size"
 FIRST_CORE_YEAR = 2024
 """First year in which Megatron-LM builds its model from megatron-core with Transformer Engine unless told otherwise."""
 OVERLAPS = (
@@ -53,7 +54,7 @@ def software_name(a: Arguments, assumed: list[str]) -> str:
     newest, year = a.newest()
     said = f"of the arguments the newest is {newest}, of {year}"
     if a.has("--deepspeed"):
-        newer = a.has("--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2")
+        newer = a.has("--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2", ULYSSES)
         name, said = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022", "because of --deepspeed"
     elif a.text("--transformer-impl") == "local" and year >= FIRST_CORE_YEAR:
         name, said = "megatron-local", "because of --transformer-impl local"

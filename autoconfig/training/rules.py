@@ -105,7 +105,7 @@ def stages_have_layers(s: Scenario, c: Columns) -> Mask:
 @_rule("NV053", "cp")
 def context_parallel_length(s: Scenario, c: Columns) -> Mask:
     """seq_length must be a multiple of 2 x cp where cp is above 1."""
-    return (c["cp"] == 1) | (s.workload.seq_length % (2 * c["cp"]) == 0)
+    return (c["cp"] == 1) | (s.workload.seq_length % (2 * c["cp"]) == 0) | (s.software.sharding == "deepspeed")
 
 
 @_rule("NV054", "cp")
@@ -236,9 +236,26 @@ def interleaved_groups(s: Scenario, c: Columns) -> Mask:
 @_rule("NV100", "fsdp pp ep dist_opt")
 def fsdp(s: Scenario, c: Columns) -> Mask:
     """FSDP (fsdp 2 or 3) needs pp 1, ep 1, no distributed optimizer, no fp16 and an output layer of its own."""
+    if s.software.sharding != "megatron":
+        return (c["fsdp"] == 0) | ~c["dist_opt"]
     tied = not (s.model.untie_embeddings_and_output_weights or s.software.supports_fsdp_with_tied_embeddings)
     possible = not tied and s.numerics.precision != "fp16"
     return (c["fsdp"] == 0) | ((c["pp"] == 1) & (c["ep"] == 1) & ~c["dist_opt"] & possible)
+
+
+@_rule("AC016", "fsdp pp ep")
+def zero_stages(s: Scenario, c: Columns) -> Mask:
+    """DeepSpeed's ZeRO-2 and ZeRO-3 need pp 1, and ZeRO-3 a model without experts."""
+    if s.software.sharding != "deepspeed":
+        return np.ones(len(c["fsdp"]), bool)
+    return (c["fsdp"] == 0) | ((c["pp"] == 1) & ((c["fsdp"] < 3) | (not s.model.is_moe)))
+
+
+@_rule("AC017", "tp cp")
+def ulysses_heads(s: Scenario, c: Columns) -> Mask:
+    """DeepSpeed-Ulysses (cp) needs num_attention_heads to be a multiple of tp x cp, and seq_length one of cp."""
+    whole = (s.model.num_attention_heads % (c["tp"] * c["cp"]) == 0) & (s.workload.seq_length % c["cp"] == 0)
+    return (c["cp"] == 1) | (s.software.sharding != "deepspeed") | whole
 
 
 @_rule("AC009", "fsdp")
@@ -253,11 +270,12 @@ def fp8_param_gather(s: Scenario, c: Columns) -> Mask:
     return (c["fsdp"] > 0) | c["dist_opt"] | (not s.numerics.fp8_param_gather)
 
 
-@_rule("NV094", "offload dist_opt")
+@_rule("NV094", "offload dist_opt fsdp")
 def offload(s: Scenario, c: Columns) -> Mask:
     """Optimizer offload needs the distributed optimizer, and with fp8_param_gather the delayed recipe."""
     possible = not s.numerics.fp8_param_gather or s.numerics.fp8_recipe == "delayed"
-    return (c["offload"] == 0) | (c["dist_opt"] & possible)
+    sharded = c["dist_opt"] | ((c["fsdp"] > 0) & (s.software.sharding == "deepspeed"))
+    return (c["offload"] == 0) | (sharded & possible)
 
 
 @_rule("AC008", "dist_opt")

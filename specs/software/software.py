@@ -111,6 +111,9 @@ class SoftwareStack:
     """GPUs below it cannot run the stack (Transformer Engine and flash attention 2 need 8.0)."""
     supports_fp8: bool = True
     supports_fsdp: bool = True
+    sharding: str = "megatron"
+    """Whose rules hold for fsdp 2 and 3: megatron (torch FSDP2 in Megatron-LM), deepspeed (ZeRO-2 and ZeRO-3) or torch (FSDP2 in
+    a trainer of its own, beside any other parallelism)."""
     supports_fsdp_with_tied_embeddings: bool = False
     """Megatron's torch FSDP2 needs an output layer of its own (NV100)."""
     supports_fp8_param_gather_with_fsdp: bool = False
@@ -132,6 +135,8 @@ class SoftwareStack:
             raise CatalogueError(f"stack {self.name}: attention_kernel {self.memory.attention_kernel!r}")
         if self.memory.cp_comm_type not in ("p2p", "a2a", "allgather"):
             raise CatalogueError(f"stack {self.name}: cp_comm_type {self.memory.cp_comm_type!r}")
+        if self.sharding not in ("megatron", "deepspeed", "torch"):
+            raise CatalogueError(f"stack {self.name}: sharding {self.sharding!r}")
         if self.time.attention_generation not in ("flash1", "flash2", "flash3"):
             raise CatalogueError(f"stack {self.name}: attention_generation {self.time.attention_generation!r}")
         named = (self.time.moe_dispatcher, self.time.moe_dispatcher_wide)
@@ -236,7 +241,7 @@ class StackTime:
 
 
 DEFAULT_STACK = "transformer-engine"
-SUPPORT_FLAGS = {f.name: f.default for f in fields(SoftwareStack) if f.type in ("bool", "float")}
+SUPPORT_FLAGS = {f.name: f.default for f in fields(SoftwareStack) if f.type in ("bool", "float") or f.name == "sharding"}
 """What a stack can do, inherited by stacks that extend it, and what holds where no file says so."""
 
 
