@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import difflib
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -48,6 +49,15 @@ def known_arguments() -> dict[str, KnownArgument]:
     text = (resources.files("autoconfig") / "data" / "megatron_arguments.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {row["name"]: KnownArgument(**{**row, "first_year": int(row["first_year"])}) for row in rows}  # type: ignore[arg-type]
+
+
+@cache
+def not_modelled_arguments() -> dict[str, tuple[str, frozenset[str]]]:
+    """Name -> (what it changes, values with which it changes nothing)."""
+    table = tomllib.loads((resources.files("autoconfig") / "data" / "megatron_not_modelled.toml").read_text(encoding="utf-8"))
+    rows = {f"--{name}": row for part in table.values() for name, row in part.items()}
+    whole = {name: {"says": row} if isinstance(row, str) else row for name, row in rows.items()}
+    return {name: (row["says"], frozenset(row.get("usual", ()))) for name, row in whole.items()}
 
 
 @cache
@@ -146,6 +156,15 @@ class Arguments:
     def not_used(self) -> tuple[str, ...]:
         """Known arguments that nothing read: data, paths, logging, learning rate, ..."""
         return tuple(name for name in (*self.given, *self.undecided) if name not in self.used)
+
+    def not_modelled(self) -> tuple[str, ...]:
+        """Arguments that matter and that no formula reads, with what they change: `--x: ...`."""
+        found = []
+        for name, (says, usual) in not_modelled_arguments().items():
+            if name in self.given and not set(self.given[name].values) & usual:
+                self.used.add(name)
+                found.append(f"{name}: {says}")
+        return tuple(found)
 
     def depends(self) -> tuple[str, ...]:
         """Arguments that matter and that a condition decides, with the condition: `--x (depends on ...)`."""

@@ -74,6 +74,8 @@ class CheckInput:
     plan: TrainPlan
     split: PipelineSplit | None
     unknown: tuple[str, ...]
+    not_modelled: tuple[str, ...]
+    """Arguments that matter and that no formula reads, with what they change."""
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
     text: str
@@ -177,6 +179,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         plan=read.plan,
         split=read.split,
         unknown=unknown,
+        not_modelled=read.not_modelled,
         ignored=read.ignored,
         notes=script.notes,
         text=text,
@@ -214,7 +217,8 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     )
     question = _question(scenario, (), asked)
     return CheckInput(
-        kind="plan", question=question, plan=plan, split=None, unknown=(), ignored=(), notes=(), text=text, script=None
+        kind="plan", question=question, plan=plan, split=None, unknown=(), not_modelled=(), ignored=(), notes=(), text=text,
+        script=None
     )
 
 

@@ -141,6 +141,7 @@ class ArgumentsRead(PlanRead):
     scenario: Scenario
     fsdp_broken: tuple[Violation, ...]
     unknown: tuple[str, ...]
+    not_modelled: tuple[str, ...]
     ignored: tuple[str, ...]
     assumed: tuple[str, ...]
 
@@ -180,6 +181,7 @@ def read_arguments(
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     given = read_switches(arguments, plain, assumed, modern=is_modern(stack.name))
     fsdp_broken = tuple(fsdp_violations(arguments))
+    not_modelled = arguments.not_modelled()
     for name in _READ_ELSEWHERE:
         arguments.has(name)
     return ArgumentsRead(
@@ -187,6 +189,7 @@ def read_arguments(
         scenario=replace(plain, software=stack, given=given),
         fsdp_broken=fsdp_broken,
         unknown=(*arguments.unknown, *arguments.depends()),
+        not_modelled=not_modelled,
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
     )

@@ -37,11 +37,14 @@ MIN_NAME = 5
 
 def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
     """The architecture. Raises InputError for a missing size, UnsupportedError for what is no decoder-only transformer."""
+    shared = a.count("--num-unique-layers")
+    if shared is not None and shared != a.count("--num-layers"):
+        raise UnsupportedError("--num-unique-layers: layers that share their weights cannot be checked")
     for name, kind in _REFUSED.items():
         if a.has(name):
             raise UnsupportedError(f"{name}: {kind} cannot be checked; only decoder-only transformers of like layers can")
     hybrid = _hybrid(a)
-    layers = hybrid.get("num_layers") or _needed(a, "--num-layers", "--encoder-num-layers")
+    layers = hybrid.get("num_layers") or _needed(a, "--num-layers", "--encoder-num-layers") - len(idle_layers(a))
     hidden = _needed(a, "--hidden-size")
     heads = _needed(a, "--num-attention-heads")
     activation, gated = _activation(a)
@@ -66,14 +69,16 @@ def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
     }
     if a.has("--multi-latent-attention"):
         values |= _latent_attention(a, heads)
-    values |= _experts(a, values)
+    values |= _experts(a, values, assumed)
     values |= _window(a)
     values["mtp_num_layers"] = a.whole("--mtp-num-layers") or 0
     values["mtp_use_repeated_layer"] = a.has("--mtp-use-repeated-layer")
     values["attention_output_gate"] = a.has("--attention-output-gate")
     values |= hybrid
-    values["make_vocab_size_divisible_by"] = a.count("--make-vocab-size-divisible-by") or 128
-    values["vocab_size"] = vocabulary(a, values, assumed)
+    padded = a.count("--padded-vocab-size", "--pad-vocab-size-to")
+    whole = a.has("--disable-pad-vocab-size", "--no-pad-vocab-size") or padded is not None
+    values["make_vocab_size_divisible_by"] = 1 if whole else a.count("--make-vocab-size-divisible-by") or 128
+    values["vocab_size"] = padded or vocabulary(a, values, assumed)
     return ModelSpec(name="model of the file", **values)
 
 
@@ -122,6 +127,16 @@ def _hybrid(a: Arguments) -> dict[str, Any]:
     return values
 
 
+def idle_layers(a: Arguments) -> frozenset[int]:
+    """MindSpeed's --noop-layers: numbers from 0 of layers that do nothing. Raises InputError for other text."""
+    text = a.text("--noop-layers") or ""
+    words = [word for word in text.replace(" ", "").split(",") if word]
+    total = a.count("--num-layers") or 0
+    if not all(word.isdigit() and len(word) < 7 and int(word) < total for word in words):
+        raise InputError(f"--noop-layers {text[:40]!r}: write numbers of layers below --num-layers, with commas: 61,62")
+    return frozenset(map(int, words))
+
+
 def _needed(a: Arguments, *names: str) -> int:
     number = a.count(*names)
     if number is None:
@@ -150,7 +165,11 @@ def _activation(a: Arguments) -> tuple[str, bool]:
 
 
 def _query_groups(a: Arguments, heads: int, assumed: list[str]) -> int:
-    groups = a.count("--num-query-groups", "--num-key-value-heads", "--num-attention-heads-kv")
+    if (kind := a.text("--attention-head-type")) is not None:
+        if kind not in ("multihead", "multiquery"):
+            raise InputError(f"--attention-head-type {kind[:40]!r}: use multihead or multiquery")
+        return 1 if kind == "multiquery" else heads
+    groups = a.count("--num-query-groups", "--num-key-value-heads", "--num-attention-heads-kv", "--n-head-kv")
     if a.has("--group-query-attention"):
         return groups or 1
     if groups and groups != heads and a.has("--num-query-groups"):
@@ -247,28 +266,43 @@ def _latent_attention(a: Arguments, heads: int) -> dict[str, Any]:
     }
 
 
-def _experts(a: Arguments, values: dict[str, Any]) -> dict[str, Any]:
+def _experts(a: Arguments, values: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
     texts = set(a.texts("--num-experts"))
     if len(texts) > 1:
         raise UnsupportedError("--num-experts with several numbers: a pyramid of experts cannot be checked")
-    experts = a.whole("--num-experts", "--moe-num-experts") or 0
+    experts = a.whole("--num-experts", "--moe-num-experts", "--num-moe-experts") or 0
     if experts <= 0 or (experts == 1 and a.has("--deepspeed", "--expert-interval")):  # 1 is DeepSpeed's word for none
         return {}
     deepspeed = a.has("--topk", "--expert-interval", "--moe-expert-parallel-size")
     one = deepspeed or a.has("--moe-num-experts")
     freq = _layer_frequency(a, values["num_layers"], deepspeed)
-    topk = a.count("--moe-router-topk", "--topk", "--moe-top-k") or (1 if one else 2)
+    topk = a.count("--moe-router-topk", "--topk", "--moe-top-k", "--moe-topk") or (1 if one else 2)
+    width = a.count("--moe-ffn-hidden-size", "--moe-intermediate-size") or values["ffn_hidden_size"]
     return {
         "num_moe_experts": experts,
         "moe_router_topk": topk,
-        "moe_ffn_hidden_size": a.count("--moe-ffn-hidden-size") or values["ffn_hidden_size"],
-        "moe_shared_expert_intermediate_size": a.whole("--moe-shared-expert-intermediate-size") or 0,
-        "moe_shared_expert_gate": a.has("--moe-shared-expert-gate", "--moe-use-shared-expert-gate"),
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": _shared_width(a, width, assumed),
+        "moe_shared_expert_gate": a.has("--moe-shared-expert-gate", "--moe-use-shared-expert-gate", "--shared-expert-gate"),
         "moe_router_enable_expert_bias": a.has("--moe-router-enable-expert-bias"),
         "moe_latent_size": a.count("--moe-latent-size"),
         "moe_layer_freq": freq,
         **(_expert_biases(freq) if values["add_bias_linear"] else {}),
     }
+
+
+def _shared_width(a: Arguments, width: int, assumed: list[str]) -> int:
+    """Channels of the experts that every token passes: Megatron's argument, Pai's and MindSpeed's number of experts, the
+    residual MLP of DeepSpeed (an expert beside the chosen one, `use_residual` of deepspeed/moe/layer.py)."""
+    whole = a.whole("--moe-shared-expert-intermediate-size", "--shared-moe-ffn-hidden-size")
+    count = a.whole("--num-shared-experts", "--n-shared-experts")
+    a.has("--enable-shared-expert")
+    if whole is not None:
+        return whole
+    if a.text("--mlp-type") == "residual":
+        assumed.append("--mlp-type residual: the dense MLP beside the experts is read as a shared expert")
+        return width
+    return (count or 0) * width
 
 
 def _expert_biases(freq: int | tuple[int, ...]) -> dict[str, Any]:
@@ -280,7 +314,11 @@ def _expert_biases(freq: int | tuple[int, ...]) -> dict[str, Any]:
 
 
 def _layer_frequency(a: Arguments, layers: int, deepspeed: bool) -> int | tuple[int, ...]:
-    text = a.text("--moe-layer-freq")
+    text, dense = a.text("--moe-layer-freq"), a.whole("--first-k-dense-replace")
+    if dense is not None:  # MindSpeed: the first layers are dense, of the others every so many is not
+        every = a.count("--moe-layer-freq") or 1
+        idle = idle_layers(a)
+        return tuple(int(i >= dense and i % every == 0) for i in range(layers + len(idle)) if i not in idle)
     if text is None:
         every = a.count("--expert-interval") or (2 if deepspeed else 1)
         return every if every == 1 else tuple(int(i % every == every - 1) for i in range(layers))
@@ -333,10 +371,13 @@ def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
     """Tokens; what was guessed is said. In this order: --vocab-size, the tokenizer's type, the tokenizer's name, a model's name
     in other arguments (of the same width), a catalogue model of the same shape (of several the one with the same rotary base).
     """
-    given = a.count("--vocab-size", "--padded-vocab-size")
+    given = a.count("--vocab-size")
+    extra = (a.whole("--extra-vocab-size") or 0) + (a.whole("--vocab-extra-ids") or 0)
     if given:
-        return given
+        return given + extra
     number, why = _guess(a, values)
+    if extra and number in OF_TYPE.values():
+        number, why = number + extra, f"{why}, and {extra} more"
     assumed.append(f"vocabulary {number}{why} (--vocab-size)")
     return number
 
@@ -352,7 +393,7 @@ def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
             return model.vocab_size, f", that of {model.name}, which an argument names"
     same = [model for model in map(load_model, model_names()) if all(getattr(model, key) == values[key] for key in SHAPE)]
     if not same:
-        return GPT2_VOCAB, ": the file does not say it"
+        return GPT2_VOCAB, ": a guess, GPT-2's: the file says neither a size nor a tokenizer that is known"
     base = values.get("rotary_base") if a.has("--rotary-base") else None  # Megatron's default is no evidence
     known = next((model for model in same if base and model.rotary_base == base), same[0])
     by_base = f" and rotary base ({base})" if base and len(same) > 1 and known.rotary_base == base else ""

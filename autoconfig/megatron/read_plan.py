@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from autoconfig.megatron.argument_list import Arguments
-from autoconfig.megatron.read_model import PATTERNS
+from autoconfig.megatron.read_model import PATTERNS, idle_layers
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.pattern import parse_pattern
@@ -98,6 +98,8 @@ def _stages(
         return _with_ends(split, model, assumed)
     if a.has("--deepspeed") and pp > 1:
         return _with_ends(_deepspeed_split(a, model.num_layers, pp), model, assumed)
+    if (split := _mindspeed_split(a, model, pp)) is not None:
+        return _with_ends(split, model, assumed)
     vpp = a.count(CHUNKS_PER_RANK) or 1
     chunk = a.count(LAYERS_PER_CHUNK)
     if chunk is not None:
@@ -114,6 +116,32 @@ def _stages(
         split = split_by_accounting(model.num_layers, pp, vpp, embedding=FOR_EMBEDDING in accounts, loss=FOR_LOSS in accounts)
         return _with_ends(split, model, assumed)
     return None, vpp, a.count(FIRST), a.count(LAST)
+
+
+def _mindspeed_split(a: Arguments, model: ModelSpec, pp: int) -> PipelineSplit | None:
+    """The split that MindSpeed's --num-layer-list gives, or its --noop-layers, which fill stages and do nothing."""
+    idle, text = idle_layers(a), a.text("--num-layer-list")
+    if text is not None:
+        words = text.replace(" ", "").split(",")
+        if not all(word.isdigit() and len(word) < 7 for word in words) or len(words) != pp:
+            raise InputError(f"--num-layer-list {text[:40]!r}: write the layers of each of the {pp} stages, with commas")
+        sizes = [int(word) for word in words]
+        if sum(sizes) != model.num_layers + len(idle):
+            raise InputError(f"--num-layer-list {text[:40]!r} adds to {sum(sizes)}, not to the {model.num_layers} layers")
+        starts = [sum(sizes[:rank]) for rank in range(pp)]
+        chunks = [(rank, range(start, start + size)) for rank, start, size in zip(range(pp), starts, sizes, strict=True)]
+        vpp = 1
+    elif idle and pp > 1:
+        total = model.num_layers + len(idle)
+        each = a.count(LAYERS_PER_CHUNK) or total // pp // (a.count(CHUNKS_PER_RANK) or 1)
+        if not each or total % (pp * each):
+            raise InputError(f"{total} layers, --noop-layers among them, are no multiple of {pp} stages of {each} layers (NV044)")
+        vpp = total // pp // each
+        chunks = [(at % pp, range(at * each, (at + 1) * each)) for at in range(pp * vpp)]
+    else:
+        return None
+    held = [sum(layer not in idle for on, span in chunks if on == rank for layer in span) for rank in range(pp)]
+    return PipelineSplit(vpp=vpp, layers=tuple(held))
 
 
 def _split_of_pattern(a: Arguments, text: str, pp: int) -> PipelineSplit:

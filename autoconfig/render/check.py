@@ -55,6 +55,8 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     """Where the file places the layers itself: decoder layers of each pipeline stage; else null."""
     unknown_arguments: tuple[str, ...]
     """Arguments that no Megatron-LM version knows: not taken into account."""
+    not_modelled_arguments: tuple[str, ...]
+    """Arguments that change memory, time or the model and that no formula reads, with what they change."""
     ignored_arguments: tuple[str, ...]
     """Known arguments without effect on the answer: data, paths, logging, ..."""
     notes: tuple[str, ...]
@@ -93,6 +95,7 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         short=str(source.plan),
         layers_per_stage=source.split.layers if source.split else None,
         unknown_arguments=source.unknown,
+        not_modelled_arguments=source.not_modelled,
         ignored_arguments=source.ignored,
         notes=source.notes,
         legal=not answer.violations,
@@ -116,6 +119,8 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
         console.print(f"[dim]{escape(note)}[/dim]")
     if source.unknown:
         console.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(source.unknown))}")
+    for text in source.not_modelled:
+        console.print(f"[yellow]Not modelled:[/yellow] {escape(text)}")
     if source.ignored:
         console.print(
             f"[dim]Arguments without effect on the answer ({len(source.ignored)}): {escape(' '.join(source.ignored))}[/dim]"

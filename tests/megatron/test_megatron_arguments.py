@@ -6,7 +6,7 @@ from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.plan import GivenSettings
 from tables import tabled
 
-from autoconfig.megatron.argument_list import known_arguments, name_hint, split_arguments
+from autoconfig.megatron.argument_list import known_arguments, name_hint, not_modelled_arguments, split_arguments
 from autoconfig.megatron.read import read_arguments
 from autoconfig.megatron.read_model import read_pattern
 from autoconfig.training.plan_rules import layout_chunks, split_of_layout
@@ -149,3 +149,47 @@ def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, voca
 @tabled
 def test_only_slips_get_a_hint(given, hint):
     assert name_hint(given) == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("--attention-head-type multiquery", "num_query_groups", 1),
+        ("--padded-vocab-size 1024", "padded_vocab", 1024),
+        ("--pad-vocab-size-to 1500", "padded_vocab", 1500),
+        ("--extra-vocab-size 24", "vocab_size", 1024),
+        ("--num-experts 8 --mlp-type residual", "moe_shared_expert_intermediate_size", 1024),
+        ("--num-experts 8 --moe-ffn-hidden-size 96 --num-shared-experts 2", "moe_shared_expert_intermediate_size", 192),
+        ("--num-experts 8 --moe-latent-size 64", "moe_latent_size", 64),
+        ("--num-experts 8 --first-k-dense-replace 2", "moe_layer_freq", (0, 0, 1, 1, 1, 1, 1, 1)),
+        ("--num-experts 8 --first-k-dense-replace 1 --moe-layer-freq 2", "moe_layer_freq", (0, 0, 1, 0, 1, 0, 1, 0)),
+        ("--num-experts 8 --first-k-dense-replace 1 --noop-layers 6,7", "moe_layer_freq", (0, 1, 1, 1, 1, 1)),
+        ("--noop-layers 7", "num_layers", 7),
+    ],
+)
+def test_what_changes_the_model_is_used(text, field, value):
+    model = read(text).scenario.model
+    size = -(-model.vocab_size // model.make_vocab_size_divisible_by) * model.make_vocab_size_divisible_by
+    assert (size if field == "padded_vocab" else getattr(model, field)) == value
+
+
+def test_stages_of_mindspeed():
+    found = read("--pipeline-model-parallel-size 4 --noop-layers 0,7 --num-layers-per-virtual-pipeline-stage 1")
+    assert found.split.layers == (1, 2, 2, 1) and found.split.vpp == 2
+    assert read("--pipeline-model-parallel-size 2 --num-layer-list 3,5").split.layers == (3, 5)
+    for text in ("--noop-layers 8", "--noop-layers a", "--pipeline-model-parallel-size 2 --num-layer-list 3,4"):
+        with pytest.raises(InputError, match="layer"):
+            read(text)
+    with pytest.raises(UnsupportedError, match="share"):
+        read("--num-unique-layers 2")
+
+
+def test_what_no_formula_reads_is_named_one_by_one():
+    known = set(known_arguments())
+    assert set(not_modelled_arguments()) <= known
+    found = read("--fp32-residual-connection --num-distributed-optimizer-instances 1 --optimizer sgd --partition-activations")
+    assert [text.partition(":")[0] for text in found.not_modelled] == [
+        "--partition-activations", "--fp32-residual-connection", "--optimizer",
+    ]  # fmt: skip
+    assert not found.ignored or set(found.ignored) == {"--num-distributed-optimizer-instances"}
+    assert read("--num-distributed-optimizer-instances 2").not_modelled and not read("--optimizer adam").not_modelled
