@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments
+from autoconfig.megatron.read_vocabulary import vocabulary
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec, RopeScaling
-from autoconfig.specs.models.model_catalogue import load_model, model_aliases, model_names
 from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
 
 _KINDS = {
@@ -26,13 +25,6 @@ ROTARY_BASE = 10_000
 _POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
 _GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu", True), "liglu": ("swiglu", True)}
 MAX_PATTERN = 10_000
-OF_TYPE = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 131072}
-GPT2_VOCAB = 50257
-TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
-NAMES = ("--model-name", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project", "--save")
-SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups")
-MIN_NAME = 5
-"""Characters: shorter aliases (5b, 1t) are sizes that stand in many names."""
 
 
 def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
@@ -365,58 +357,3 @@ def _window(a: Arguments) -> dict[str, Any]:
     pattern = read_pattern(skip, "--window-attn-skip-freq") if skip else None
     size = int(numbers[0])
     return {"window_size": size if size > 0 else None, "window_attn_skip_freq": pattern if isinstance(pattern, int) else None}
-
-
-def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
-    """Tokens; what was guessed is said. In this order: --vocab-size, the tokenizer's type, the tokenizer's name, a model's name
-    in other arguments (of the same width), a catalogue model of the same shape (of several the one with the same rotary base).
-    """
-    given = a.count("--vocab-size")
-    extra = (a.whole("--extra-vocab-size") or 0) + (a.whole("--vocab-extra-ids") or 0)
-    if given:
-        return given + extra
-    number, why = _guess(a, values)
-    if extra and number in OF_TYPE.values():
-        number, why = number + extra, f"{why}, and {extra} more"
-    assumed.append(f"vocabulary {number}{why} (--vocab-size)")
-    return number
-
-
-def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
-    kind = _plain(a, "--tokenizer-type")
-    if kind in OF_TYPE:
-        return OF_TYPE[kind], f", that of {kind}"
-    for model in _named(a, TOKENIZERS):
-        return model.vocab_size, f", that of {model.name}, which the tokenizer's name says"
-    for model in _named(a, NAMES):
-        if model.hidden_size == values["hidden_size"]:
-            return model.vocab_size, f", that of {model.name}, which an argument names"
-    same = [model for model in map(load_model, model_names()) if all(getattr(model, key) == values[key] for key in SHAPE)]
-    if not same:
-        return GPT2_VOCAB, ": a guess, GPT-2's: the file says neither a size nor a tokenizer that is known"
-    base = values.get("rotary_base") if a.has("--rotary-base") else None  # Megatron's default is no evidence
-    known = next((model for model in same if base and model.rotary_base == base), same[0])
-    by_base = f" and rotary base ({base})" if base and len(same) > 1 and known.rotary_base == base else ""
-    others = sorted({f"{model.name} has {model.vocab_size}" for model in same if model.vocab_size != known.vocab_size})
-    beside = f"; {', '.join(others)}" if others and not by_base else ""
-    return known.vocab_size, f", that of {known.name}, a model of the same shape{by_base}{beside}"
-
-
-def _plain(a: Arguments, name: str) -> str:
-    """The value, empty where there is none or it is not known; it is not counted as used."""
-    found = a.given.get(name)
-    if found is None or not found.values or found.value_positions[0] in a.unread:
-        return ""
-    return found.values[0]
-
-
-def _named(a: Arguments, names: tuple[str, ...]) -> Iterator[ModelSpec]:
-    """Catalogue models that values of these arguments name: `org/model`, or a path with a model's name as a part."""
-    spellings = {name: canonical for name, canonical in model_aliases().items() if len(name) >= MIN_NAME and "/" not in name}
-    for name in names:
-        for part in reversed(_plain(a, name).lower().replace("_", "-").split("/")):
-            word = part.removeprefix("meta-")
-            found = [spelling for spelling in spellings if word == spelling or word.startswith(f"{spelling}-")]
-            if found:
-                yield load_model(spellings[max(found, key=len)])
-                break

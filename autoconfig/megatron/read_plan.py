@@ -135,7 +135,7 @@ def _mindspeed_split(a: Arguments, model: ModelSpec, pp: int) -> PipelineSplit |
         total = model.num_layers + len(idle)
         each = a.count(LAYERS_PER_CHUNK) or total // pp // (a.count(CHUNKS_PER_RANK) or 1)
         if not each or total % (pp * each):
-            raise InputError(f"{total} layers, --noop-layers among them, are no multiple of {pp} stages of {each} layers (NV044)")
+            raise InputError(f"{total} layers, --noop-layers among them, are no multiple of {pp} stages x {each} (NV044)")
         vpp = total // pp // each
         chunks = [(at % pp, range(at * each, (at + 1) * each)) for at in range(pp * vpp)]
     else:

@@ -112,8 +112,8 @@ class SoftwareStack:
     supports_fp8: bool = True
     supports_fsdp: bool = True
     sharding: str = "megatron"
-    """Whose rules hold for fsdp 2 and 3: megatron (torch FSDP2 in Megatron-LM), deepspeed (ZeRO-2 and ZeRO-3) or torch (FSDP2 in
-    a trainer of its own, beside any other parallelism)."""
+    """Whose rules hold for fsdp 2 and 3: megatron (torch FSDP2 in Megatron-LM), deepspeed (ZeRO-2 and ZeRO-3) or torch (FSDP2
+    in a trainer of its own, beside any other parallelism)."""
     supports_fsdp_with_tied_embeddings: bool = False
     """Megatron's torch FSDP2 needs an output layer of its own (NV100)."""
     supports_fp8_param_gather_with_fsdp: bool = False
