@@ -98,8 +98,8 @@ def _stages(
         return _with_ends(split, model, assumed)
     if a.has("--deepspeed") and pp > 1:
         return _with_ends(_deepspeed_split(a, model.num_layers, pp), model, assumed)
-    if (split := _mindspeed_split(a, model, pp)) is not None:
-        return _with_ends(split, model, assumed)
+    if (placed := _mindspeed_split(a, model, pp)) is not None:
+        return _with_ends(placed, model, assumed)
     vpp = a.count(CHUNKS_PER_RANK) or 1
     chunk = a.count(LAYERS_PER_CHUNK)
     if chunk is not None:
