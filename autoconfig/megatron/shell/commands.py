@@ -111,7 +111,7 @@ class If:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compute:
+class Arithmetic:
     """(( EXPRESSION ))."""
 
     part: Part
@@ -164,4 +164,4 @@ class Block:
     line: int
 
 
-Command = Simple | Compute | Chain | Not | If | While | Loop | Choice | Function | Block
+Command = Simple | Arithmetic | Chain | Not | If | While | Loop | Choice | Function | Block

@@ -12,12 +12,12 @@ from typing import Any
 from autoconfig.megatron.shell.arithmetic import NotKnownError
 from autoconfig.megatron.shell.branches import merged
 from autoconfig.megatron.shell.commands import (
+    Arithmetic,
     Assignment,
     Block,
     Chain,
     Choice,
     Command,
-    Compute,
     Function,
     If,
     Loop,
@@ -117,12 +117,12 @@ class Reader:
         if isinstance(node, Block):
             return self.run(node.body)
         follow: dict[type, Callable[[Any], bool | None]] = {
-            Simple: self._simple, Compute: self._compute, Chain: self._chain, If: self._if, Choice: self._case,
+            Simple: self._simple, Arithmetic: self._compute, Chain: self._chain, If: self._if, Choice: self._case,
             Loop: self._loop, While: self._while,
         }  # fmt: skip
         return follow[type(node)](node)
 
-    def _compute(self, node: Compute) -> bool | None:
+    def _compute(self, node: Arithmetic) -> bool | None:
         try:
             return bool(computed(node.part, self.variables))
         except NotKnownError as error:
@@ -338,7 +338,7 @@ class Reader:
         if name == "let":
             parts = (Word(parts=(Part(kind="literal", text=word, quoted=True, line=line),), line=line) for word in words)
             rounds = (Part(kind="arithmetic", text="", quoted=True, line=line, rest=word) for word in parts)
-            return [self._compute(Compute(part=part, line=line)) for part in rounds][-1] if words else None
+            return [self._compute(Arithmetic(part=part, line=line)) for part in rounds][-1] if words else None
         if name == "printf" and words[:1] == ["-v"] and len(words) > 2:
             reason = next((reason for value in fields if (reason := reason_of(value))), "")
             text = None if reason else formatted(words[2:])

@@ -39,7 +39,7 @@ _EXPANSIONS = frozenset(
 _EXPRESSIONS = frozenset(
     {"binary_expression", "unary_expression", "parenthesized_expression", "redirected_statement", "command", "command_name"}
 )
-_ALONE = commands.If | commands.Loop | commands.While | commands.Compute | commands.Choice | commands.Function
+_ALONE = commands.If | commands.Loop | commands.While | commands.Arithmetic | commands.Choice | commands.Function
 _QUOTES = frozenset({"string", "raw_string", "ansi_c_string", "translated_string"})
 _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
 
@@ -187,12 +187,14 @@ class _Reader:
             branches.append((self.body(test), self.body(body)))
         return commands.If(branches=tuple(branches), line=self._line(node))
 
-    def _compute(self, node: Node, start: int, end: int) -> commands.Compute:
+    def _compute(self, node: Node, start: int, end: int) -> commands.Arithmetic:
         """The expression between two places of a node."""
         line = self.source.line(start)
         word = commands.Word(parts=tuple(self._between(node, start, end, quoted=True)), line=line)
         text = self.text[start:end]
-        return commands.Compute(part=commands.Part(kind="arithmetic", text=text, quoted=True, line=line, rest=word), line=line)
+        return commands.Arithmetic(
+            part=commands.Part(kind="arithmetic", text=text, quoted=True, line=line, rest=word), line=line
+        )
 
     def _while(self, node: Node) -> commands.Command:
         body = node.child_by_field_name("body")
