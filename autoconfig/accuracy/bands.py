@@ -198,12 +198,6 @@ def _large(predicted: Sequence[Predicted], source: PublishedSource, also: str = 
 
 
 def _step_times() -> Iterator[Reading]:
-    by_publisher = predictions("publisher")
-    for name, source in _bar_sources().items():
-        if source.publisher:
-            found, harder = _large(_usual(source), source), _large(by_publisher, source)
-            why = ONE_PUBLISHER.format(source.publisher)
-            yield Reading(name=f"Step time, {name}", rows=found.rows, usual=found.mean, harder=harder.mean, why=why)
     for reading in harder_readings():
         source = _bar_sources()[reading.bar]
         mine = _usual(source)

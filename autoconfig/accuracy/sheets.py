@@ -1,13 +1,10 @@
-"""A validation as tables for the screen, and the files that `autoconfig validate` writes: docs/accuracy.md (`--docs`), and one
-self-contained HTML page (`--html`) with a plot of predicted over measured step time per source."""
+"""A validation as tables, and on the screen."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -16,16 +13,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.accuracy.bands import POOLED, Coverage
-from autoconfig.accuracy.groups import ErrorGroup, Figures, Predicted, predictions
+from autoconfig.accuracy.blind import BlindBar
+from autoconfig.accuracy.groups import Figures
 from autoconfig.accuracy.memory import GpuRun, labelled_source
 from autoconfig.accuracy.serving import Figure, ServingValidation
-from autoconfig.accuracy.validate import EVERYTHING, PlacedPlan, Sections, Validation, judged_lines, plans_summary, validate
-from autoconfig.planning.export_files import filled_template
-from autoconfig.planning.progress import Progress
-from autoconfig.planning.resolve import shipped
-from autoconfig.runs.sources import source_of, sources
-from autoconfig.specs.files import write_text
-from autoconfig.training.price import CLASSES, MIN_SOURCES, band_of
+from autoconfig.accuracy.validate import PlacedPlan, Validation, judged_lines, plans_summary
+from autoconfig.runs.sources import sources
+from autoconfig.training.price import band_of
 
 TITLE = {
     None: "in-sample",
@@ -126,6 +120,19 @@ def bar_sheet(found: Validation) -> Sheet:
             "rows": lambda b: str(b.reached.rows) if b.reached else "0",
             "worst": lambda b: _worst(b.reached),
         },
+    )
+
+
+def blind_sheet(found: Sequence[BlindBar]) -> Sheet:
+    """Every bar: what it is judged by, and the blind reading of the same rows."""
+    return _sheet(
+        "Step times held to",
+        found,
+        "group: {bar.name} | rows: {bar.reached.rows} | blind, mean: {blind.mean:.1%} | bias: {blind.bias:+.1%} | "
+        "worst: worst | at most: {most:.1%} | holds: {holds!y} | with its own stack, without its: {bar.leave_out} | "
+        "mean: {bar.reached.mean:.1%} | median: {bar.reached.median:.1%} | at most: {bar.most:.1%} | holds: {bar.holds!y}",
+        "Models above 1B parameters.",
+        {"worst": lambda b: _worst(b.blind)},
     )
 
 
@@ -314,99 +321,3 @@ def _serving_table(figures: Sequence[Figure], *, with_bars: bool) -> Table:
         median = "" if one.median is None else f"{one.median:+.1f} %"
         table.add_row(escape(one.name), f"{one.rows:,}", f"{one.value:.1f} %", median, *((bar, met) if with_bars else ()))
     return table
-
-
-def markdown(sheet: Sheet) -> str:
-    """The table in Markdown."""
-    rows = [sheet.columns, tuple("---" for _ in sheet.columns), *sheet.lines]
-    text = "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows)
-    return f"### {sheet.title}\n\n{text}\n" + (f"\n{sheet.note}\n" if sheet.note else "")
-
-
-FAR = 0.15
-SIZE = 260
-EDGE = 36
-
-
-def write_docs(target: Path, progress: Progress | None = None) -> None:
-    """Both ways of leaving out and everything else, written beside and renamed. Raises FileError."""
-    write_text(target, docs(validate("source", EVERYTHING, progress), validate("model", Sections(), progress)))
-
-
-def docs(by_source: Validation, by_model: Validation) -> str:
-    """The whole page."""
-    one, other = bar_sheet(by_source), bar_sheet(by_model)
-    held = Sheet(title="Held to", columns=one.columns, lines=one.lines + other.lines, note="Dense, above 1B parameters.")
-    every = [held, line_sheet(by_source), reading_sheet(by_source), coverage_sheet(by_source), decision_sheet(by_source)]
-    every += [unseen_sheet(by_source), plan_sheet(by_source.placed), memory_sheet(by_source), verdict_sheet(by_source)]
-    every += [headline_sheet(by_source), error_sheet(by_source), error_sheet(by_model)]
-    kept = [p for p in by_source.resisting if source_of(p.source).listed]
-    far = [p for p in predictions("model") if abs(p.ratio) > FAR and source_of(p.source).publisher]
-    experts = sorted((p for p in far if p.run.case.scenario.model.is_moe), key=lambda p: -abs(p.ratio))
-    return filled_template(
-        "accuracy.md",
-        VERSION=shipped().version,
-        CLASSES=", ".join(CLASSES),
-        MIN_SOURCES=MIN_SOURCES,
-        TABLES="\n".join(markdown(sheet) for sheet in every if sheet.lines),
-        GOLDEN=len(by_source.resisting) - len(kept),
-        RESISTING=_listed(kept, source=True),
-        EXPERTS=_listed(experts, source=False),
-    )
-
-
-def _listed(found: Iterable[Predicted], *, source: bool) -> str:
-    return "\n".join(
-        f"- {p.run.case.id}{f' ({p.source})' if source else ''}: {share(p.ratio, '+.1%')}, {p.run.case.plan}" for p in found
-    )
-
-
-def page(found: Validation) -> str:
-    """The whole page; no scripts, nothing from the network."""
-    title = f"autoconfig validate, {TITLE[found.leave_out]}"
-    plots = "".join(plot(group) for group in found.groups if group.points)
-    tables = "".join(_table(sheet) for sheet in sheets(found))
-    values = {"TITLE": html.escape(title), "CONSTANTS": html.escape(found.constants), "PLOTS": plots, "TABLES": tables}
-    return filled_template("validation.html", **values)
-
-
-def _table(sheet: Sheet) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in sheet.columns)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>" for line in sheet.lines)
-    return f"<h2>{html.escape(sheet.title)}</h2><table><tr>{head}</tr>{body}</table><p>{html.escape(sheet.note)}</p>"
-
-
-def plot(group: ErrorGroup) -> str:
-    """One source as inline SVG."""
-    logs = [math.log10(value) for point in group.points for value in point]
-    low, high = min(logs) - 0.05, max(logs) + 0.05
-
-    def x(value: float) -> float:
-        return EDGE + (math.log10(value) - low) / (high - low) * (SIZE - 2 * EDGE)
-
-    def y(value: float) -> float:
-        return SIZE - x(value)
-
-    ends = (10**low, 10**high)
-    lines = "".join(
-        f'<line x1="{x(ends[0]):.1f}" y1="{y(ends[0] * k):.1f}" x2="{x(ends[1]):.1f}" y2="{y(ends[1] * k):.1f}" '
-        f'stroke="#999" stroke-dasharray="{dash}"/>'
-        for k, dash in ((1.0, "none"), (1.1, "3 3"), (1 / 1.1, "3 3"))
-    )
-    dots = "".join(
-        f'<circle cx="{x(measured):.1f}" cy="{y(predicted):.1f}" r="2.5" fill="#1f77b4" fill-opacity=".55">'
-        f"<title>measured {measured:.4g} s, predicted {predicted:.4g} s</title></circle>"
-        for measured, predicted in group.points
-    )
-    marks = "".join(
-        f'<text x="{x(end):.0f}" y="{SIZE - 8}" font-size="11" text-anchor="middle">{end:.3g} s</text>'
-        f'<text x="4" y="{y(end):.0f}" font-size="11">{end:.3g}</text>'
-        for end in ends
-    )
-    name = f"{group.source}, {group.gpu}"
-    error = f": {group.all.rows} rows, mean error {share(group.all.mean)}" if group.all else ""
-    return (
-        f'<figure><svg width="{SIZE}" height="{SIZE}" role="img" aria-label="{html.escape(name)}">{lines}{dots}{marks}'
-        f'<text x="{SIZE / 2:.0f}" y="{SIZE - 22}" font-size="11" text-anchor="middle">measured</text>'
-        f'<text x="6" y="14" font-size="11">predicted</text></svg><figcaption>{html.escape(name)}{error}</figcaption></figure>'
-    )

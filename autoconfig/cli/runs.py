@@ -160,16 +160,16 @@ def validate_command(
         if path is not None:
             check_output_path(path, suffixes)
     if docs is not None:
-        from autoconfig.accuracy.sheets import write_docs
+        from autoconfig.accuracy.pages import write_docs
 
-        write_docs(docs, progress())
+        written = write_docs(docs, progress())
         clear_progress()
-        click.echo(f"written to {docs}")
+        click.echo(f"written to {', '.join(map(str, written))}")
         return
     found = validate(left_out, Sections(**sections), progress(), gpu_runs)
     clear_progress()
     if html is not None:
-        from autoconfig.accuracy.sheets import page
+        from autoconfig.accuracy.pages import page
         from autoconfig.specs.files import write_text
 
         write_text(html, page(found))

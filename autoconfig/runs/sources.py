@@ -63,6 +63,18 @@ class HarderReading:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BlindReading:
+    """What a run's own stack may not bring when it is predicted blind."""
+
+    times_bar: float
+    """Most mean error, over the bar."""
+    rates: tuple[str, ...]
+    """Fields of StackTime that were read off papers."""
+    generic: Mapping[str, str]
+    """Stack -> the generic stack of its kind, whose rates and calibration stand in."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServingFigure:
     """One figure of published serving runs: which rows, which statistic, and the bar in % that it is held to."""
 
@@ -110,6 +122,15 @@ def bars_held() -> tuple[HeldTo, ...]:
     """Every bar of step times: those of single sources, and those of several or of a part of one."""
     own = [replace(source.bar, match=source.match) for source in sources() if source.bar is not None]
     return (*own, *(HeldTo(**entry) for entry in _data()["held"]))
+
+
+@cache
+def blind_reading() -> BlindReading:
+    """The hardest reading of every bar."""
+    data = dict(_data()["blind"])
+    times_bar, rates = data.pop("times_bar"), tuple(data.pop("rates"))
+    generic = {own: name for name, stacks in data.items() for own in stacks}
+    return BlindReading(times_bar=times_bar, rates=rates, generic=generic)
 
 
 @cache
