@@ -14,7 +14,6 @@ from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import RunSettings
 from autoconfig.specs.scenario import TYPE_BYTES, Factors, Numerics, Scenario, gathers_fp8
 from autoconfig.specs.software.software import StackTime
-from autoconfig.time_model.hardware.clock import clock_ratio
 from autoconfig.time_model.hardware.efficiency import (
     CollectiveEfficiency,
     CollectiveTerms,
@@ -273,13 +272,9 @@ class TrainingJob:
         return not (self.model.is_hybrid and self.numerics.format.peak == "fp4")
 
     @cached_property
-    def _peak(self) -> float:
-        return self.cluster.gpu.peak_flops_per_s("bf16" if self.quantised else self.numerics.gemm_precision)
-
-    @cached_property
     def flops_per_s(self) -> float:
-        """Peak of everything that is not a quantised GEMM, at the clock that the power limit leaves."""
-        return self._peak * clock_ratio(self.cluster.power_limit_watts, self.cluster.gpu.power_watts)
+        """Peak of everything that is not a quantised GEMM."""
+        return self.cluster.gpu.peak_flops_per_s("bf16" if self.quantised else self.numerics.gemm_precision)
 
     @property
     def reached(self) -> QuantisedEfficiency:
@@ -314,7 +309,7 @@ class TrainingJob:
             over = reached.over_bf16
             if table is not None and not table.over_formula:
                 borrowed = form.peak == "fp4" and "fp4" not in self.gpu.tables.gemm
-                over = (peaks("fp8") * self._fp4_over_fp8 if borrowed else peak) / self._peak
+                over = (peaks("fp8") * self._fp4_over_fp8 if borrowed else peak) / self.flops_per_s
             ratio = over * reached.recipe[form.recipe]
         return self.flops_per_s * ratio * self.software.gemm_derate
 

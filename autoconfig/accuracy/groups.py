@@ -188,11 +188,16 @@ class Bar:
     reached: Figures | None
     in_sample: bool = False
     """The constants have seen the rows: the line is printed and not judged."""
+    bias: float | None = None
+    """Most median error either way; None: not held."""
 
     @property
     def holds(self) -> bool | None:
         """None where the constants have seen the rows."""
-        return None if self.in_sample else self.reached is not None and self.reached.mean <= self.most
+        if self.in_sample:
+            return None
+        found = self.reached
+        return found is not None and found.mean <= self.most and (self.bias is None or abs(found.bias) <= self.bias)
 
 
 def figures_of(errors: Sequence[tuple[str, float]]) -> Figures:
@@ -254,6 +259,7 @@ def bars(predicted: Sequence[Predicted], leave_out: str | None) -> list[Bar]:
             most=bar.most,
             reached=figures([p for p in predicted if p.run.large and _counts(bar, p)]),
             in_sample=leave_out is None,
+            bias=bar.bias,
         )
         for bar in bars_held()
         if leave_out in (None, bar.leave_out)

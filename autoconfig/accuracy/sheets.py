@@ -114,8 +114,9 @@ def bar_sheet(found: Validation) -> Sheet:
         f"Held to, {TITLE[found.leave_out]}",
         found.bars,
         "group: {name} | rule: rule | rows: rows | mean: {reached.mean:.1%} | median: {reached.median:.1%} | "
-        "bias: {reached.bias:+.1%} | worst: worst | at most: {most:.1%} | holds: {holds!y}",
+        "bias: {reached.bias:+.1%} | worst: worst | at most: most | holds: {holds!y}",
         texts={
+            "most": lambda b: share(b.most) + (f", bias {share(b.bias)}" if b.bias else ""),
             "rule": lambda b: f"{'in-sample; asked for ' if b.in_sample else ''}without its {b.leave_out}",
             "rows": lambda b: str(b.reached.rows) if b.reached else "0",
             "worst": lambda b: _worst(b.reached),

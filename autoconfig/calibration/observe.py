@@ -266,7 +266,7 @@ def published_runs() -> PublishedRuns:
 
 def _published_rows() -> Iterator[tuple[Row, str]]:
     """(row, reason why it cannot be read or an empty text)."""
-    yield from ((row, "") for row in published_rows())
+    yield from ((row, "") for name in ("training_measurements", "cloud_measurements") for row in published_rows(name))
     tables = (("nvidia_training_measurements", as_training_row), ("nvidia_training_2026", recipe_row_of_2026))
     for name, read in tables:
         for row in published_rows(name):

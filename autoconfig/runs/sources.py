@@ -30,6 +30,8 @@ class HeldTo:
     """Pattern of the sources; empty: the source that the bar stands in."""
     since: str = ""
     """First release of the software whose rows count."""
+    bias: float | None = None
+    """Most median error either way, where that is held too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +143,11 @@ def serving_figures() -> tuple[ServingFigure, ...]:
 
 LONG_CONTEXT = 32_768
 """Rows above this sequence length, and release 24.03's series up to a million tokens, are a group of their own."""
-RELEASE_STACK = {"moe-modelzoo": "megatron-moe-modelzoo"}
+RELEASE_STACK = {
+    "moe-modelzoo": "megatron-moe-modelzoo",
+    **dict.fromkeys(("v2.0 (2021-01)", "v2.6 (2021-04)", "v2.6"), "megatron-lm-2021"),
+    "core_v0.4.0": "megatron-lm-2022",
+}
 """Releases that name their software better than the column software does."""
 RECOMPUTE = {"": "none", "full": "full", "selective": "selective", "norm,moe_act": "selective([layernorm moe_act])"}
 

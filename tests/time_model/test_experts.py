@@ -143,7 +143,8 @@ def test_fp8_attention_and_sinks_scale_the_core_attention() -> None:
     oss = load_model("gpt-oss-120b")
     without = oss.replace(published_parameters=None, attention_sinks=False)
     sinks, none = (_operators(model)["core attention"].forward_seconds for model in (oss, without))
-    assert sinks == pytest.approx(load_stack("transformer-engine").time.sink_attention_slowdown * none)
+    slower = load_stack("transformer-engine").time.sink_attention_slowdown
+    assert sinks == pytest.approx(slower * none, rel=0.01)  # busier matrix units: a clock 0.3 % lower
 
 
 def test_fewer_local_experts_cost_the_host_less() -> None:

@@ -275,6 +275,8 @@ class GpuEfficiency:
     fsdp_interference: float
     host_bytes_per_s: float
     cpu_memory_bytes_per_s: float
+    tensor_watts: float | None = None
+    """Dynamic power of matrix units that are always busy at the clock of the operator tables (hardware.clock); None: not known."""
     same_chip: str = ""
     """The measured GPU whose chip this one has, where it is not measured itself."""
     tables: OperatorTables = field(default_factory=OperatorTables, hash=False)
@@ -383,6 +385,7 @@ def _build(data: dict[str, Any], origin: str) -> GpuEfficiency:
         fsdp_interference=float(data["fsdp"]["interference"]),
         host_bytes_per_s=float(data["host_link"]["bytes_per_s"]),
         cpu_memory_bytes_per_s=float(data["host_link"]["cpu_memory_bytes_per_s"]),
+        tensor_watts=data["power"]["tensor_watts"] if "power" in data else None,
         same_chip=data.get("operators", ""),
     )
 

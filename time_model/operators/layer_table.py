@@ -20,6 +20,7 @@ from autoconfig.specs.models.parameters import (
 )
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Numerics
+from autoconfig.time_model.hardware.clock import clock_ratio
 from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.kernels import host_floor_seconds, layer_launch_seconds, norm_bytes
 from autoconfig.time_model.operators.layer import (
@@ -83,7 +84,7 @@ class LayerTable:
 def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTable:
     """Price every operator once per shape and add them up by layer kind."""
     hidden = BlockCollectives(job, x, float(job.model.hidden_size))
-    operators = price_operators(job, x, hidden)
+    operators = at_the_clock(job, x, price_operators(job, x, hidden))
     forward, backward, floor, recompute = [], [], [], []
     for kind in job.model.kinds:
         mine = [op for op in operators if op.layer in ("all", kind)]
@@ -113,6 +114,33 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
         hidden_gather=hidden.gather,
         **trained_parameters(job, x),
     )
+
+
+TENSOR_WORK = ("gemm_seconds", "table_gemm_seconds", "grouped_gemm_seconds", "flash_attention_seconds")
+"""Formulas of operators that matrix units do."""
+
+
+def at_the_clock(job: TrainingJob, x: Shapes, operators: list[Operator]) -> list[Operator]:
+    """The operators with matrix work at the clock that the power limit leaves, by the share of a layer's time that it takes
+    (mean over the model's layers). As they are where the GPU's power is not known."""
+    gpu = job.cluster.gpu
+    if job.gpu.tensor_watts is None or gpu.power_watts is None:
+        return operators
+    busy, every = 0.0 * x.tokens, 0.0 * x.tokens
+    for kind in job.model.kinds:
+        mine = [op for op in operators if op.layer in ("all", kind)]
+        fore, back, _ = _with_host(job, x, kind, mine, x.overlapped)
+        count = job.model.layer_kinds.count(kind)
+        every = every + count * (fore + back)
+        busy = busy + count * sum((op.forward + op.dgrad + op.wgrad for op in mine if op.formula in TENSOR_WORK), 0.0)
+    limit = job.cluster.power_limit_watts or gpu.power_watts
+    slower = 1.0 / clock_ratio(busy / every, limit, gpu.power_watts, job.gpu.tensor_watts)
+    return [
+        replace(op, forward=slower * op.forward, dgrad=slower * op.dgrad, wgrad=slower * op.wgrad)
+        if op.formula in TENSOR_WORK
+        else op
+        for op in operators
+    ]
 
 
 def _with_host(
