@@ -343,9 +343,7 @@ def _merged(gpu_id: str, architecture: str, link: str) -> tuple[dict[str, Any], 
     for _, entry in layers:
         for key, value in entry.items():
             merged[key] = _merge(merged.get(key), value)
-    if link == "pcie":
-        merged["nccl"] = data["default"]["nccl"]
-    merged["nccl"] = dict(merged["nccl"])
+    merged["nccl"] = dict(data["default"]["nccl"] if link == "pcie" else merged["nccl"])
     return merged, " + ".join(name for name, _ in layers)
 
 
