@@ -320,8 +320,7 @@ def _with_measured(gpu: GpuSpec, data: dict[str, Any]) -> GpuEfficiency:
 @cache
 def _with_tables(gpu_id: str, architecture: str, link: str) -> GpuEfficiency:
     constants = _efficiency(gpu_id, architecture, link)
-    same_chip = constants.same_chip
-    tables = operator_tables_of(same_chip, with_links=False) if same_chip else operator_tables_of(gpu_id)
+    tables = operator_tables_of(constants.same_chip or gpu_id, with_links=not constants.same_chip)
     return replace(constants, tables=tables, origin="; ".join(filter(None, (constants.origin, tables.origin))))
 
 
