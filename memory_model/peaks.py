@@ -10,8 +10,8 @@ groups. A stage at a moment is state + held + what is back at that moment, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,21 +21,28 @@ from autoconfig.memory_model.activations import (
     recomputed_layers_per_chunk,
     returning_layers,
 )
-from autoconfig.memory_model.tables import KindTable, LayerBytes, StageTerms, layer_tables
-from autoconfig.specs.layouts import Layouts
+from autoconfig.memory_model.tables import KindTable, LayerBytes, StageTerms, layer_tables, stage_terms
+from autoconfig.specs.layouts import Layouts, priced_together
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+ROWS_PER_BLOCK = 8192
+"""Rows whose stages are worked out at once."""
+ROWS_AT_ONCE = 1024
+"""Rows combined with all options at once, so that temporaries stay in the processor's cache."""
 ROUNDING = 1e-12
 """Share by which sums in another order may differ: bounds are lowered by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeakTables:
-    """What all stages of all rows of a question draw on."""
+    """Of n layouts under R recompute options: what all their stages draw on."""
 
+    scenario: Scenario
+    layouts: Layouts
     layer: LayerBytes
     groups: list[_Options]
     least_kept: dict[str, Floats]
@@ -58,21 +65,61 @@ class PeakTables:
             if len(some)
         ]
         least = {kind: table.kept[:, :kept].min(axis=1, initial=np.inf) for kind, table in layer.kinds.items()}
-        return cls(layer=layer, groups=groups, least_kept=least, checkpoints=bool(full.any()))
+        return cls(
+            scenario=scenario, layouts=layouts, layer=layer, groups=groups, least_kept=least, checkpoints=bool(full.any())
+        )
 
-    def worst(self, terms: StageTerms, at: slice, limit: Floats | None = None) -> tuple[Ints, list[Floats]]:
-        """(rows, for each group the worst stage's peak [rows, options of the group]) of the rows `at` of the layers.
+    def peaks(self, rows: Ints) -> Floats:
+        """[rows, R]: the peak of the worst stage."""
+        found = np.empty((len(rows), sum(len(group.columns) for group in self.groups)))
+        for block in priced_together(self.scenario.model, self.layouts.take(rows), ROWS_PER_BLOCK) if len(rows) else []:
+            for terms, at in self._stages(rows[block]):
+                _, worst = self._worst(terms, rows[block[at]], self.groups)
+                for group, table in zip(self.groups, worst, strict=True):
+                    found[block[at][:, None], group.columns] = table
+        return found
+
+    def fits(self, limit: Floats, legal: Mask, run: Callable[[Callable[[Ints], None], Sequence[Ints]], Iterable[None]]) -> Mask:
+        """[n, R]: the plan is legal and its peak within the limit [n]. `run` is `map`, or that of a pool of threads."""
+        fits = np.zeros(legal.shape, bool)
+
+        def look(block: Ints) -> None:
+            for terms, at in self._stages(block):
+                some = block[at]
+                groups = [group.only(legal[some]) for group in self.groups]
+                groups = [group for group in groups if len(group.columns)]
+                rows, worst = self._worst(terms, some, groups, limit[some])
+                for group, peaks in zip(groups, worst, strict=True):
+                    fits[some[rows][:, None], group.columns] = peaks <= limit[some[rows], None]
+
+        list(run(look, priced_together(self.scenario.model, self.layouts, ROWS_PER_BLOCK)))
+        fits &= legal
+        return fits
+
+    def _stages(self, rows: Ints) -> Iterator[tuple[StageTerms, slice]]:
+        """The stages of some rows, ROWS_AT_ONCE at a time, and which of the rows they are."""
+        terms = stage_terms(self.scenario, self.layouts.take(rows), every=False)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            at = slice(start, min(start + ROWS_AT_ONCE, len(rows)))
+            yield terms.take(at), at
+
+    def _worst(
+        self, terms: StageTerms, at: Ints, groups: Sequence[_Options], limit: Floats | None = None
+    ) -> tuple[Ints, list[Floats]]:
+        """(positions in `at`, for each group the worst stage's peak [positions, options of the group]) of the rows `at`.
 
         With a limit, rows that no option can bring below it are left out: those whose least bytes are above it, and those
         whose every option is above it on the first stage, which has the most micro-batches in flight. The peak of one stage is
         at most that of the worst one.
         """
-        rows = np.arange(len(terms.state)) if limit is None else np.flatnonzero(self._least(terms, at) <= limit)
-        worst = [np.zeros((len(rows), len(group.recomputes))) for group in self.groups]
-        kept = [group.kept_by(self.layer.shape[at][rows]) for group in self.groups]
+        rows = np.arange(len(at)) if limit is None else np.flatnonzero(self._least(terms, at) <= limit)
+        if not groups:
+            return rows[:0], []
+        worst = [np.zeros((len(rows), len(group.columns))) for group in groups]
+        kept = [group.kept_by(self.layer.shape[at[rows]]) for group in groups]
         for stage in range(terms.state.shape[1]):
             now = _Stage.of(self.layer, terms, rows, stage, at)
-            for group, layers, table in zip(self.groups, kept, worst, strict=True):
+            for group, layers, table in zip(groups, kept, worst, strict=True):
                 np.maximum(table, group.peaks(now, layers), out=table)
             if limit is not None and stage == 0:
                 hopeful = np.minimum.reduce([table.min(axis=1) for table in worst]) <= limit[rows]
@@ -81,7 +128,7 @@ class PeakTables:
                     kept = [{kind: table[hopeful] for kind, table in layers.items()} for layers in kept]
         return rows, worst
 
-    def _least(self, terms: StageTerms, at: slice) -> Floats:
+    def _least(self, terms: StageTerms, at: Ints) -> Floats:
         """[n]: bytes that no option saves: the state of the stage that holds most of it, and on the first stage the state and
         the least activations: what the most frugal option without full recomputation keeps of each kind of layer, or, as
         checkpoints are at least one to a chunk, one layer's input for every chunk in flight."""
@@ -117,19 +164,19 @@ class _Stage:
     optimizer: Floats
 
     @classmethod
-    def of(cls, layer: LayerBytes, terms: StageTerms, rows: Ints, stage: int, at: slice) -> _Stage:
-        """The columns of these rows."""
+    def of(cls, layer: LayerBytes, terms: StageTerms, rows: Ints, stage: int, at: Ints) -> _Stage:
+        """The columns of these rows of `terms`; `at`: what rows of the layers they are."""
         flight = {kind: terms.layers_in_flight[kind][rows, stage] for kind in layer.kinds}
         kinds = sum(((held > 0) * 2**bit for bit, held in enumerate(flight.values())), np.zeros(len(rows), np.int64))
         distinct, chunk = _numbered(terms.chunk_layers[rows, stage])
         return cls(
-            shape=layer.shape[at][rows],
+            shape=layer.shape[at[rows]],
             kinds=kinds,
             flight=flight,
             chunk_layers=distinct,
             chunk=chunk,
             chunks=terms.chunks_in_flight[rows, stage],
-            layer_input=layer.layer_input[at][rows],
+            layer_input=layer.layer_input[at[rows]],
             state=terms.state[rows, stage],
             waiting=terms.tied_weight_gradient[rows, stage],
             last=np.maximum(terms.loss[rows, stage], terms.output_layer_backward[rows, stage]),
@@ -143,8 +190,10 @@ class _Options:
     """Recompute options of one granularity and what they make of each unique shape u."""
 
     recomputes: list[Recompute]
-    options: slice | Ints
-    """Their columns; one run of them in a search."""
+    chosen: Ints
+    """Which of them are asked for; not all with full recomputation, where the layers of a chunk decide what is legal."""
+    columns: Ints
+    """The numbers of these among the options of the question."""
     whole: bool
     """Full recomputation."""
     kept: dict[str, Floats]
@@ -167,12 +216,20 @@ class _Options:
         returning = [_largest([kind.whole[:, None] for kind in some], attention) for some in combinations]
         return cls(
             recomputes=recomputes,
-            options=slice(options[0], options[-1] + 1) if options[-1] - options[0] + 1 == len(options) else options,
+            chosen=np.arange(len(recomputes)),
+            columns=options,
             whole=whole,
             kept={name: np.ascontiguousarray(kind.kept[:, columns]) for name, kind in layer.kinds.items()},
             back=np.concatenate(back),
             returning=np.concatenate(returning),
         )
+
+    def only(self, legal: Mask) -> _Options:
+        """Without the options that are legal [n, R] for no row, where that saves something."""
+        if not self.whole:
+            return self
+        chosen = np.flatnonzero(legal[:, self.columns].any(axis=0))
+        return replace(self, chosen=chosen, columns=self.columns[chosen])
 
     def kept_by(self, shape: Ints) -> dict[str, Floats]:
         """Kind -> [n, R]: what a layer of each row keeps."""
@@ -214,7 +271,7 @@ class _Options:
         if key not in self.by_chunk:
             columns = [np.asarray(formula(recompute, stage.chunk_layers), float) for recompute in self.recomputes]
             self.by_chunk[key] = np.stack(columns, axis=1)
-        return np.asarray(self.by_chunk[key].take(stage.chunk, axis=0))
+        return np.asarray(self.by_chunk[key][:, self.chosen].take(stage.chunk, axis=0))
 
 
 def _backward(some: list[KindTable], attention: Floats, columns: slice, by_operator: Any, whole: bool) -> Floats:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +31,6 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import StackMemory
 
 Floats = npt.NDArray[np.float64]
-ROWS_PER_BLOCK = 8192
-"""Rows whose stages are worked out at once."""
-ROWS_AT_ONCE = 1024
-"""Rows combined with all options at once, so that temporaries stay in the processor's cache."""
 MOMENTS = ("mlp_backward", "attention_backward", "loss", "output_layer_backward", "embedding_backward", "optimizer_step_bytes")
 
 
@@ -78,48 +75,51 @@ def estimate_memory(
     if detail:
         both = layer_tables(scenario, layouts, recomputes), stage_terms(scenario, layouts, every=True)
         return _detailed(*both, recomputes, limit, device)
-    peaks = np.empty((len(layouts), len(recomputes)))
-    if len(layouts) and recomputes:
-        tables = PeakTables.of(scenario, layouts, recomputes)
-        for start in range(0, len(layouts), ROWS_AT_ONCE):
-            at = slice(start, start + ROWS_AT_ONCE)
-            _, worst = tables.worst(stage_terms(scenario, layouts.take(at), every=False), at)
-            for group, found in zip(tables.groups, worst, strict=True):
-                peaks[at, group.options] = found
+    tables = PeakTables.of(scenario, layouts, recomputes) if len(layouts) and recomputes else None
+    peaks = np.empty((len(layouts), len(recomputes))) if tables is None else tables.peaks(np.arange(len(layouts)))
     return MemoryEstimate(peak_bytes=peaks, limit_bytes=limit, device_bytes=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittingPlans:
+    """Which of n layouts x R recompute options fit."""
+
+    fits: npt.NDArray[np.bool_]
+    """[n, R]"""
+    limit_bytes: Floats
+    """[n]"""
+    tables: PeakTables | None
+    """Of the layouts that may fit."""
+    number: npt.NDArray[np.int64]
+    """[n]: of a layout among these."""
+
+    def peak_bytes(self, rows: npt.NDArray[np.int64]) -> Floats:
+        """[rows, R]: the peaks of layouts of which some plan fits."""
+        assert self.tables is not None or not len(rows)
+        return np.empty((0, self.fits.shape[1])) if self.tables is None else self.tables.peaks(self.number[rows])
 
 
 def plans_that_fit(
     scenario: Scenario,
     layouts: Layouts,
     recomputes: Sequence[Recompute],
+    legal: npt.NDArray[np.bool_],
     *,
     margin: float = 0.0,
-    run: Callable[[Callable[[int], None], Sequence[int]], Iterable[None]] = map,
-) -> npt.NDArray[np.bool_]:
-    """[n, R]: `estimate_memory(...).fits`, without the peaks of layouts that cannot fit: bounds first. `run` is `map`, or that
-    of a pool of threads."""
+    run: Callable[[Callable[[Any], None], Sequence[Any]], Iterable[None]] = map,
+) -> FittingPlans:
+    """`estimate_memory(...).fits` of the `legal` ones [n, R], without the peaks of layouts that cannot fit: bounds first. `run`
+    is `map`, or that of a pool of threads."""
     limit = _limits(scenario, layouts, margin)
-    fits = np.zeros((len(layouts), len(recomputes)), bool)
+    fits = np.zeros(legal.shape, bool)
     hopeful = np.flatnonzero(least_state_bytes(scenario, layouts) * (1 - ROUNDING) <= limit)
-    if not len(hopeful) or not recomputes:
-        return fits
-    layouts, limit = layouts.take(hopeful), limit[hopeful]
-    tables = PeakTables.of(scenario, layouts, recomputes)
-
-    def look(start: int) -> None:
-        block = slice(start, start + ROWS_PER_BLOCK)
-        terms = stage_terms(scenario, layouts.take(block), every=False)
-        for first in range(0, len(terms.state), ROWS_AT_ONCE):
-            at = slice(start + first, start + min(first + ROWS_AT_ONCE, len(terms.state)))
-            rows, worst = tables.worst(terms.take(slice(first, first + ROWS_AT_ONCE)), at, limit[at])
-            found = np.empty((len(rows), len(recomputes)), bool)
-            for group, peaks in zip(tables.groups, worst, strict=True):
-                found[:, group.options] = peaks <= limit[at.start + rows, None]
-            fits[hopeful[at.start + rows]] = found
-
-    list(run(look, range(0, len(layouts), ROWS_PER_BLOCK)))
-    return fits
+    tables = None
+    if len(hopeful) and recomputes:
+        tables = PeakTables.of(scenario, layouts.take(hopeful), recomputes)
+        fits[hopeful] = tables.fits(limit[hopeful], legal[hopeful], run)
+    number = np.full(len(layouts), -1)
+    number[hopeful] = np.arange(len(hopeful))
+    return FittingPlans(fits=fits, limit_bytes=limit, tables=tables, number=number)
 
 
 def _limits(scenario: Scenario, layouts: Layouts, margin: float) -> Floats:

@@ -307,10 +307,11 @@ def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, ch
         rows = np.flatnonzero(layouts.vpp > chunk)  # few have many chunks
         counts = chunk_counts(layouts.pp[rows, None], layouts.vpp[rows, None], chunks[rows], chunk)
         for kind, by_chunk in stages.by_chunk.items():
-            held[kind][rows] += counts * by_chunk[chunk][rows]
+            if chunk < len(by_chunk):
+                held[kind][rows] += counts * by_chunk[chunk][rows]
     for layers in held.values():
         rest = rest - layers
-    return {model.kinds[0]: rest, **held}
+    return {kind: held.get(kind, rest) for kind in kinds_of(model)}
 
 
 def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, stages: StageTable) -> list[state.ParameterGroup]:

@@ -139,11 +139,11 @@ class StageTable:
     """Stage number r, 0 to pp - 1."""
     layers: IntColumn
     by_chunk: dict[str, tuple[IntColumn, ...]]
-    """Kind (all of ModelSpec.kinds but the first) -> per model chunk its layers of that kind."""
+    """Kind (all but `rest`) -> per model chunk its layers of that kind, up to the last chunk that holds some."""
     totals: dict[str, IntColumn]
     """The same, all chunks together."""
     rest: str
-    """The first of ModelSpec.kinds."""
+    """The kind of most layers."""
     is_first: BoolColumn
     is_last: BoolColumn
 
@@ -161,8 +161,7 @@ def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> S
     up to the first without a layer of another kind, and the last, bound all others. Layer kinds that alternate through
     the whole depth make every stage of each row a candidate.
     """
-    size = int(layouts.pp.max()) if every or _is_irregular(model) else _leading_stages(model) + 1
-    size = min(size, int(layouts.pp.max()))
+    size = int(layouts.pp.max()) if every else int(_priced_stages(model, layouts).max())
     last = layouts.pp[:, None] - 1
     index = np.minimum(np.arange(size)[None, :], last)
     if not every and size > 1:
@@ -170,7 +169,8 @@ def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> S
     is_first, is_last = index == 0, index == last
     middle = middle_layers(model, layouts)[:, None]
     layers = np.where(is_first, layouts.first[:, None], np.where(is_last, layouts.last[:, None], middle))
-    by_chunk = {kind: _by_chunk(model, kind, layouts, index, layers, middle) for kind in model.kinds[1:]}
+    rest = max(model.kinds, key=model.layer_kinds.count)
+    by_chunk = {kind: _by_chunk(model, kind, layouts, index, layers, middle) for kind in model.kinds if kind != rest}
     return StageTable(
         index=index,
         layers=layers,
@@ -178,15 +178,15 @@ def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> S
         is_last=is_last,
         by_chunk={kind: chunks for kind, (chunks, _) in by_chunk.items()},
         totals={kind: total for kind, (_, total) in by_chunk.items()},
-        rest=model.kinds[0],
+        rest=rest,
     )
 
 
 def priced_together(model: ModelSpec, layouts: Layouts, most: int) -> list[IntColumn]:
-    """Rows in groups of at most so many, in order; where every stage is a candidate, apart by pp: the deepest pipeline of a
-    group decides how many stages each of its rows is priced with."""
-    rows = np.arange(len(layouts))
-    groups = [rows[layouts.pp == pp] for pp in np.unique(layouts.pp)] if _is_irregular(model) else [rows]
+    """Rows in groups of at most so many, in order, apart by the number of stages that `stage_table` needs (up to three alike):
+    the row with the most decides how many each row of its group is priced with."""
+    stages = np.maximum(_priced_stages(model, layouts), 1 if _is_irregular(model) else 3)
+    groups = [np.flatnonzero(stages == size) for size in np.unique(stages)]
     return [group[start : start + most] for group in groups for start in range(0, len(group), most)]
 
 
@@ -206,10 +206,18 @@ def _is_irregular(model: ModelSpec) -> bool:
     return model.is_moe and not all(pattern[start:])
 
 
-def _leading_stages(model: ModelSpec) -> int:
-    """Stages from the first on that may differ from those behind them: one more than the leading dense layers, at least two."""
-    pattern = model.moe_pattern
-    return max(2, (pattern.index(1) + 1) if 1 in pattern else 2)
+def _priced_stages(model: ModelSpec, layouts: Layouts) -> IntColumn:
+    """[n]: how many stages `stage_table` needs: all where kinds alternate, else the leading ones and the last.
+
+    Chunk 0 of stage r > 0 starts at layer (first + (r - 1) middle) / v, its other chunks later: from the first r on where that
+    is not before the first MoE layer, stages are alike.
+    """
+    if _is_irregular(model):
+        return layouts.pp
+    dense = model.moe_pattern.index(1) if 1 in model.moe_pattern else 0
+    left = np.maximum(dense * layouts.vpp - layouts.first, 0)
+    alike = 1 + -(-left // np.maximum(middle_layers(model, layouts), 1))
+    return np.minimum(alike + 2, layouts.pp)
 
 
 def _by_chunk(
@@ -217,12 +225,15 @@ def _by_chunk(
 ) -> tuple[tuple[IntColumn, ...], IntColumn]:
     """Layers of this kind, by chunk and in all. Chunk c of stage r starts at layer c L/v + (layers of stages before r)/v."""
     before = np.concatenate([[0], np.cumsum([found == kind for found in model.layer_kinds])])
+    behind = int(np.argmax(before))  # the layer after the last one of this kind
     offset = np.where(index == 0, 0, layouts.first[:, None] + (index - 1) * middle) // layouts.vpp[:, None]
     total, chunks = np.zeros_like(index), []
     for chunk in range(int(layouts.vpp.max())):
         rows = np.flatnonzero(layouts.vpp > chunk)  # few have many chunks
         vpp = layouts.vpp[rows, None]
         start = np.minimum(chunk * (model.num_layers // vpp) + offset[rows], model.num_layers)
+        if start.min() >= behind:
+            break
         end = np.minimum(start + layers[rows] // vpp, model.num_layers)
         column = np.zeros_like(index)
         column[rows] = before[end] - before[start]

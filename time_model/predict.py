@@ -60,24 +60,21 @@ def estimate_step_time(
     job = TrainingJob(scenario)
     step = np.empty((len(layouts), len(recomputes)))
     parts: dict[str, Table] = {}
-    for block in priced_together(job.model, layouts, ROWS_PER_TABLE) if recomputes else []:
-        rows = _prepare(job, layouts.take(block), recomputes)
-        priced = np.empty((len(block), len(recomputes)))
-        _price(job, rows, priced)
-        step[block] = priced
-        if detail:
-            for name, values in step_parts(job, rows).items():
-                parts.setdefault(name, np.zeros_like(step))[block] = values * job.factors.step
+    for start in range(0, len(layouts) if recomputes else 0, ROWS_PER_TABLE):
+        some = layouts.take(slice(start, start + ROWS_PER_TABLE))
+        table, index = prepared_table(job, some, recomputes)
+        for block in priced_together(job.model, some, ROWS_PER_TABLE):
+            rows = rows_of(job, some.take(block), table, index[block], recomputes)
+            priced = np.empty((len(block), len(recomputes)))
+            _price(job, rows, priced)
+            step[start + block] = priced
+            if detail:
+                for name, values in step_parts(job, rows).items():
+                    parts.setdefault(name, np.zeros_like(step))[start + block] = values * job.factors.step
     step *= job.factors.step
     return TimeEstimate(
         step_seconds=step, parts=parts, level=job.gpu.level, origin=f"{job.gpu.origin}; {scenario.software.name}"
     )
-
-
-def _prepare(job: TrainingJob, layouts: Layouts, recomputes: Sequence[Recompute]) -> Rows:
-    """Layer table of the distinct shapes, and the columns of every row."""
-    table, inverse = prepared_table(job, layouts, recomputes)
-    return rows_of(job, layouts, table, inverse, recomputes)
 
 
 def prepared_table(job: TrainingJob, layouts: Layouts, recomputes: Sequence[Recompute]) -> tuple[LayerTable, Index]:

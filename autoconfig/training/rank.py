@@ -8,18 +8,17 @@ the fastest layouts, and all plans up to a multiple of the fastest. A layout's r
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.predict import estimate_memory, fit_probability, plans_that_fit
+from autoconfig.memory_model.predict import FittingPlans, estimate_memory, fit_probability, plans_that_fit
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
 from autoconfig.specs.layouts import Layouts, first_positions, middle_layers
 from autoconfig.specs.plan import Recompute, TrainPlan
@@ -68,7 +67,7 @@ class Funnel:
     seconds: NotNegative
     """Wall time of the search."""
     seconds_by_phase: Annotated[dict[str, NotNegative], Keywords(propertyNames={"pattern": "^[a-z][a-z0-9_]*$"})]
-    """Phase -> seconds, added up over threads."""
+    """Phase -> seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +208,6 @@ class PhaseClock:
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
-        self._lock = threading.Lock()
         self.start = time.perf_counter()
 
     @contextmanager
@@ -219,8 +217,7 @@ class PhaseClock:
         try:
             yield
         finally:
-            with self._lock:
-                self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
+            self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,24 +273,21 @@ def price_plans(
 ) -> Priced:
     """The plans that fit, all of them; with `first` those of them that no plan left out is faster than: so many layouts, a safe
     plan where there is one, and all plans within SLOWEST of the fastest."""
-    pricing = _Pricing(scenario=scenario, layouts=space.layouts, options=options, margin=margin, clock=clock)
-    with clock.phase("memory"):
-        fits = pricing.fitting()
-        rows = np.flatnonzero(fits.any(axis=1))
-        fits = fits[rows]
+    with clock.phase("memory"), _pool(len(space.layouts) > ROWS_PER_BLOCK) as run:
+        legal = legal_mask(options, space.layouts, scenario)
+        memory = plans_that_fit(scenario, space.layouts, options, legal, margin=margin, run=run)
+        rows = np.flatnonzero(memory.fits.any(axis=1))
+    pricing = _Pricing(scenario=scenario, layouts=space.layouts, options=options, memory=memory, clock=clock)
     if first is None or len(rows) <= FIRST_ROWS:
-        found = pricing.plans(rows, fits)
+        found = pricing.with_peaks(pricing.plans(rows))
     else:
-        found = _beginning(pricing, space, rows, fits, first)
-    return Priced(
-        **found.columns(),
-        plans=int(np.count_nonzero(fits)),
-        layouts=rows[first_positions(space.layout_id[rows])],
-        whole=len(found.step) == np.count_nonzero(fits),
-    )
+        found = _beginning(pricing, space, rows, first)
+    plans = int(np.count_nonzero(memory.fits))
+    layouts = rows[first_positions(space.layout_id[rows])]
+    return Priced(**found.columns(), plans=plans, layouts=layouts, whole=len(found.step) == plans)
 
 
-def _beginning(pricing: _Pricing, space: Space, rows: Ints, fits: Mask, first: int) -> PlanColumns:
+def _beginning(pricing: _Pricing, space: Space, rows: Ints, first: int) -> PlanColumns:
     """The beginning of the order: all plans up to a step time that is raised until enough is there.
 
     A layout is priced where its lower bound is within that time. So no plan of the others is, and what is left after dropping
@@ -306,24 +300,24 @@ def _beginning(pricing: _Pricing, space: Space, rows: Ints, fits: Mask, first: i
     done = np.zeros(len(rows), bool)
     found, most = PlanColumns.none(), 0.0
     while True:
-        found = found.joined(pricing.plans(rows[todo], fits[todo]))
+        found = found.joined(pricing.plans(rows[todo]))
         done |= todo
         most = max(most * FARTHER, SLOWEST * float(found.step.min()))
         todo = (least <= most) & ~done
         if todo.any():
-            found = found.joined(pricing.plans(rows[todo], fits[todo]))
+            found = found.joined(pricing.plans(rows[todo]))
             done |= todo
-        within = found.step <= most
-        if done.all() or _enough(pricing, space, found, within, first):
-            return found if done.all() else found.take(within)
+        within = pricing.with_peaks(found if done.all() else found.take(found.step <= most))
+        if done.all() or _enough(pricing, space, within.take(within.step <= most), first):
+            return within
         todo = (least <= most * FARTHER) & ~done
 
 
-def _enough(pricing: _Pricing, space: Space, found: PlanColumns, within: Mask, first: int) -> bool:
+def _enough(pricing: _Pricing, space: Space, within: PlanColumns, first: int) -> bool:
     """So many layouts and a safe plan are among the plans within the time."""
     device = pricing.scenario.cluster.memory_bytes
-    safe = fit_probability(found.peak[within], found.limit[within], device) >= SAFE_FIT
-    return bool(safe.any()) and len(first_positions(space.layout_id[found.row[within]])) >= first
+    safe = fit_probability(within.peak, within.limit, device) >= SAFE_FIT
+    return bool(safe.any()) and len(first_positions(space.layout_id[within.row])) >= first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,41 +327,41 @@ class _Pricing:
     scenario: Scenario
     layouts: Layouts
     options: list[Recompute]
-    margin: float
+    memory: FittingPlans
     clock: PhaseClock
 
-    def fitting(self) -> Mask:
-        """[n, R]: the plan is legal and fits."""
-        with _pool(len(self.layouts) > ROWS_PER_BLOCK) as run:
-            fits = plans_that_fit(self.scenario, self.layouts, self.options, margin=self.margin, run=run)
-        fits &= legal_mask(self.options, self.layouts, self.scenario)
-        return fits
-
-    def plans(self, rows: Ints, fits: Mask) -> PlanColumns:
-        """The plans of these layouts that fit, in the order of the layouts and options, whatever the threads do."""
-        starts = range(0, len(rows), ROWS_PER_BLOCK)
-
-        def price(start: int) -> PlanColumns:
-            return self._block(rows[start : start + ROWS_PER_BLOCK], fits[start : start + ROWS_PER_BLOCK])
-
-        with _pool(len(starts) > 1) as run:
-            return PlanColumns.none().joined(*run(price, starts))
-
-    def _block(self, rows: Ints, fits: Mask) -> PlanColumns:
-        part = self.layouts.take(rows)
+    def plans(self, rows: Ints) -> PlanColumns:
+        """The plans of these layouts that fit, without peaks, in the order of the layouts and options, whatever the threads
+        do."""
         with self.clock.phase("time"):
-            estimate = estimate_step_time(self.scenario, part, self.options)
+            return PlanColumns.none().joined(*_in_blocks(self._timed, rows))
+
+    def with_peaks(self, plans: PlanColumns) -> PlanColumns:
+        """The plans with their peaks."""
+        new = np.append(True, plans.row[1:] != plans.row[:-1])[: len(plans.row)]
         with self.clock.phase("memory"):
-            memory = estimate_memory(self.scenario, part, self.options, margin=self.margin)
-        index, option = np.nonzero(fits)
+            peaks = np.concatenate([self.memory.peak_bytes(plans.row[:0]), *_in_blocks(self.memory.peak_bytes, plans.row[new])])
+        return replace(plans, peak=peaks[np.cumsum(new) - 1, plans.option], limit=self.memory.limit_bytes[plans.row])
+
+    def _timed(self, rows: Ints) -> PlanColumns:
+        estimate = estimate_step_time(self.scenario, self.layouts.take(rows), self.options)
+        index, option = np.nonzero(self.memory.fits[rows])
+        step = estimate.step_seconds[index, option]
         return PlanColumns(
             row=rows[index].astype(np.int32),
             option=option.astype(np.int16),
-            step=estimate.step_seconds[index, option],
-            peak=memory.peak_bytes[index, option],
-            limit=memory.limit_bytes[index],
+            step=step,
+            peak=np.zeros_like(step),
+            limit=np.zeros_like(step),
             level=estimate.level,
         )
+
+
+def _in_blocks(work: Callable[[Ints], Any], rows: Ints) -> list[Any]:
+    """What `work` makes of the rows, ROWS_PER_BLOCK at a time."""
+    starts = range(0, len(rows), ROWS_PER_BLOCK)
+    with _pool(len(starts) > 1) as run:
+        return list(run(lambda start: work(rows[start : start + ROWS_PER_BLOCK]), starts))
 
 
 @contextmanager

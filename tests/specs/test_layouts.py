@@ -253,8 +253,11 @@ def test_every_stage_holds_the_layers_that_megatron_deals_out(case):
     assert table.is_last[0].tolist() == [r == plan.pp - 1 for r in range(plan.pp)]
     moe = [[sum(spec.moe_pattern[n] for n in chunk) for chunk in stage] for stage in held]
     assert table.layers_of("moe")[0].tolist() == [sum(chunks) for chunks in moe]
-    for chunk, column in enumerate(table.by_chunk.get("moe", ())):
-        assert column[0].tolist() == [chunks[chunk] for chunks in moe]
+    for kind, columns in table.by_chunk.items():
+        for chunk in range(plan.vpp):
+            every, experts = [len(stage[chunk]) for stage in held], [chunks[chunk] for chunks in moe]
+            counts = experts if kind == "moe" else np.subtract(every, experts).tolist()
+            assert counts == (columns[chunk][0].tolist() if chunk < len(columns) else [0] * plan.pp)
 
 
 @pytest.mark.parametrize("leading", [None, 0, 1, 2, 3, 7])

@@ -34,8 +34,8 @@ class Exhaustive:
         self.layouts = self.space.layouts
         self.options = rank_plans(question.scenario, question.constraints, margin, first=1).options
         memory = estimate_memory(self.scenario, self.layouts, self.options, margin=margin)
-        self.fits = memory.fits & legal_mask(self.options, self.layouts, self.scenario)
-        self.all_fits = memory.fits
+        self.legal = legal_mask(self.options, self.layouts, self.scenario)
+        self.fits, self.peaks = memory.fits & self.legal, memory.peak_bytes
         self.steps = estimate_step_time(self.scenario, self.layouts, self.options).step_seconds
         self.row, self.option = np.nonzero(self.fits)
         step, self.limit = self.steps[self.fits], memory.limit_bytes[self.row]
@@ -88,7 +88,10 @@ def test_the_pareto_set_and_the_safe_plan_are_those_of_the_whole_ranking(asked):
 
 def test_bounds_are_bounds(asked):
     _, margin, every = asked
-    np.testing.assert_array_equal(plans_that_fit(every.scenario, every.layouts, every.options, margin=margin), every.all_fits)
+    memory = plans_that_fit(every.scenario, every.layouts, every.options, every.legal, margin=margin)
+    np.testing.assert_array_equal(memory.fits, every.fits)
+    rows = np.flatnonzero(memory.fits.any(axis=1))[::5]
+    np.testing.assert_array_equal(memory.peak_bytes(rows)[memory.fits[rows]], every.peaks[rows][memory.fits[rows]])
     assert np.all(least_step_seconds(every.scenario, every.layouts, every.options) <= every.steps.min(axis=1))
     some = every.layouts.take(slice(None, None, 7))
     state = stage_terms(every.scenario, some, every=True).state.max(axis=1)
@@ -109,4 +112,5 @@ def test_every_stage_and_option_decides_alike_where_nothing_is_legal():
     scenario = understand(Request(model="llama3-8b", gpus=8)).scenario
     layouts = enumerate_space(scenario).layouts.take(slice(0, 0))
     options = recompute_options(scenario, understand(Request(model="llama3-8b", gpus=8)).constraints, 4)
-    assert plans_that_fit(scenario, layouts, options).shape == (0, len(options))
+    legal = legal_mask(options, layouts, scenario)
+    assert plans_that_fit(scenario, layouts, options, legal).fits.shape == (0, len(options))
