@@ -316,22 +316,23 @@ def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, ch
 
 def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, stages: StageTable) -> list[state.ParameterGroup]:
     """Parameters of every priced stage: one group sharded over dp x cp, and with experts one over their own ranks."""
-    tp, etp, ep = layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None]
+    tp, etp, ep, gathered = _degrees(layouts)
     dense, experts, gemms, expert_gemms, adapters = (np.zeros(stages.index.shape) for _ in range(5))
     for kind in kinds_of(model):
         count = stages.layers_of(kind)
         layer = layer_parameters(model, kind, tp, etp, ep)
-        dense = dense + count * layer.dense
-        experts = experts + count * layer.experts
-        gemms = gemms + count * dense_gemm_weights(model, kind, tp)
-        expert_gemms = expert_gemms + count * layer.experts
+        dense = dense + count * gathered(layer.dense)
+        gemms = gemms + count * gathered(dense_gemm_weights(model, kind, tp))
+        if kind == "moe":
+            experts = experts + count * gathered(layer.experts)
+            expert_gemms = experts
         if numerics.peft == "lora":
-            adapters = adapters + count * state.lora_parameters(model, numerics, kind, tp)
+            adapters = adapters + count * gathered(state.lora_parameters(model, numerics, kind, tp))
     if model.mtp_num_layers:
         depth = mtp_layer_parameters(model, tp, etp, ep)
         depths = mtp_depths_held(model)
-        dense = dense + stages.is_last * depths * depth.dense
-        experts = experts + stages.is_last * depths * depth.experts
+        dense = dense + stages.is_last * depths * gathered(depth.dense)
+        experts = experts + stages.is_last * depths * gathered(depth.experts)
     dense = dense + _end_parameters(model, layouts, stages)
     frozen = numerics.peft != "none"
     shard = (layouts.dp * layouts.cp)[:, None].astype(float)
@@ -341,7 +342,7 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
         )
     ]
     if model.is_moe:
-        expert_shard = np.maximum(shard * tp / (etp * ep), 1.0)
+        expert_shard = np.maximum(shard * layouts.tp[:, None] / (layouts.etp * layouts.ep)[:, None], 1.0)
         groups.append(
             state.ParameterGroup(
                 parameters=experts,
@@ -351,6 +352,13 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
             )
         )
     return groups
+
+
+def _degrees(layouts: Layouts) -> tuple[Floats, Floats, Floats, Callable[[Number], Floats]]:
+    """tp, etp and ep of the distinct combinations, and what makes [n, 1] of a value of each: few rows differ in them."""
+    first, number = layouts.unique("tp", "etp", "ep")
+    tp, etp, ep = (column[first].astype(float) for column in (layouts.tp, layouts.etp, layouts.ep))
+    return tp, etp, ep, lambda value: np.asarray(np.broadcast_to(value, first.shape)[number, None])
 
 
 def _end_parameters(model: ModelSpec, layouts: Layouts, stages: StageTable) -> Floats:
@@ -371,13 +379,14 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
     fsdp, dist_opt, offload = layouts.fsdp[:, None], layouts.dist_opt[:, None], layouts.offload[:, None]
     zeros = np.zeros(groups[0].parameters.shape)
     shapes: tuple[Floats, ...] = ()
-    largest = np.zeros((len(layouts), 1))
+    tp, etp, ep, gathered = _degrees(layouts)
+    largest = 0.0 * tp
     for kind in kinds_of(model):
-        layer = layer_parameters(model, kind, layouts.tp[:, None], layouts.etp[:, None], layouts.ep[:, None])
+        layer = layer_parameters(model, kind, tp, etp, ep)
         shared = 0 if model.is_hybrid or not shapes else len(attention_gemms(model, 1))
         shapes += layer.gemm_shapes[shared:]
         largest = np.maximum(largest, layer.dense + layer.experts)
-    dummies = state.dummy_weight_gradients(stack.memory, numerics, shapes)
+    dummies, largest = gathered(state.dummy_weight_gradients(stack.memory, numerics, shapes)), gathered(largest)
     fp8 = gathers_fp8(numerics, stack, fsdp)
     return {
         "weight_bytes": sum((state.weight_bytes(g, numerics, gpu, fsdp, fp8) for g in groups), zeros),
