@@ -31,7 +31,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 ROWS_PER_BLOCK = 8192
 """Rows whose stages are worked out at once."""
-ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 2048
 """Rows combined with all options at once, so that temporaries stay in the processor's cache."""
 ROUNDING = 1e-12
 """Share by which sums in another order may differ: bounds are lowered by it."""
@@ -241,29 +241,30 @@ class _Options:
         at = stage.kinds * (len(self.back) // 2 ** len(self.kept)) + stage.shape
         during = self.back.take(at, axis=0)
         if self.whole:
-            during = during + self._by_chunk(returning_layers, stage) * self.returning.take(at, axis=0)
+            during = self._by_chunk(returning_layers, stage) * self.returning.take(at, axis=0) + during
         if np.any(stage.waiting):
-            during = during + stage.waiting[:, None]
+            during += stage.waiting[:, None]
         if np.any(stage.last > -np.inf):
-            during = np.maximum(during, stage.last[:, None])
+            np.maximum(during, stage.last[:, None], out=during)
         if np.any(stage.first > -np.inf):
-            during = np.maximum(during, (stage.first + stage.waiting)[:, None] - held / stage.chunks[:, None])
-        during = during + held
+            np.maximum(during, (stage.first + stage.waiting)[:, None] - held / stage.chunks[:, None], out=during)
+        during += held
         if np.any(stage.optimizer):
             np.maximum(during, stage.optimizer[:, None], out=during)
         during += stage.state[:, None]
         return during
 
     def _held(self, stage: _Stage, kept: dict[str, Floats]) -> Floats:
-        held: Any = 0.0
-        for kind, flight in stage.flight.items():
-            if np.any(flight):
-                held = held + kept[kind] * flight[:, None]
+        some = [kept[kind] * flight[:, None] for kind, flight in stage.flight.items() if np.any(flight)]
+        held = some[0] if some else np.zeros((len(stage.state), 1))
+        for more in some[1:]:
+            held += more
         if not self.whole:
-            return np.asarray(held)
-        share = self._by_chunk(_left_alone, stage)
+            return held
         checkpoints = self._by_chunk(checkpoints_per_chunk, stage)
-        return np.asarray(held * share + checkpoints * (stage.chunks * stage.layer_input)[:, None])
+        checkpoints *= (stage.chunks * stage.layer_input)[:, None]
+        checkpoints += self._by_chunk(_left_alone, stage) * held
+        return checkpoints
 
     def _by_chunk(self, formula: Any, stage: _Stage) -> Floats:
         """[n, R] of a formula of the chunk's layers alone, worked out once per number of layers."""

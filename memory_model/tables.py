@@ -19,7 +19,7 @@ from autoconfig.memory_model.activations import (
     kept_under_selective,
 )
 from autoconfig.specs.hardware.cluster import GpuSpec
-from autoconfig.specs.layouts import Layouts, StageTable, stage_table
+from autoconfig.specs.layouts import Layouts, StageTable, rows_with_chunk, stage_table
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import (
     attention_gemms,
@@ -272,7 +272,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
             np.asarray(transients_unfused.gather_buffer(model, numerics, memory, shape))[:, None], stages.index.shape
         )
     return StageTerms(
-        state=sum(parts.values(), np.zeros(stages.index.shape)),
+        state=sum(parts.values(), np.zeros_like(stages.index, float)),
         state_parts=parts,
         layers_in_flight=in_flight,
         chunks_in_flight=chunks.astype(float),
@@ -281,7 +281,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         output_layer_backward=np.where(stages.is_last, (head + depths)[:, None], -np.inf),
         embedding_backward=np.where(stages.is_first, embedding_end[:, None], -np.inf),
         tied_weight_gradient=stages.is_first * tied[:, None],
-        optimizer_step_bytes=sum((state.optimizer_step_bytes(g, numerics) for g in groups), np.zeros(stages.index.shape)),
+        optimizer_step_bytes=sum((state.optimizer_step_bytes(g, numerics) for g in groups), np.zeros_like(stages.index, float)),
     )
 
 
@@ -302,9 +302,9 @@ def _end_moments(
 def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:
     """Layers x micro-batches held per kind: chunk by chunk, because chunks of a stage may hold different kinds."""
     rest = stages.layers / layouts.vpp[:, None] * chunks
-    held = {kind: np.zeros(rest.shape) for kind in stages.by_chunk}
+    held = {kind: np.zeros_like(rest) for kind in stages.by_chunk}
     for chunk in range(max(map(len, stages.by_chunk.values()), default=0)):
-        rows = np.flatnonzero(layouts.vpp > chunk)  # few have many chunks
+        rows = rows_with_chunk(layouts, chunk)
         counts = chunk_counts(layouts.pp[rows, None], layouts.vpp[rows, None], chunks[rows], chunk)
         for kind, by_chunk in stages.by_chunk.items():
             if chunk < len(by_chunk):
@@ -317,7 +317,7 @@ def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, ch
 def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, stages: StageTable) -> list[state.ParameterGroup]:
     """Parameters of every priced stage: one group sharded over dp x cp, and with experts one over their own ranks."""
     tp, etp, ep, gathered = _degrees(layouts)
-    dense, experts, gemms, expert_gemms, adapters = (np.zeros(stages.index.shape) for _ in range(5))
+    dense, experts, gemms, expert_gemms, adapters = (np.zeros_like(stages.index, float) for _ in range(5))
     for kind in kinds_of(model):
         count = stages.layers_of(kind)
         layer = layer_parameters(model, kind, tp, etp, ep)
@@ -377,7 +377,7 @@ def _end_parameters(model: ModelSpec, layouts: Layouts, stages: StageTable) -> F
 def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.ParameterGroup]) -> dict[str, Floats]:
     model, numerics, stack, gpu = scenario.model, scenario.numerics, scenario.software, scenario.cluster.gpu
     fsdp, dist_opt, offload = layouts.fsdp[:, None], layouts.dist_opt[:, None], layouts.offload[:, None]
-    zeros = np.zeros(groups[0].parameters.shape)
+    zeros = np.zeros_like(groups[0].parameters)
     shapes: tuple[Floats, ...] = ()
     tp, etp, ep, gathered = _degrees(layouts)
     largest = 0.0 * tp

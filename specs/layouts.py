@@ -163,7 +163,7 @@ def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> S
     """
     size = int(layouts.pp.max()) if every else int(_priced_stages(model, layouts).max())
     last = layouts.pp[:, None] - 1
-    index = np.minimum(np.arange(size)[None, :], last)
+    index = np.minimum(np.arange(size)[:, None], last.T).T  # a column lies together: what follows does many rows at a time
     if not every and size > 1:
         index[:, -1] = last[:, 0]
     is_first, is_last = index == 0, index == last
@@ -186,7 +186,7 @@ def priced_together(model: ModelSpec, layouts: Layouts, most: int) -> list[IntCo
     """Rows in groups of at most so many, in order, apart by the number of stages that `stage_table` needs (up to three alike):
     the row with the most decides how many each row of its group is priced with."""
     stages = np.maximum(_priced_stages(model, layouts), 1 if _is_irregular(model) else 3)
-    groups = [np.flatnonzero(stages == size) for size in np.unique(stages)]
+    groups = [np.flatnonzero(stages == size) for size in np.flatnonzero(np.bincount(stages))]
     return [group[start : start + most] for group in groups for start in range(0, len(group), most)]
 
 
@@ -220,6 +220,11 @@ def _priced_stages(model: ModelSpec, layouts: Layouts) -> IntColumn:
     return np.minimum(alike + 2, layouts.pp)
 
 
+def rows_with_chunk(layouts: Layouts, chunk: int) -> IntColumn | slice:
+    """The rows that have a model chunk of this number; few have many."""
+    return np.flatnonzero(layouts.vpp > chunk) if chunk else slice(None)
+
+
 def _by_chunk(
     model: ModelSpec, kind: str, layouts: Layouts, index: IntColumn, layers: IntColumn, middle: IntColumn
 ) -> tuple[tuple[IntColumn, ...], IntColumn]:
@@ -229,7 +234,7 @@ def _by_chunk(
     offset = np.where(index == 0, 0, layouts.first[:, None] + (index - 1) * middle) // layouts.vpp[:, None]
     total, chunks = np.zeros_like(index), []
     for chunk in range(int(layouts.vpp.max())):
-        rows = np.flatnonzero(layouts.vpp > chunk)  # few have many chunks
+        rows = rows_with_chunk(layouts, chunk)
         vpp = layouts.vpp[rows, None]
         start = np.minimum(chunk * (model.num_layers // vpp) + offset[rows], model.num_layers)
         if start.min() >= behind:

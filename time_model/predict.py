@@ -33,6 +33,9 @@ PAIRS_PER_CHUNK = 65_536
 ROWS_PER_TABLE = 65_536
 """Layouts that share one layer table: bounds its memory where nearly every row has a shape of its own (experts)."""
 
+ROUNDING = 1e-9
+"""Share by which sums in another order may differ: the bound is lowered by it."""
+
 Table = npt.NDArray[np.float64]
 
 
@@ -49,39 +52,96 @@ class TimeEstimate:
     """Which entries of data/gpu_efficiency.json were used, and the software stack."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """What the step times of n layouts under R recompute options draw on."""
+
+    job: TrainingJob
+    layouts: Layouts
+    recomputes: Sequence[Recompute]
+    table: LayerTable
+    """Layers of the distinct (tp, sp, cp, mbs, fsdp[, ep, etp, overlapped])."""
+    index: Index
+    """[n]: row of the table."""
+
+    @classmethod
+    def of(cls, job: TrainingJob, layouts: Layouts, recomputes: Sequence[Recompute]) -> StepTimes:
+        """Price the layers of every distinct shape once. Raises InputError where the GPU lacks the precision."""
+        names = ("mbs", "tp", "sp", "cp", "fsdp") + (("ep", "etp") if job.model.is_moe else ())
+        first, index = layouts.unique(*names, also=[overlapped(layouts, job)] if job.model.is_moe else [])
+        table = layer_table(job, shapes_of(layouts.take(first), job), recomputes)
+        return cls(job=job, layouts=layouts, recomputes=recomputes, table=table, index=index)
+
+    def rows(self, which: Index) -> Rows:
+        """These layouts, with all that does not depend on recomputation."""
+        return rows_of(self.job, self.layouts.take(which), self.table, self.index[which], self.recomputes)
+
+    def seconds(self, which: Index) -> Table:
+        """[which, R]: seconds of one step."""
+        step = np.empty((len(which), len(self.recomputes)))
+        for block in priced_together(self.job.model, self.layouts.take(which), ROWS_PER_TABLE):
+            priced = np.empty((len(block), len(self.recomputes)))
+            _price(self.job, self.rows(which[block]), priced)
+            step[block] = priced
+        step *= self.job.factors.step
+        return step
+
+    def least_seconds(self, which: Index, fits: npt.NDArray[np.bool_] | None = None) -> Column:
+        """[which]: no plan of the layout has a shorter step; with `fits` [which, R] none of these plans.
+
+        A step is (m S + (A - S) / v + other parts) x straggler growth, with A the time of one micro-batch on all p stages and
+        S that of the longest. With v >= 1 and m >= 1 this grows with S and with A. Left out are parts that are never negative:
+        sends, data parallelism, the optimizer, FSDP's traffic. A is then at least all layers forward and backward with what an
+        option runs again (of full:block the layers of every stage, times the quickest kind's forward), and embedding and head;
+        S at least A / p, the mean of the stages, and the most layers on one stage times the quickest kind of layer.
+        """
+        table, layouts, model, index = self.table, self.layouts.take(which), self.job.model, self.index[which]
+        counts = [model.layer_kinds.count(kind) for kind in table.kinds]
+        costs = zip(counts, table.forward, table.backward, table.recompute, strict=True)
+        used = [(count, fore[:, None], fore[:, None] + back[:, None] + again) for count, fore, back, again in costs if count]
+        ends = table.embedding[0] + table.embedding[1] + table.head[0] + table.head[1]
+        every = sum(count * layer for count, _, layer in used) + ends[:, None]
+        quickest = np.minimum.reduce([layer for *_, layer in used])
+        if fits is None:
+            every, quickest = every.min(axis=1, keepdims=True), quickest.min(axis=1, keepdims=True)
+        every = every.take(index, axis=0)
+        pp, vpp, m, gpus = (
+            getattr(layouts, name).astype(np.float64)[:, None] for name in ("pp", "vpp", "num_microbatches", "num_gpus")
+        )
+        sizes = layouts.first, np.where(layouts.pp > 1, layouts.last, 0), middle_layers(model, layouts)
+        if fits is not None:
+            forward = np.minimum.reduce([fore[:, 0] for _, fore, _ in used])[index]
+            for r, recompute in enumerate(self.recomputes):
+                if recompute.method == "block":
+                    first, last, middle = (block_recomputed_layers(n, vpp[:, 0], recompute.num_layers) for n in sizes)
+                    every[:, r] += (first + last + middle * np.maximum(pp[:, 0] - 2.0, 0.0)) * forward
+        longest = np.maximum(every / pp, np.maximum.reduce(sizes)[:, None] * quickest.take(index, axis=0))
+        step = m * longest + np.maximum(every - longest, 0.0) / vpp
+        least = (step if fits is None else np.where(fits, step, np.inf)).min(axis=1)
+        ratio = straggler_ratio(gpus[:, 0], self.job.software.straggler_growth) * self.job.factors.step
+        return np.asarray(least * ratio * (1.0 - ROUNDING))
+
+
 def estimate_step_time(
     scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute], *, detail: bool = False
 ) -> TimeEstimate:
     """Price every layout under every recomputation. Raises InputError where the GPU lacks the precision.
 
-    A layer is priced once per distinct (tp, sp, cp, mbs, fsdp[, ep, etp, overlapped]) and gathered; pipeline, data
-    parallelism and the optimizer are added per row. Legality is not checked here: a silly plan gets its price.
+    A layer is priced once per distinct shape and gathered; pipeline, data parallelism and the optimizer are added per row.
+    Legality is not checked here: a silly plan gets its price.
     """
     job = TrainingJob(scenario)
     step = np.empty((len(layouts), len(recomputes)))
     parts: dict[str, Table] = {}
     for start in range(0, len(layouts) if recomputes else 0, ROWS_PER_TABLE):
-        some = layouts.take(slice(start, start + ROWS_PER_TABLE))
-        table, index = prepared_table(job, some, recomputes)
-        for block in priced_together(job.model, some, ROWS_PER_TABLE):
-            rows = rows_of(job, some.take(block), table, index[block], recomputes)
-            priced = np.empty((len(block), len(recomputes)))
-            _price(job, rows, priced)
-            step[start + block] = priced
-            if detail:
-                for name, values in step_parts(job, rows).items():
-                    parts.setdefault(name, np.zeros_like(step))[start + block] = values * job.factors.step
-    step *= job.factors.step
+        times = StepTimes.of(job, layouts.take(slice(start, start + ROWS_PER_TABLE)), recomputes)
+        step[start : start + ROWS_PER_TABLE] = times.seconds(np.arange(len(times.layouts)))
+        for block in priced_together(job.model, times.layouts, ROWS_PER_TABLE) if detail else []:
+            for name, values in step_parts(job, times.rows(block)).items():
+                parts.setdefault(name, np.zeros_like(step))[start + block] = values * job.factors.step
     return TimeEstimate(
         step_seconds=step, parts=parts, level=job.gpu.level, origin=f"{job.gpu.origin}; {scenario.software.name}"
     )
-
-
-def prepared_table(job: TrainingJob, layouts: Layouts, recomputes: Sequence[Recompute]) -> tuple[LayerTable, Index]:
-    """Layer table of the distinct shapes, and for each row which of them it has."""
-    names = ("mbs", "tp", "sp", "cp", "fsdp") + (("ep", "etp") if job.model.is_moe else ())
-    first, inverse = layouts.unique(*names, also=[overlapped(layouts, job)] if job.model.is_moe else [])
-    return layer_table(job, shapes_of(layouts.take(first), job), recomputes), inverse
 
 
 def _price(job: TrainingJob, rows: Rows, step: Table) -> None:
@@ -273,34 +333,3 @@ def _weight(op: Operator, layers: dict[str, Number], first: Number, last: Number
 def _whole(op: Operator, rows: Rows) -> Column:
     seconds: Column = np.broadcast_to(op.forward + op.dgrad + op.wgrad, rows.table.embedding[0].shape)[rows.index]
     return seconds
-
-
-ROUNDING = 1e-9
-"""Share by which sums in another order may differ: the bound is lowered by it."""
-
-
-def least_step_seconds(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute]) -> Column:
-    """[n]: no plan of the layout, whatever it recomputes, has a shorter step in `estimate_step_time`.
-
-    There a step is (m S + (A - S) / v + other parts) x straggler growth, with A the time of one micro-batch on all p stages and
-    S that of the longest. With v >= 1 and m >= 1 this grows with S and with A. Left out are parts that are never negative:
-    sends, data parallelism, the optimizer, FSDP's traffic, and whole layers of full:block that run again. A is then at least
-    all layers forward and backward with the least that any option runs again, and embedding and head; S at least A / p, the
-    mean of the stages, and the most layers on one stage times the quickest kind of layer.
-    """
-    job = TrainingJob(scenario)
-    table, index = prepared_table(job, layouts, recomputes)
-    model = job.model
-    counts = [model.layer_kinds.count(kind) for kind in table.kinds]
-    kinds = zip(table.forward, table.backward, table.recompute, strict=True)
-    layers = [fore + back + again.min(axis=1) for fore, back, again in kinds]
-    used = [(count, cost) for count, cost in zip(counts, layers, strict=True) if count]
-    quickest = np.minimum.reduce([cost for _, cost in used])
-    ends = table.embedding[0] + table.embedding[1] + table.head[0] + table.head[1]
-    every = (sum(count * cost for count, cost in used) + ends)[index]
-    pp, vpp, m = (getattr(layouts, name).astype(np.float64) for name in ("pp", "vpp", "num_microbatches"))
-    most = np.maximum(np.maximum(layouts.first, layouts.last), middle_layers(model, layouts))
-    longest = np.maximum(every / pp, most * quickest[index])
-    step = m * longest + np.maximum(every - longest, 0.0) / vpp
-    step = step * straggler_ratio(layouts.num_gpus.astype(np.float64), job.software.straggler_growth) * job.factors.step
-    return np.asarray(step * (1.0 - ROUNDING))

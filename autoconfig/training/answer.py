@@ -240,7 +240,7 @@ def pareto_positions(ranking: Ranking) -> list[int]:
     if len(front) > PARETO_POINTS:
         wanted = np.geomspace(ranking.step_seconds[front[0]], ranking.step_seconds[front[-1]], PARETO_POINTS)
         nearest = np.abs(ranking.step_seconds[front][None, :] - wanted[:, None]).argmin(axis=1)
-        front = front[np.unique(nearest)]
+        front = front[sorted(set(nearest.tolist()))]
     return [int(position) for position in front]
 
 

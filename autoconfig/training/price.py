@@ -10,6 +10,9 @@ from functools import cache
 from importlib import resources
 from typing import Annotated
 
+import numpy as np
+import numpy.typing as npt
+
 from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, dispatch_buffer_bytes, estimate_memory, nccl_bytes
 from autoconfig.specs.errors import SECONDS_PER_DAY
 from autoconfig.specs.json_record import Keywords, NotNegative, Share
@@ -272,20 +275,37 @@ def report_plans(
         layouts = scenario.layouts(part)
         memory = estimate_memory(scenario, layouts, recomputes, margin=margin, detail=True)
         time = estimate_step_time(scenario, layouts, recomputes, detail=True)
+        estimates = _Estimates(
+            memory=memory,
+            time=time,
+            fit_probability=memory.fit_probability,
+            dispatch_buffer_bytes=dispatch_buffer_bytes(scenario, layouts),
+            flops=flops_per_step(scenario, FLOPS_CONVENTION),
+        )
         for row, plan in enumerate(part):
-            at = row, recomputes.index(plan.recompute)
-            found.append(_report(scenario, plan, at, memory, time, money or Money()))
+            found.append(_report(scenario, plan, (row, recomputes.index(plan.recompute)), estimates, money or Money()))
     return found
 
 
-def _report(
-    scenario: Scenario, plan: TrainPlan, at: tuple[int, int], memory: MemoryEstimate, time: TimeEstimate, money: Money
-) -> PlanReport:
+@dataclass(frozen=True, kw_only=True)
+class _Estimates:
+    """Of plans that are reported together."""
+
+    memory: MemoryEstimate
+    time: TimeEstimate
+    fit_probability: npt.NDArray[np.float64]
+    dispatch_buffer_bytes: npt.NDArray[np.float64]
+    flops: float
+    """Of a step of any of them."""
+
+
+def _report(scenario: Scenario, plan: TrainPlan, at: tuple[int, int], estimates: _Estimates, money: Money) -> PlanReport:
     """The report of the plan that the estimates hold at (row, recompute option)."""
+    memory, time = estimates.memory, estimates.time
     step = float(time.step_seconds[at])
     gpus, workload = scenario.cluster.num_gpus, scenario.workload
     tokens_rate = workload.tokens_per_step / step
-    flops_rate = flops_per_step(scenario, FLOPS_CONVENTION) / step / gpus
+    flops_rate = estimates.flops / step / gpus
     days = money.tokens / tokens_rate / SECONDS_PER_DAY if money.tokens else None
     cost = days * 24 * gpus * money.price_per_gpu_hour if days is not None and money.price_per_gpu_hour else None
     return PlanReport(
@@ -296,12 +316,12 @@ def _report(
         limit_bytes=float(memory.limit_bytes[at[0]]),
         tokens_per_second_per_gpu=tokens_rate / gpus,
         nccl_bytes=float(nccl_bytes(plan.tp, plan.pp, plan.cp, plan.ep, plan.dp)),
-        dispatch_buffer_bytes=float(dispatch_buffer_bytes(scenario, scenario.layouts([plan]))[0]),
+        dispatch_buffer_bytes=float(estimates.dispatch_buffer_bytes[at[0]]),
         model_flops_per_second_per_gpu=flops_rate,
         mfu=flops_rate / scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision),
         days_to_train=days,
         cost=cost,
-        confidence=confidence_of(scenario, step, float(memory.fit_probability[at]), plan.cp),
+        confidence=confidence_of(scenario, step, float(estimates.fit_probability[at]), plan.cp),
     )
 
 

@@ -23,7 +23,8 @@ from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positiv
 from autoconfig.specs.layouts import Layouts, first_positions, middle_layers
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.predict import estimate_step_time, least_step_seconds
+from autoconfig.time_model.job import TrainingJob
+from autoconfig.time_model.predict import StepTimes
 from autoconfig.training.space import Constraints, Space, enumerate_space, legal_mask, recompute_options
 
 Ints = npt.NDArray[np.int64]
@@ -277,35 +278,38 @@ def price_plans(
         legal = legal_mask(options, space.layouts, scenario)
         memory = plans_that_fit(scenario, space.layouts, options, legal, margin=margin, run=run)
         rows = np.flatnonzero(memory.fits.any(axis=1))
-    pricing = _Pricing(scenario=scenario, layouts=space.layouts, options=options, memory=memory, clock=clock)
+    with clock.phase("time"):
+        times = StepTimes.of(TrainingJob(scenario), space.layouts.take(rows), options)
+    pricing = _Pricing(scenario=scenario, rows=rows, memory=memory, times=times, clock=clock)
     if first is None or len(rows) <= FIRST_ROWS:
-        found = pricing.with_peaks(pricing.plans(rows))
+        found = pricing.with_peaks(pricing.plans(np.arange(len(rows))))
     else:
-        found = _beginning(pricing, space, rows, first)
+        found = _beginning(pricing, space, first)
     plans = int(np.count_nonzero(memory.fits))
     layouts = rows[first_positions(space.layout_id[rows])]
     return Priced(**found.columns(), plans=plans, layouts=layouts, whole=len(found.step) == plans)
 
 
-def _beginning(pricing: _Pricing, space: Space, rows: Ints, first: int) -> PlanColumns:
+def _beginning(pricing: _Pricing, space: Space, first: int) -> PlanColumns:
     """The beginning of the order: all plans up to a step time that is raised until enough is there.
 
     A layout is priced where its lower bound is within that time. So no plan of the others is, and what is left after dropping
     the priced plans beyond it is what pricing everything would begin with.
     """
     with pricing.clock.phase("time"):
-        least = least_step_seconds(pricing.scenario, pricing.layouts.take(rows), pricing.options)
-    todo = np.zeros(len(rows), bool)
+        least = pricing.times.least_seconds(np.arange(len(pricing.rows)))
+    todo = np.zeros(len(least), bool)
     todo[np.argpartition(least, FIRST_ROWS)[:FIRST_ROWS]] = True
-    done = np.zeros(len(rows), bool)
+    done = np.zeros(len(least), bool)
     found, most = PlanColumns.none(), 0.0
     while True:
-        found = found.joined(pricing.plans(rows[todo]))
+        found = found.joined(pricing.plans(np.flatnonzero(todo)))
         done |= todo
         most = max(most * FARTHER, SLOWEST * float(found.step.min()))
+        pricing.raise_bounds(least, np.flatnonzero((least <= most) & ~done))
         todo = (least <= most) & ~done
         if todo.any():
-            found = found.joined(pricing.plans(rows[todo]))
+            found = found.joined(pricing.plans(np.flatnonzero(todo)))
             done |= todo
         within = pricing.with_peaks(found if done.all() else found.take(found.step <= most))
         if done.all() or _enough(pricing, space, within.take(within.step <= most), first):
@@ -325,16 +329,24 @@ class _Pricing:
     """What pricing needs to know of a search."""
 
     scenario: Scenario
-    layouts: Layouts
-    options: list[Recompute]
+    rows: Ints
+    """Layouts with a plan that fits."""
     memory: FittingPlans
+    times: StepTimes
+    """Of these layouts."""
     clock: PhaseClock
 
-    def plans(self, rows: Ints) -> PlanColumns:
-        """The plans of these layouts that fit, without peaks, in the order of the layouts and options, whatever the threads
+    def raise_bounds(self, least: Floats, which: Ints) -> None:
+        """The least step seconds of these of `rows`, with what of them fits."""
+        with self.clock.phase("time"):
+            bounds = _in_blocks(lambda some: self.times.least_seconds(some, self.memory.fits[self.rows[some]]), which)
+            least[which] = np.concatenate([least[:0], *bounds])
+
+    def plans(self, which: Ints) -> PlanColumns:
+        """The plans of these of `rows` that fit, without peaks, in the order of the layouts and options, whatever the threads
         do."""
         with self.clock.phase("time"):
-            return PlanColumns.none().joined(*_in_blocks(self._timed, rows))
+            return PlanColumns.none().joined(*_in_blocks(self._timed, which))
 
     def with_peaks(self, plans: PlanColumns) -> PlanColumns:
         """The plans with their peaks."""
@@ -343,17 +355,17 @@ class _Pricing:
             peaks = np.concatenate([self.memory.peak_bytes(plans.row[:0]), *_in_blocks(self.memory.peak_bytes, plans.row[new])])
         return replace(plans, peak=peaks[np.cumsum(new) - 1, plans.option], limit=self.memory.limit_bytes[plans.row])
 
-    def _timed(self, rows: Ints) -> PlanColumns:
-        estimate = estimate_step_time(self.scenario, self.layouts.take(rows), self.options)
+    def _timed(self, which: Ints) -> PlanColumns:
+        rows = self.rows[which]
         index, option = np.nonzero(self.memory.fits[rows])
-        step = estimate.step_seconds[index, option]
+        step = self.times.seconds(which)[index, option]
         return PlanColumns(
             row=rows[index].astype(np.int32),
             option=option.astype(np.int16),
             step=step,
             peak=np.zeros_like(step),
             limit=np.zeros_like(step),
-            level=estimate.level,
+            level=self.times.job.gpu.level,
         )
 
 

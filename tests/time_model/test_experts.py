@@ -17,8 +17,7 @@ from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.kernels import gemm_seconds, grouped_gemm_seconds, layer_launch_seconds
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.time_model.operators.moe import expert_exchange_seconds, permute_bytes
-from autoconfig.time_model.predict import TimeEstimate, estimate_step_time, prepared_table
-from autoconfig.time_model.step.rows import rows_of
+from autoconfig.time_model.predict import StepTimes, TimeEstimate, estimate_step_time
 
 QWEN = load_model("qwen3-30b-a3b")
 FP8 = Numerics(precision="fp8", fp8_param_gather=True, grad_reduce_dtype="bf16", attention_dropout=0.0, hidden_dropout=0.0)
@@ -193,7 +192,7 @@ def test_fsdp_of_experts_over_the_network_leaves_the_gpu_to_its_kernels() -> Non
         job.__dict__["gpu"] = gpu
         plan = parse_plan("tp=1,pp=1,ep=8,mbs=1,fsdp=3", 64)
         layouts = scenario.layouts([plan])
-        exposed.append(rows_of(job, layouts, *prepared_table(job, layouts, [plan.recompute]), [plan.recompute]))
+        exposed.append(StepTimes.of(job, layouts, [plan.recompute]).rows(np.arange(1)))
     one_a_node, none = (float(rows.fsdp_interference[-1][0]) for rows in exposed)
     assert none == 0.0
     assert 0.0 < one_a_node < 0.35  # nearly all bytes are experts', on a ring of one card a node

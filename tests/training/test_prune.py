@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from autoconfig.memory_model.predict import estimate_memory, fit_probability, plans_that_fit
 from autoconfig.memory_model.tables import least_state_bytes, stage_terms
-from autoconfig.time_model.predict import estimate_step_time, least_step_seconds
+from autoconfig.time_model.job import TrainingJob
+from autoconfig.time_model.predict import StepTimes, estimate_step_time
 
 from autoconfig.training import rank
 from autoconfig.training.answer import pareto_positions
@@ -92,7 +93,13 @@ def test_bounds_are_bounds(asked):
     np.testing.assert_array_equal(memory.fits, every.fits)
     rows = np.flatnonzero(memory.fits.any(axis=1))[::5]
     np.testing.assert_array_equal(memory.peak_bytes(rows)[memory.fits[rows]], every.peaks[rows][memory.fits[rows]])
-    assert np.all(least_step_seconds(every.scenario, every.layouts, every.options) <= every.steps.min(axis=1))
+    times = StepTimes.of(TrainingJob(every.scenario), every.layouts, every.options)
+    rows = np.arange(len(every.layouts))
+    assert np.all(times.least_seconds(rows) <= every.steps.min(axis=1))
+    least = times.least_seconds(rows, every.fits)
+    quickest = np.where(every.fits, every.steps, np.inf).min(axis=1)
+    some = np.isfinite(quickest)
+    assert np.all(least <= quickest) and np.median(least[some] / quickest[some]) > 0.5
     some = every.layouts.take(slice(None, None, 7))
     state = stage_terms(every.scenario, some, every=True).state.max(axis=1)
     least = least_state_bytes(every.scenario, some)

@@ -181,7 +181,7 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
     model = job.model
     groups = _gemm_groups(job, x)
     flat = [g for group in groups.values() for g in group]
-    priced = {(op.layer, op.name): op for op in price_gemms(job, flat)}
+    priced = {(op.layer, op.name): op for op in price_gemms(job, x, flat)}
     result = list(priced.values())
 
     def first(group: str, names: int = 1) -> list[Operator]:

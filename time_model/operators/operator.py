@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from autoconfig.specs.models.parameters import Number
-from autoconfig.time_model.job import TrainingJob
+from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.kernels import (
     gemm_bytes,
     gemm_flops,
@@ -16,6 +17,8 @@ from autoconfig.time_model.operators.kernels import (
     pointwise_seconds,
     weight_gradient_seconds,
 )
+
+Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +64,34 @@ class GemmShape:
     grouped: bool = False
 
 
-def price_gemms(job: TrainingJob, gemms: Sequence[GemmShape]) -> list[Operator]:
+def price_gemms(job: TrainingJob, x: Shapes, gemms: Sequence[GemmShape]) -> list[Operator]:
     """Forward (m, n, k), input gradient (m, k, n) and weight gradient (n, k, m) of many linear layers, one call per precision.
 
-    Under fp8 an operand is one byte; frozen weights have no weight gradient. Grouped GEMMs
-    (grouped_gemm_seconds) are priced from one dense GEMM of all their rows.
+    Under fp8 an operand is one byte; frozen weights have no weight gradient. Grouped GEMMs (grouped_gemm_seconds) are priced
+    from one dense GEMM of all their rows. Shapes that have tokens and tp in common share the price of what is not grouped.
     """
+    token, rank, sharded = (np.unique(column, return_inverse=True)[1] for column in (x.tokens, x.tp, x.sharded_tokens))
+    alike = np.unique((token * len(x.tp) + sharded) * len(x.tp) + rank, return_index=True, return_inverse=True)[1:]
     result: dict[int, Operator] = {}
     for low in (False, True):
         for grouped in (False, True):
             mine = [i for i, g in enumerate(gemms) if (job.quantised and g.layer_precision) == low and g.grouped == grouped]
             if mine:
-                result.update(zip(mine, _price_alike(job, [gemms[i] for i in mine], low, grouped), strict=True))
+                result.update(zip(mine, _price_alike(job, [gemms[i] for i in mine], low, grouped, alike), strict=True))
     return [result[i] for i in range(len(gemms))]
 
 
-def _price_alike(job: TrainingJob, gemms: Sequence[GemmShape], low: bool, grouped: bool) -> list[Operator]:
-    """GEMMs of one precision, all grouped or none."""
-    m, n, k, groups = (
-        np.stack([np.broadcast_to(getattr(g, field), np.shape(gemms[0].m)) for g in gemms])
-        for field in ("m", "n", "k", "groups")
+def _price_alike(
+    job: TrainingJob, gemms: Sequence[GemmShape], low: bool, grouped: bool, alike: tuple[Index, Index]
+) -> list[Operator]:
+    """GEMMs of one precision, all grouped or none. `alike`: a shape of each kind, and for every shape its kind."""
+    sizes = np.stack(
+        [[np.broadcast_to(getattr(g, field), np.shape(gemms[0].m)) for g in gemms] for field in ("m", "n", "k", "groups")]
     )
+    first, kind = alike
+    if grouped or not np.array_equal(sizes[..., first][..., kind], sizes):
+        first = kind = np.arange(sizes.shape[-1])
+    m, n, k, groups = sizes[..., first]
     table = job.gpu.tables.gemm.get(job.table_precision(low))
     forward, element = job.gemm_rate(low, table), job.numerics.format.operand_bytes if low else float(job.activation_bytes)
     backward = forward * (job.reached.backward if low and table is not None else 1.0)
@@ -108,6 +118,8 @@ def _price_alike(job: TrainingJob, gemms: Sequence[GemmShape], low: bool, groupe
             seconds = grouped_gemm_seconds(seconds, m, job.software.grouped_gemm_share)
         seconds = job.factors.moe * seconds
     flops, traffic = gemm_flops(m, n, k) * groups, gemm_bytes(m, n, k, element) * groups
+    if len(first) < len(kind):
+        seconds, flops, traffic = seconds[..., kind], flops[:, kind], traffic[:, kind]
     return [
         Operator(
             name=g.name,
