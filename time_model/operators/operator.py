@@ -118,8 +118,7 @@ def _price_alike(
             seconds = grouped_gemm_seconds(seconds, m, job.software.grouped_gemm_share)
         seconds = job.factors.moe * seconds
     flops, traffic = gemm_flops(m, n, k) * groups, gemm_bytes(m, n, k, element) * groups
-    if len(first) < len(kind):
-        seconds, flops, traffic = seconds[..., kind], flops[:, kind], traffic[:, kind]
+    seconds, flops, traffic = seconds[..., kind], flops[:, kind], traffic[:, kind]
     return [
         Operator(
             name=g.name,
