@@ -278,6 +278,8 @@ def price_plans(
         legal = legal_mask(options, space.layouts, scenario)
         memory = plans_that_fit(scenario, space.layouts, options, legal, margin=margin, run=run)
         rows = np.flatnonzero(memory.fits.any(axis=1))
+    if not len(rows):
+        return Priced(**PlanColumns.none().columns(), plans=0, layouts=rows, whole=True)
     with clock.phase("time"):
         times = StepTimes.of(TrainingJob(scenario), space.layouts.take(rows), options)
     pricing = _Pricing(scenario=scenario, rows=rows, memory=memory, times=times, clock=clock)
