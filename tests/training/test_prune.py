@@ -99,7 +99,7 @@ def test_bounds_are_bounds(asked):
     least = times.least_seconds(rows, every.fits)
     quickest = np.where(every.fits, every.steps, np.inf).min(axis=1)
     some = np.isfinite(quickest)
-    assert np.all(least <= quickest) and np.median(least[some] / quickest[some]) > 0.5
+    assert np.all(least <= quickest) and (not some.any() or np.median(least[some] / quickest[some]) > 0.5)
     some = every.layouts.take(slice(None, None, 7))
     state = stage_terms(every.scenario, some, every=True).state.max(axis=1)
     least = least_state_bytes(every.scenario, some)
