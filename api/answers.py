@@ -175,7 +175,7 @@ def exported(body: dict[str, Any]) -> bytes:
 
 
 def deployments(body: dict[str, Any]) -> bytes:
-    """`POST /v1/deployments`: as `autoconfig search --inference --json`, without the seconds it took."""
+    """`POST /v1/deployments`: as `autoconfig deployments --json`, without the seconds it took."""
     found = to_json(serve_json(serving.answer(replace(serving_request(body), local_files=False))))
     del found["funnel"]["seconds"]
     return _dumps(found)

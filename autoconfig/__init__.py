@@ -71,8 +71,8 @@ def search(**question: Any) -> SearchAnswer:
 
 
 @_question("SERVING")
-def search_serving(**question: Any) -> ServeAnswer:
-    """The deployments that fit and meet the limits, best first: `autoconfig search --inference`."""
+def deployments(**question: Any) -> ServeAnswer:
+    """The deployments that fit and meet the limits, best first: `autoconfig deployments`."""
     from autoconfig.serving.answer import answer
     from autoconfig.serving.request import request_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from autoconfig.cli.main import COMMANDS, SERVING, cli, load
+from autoconfig.cli.main import COMMANDS, HELP_ALL, SERVING, cli, load
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 110
@@ -19,6 +19,7 @@ def page() -> str:
     """The whole page."""
     settings = {**cli.context_settings, "max_content_width": WIDTH, "terminal_width": WIDTH}
     with click.Context(cli, info_name="autoconfig", **settings) as root:
+        root.meta[HELP_ALL] = True
         sections = [PAGE.read_text(encoding="utf-8").partition(FIRST)[0].removesuffix("\n")]
         for name in DOCUMENTED:
             command = load(*COMMANDS[name].split(":"))
@@ -27,7 +28,7 @@ def page() -> str:
             for below, own in sorted(getattr(command, "commands", {}).items()):
                 text = own.get_help(click.Context(own, info_name=below, parent=context, **settings))
                 sections.append(f"### autoconfig {name} {below}\n\n```text\n{text}\n```\n")
-        for name in sorted(SERVING):
+        for name in sorted(SERVING.keys() - {"search"}):
             command = load("serving", SERVING[name])
             context = click.Context(command, info_name=f"{name} --inference", parent=root, **settings)
             sections.append(f"## autoconfig {name} --inference\n\n```text\n{command.get_help(context)}\n```\n")

@@ -16,8 +16,8 @@ PAGE = Path(__file__).with_name("inference.md")
 WIDTH = 128
 ONE_GPU = "--top 1 --isl 1024 --osl 1024"
 EXAMPLES = {
-    "70b": f"search --inference --model llama3-70b --gpus 1 --gpu h100-sxm-80gb --fix weights=fp8,kv=fp8 {ONE_GPU}",
-    "falcon": f"search --inference --model falcon-180b --gpus 1 --gpu h200-sxm-141gb --fix weights=int4,kv=fp8 {ONE_GPU}",
+    "70b": f"deployments --model llama3-70b --gpus 1 --gpu h100-sxm-80gb --fix weights=fp8,kv=fp8 {ONE_GPU}",
+    "falcon": f"deployments --model falcon-180b --gpus 1 --gpu h200-sxm-141gb --fix weights=int4,kv=fp8 {ONE_GPU}",
 }
 PARETO_SHOWN = 3
 """Title, header and first row (one user alone) of the last table."""

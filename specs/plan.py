@@ -232,14 +232,16 @@ def _parse_value(key: str, text: str) -> object:
     return number
 
 
-def parse_plan(text: str, num_gpus: int, *, dist_opt: bool = True) -> TrainPlan:
+def parse_plan(text: str, num_gpus: int, *, dist_opt: bool = True, sp: bool = False) -> TrainPlan:
     """A whole plan; keys left out take the documented defaults, dp the rest of `num_gpus`. Raises PlanError.
 
-    Defaults (docs/specs.md): tp, pp, vpp, cp, ep, etp 1; sp 0; mbs 1; recompute none; even stages; dp = N / (tp pp cp);
-    dist_opt as given (False for stacks without a distributed optimizer), and 0 where fsdp is given.
+    Defaults (docs/specs.md): tp, pp, vpp, cp, ep, etp 1; mbs 1; recompute none; even stages; dp = N / (tp pp cp); sp as given
+    where tp is above 1 (a question gives 1 for stacks that have it); dist_opt as given (False for stacks without a distributed
+    optimizer), and 0 where fsdp is given.
     """
     values = parse_keys(text)
-    filled = {"tp": 1, "pp": 1, "mbs": 1, "dist_opt": dist_opt and not values.get("fsdp"), **values}
+    usual = {"tp": 1, "pp": 1, "mbs": 1, "dist_opt": dist_opt and not values.get("fsdp"), "sp": sp and values.get("tp", 1) != 1}
+    filled = {**usual, **values}
     if "dp" not in filled:
         size = int(filled["tp"]) * int(filled["pp"]) * int(filled.get("cp", 1))  # type: ignore[call-overload]
         filled["dp"] = max(1, num_gpus // size) if size else 1

@@ -13,7 +13,7 @@ from autoconfig.specs.json_record import AboveZero, Keywords, Positive
 from autoconfig.specs.layouts import Layouts, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.plan import NOTHING_GIVEN, GivenSettings, RunSettings, TrainPlan, resolve_settings
+from autoconfig.specs.plan import NOTHING_GIVEN, GivenSettings, RunSettings, TrainPlan, parse_plan, resolve_settings
 from autoconfig.specs.software.software import SoftwareStack
 
 POOL = "*"
@@ -363,6 +363,12 @@ class Scenario:
     def layouts(self, plans: Sequence[TrainPlan]) -> Layouts:
         """The plans as columns, of the scenario's size. Raises PlanError where stages or micro-batches are not whole."""
         return layouts_of(plans, self.model, self.workload.global_batch_size, self.cluster.num_gpus)
+
+    def read_plan(self, text: str) -> TrainPlan:
+        """A plan in short form; what it leaves out is what people mean with this software. Raises PlanError."""
+        stack = self.software
+        sp, dist_opt = stack.supports_sequence_parallel, stack.supports_distributed_optimizer
+        return parse_plan(text, self.cluster.num_gpus, dist_opt=dist_opt, sp=sp)
 
     def on(self, **cluster: Any) -> Scenario:
         """The same on another cluster: `num_gpus` and other fields of ClusterSpec. Raises InputError as ClusterSpec does."""

@@ -100,7 +100,8 @@ def test_commands_have_the_options_that_are_named(page: Path) -> None:
 
 @functools.cache
 def help_of(*words: str) -> str:
-    done = run_process(*words, "--help", text=True) if words[0] in SERVICE else run_in_process(*words, "--help")
+    flag = "--help-all" if words[0] in ("search", "explain", "export", "deployments") else "--help"
+    done = run_process(*words, flag, text=True) if words[0] in SERVICE else run_in_process(*words, flag)
     assert "Usage: " in done.stdout, words
     return done.stdout
 
@@ -166,7 +167,7 @@ def test_counts_and_types_may_be_lists():
 
 
 def test_deployments():
-    found = autoconfig.search_serving(model="llama3-8b", gpus=1, gpu="h100", isl=500, osl=200, tpot="50ms", simulate=0)
+    found = autoconfig.deployments(model="llama3-8b", gpus=1, gpu="h100", isl=500, osl=200, tpot="50ms", simulate=0)
     assert found.reports and found.question.tpot_s == pytest.approx(0.05)
 
 
@@ -178,8 +179,8 @@ def test_deployments():
     (lambda: autoconfig.search(model="1.7b", gpus=8, fix=["zp=8"]), "fix", "fix zp=8: unknown plan key 'zp'"),
     (lambda: autoconfig.explain("tp=2", model="1.7b"), "gpus", "say gpus N, for example gpus 64"),
     (lambda: autoconfig.scaling(model="1.7b"), "gpus", "say gpus COUNTS"),
-    (lambda: autoconfig.search_serving(model="llama3-8b"), "gpus", "Missing option gpus."),
-    (lambda: autoconfig.search_serving(model="llama3-8b", gpus=1, ttft="soon"), "ttft", "ttft: 'soon' is no duration"),
+    (lambda: autoconfig.deployments(model="llama3-8b"), "gpus", "Missing option gpus."),
+    (lambda: autoconfig.deployments(model="llama3-8b", gpus=1, ttft="soon"), "ttft", "ttft: 'soon' is no duration"),
 ])  # fmt: skip
 def test_messages_name_keywords(ask, field, says):
     with pytest.raises(InputError) as refused:

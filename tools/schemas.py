@@ -38,7 +38,7 @@ ANSWERS: dict[str, tuple[str, Any]] = {
     "explain": ("autoconfig explain --json", ExplanationJson),
     "scaling": ("autoconfig scaling --json", ScalingJson),
     "search": ("autoconfig search --json", SearchJson),
-    "serve": ("autoconfig search --inference --json", ServeJson),
+    "serve": ("autoconfig deployments --json", ServeJson),
     "timeline": ("autoconfig: the pipeline timeline of one plan", TimelineJson),
     "trace": ("autoconfig trace --json", TraceJson),
 }

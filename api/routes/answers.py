@@ -49,7 +49,7 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
      "A Megatron-LM script, argument list or plan.json, as `autoconfig check --json`. It is read, never run.", CHECK_EXAMPLE),
     ("predict", bodies.PredictBody, "Predictions", "A table of runs, as `autoconfig predict`.", {"rows": [RUN_EXAMPLE]}),
     ("deployments", bodies.DeploymentsBody, "Serve",
-     "The best deployments of a served model, as `autoconfig search --inference --json`.", DEPLOYMENTS_EXAMPLE),
+     "The best deployments of a served model, as `autoconfig deployments --json`.", DEPLOYMENTS_EXAMPLE),
 )  # fmt: skip
 BODY_PROBLEMS = {
     400: "The body is not JSON, or not as its schema says.",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -16,6 +17,9 @@ from autoconfig.planning.request_fields import PROFILE
 from autoconfig.planning.resolve import Field, field_names
 from autoconfig.specs.errors import AutoconfigError, InputError, option_name
 from autoconfig.specs.json_record import json_text
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 EXIT_BAD_INPUT = 2
 EXIT_NOTHING_FITS = 3
@@ -110,20 +114,46 @@ class _Number(click.ParamType[Any]):
         return value
 
 
+LENGTHS = ("seq_length", "isl", "osl")
+"""Fields that count tokens of a sequence: 4k is 4,096."""
+
+
 class _Integer(click.types.IntParamType):
-    """A whole number."""
+    """A whole number, with commas where the user likes them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number. Fails with how one is written."""
+        text = str(value).replace(",", "") if re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", str(value)) else str(value)
+        length = param is not None and param.name in LENGTHS
+        if length and re.fullmatch(r"[0-9]{1,6}[kK]", text):
+            return 1024 * int(text[:-1])
         try:
-            return int(value)
+            return int(text)
         except ValueError:
-            self.fail(f"{value!r} is no integer; write a whole number like 1024", param, ctx)
+            self.fail(f"{value!r} is no integer; write a whole number like 1024{' or 4k' if length else ''}", param, ctx)
+
+
+class _Named(click.ParamType[str]):
+    """The name of something in the catalogue, which a shell completes."""
+
+    name = "text"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Names that begin so."""
+        from click.shell_completion import CompletionItem
+
+        from autoconfig.specs.hardware.cluster import gpu_ids
+        from autoconfig.specs.models.model_catalogue import model_names
+
+        names = model_names() if param.name == "model" else gpu_ids()
+        return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
 
 
 def _kind(field: Field) -> Any:
+    if field.name in ("model", "gpu"):
+        return _Named()
     if field.choices:
-        return click.Choice(field.choices)
+        return click.Choice(field.choices, case_sensitive=False)
     if field.parse is not None:
         return _Number(field.parse)
     if field.range is not None:
@@ -133,8 +163,64 @@ def _kind(field: Field) -> Any:
     return click.Path(path_type=Path) if field.type is Path else field.type
 
 
-def option(field: Field) -> Callable[[Command], Command]:
-    """The option of a field; the command gets its value under the field's name."""
+class _Option(click.Option):
+    """An option that knows its field."""
+
+    def __init__(self, *args: Any, field: Field, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.field = field
+
+
+HELP_ALL = "help_all"
+SECTIONS = {
+    "question": "Question", "variant": "Another variant of the GPU", "switches": "Switches of the run",
+    "numerics": "Precision and fine-tuning", "architecture": "Changes of the model", "search": "Plans",
+    "plan": "Only plans with (as --fix; Megatron's names too)",
+    "output": "Files", "scaling": "Over GPU counts", "reliability": "Failures", "serving": "Question",
+    "serving_output": "Files", "profile": "Measuring", "runner": "How jobs run", "export": "Files",
+    "explain": "Answer", "": "Options",
+}  # fmt: skip
+"""Group of fields -> the title of its options in a long help."""
+
+
+class ManyOptions(click.Command):
+    """A command whose --help is a screen, and whose --help-all shows every option by groups."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        every = click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, help="Every option.")
+        every.callback = _help_all
+        self.params.append(every)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Under their groups' titles the options with a brief text, or all."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            field = getattr(param, "field", None)
+            record = param.get_help_record(ctx)
+            if field is not None and not ctx.meta.get(HELP_ALL):
+                record = (_signature(field), field.brief) if field.brief else None
+            if record is not None:
+                sections.setdefault(SECTIONS[field.group if field is not None else ""], []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _signature(field: Field) -> str:
+    value = "" if field.type is bool else f" {field.metavar or ('N' if field.type in (int, float) else 'NAME')}"
+    return option_name(field.name) + value
+
+
+def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[HELP_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def option(field: Field, *others: str) -> Callable[[Command], Command]:
+    """The option of a field, and other names of it; the command gets its value under the field's name."""
     text = option_name(field.name)
     kind: dict[str, Any]
     if field.type is bool:
@@ -144,7 +230,8 @@ def option(field: Field) -> Callable[[Command], Command]:
         kind = {"type": _kind(field), "multiple": field.many}
     else:
         kind = {"type": _kind(field), "default": field.default, "show_default": field.shows_default}
-    return click.option(text, field.name, required=field.required, metavar=field.metavar, help=field.help, **kind)
+    kind |= {"required": field.required, "metavar": field.metavar, "help": field.help, "cls": _Option, "field": field}
+    return click.option(text, *others, field.name, **kind)
 
 
 def options(*groups: Iterable[Field]) -> Callable[[Command], Command]:
@@ -176,17 +263,26 @@ def wants_profile(ctx: click.Context) -> bool:
     return False
 
 
+_WHAT_FOR = {
+    "Training": ("search", "explain", "export", "scaling"),
+    "What you have": ("check", "audit"),
+    "Serving": ("deployments", "engines"),
+    "Measuring": ("studies", "trace", "emulate", "calibrate", "predict", "validate"),
+    "Lists": ("models", "gpus", "software"),
+    "Service": ("serve", "worker", "keys"),
+}
 _MODULES = {
     "megatron": ("audit", "check", "emulate", "trace"),
     "runs": ("calibrate", "engines", "gpus", "models", "predict", "scaling", "software", "validate"),
     "service": ("keys", "serve", "worker"),
+    "serving": ("deployments",),
     "studies": ("studies",),
     "training": ("explain", "export", "search"),
 }
 COMMANDS = {name: f"{module}:{name}_command" for module, names in _MODULES.items() for name in names}
 """Name -> module of this package and the command in it."""
 INFERENCE = "--inference"
-SERVING = {"search": "search_inference", "predict": "predict_inference", "validate": "validate_inference_command"}
+SERVING = {"search": "deployments_command", "predict": "predict_inference", "validate": "validate_inference_command"}
 """Name -> the command's serving form, in the module `serving`."""
 
 
@@ -242,7 +338,19 @@ class _Group(click.Group):
             if name not in SERVING:
                 raise InputError(f"{name} has no {INFERENCE}; {', '.join(SERVING)} have")
             command = load("serving", SERVING[name])
+            if name == "search":
+                click.echo("search --inference is `autoconfig deployments` now, and stays for this release", err=True)
+                name, rest = "deployments", [word for word in rest if word != INFERENCE]
         return name, command, rest
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by what they are for."""
+        named = {name for names in _WHAT_FOR.values() for name in names}
+        sections = {**_WHAT_FOR, "More": tuple(name for name in COMMANDS if name not in named)}
+        for title, names in sections.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name, self.commands[name].get_short_help_str(58)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; InputError ends with exit code 2, other errors of ours with 1, Ctrl-C with 130."""
@@ -271,7 +379,15 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="megatron-autoconfig")
 def cli() -> None:
-    """The best way to run a model on a cluster: parallelism, micro-batch, recomputation, memory and time, in about a second."""
+    """The best way to run a model on a cluster: parallelism, micro-batch, recomputation, memory and time, in about a second.
+
+    \b
+    autoconfig search --model 175b --gpus 1024                   to train
+    autoconfig search --model llama3-8b --gpus 8 --peft lora     to fine-tune
+    autoconfig deployments --model llama3-70b --gpus 8           to serve
+    autoconfig scaling --model 70b --gpus 64:1024 --tokens 1T    how many GPUs
+    autoconfig check train.sh                                    a script that you have
+    """
 
 
 def main() -> None:

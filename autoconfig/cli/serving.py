@@ -1,4 +1,4 @@
-"""Serving under the same commands: `search`, `predict` and `validate` with `--inference`."""
+"""Serving: `deployments`, and `predict` and `validate` with `--inference`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from autoconfig.cli.main import (
     EXIT_NOTHING_FITS,
+    ManyOptions,
     clear_progress,
     console,
     json_option,
@@ -26,21 +27,20 @@ from autoconfig.specs.errors import option_name
 inference_flag = click.option("--inference", is_flag=True, help="Serve the model instead of training it.")
 
 
-@click.command("search")
-@inference_flag
+@click.command("deployments", cls=ManyOptions)
 @options(SERVING, SERVING_OUTPUT)
 @json_option
 @options(SERVING_PROFILE)
 @click.pass_context
-def search_inference(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def deployments_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """Rank the deployments that fit and meet the limits, best first.
 
-    autoconfig search --inference --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms
+    autoconfig deployments --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms
 
     With --profile: measure the frontier of throughput and time per token by jobs of a real engine on this machine or Slurm,
     megatron-core's (--engine megatron, the default then) or vLLM's server (--engine vllm). --resume NAME goes on.
 
-    autoconfig search --inference --model llama3-8b --gpus 1 --isl 1000 --osl 256 --profile --budget 1h --study 8b
+    autoconfig deployments --model llama3-8b --gpus 1 --isl 1000 --osl 256 --profile --budget 1h --study 8b
     """
     if wants_profile(ctx):
         from autoconfig.cli.studies import check_answer_options, run_profile, serving

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, json_option, options, print_json, wants_profile
+from autoconfig.cli.main import (
+    EXIT_BAD_INPUT,
+    EXIT_NOTHING_FITS,
+    ManyOptions,
+    console,
+    json_option,
+    option,
+    options,
+    print_json,
+    wants_profile,
+)
 from autoconfig.planning import request_fields as fields
+from autoconfig.planning.resolve import Field
 from autoconfig.specs.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,17 +31,44 @@ if TYPE_CHECKING:
     from autoconfig.training.answer import SearchAnswer
 
 
-@click.command("search")
-@options(fields.QUESTION, fields.SEARCH, fields.OUTPUT, fields.PROFILE)
+PLAN_KEYS = {
+    "tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size", "vpp": "", "cp": "--context-parallel-size",
+    "ep": "--expert-model-parallel-size", "etp": "--expert-tensor-parallel-size", "dp": "", "mbs": "--micro-batch-size",
+    "sp": "", "fsdp": "", "recompute": "",
+}  # fmt: skip
+"""Key of a plan -> Megatron's argument, where it is the same number."""
+COMPARED = ("gpu", "precision")
+"""What a search compares where it is given more than once."""
+
+
+def _plan_options(command: Any) -> Any:
+    """`--tp 8` and `--tensor-model-parallel-size 8` for `--fix tp=8`."""
+    for key, megatron in reversed(PLAN_KEYS.items()):
+        field = Field(key, f"As --fix {key}={'none' if key == 'recompute' else 8}; repeat for more.", many=True, group="plan",
+                      metavar="SPEC" if key == "recompute" else "N")  # fmt: skip
+        command = option(field, *([megatron] if megatron else []))(command)
+    return command
+
+
+@click.command("search", cls=ManyOptions)
+@options([replace(field, many=field.name in COMPARED or field.many) for field in fields.QUESTION])
+@options(fields.SEARCH)
+@_plan_options
+@options(fields.OUTPUT, fields.PROFILE)
 @json_option
 @click.pass_context
 def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Rank the plans that fit, fastest first; with --profile measure the most promising ones.
-
-    To serve a model: `autoconfig search --inference --help`.
+    """Rank the plans that fit, fastest first; with --profile measure the most promising ones. --gpu or --precision given
+    more than once: their best plans beside each other.
 
     autoconfig search --model 175b --gpus 1024
     """
+    given["fix"] += tuple(f"{key}={value}" for key in PLAN_KEYS for value in given.pop(key))
+    asked = [dict(zip(COMPARED, values, strict=True)) for values in product(*(given[name] or (None,) for name in COMPARED))]
+    given |= asked[0]
+    if len(asked) > 1:
+        _compare(given, asked, as_json=as_json)
+        return
     if wants_profile(ctx):
         from autoconfig.cli.studies import run_profile, training
 
@@ -75,7 +115,27 @@ def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         _show_chance(answer, export, err=as_json)
 
 
-@click.command("export")
+def _compare(given: dict[str, Any], asked: list[dict[str, Any]], *, as_json: bool) -> None:
+    """The best plan of each GPU and precision. Raises InputError for what one search only can write or measure."""
+    if named := [name for name in ("output", "report", "export", "profile") if given[name]]:
+        raise InputError(f"--{named[0]} is for one --gpu and one --precision")
+    from autoconfig.training.answer import search
+    from autoconfig.training.question import request_of
+
+    answers = [search(request_of(given | one)) for one in asked]
+    if as_json:
+        from autoconfig.render.training_json import search_json
+
+        print_json({"schema_version": 1, "compared": [search_json(answer) for answer in answers]})
+    else:
+        from autoconfig.render.training import show_compared
+
+        show_compared(console(), answers)
+    if not any(answer.plans for answer in answers):
+        click.get_current_context().exit(EXIT_NOTHING_FITS)
+
+
+@click.command("export", cls=ManyOptions)
 @click.argument("plan")
 @options(fields.QUESTION, fields.EXPORT)
 @click.pass_context
@@ -97,7 +157,7 @@ def export_command(ctx: click.Context, /, plan: str, **given: Any) -> None:
     _show_export(export)
 
 
-@click.command("explain")
+@click.command("explain", cls=ManyOptions)
 @click.argument("plan")
 @options(fields.QUESTION, (fields.BINDS,))
 @json_option
@@ -143,9 +203,9 @@ def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
 
 def _same_question(command: str, gpus: int) -> str:
     """Another command on the question of this process: what only a search has is left out."""
-    left_out = {"as_json", *(field.name for field in (*fields.SEARCH, *fields.OUTPUT))}
+    left_out = {"as_json", *PLAN_KEYS, *(field.name for field in (*fields.SEARCH, *fields.OUTPUT))}
     mine = [p for p in click.get_current_context().command.params if isinstance(p, click.Option) and p.name in left_out]
-    own = {"search": False} | {option.opts[0]: not option.is_flag for option in mine}
+    own = {"search": False} | {name: not option.is_flag for option in mine for name in option.opts}
     kept, skip = ["autoconfig", command], False
     for argument in sys.argv[1:]:
         name, equals, _ = argument.partition("=")

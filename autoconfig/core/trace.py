@@ -34,7 +34,7 @@ from autoconfig.specs.job import (
 )
 from autoconfig.specs.measurement import ExitCode
 from autoconfig.specs.models.parameters import padded_vocab_size
-from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario, endless_recomputation
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.price import StageMemory, report_plan, violations
@@ -226,7 +226,7 @@ def trace_plan(
 
 def legal_plan(scenario: Scenario, plan_text: str) -> TrainPlan:
     """The plan. Raises InputError with the rules that it breaks, UnsupportedError for a plan that never ends."""
-    plan = parse_plan(plan_text, scenario.cluster.num_gpus, dist_opt=scenario.software.supports_distributed_optimizer)
+    plan = scenario.read_plan(plan_text)
     broken = violations(scenario, plan)
     if broken:
         raise InputError(f"{plan} is not legal: " + "; ".join(f"{v.rule} {v.text}" for v in broken[:3]))

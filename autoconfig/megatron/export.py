@@ -251,7 +251,7 @@ def export_named(
     not readable, not legal (with the nearest legal plan), not a format that is written."""
     question = understand(request)
     scenario = question.scenario
-    plan = parse_plan(plan_text, scenario.cluster.num_gpus)
+    plan = scenario.read_plan(plan_text)
     broken = violations(scenario, plan)
     if broken:
         near = nearest_legal(scenario, plan)

@@ -28,8 +28,9 @@ _CHOICES = {**CHOICES, "precision": PRECISION_WORDS, "dispatcher": DISPATCHERS}
 _TABLES = tomllib.loads((resources.files("autoconfig") / "data" / "request_fields.toml").read_text(encoding="utf-8"))
 
 
-def _field(name: str, told: dict[str, Any]) -> Field:
-    values = {**told, "type": _KINDS[told.get("type", "str")], "choices": tuple(told.get("choices", _CHOICES.get(name, ())))}
+def _field(name: str, told: dict[str, Any], group: str) -> Field:
+    choices = tuple(told.get("choices", _CHOICES.get(name, ())))
+    values = {**told, "group": group, "type": _KINDS[told.get("type", "str")], "choices": choices}
     if "bounds" in told:
         values["bounds"] = Bounds(**told["bounds"])
     if "range" in told:
@@ -41,7 +42,11 @@ def _field(name: str, told: dict[str, Any]) -> Field:
     return Field(name, **values)
 
 
-_GROUPS = {group: {name: _field(name, told) for name, told in table.items()} for group, table in _TABLES.items()}
+_GROUPS = {group: {name: _field(name, told, group) for name, told in table.items()} for group, table in _TABLES.items()}
+
+
+def _changed(name: str, kind: type, negative: str = "") -> Field:
+    return Field(name, f"Change the model: {name}.", kind, negative=negative, group="architecture")
 
 
 def _all(group: str) -> Fields:
@@ -57,8 +62,8 @@ def _some(group: str, *names: str) -> Fields:
 NUMERICS: Fields = _all("numerics")
 SWITCHES: Fields = _all("switches")
 ARCHITECTURE: Fields = (
-    *(Field(name, f"Change the model: {name}.", int) for name in INTEGER_FIELDS if name not in SHORT_NAMES.values()),
-    *(Field(name, f"Change the model: {name}.", bool, negative=f"no-{name.replace('_', '-')}") for name in BOOLEAN_FIELDS),
+    *(_changed(name, int) for name in INTEGER_FIELDS if name not in SHORT_NAMES.values()),
+    *(_changed(name, bool, f"no-{name.replace('_', '-')}") for name in BOOLEAN_FIELDS),
 )
 VARIANT: Fields = _all("variant")
 QUESTION: Fields = (*_all("question"), *VARIANT, *SWITCHES, *NUMERICS, *ARCHITECTURE)

@@ -82,6 +82,10 @@ class Field:
     """The request's name for it, where it is another one."""
     printed: bool = False
     """It changes what is printed, not what is found."""
+    group: str = ""
+    """The table of data/request_fields.toml in which it stands."""
+    brief: str = ""
+    """Its line in a command's short help; empty: it stands in --help-all only."""
     remote: bool = True
     """A caller over the network may give it: it names no file, program or terminal of the machine that answers."""
 

@@ -22,7 +22,7 @@ def milliseconds(value: float) -> str:
 
 
 def show_answer(console: Console, answer: ServeAnswer) -> None:
-    """The whole answer of `search --inference`."""
+    """The whole answer of `deployments`."""
     q, d = answer.question, answer.deployments
     limits = [f"{name} <= {milliseconds(limit)}" for name, limit in (("TTFT", q.ttft_s), ("TPOT", q.tpot_s)) if limit]
     asked = ", ".join([load_text(q), f"goal {q.goal}", *limits])

@@ -85,6 +85,19 @@ def show_search(console: Console, answer: SearchAnswer, command: str = "autoconf
         show_gpus_tried(console, answer)
 
 
+def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
+    """The best plan of each question, one line each: questions that differ in their GPU or precision."""
+    rows = []
+    for answer in answers:
+        scenario = answer.question.scenario
+        name = f"{scenario.cluster.num_gpus:,} x {scenario.cluster.gpu.id}, {scenario.numerics.precision}"
+        best = answer.plans[0].report if answer.plans else None
+        figures = ["nothing fits", *[""] * 5] if best is None else [*_figures(best), f"{best.confidence.fit_probability:.0%}"]
+        rows.append([name, *figures, "" if best is None else str(best.plan)])
+    names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak / limit GiB", "fit", "plan"]
+    console.print(table_of(names, rows, left=("GPUs", "plan"), no_wrap=False))
+
+
 def show_gpus_tried(console: Console, answer: SearchAnswer) -> None:
     """The GPU counts of --gpus-at-most with their best step and cost in GPU-seconds."""
     done = [(gpus, step) for gpus, step in answer.gpus_tried if step is not None]

@@ -78,11 +78,11 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise FileError(f"{shown} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{shown} is no JSON; write one with autoconfig search --inference --profile") from error
+        raise InputError(f"{shown} is no JSON; write one with autoconfig deployments --profile") from error
     constants = body.get("constants") if isinstance(body, dict) else None
     if not isinstance(constants, dict) or body.get("kind") != KIND or body.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
-            f"{shown} is no {KIND}; write one with autoconfig search --inference --profile --save-calibration FILE"
+            f"{shown} is no {KIND}; write one with autoconfig deployments --profile --save-calibration FILE"
         )
     names = (*FACTORS, *NUMBERS)
     wrong = [n for n in names if isinstance(constants.get(n), bool) or not isinstance(constants.get(n), int | float)]

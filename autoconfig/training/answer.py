@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.layouts import first_positions, pareto_front, stage_layers
-from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.plan import TrainPlan
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.nearest import nearest_legal, nothing_legal
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
@@ -177,7 +177,7 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
         remedies=tuple(remedies(question)) if miss is not None else (),
         gpus_tried=tried,
         pareto=tuple(reports[p] for p in pareto),
-        included=tuple(include(_read_plan(text, question), question, ranking, money) for text in request.include),
+        included=tuple(include(question.scenario.read_plan(text), question, ranking, money) for text in request.include),
     )
 
 
@@ -207,7 +207,7 @@ class Explanation:
 def explain(request: Request, plan_text: str, *, binds: bool = True) -> Explanation:
     """One plan in full. Raises InputError when the plan's text cannot be read. `binds` re-ranks the space a few times."""
     question = understand(request)
-    return explain_plan(question, _read_plan(plan_text, question), binds=binds)
+    return explain_plan(question, question.scenario.read_plan(plan_text), binds=binds)
 
 
 def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) -> Explanation:
@@ -257,11 +257,6 @@ def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
         return ranking.best
     by_peak = np.lexsort((ranking.step_seconds, ranking.peak_bytes))
     return by_peak[first_positions(ranking.space.layout_id[ranking.row[by_peak]])]
-
-
-def _read_plan(text: str, question: Question) -> TrainPlan:
-    scenario = question.scenario
-    return parse_plan(text, scenario.cluster.num_gpus, dist_opt=scenario.software.supports_distributed_optimizer)
 
 
 def include(

@@ -1,7 +1,9 @@
 """The command line: what it prints, writes and refuses, in process and as a real process."""
 
+import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from autoconfig.specs.software.software import software_names
 from jsonschema import Draft202012Validator
 from tables import table
 
-from autoconfig.cli.main import COMMANDS, load
+from autoconfig.cli.main import COMMANDS, ManyOptions, load
 from autoconfig.planning.schemas import schema
 from autoconfig.training.rules import RULE_TEXT
 
@@ -133,14 +135,74 @@ def test_gpus_and_models_print_their_numbers(autoconfig):
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_every_command_has_help_and_every_option_a_text(autoconfig, command, flag):
-    result = autoconfig.run(command, flag)
-    assert result.exit_code == 0 and result.stdout.startswith("Usage:")
     found = load(*COMMANDS[command].split(":"))
+    short = autoconfig.run(command, flag)
+    result = autoconfig.run(command, "--help-all") if isinstance(found, ManyOptions) else short
+    assert short.exit_code == result.exit_code == 0 and short.stdout.startswith("Usage:") and result.stdout.startswith("Usage:")
     for parameter in found.params:
         if parameter.param_type_name == "option":
             assert parameter.help, f"{command} {parameter.opts[0]}"
             assert parameter.opts[0] in result.stdout
     assert found.help
+
+
+@pytest.mark.parametrize("command", ["search", "explain", "export", "deployments"])
+def test_the_help_of_many_options_is_a_screen(autoconfig, command):
+    for environment in ({"COLUMNS": "80"}, {}):
+        lines = autoconfig.process(command, "--help", text=True, env={**os.environ, **environment}).stdout.splitlines()
+        assert len(lines) <= 41 and max(map(len, lines)) <= 80 and any("--help-all" in line for line in lines)
+        assert any(line.startswith("  --model ") for line in lines)
+    if command == "search":
+        assert len(lines) <= 40
+
+
+def test_options_of_a_plan_are_wishes_and_numbers_are_read_as_people_write_them(autoconfig):
+    asked = ("--model", "llama3-8b", "--gpus", "8", "--top", "3")
+    wished = autoconfig.json("search", *asked, "--fix", "tp=2", "--fix", "tp=4", "--fix", "mbs=1", "--seq-length", "4096",
+                             "--global-batch-size", "1024")  # fmt: skip
+    short = autoconfig.json("search", *asked, "--tp", "2", "--tensor-model-parallel-size", "4", "--mbs", "1", "--seq-length",
+                            "4k", "--global-batch-size", "1,024")  # fmt: skip
+    assert [p["short"] for p in short["plans"]] == [p["short"] for p in wished["plans"]]
+    assert short["workload"] == wished["workload"]
+    assert autoconfig.json("search", *asked, "--precision", "FP8")["numerics"]["precision"] == "fp8"
+    bad = autoconfig.run("search", *asked, "--tp", "two")
+    assert bad.exit_code == 2 and "tp" in bad.stderr
+
+
+def test_sequence_parallelism_is_on_where_tp_is_and_nothing_is_said(autoconfig):
+    asked = ("--model", "llama3-8b", "--gpus", "8")
+    assert autoconfig.json("explain", "tp=2", *asked)["short"] == autoconfig.json("explain", "tp=2,sp=1", *asked)["short"]
+    assert ",sp=0," in autoconfig.json("explain", "tp=2,sp=0", *asked)["short"]
+    assert ",sp=0," in autoconfig.json("explain", "tp=1", *asked)["short"]
+    older = autoconfig.json("explain", "tp=2", *asked, "--gpu", "a100-80gb", "--software", "megatron-lm-2021")
+    assert ",sp=0," in older["short"], "that stack has none"
+
+
+def test_gpus_and_precisions_given_twice_are_compared(autoconfig):
+    asked = ("--model", "llama3-8b", "--gpus", "8")
+    body = autoconfig.json("search", *asked, "--gpu", "h100", "--gpu", "b200", "--precision", "bf16", "--precision", "fp8")
+    found = [(one["cluster"]["gpu"], one["numerics"]["precision"]) for one in body["compared"]]
+    assert found == [(gpu, form) for gpu in ("h100-sxm-80gb", "b200-180gb") for form in ("bf16", "fp8")]
+    for one in body["compared"]:
+        Draft202012Validator(schema("search")).validate(one)
+    alone = autoconfig.json("search", *asked, "--gpu", "b200", "--precision", "fp8")
+    assert alone["plans"][0] == body["compared"][3]["plans"][0]
+    text = autoconfig.run("search", *asked, "--gpu", "h100", "--gpu", "b200").stdout
+    assert body["compared"][2]["plans"][0]["short"] in text and "8 x b200-180gb, bf16" in text and ", fp8" not in text
+    refused = autoconfig.run("search", *asked, "--gpu", "h100", "--gpu", "b200", "--export", "x")
+    assert refused.exit_code == 2 and "--export is for one --gpu" in refused.stderr
+
+
+def test_search_inference_is_deployments_for_one_release(autoconfig):
+    asked = ("--model", "llama3-8b", "--gpus", "1", "--simulate", "0", "--json")
+    old, new = autoconfig.run("search", "--inference", *asked), autoconfig.run("deployments", *asked)
+    strip = functools.partial(re.sub, r'"seconds[^,}]*', "")
+    assert strip(old.stdout) == strip(new.stdout) and new.stderr == "" and "autoconfig deployments" in old.stderr
+
+
+def test_a_shell_completes_names(autoconfig):
+    typed = {"_AUTOCONFIG_COMPLETE": "bash_complete", "COMP_WORDS": "autoconfig search --model llama3-7", "COMP_CWORD": "3"}
+    assert "plain,llama3-70b" in autoconfig.process(text=True, env={**os.environ, **typed}).stdout
 
 
 def test_the_group_lists_its_commands(autoconfig):

@@ -1,4 +1,4 @@
-"""Random argument lists of `search --inference` and `predict --inference`: exit code 0, 2 or 3, no traceback; few in
+"""Random argument lists of `deployments` and `predict --inference`: exit code 0, 2 or 3, no traceback; few in
 `make test`, 2,000 of each in `make soak`."""
 
 import csv

@@ -46,7 +46,7 @@ CPU = dataclasses.replace(
 
 
 def command(place, *arguments):
-    """`search --inference`; jobs run under an interpreter that leaves a line in the folder of each that it starts."""
+    """`deployments`; jobs run under an interpreter that leaves a line in the folder of each that it starts."""
     script = place / "python"
     if not script.exists():
         script.write_text(f'#!/bin/bash\ncase "$*" in *"-m autoconfig.trainer"*) echo $$ >> runs.txt;; esac\n'
@@ -133,7 +133,7 @@ def test_studies_and_calibrations_of_serving(killed, autoconfig):
     gpu = dataclasses.replace(CPU, id=spec["gpu"])
     assert learned.constants(load_engine("megatron"), gpu).host_s == spec["constants"]["host_s"]
     other = autoconfig.run("search", "--resume", STUDY, *folder)
-    assert other.exit_code == 2 and "autoconfig search --inference --resume" in other.output
+    assert other.exit_code == 2 and "autoconfig deployments --resume" in other.output
     half = autoconfig.run("search", "--inference", "--resume", STUDY, "--isl", "8", *folder)
     assert half.exit_code == 2 and "--isl" in half.output
 

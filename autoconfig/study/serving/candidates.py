@@ -193,7 +193,7 @@ def candidates_of(question: ServeQuestion) -> DeploymentChoices:
     if not rows:
         raise NothingFitsError(
             "no deployment that the engine can run here holds a single request (pp, adp and ep are 1, weights and kv bf16): "
-            "more GPUs, shorter requests, or see what autoconfig search --inference says"
+            "more GPUs, shorter requests, or see what autoconfig deployments says"
         )
     return DeploymentChoices(
         params=tuple({"tp": row.plan.tp, "batch": row.plan.batch} for row in rows),

@@ -196,7 +196,7 @@ CAN_BENCHMARK = "import importlib.util as u, sys; sys.exit(not all(map(u.find_sp
 class ServingKind(StudyKind[ServingSettings, ServingWork]):
     """Studies of deployments."""
 
-    command = "autoconfig search --inference"
+    command = "autoconfig deployments"
     settings = ServingSettings
 
     def ask(self, settings: ServingSettings, options: Options, table: Path | None = None) -> ServingWork:
