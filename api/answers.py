@@ -20,8 +20,9 @@ from autoconfig.specs.scenario import Calibration
 
 from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
+from autoconfig.formats.check import read_any
 from autoconfig.megatron.check import check
-from autoconfig.megatron.check_input import check_request, read_check
+from autoconfig.megatron.check_input import check_request
 from autoconfig.megatron.export import export_texts
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
 from autoconfig.planning.resolve import parse, shipped
@@ -123,7 +124,7 @@ def checked(body: dict[str, Any]) -> bytes:
     if str(given["gpu"] or "").strip().lower() == "local":
         raise InputError("gpu 'local' means nothing to a service; name a GPU type of GET /v1/gpus", field="gpu")
     request = replace(check_request(given), own_calibration=body.get(OWN))
-    return _dumps(check_json(check(read_check(body["text"], request))))
+    return _dumps(check_json(check(read_any(body["text"], request))))
 
 
 def predicted(body: dict[str, Any]) -> bytes:

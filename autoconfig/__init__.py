@@ -111,7 +111,7 @@ def check(file: str | Path, **said: Any) -> CheckAnswer:
 
     `set` is a mapping of variables that the script does not set, or texts like NNODES=4.
     """
-    from autoconfig.megatron.check import check_file
+    from autoconfig.formats.check import check_file
     from autoconfig.megatron.check_input import check_request
 
     return check_file(Path(file), check_request(said))

@@ -29,7 +29,7 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, **given: Any
 
     autoconfig check pretrain.sh --gpu a100-80gb --gpus 64
     """
-    from autoconfig.megatron.check import check_file
+    from autoconfig.formats.check import check_file
     from autoconfig.megatron.check_input import check_request
     from autoconfig.megatron.edit import apply_to as write_improved
     from autoconfig.render.check import check_json, show_check

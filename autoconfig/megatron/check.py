@@ -6,12 +6,11 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check, read_text
+from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.read import OVERLAPS, as_megatron_takes_it, is_modern
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import environment, numerics_arguments, optimizer_arguments, overlap_arguments, plan_arguments
@@ -111,11 +110,6 @@ class CheckAnswer:
         return self.report.step_seconds / self.better.step_seconds
 
 
-def check_file(path: Path, request: CheckRequest) -> CheckAnswer:
-    """Check the file at `path`. Raises InputError where it cannot be read."""
-    return check(read_check(read_text(path), request))
-
-
 def check(source: CheckInput) -> CheckAnswer:
     """Check what was read."""
     question = source.question
@@ -129,8 +123,10 @@ def check(source: CheckInput) -> CheckAnswer:
             source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
         )
     nearest = nearest_legal(scenario, plan, even_only=scenario.software.name in OLDER) if broken else None
+    if nearest is not None and source.wish is not None and not says(source.wish, nearest):
+        nearest = None  # the file's format has no words for it
     wanted = overlapped(source)
-    ranking = rank_plans(wanted, _wish(scenario, plan), margin)
+    ranking = rank_plans(wanted, source.wish or _wish(scenario, plan), margin)
     better = better_plan(ranking, plan, report)
     found = None if better is None else report_plan(wanted, better, None, margin)
     return CheckAnswer(
@@ -243,11 +239,19 @@ def flag_changes(before: Flags, after: Flags) -> tuple[FlagChange, ...]:
 def changes_from(source: CheckInput, plan: TrainPlan, wanted: Scenario | None = None) -> tuple[FlagChange, ...]:
     """From the file's arguments to those of `plan`, in the `wanted` scenario (the file's own where none is given)."""
     scenario = source.question.scenario
+    if source.spelled is not None:
+        return flag_changes(source.spelled(scenario, source.plan), source.spelled(wanted or scenario, plan))
     before = plan_flags(scenario, source.plan)
     words = {word.partition("=")[0].replace("_", "-") for word in source.script.words()} if source.script else set()
     before |= {name: () for name in GIVEN_IN_VAIN if name in words}  # another plan may not start with it, or run with it
     changes = flag_changes(before, plan_flags(wanted or scenario, plan))
     return tuple(replace(change, flag=_as_spelled(change.flag, words)) for change in changes)
+
+
+def says(wish: Constraints, plan: TrainPlan) -> bool:
+    """Whether a plan keeps to what is fixed and excluded."""
+    fixed = all(getattr(plan, key) in allowed for key, allowed in wish.fixed.items())
+    return fixed and not any(getattr(plan, key) in values for key, values in wish.excluded.items())
 
 
 def _as_spelled(flag: str, words: Collection[str]) -> str:
@@ -257,7 +261,7 @@ def _as_spelled(flag: str, words: Collection[str]) -> str:
 
 def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str, ...]:
     """Lines of shell for what `plan` needs in its environment, and the file's plan does not, and the file does not set."""
-    if plan is None or source.kind == "plan":
+    if plan is None or source.kind not in ("script", "arguments"):
         return ()
     scenario = source.question.scenario
     had = environment(scenario, source.plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import field_names, read_cluster, shipped
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.training.plan_rules import PipelineSplit
@@ -51,7 +52,13 @@ class CheckRequest:
     memory_margin: float = 0.0
     own_calibration: Calibration | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}."""
+    """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}; of other formats, of keys."""
+
+    def margin(self) -> float:
+        """The memory margin. Raises InputError for no share."""
+        if not 0.0 <= self.memory_margin < 1.0:
+            raise InputError(f"memory margin {self.memory_margin!r}: give a share from 0 to below 1")
+        return self.memory_margin
 
 
 def check_request(given: Mapping[str, Any]) -> CheckRequest:
@@ -83,6 +90,10 @@ class CheckInput:
     megatron_fsdp: bool = False
     """Sharded by Megatron-FSDP: no rule of torch FSDP2 holds, and no other plan can be written into it."""
     fsdp_broken: tuple[Violation, ...] = ()
+    spelled: Callable[[Scenario, TrainPlan], dict[str, tuple[str, ...]]] | None = None
+    """What a plan is in the file's own words, where these are not Megatron-LM's arguments."""
+    wish: Constraints | None = None
+    """Which plans the file's format can say; None: all."""
 
 
 def read_text(path: Path, wanted: str = WANTED) -> str:
@@ -122,8 +133,8 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
     if is_json or first.startswith("--"):
         words = _json_words(text) if is_json else read_array(text, request.settings)
         script = Script(argv=words, program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
-        return _from_script("arguments", text, script, request)
-    return _from_script("script", text, read_script(text, megatron_program(), request.settings), request)
+        return from_script("arguments", text, script, request)
+    return from_script("script", text, read_script(text, megatron_program(), request.settings), request)
 
 
 def exported_gpu(text: str) -> str | None:
@@ -133,7 +144,10 @@ def exported_gpu(text: str) -> str | None:
     return found[1] if MARK in head and found and found[1] in gpu_ids() else None
 
 
-def _from_script(kind: str, text: str, script: Script, request: CheckRequest) -> CheckInput:
+def from_script(
+    kind: str, text: str, script: Script, request: CheckRequest, *, model: ModelSpec | None = None
+) -> CheckInput:
+    """The record of an argument list, of a `model` where the list does not say it. Raises InputError."""
     gpus = request.gpus if request.gpus is not None else script.num_gpus
     if gpus is None:
         raise InputError(f"the number of GPUs is not known: {script.gpus_reason}; say {option('gpus')} N")
@@ -152,7 +166,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         gpus_per_node=request.gpus_per_node,
         power_limit=request.power_limit,
         memory_bandwidth=request.memory_bandwidth,
-        memory_margin=_margin(request),
+        memory_margin=request.margin(),
         own_calibration=request.own_calibration,
     )
     cluster = read_cluster(asked, assumed)
@@ -161,6 +175,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
         cluster,
         script.unread(),
         model_name=request.model,
+        model=model,
         software=request.software,
         seq_length=request.seq_length,
         global_batch_size=request.global_batch_size,
@@ -170,7 +185,7 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
     said = read_switches(request.switches, read.scenario.model, read.scenario.numerics)
     given = replace(read.scenario.given, **{name: value for name, value in vars(said).items() if value is not None})
     scenario = replace(read.scenario, given=given)
-    question = _question(scenario, (*assumed, *read.assumed, *assumed_switches(scenario)), asked)
+    question = question_of(scenario, (*assumed, *read.assumed, *assumed_switches(scenario)), asked)
     hints = ((word, name_hint(word)) for word in read.unknown)
     unknown = tuple(f"{word} (did you mean {hint}?)" if hint and word.startswith("--") else word for word, hint in hints)
     return CheckInput(
@@ -189,15 +204,10 @@ def _from_script(kind: str, text: str, script: Script, request: CheckRequest) ->
     )
 
 
-def _question(scenario: Scenario, assumed: tuple[str, ...], asked: Request) -> Question:
+def question_of(scenario: Scenario, assumed: tuple[str, ...], asked: Request) -> Question:
+    """A question that is understood, with the calibration that it is priced with."""
     scenario = replace(scenario, calibration=asked.own_calibration or shipped())
     return Question(scenario=scenario, constraints=Constraints(), assumed=assumed, request=asked)
-
-
-def _margin(request: CheckRequest) -> float:
-    if not 0.0 <= request.memory_margin < 1.0:
-        raise InputError(f"memory margin {request.memory_margin!r}: give a share from 0 to below 1")
-    return request.memory_margin
 
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
@@ -212,10 +222,10 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
         model=scenario.model.name,
         gpus=scenario.cluster.num_gpus,
         software=scenario.software.name,
-        memory_margin=_margin(request),
+        memory_margin=request.margin(),
         own_calibration=request.own_calibration,
     )
-    question = _question(scenario, (), asked)
+    question = question_of(scenario, (), asked)
     return CheckInput(
         kind="plan", question=question, plan=plan, split=None, unknown=(), not_modelled=(), ignored=(), notes=(), text=text,
         script=None
@@ -239,7 +249,7 @@ def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not (name.isdigit() or name.isidentifier()):
+        if not equals or not re.fullmatch(r"[0-9]+|[A-Za-z_][\w.-]*", name):
             raise InputError(
                 f"--set {text[:60]}: write it like --set NNODES=4, or --set 1=VALUE for the script's first argument"
             )

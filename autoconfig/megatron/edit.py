@@ -79,6 +79,11 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     report = report_plan(scenario, plan, None, question.request.memory_margin)
     if source.kind == "plan":
         return plan_text(scenario, plan, report)
+    if source.kind not in ("script", "arguments"):
+        raise InputError(
+            f"--apply-to edits scripts, argument lists and plan.json, not yet {source.kind} files: "
+            f"autoconfig convert FILE --format {source.kind} writes the file anew; the changes are listed without --apply-to"
+        )
     return edited_text(source, plan, report, request, scenario)
 
 

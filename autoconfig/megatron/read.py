@@ -17,6 +17,7 @@ from autoconfig.megatron.switches import read_switches
 from autoconfig.megatron.write import overlap_arguments
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario, Workload
@@ -152,6 +153,7 @@ def read_arguments(
     unread: Mapping[int, Unread] | None = None,
     *,
     model_name: str | None = None,
+    model: ModelSpec | None = None,
     software: str | None = None,
     seq_length: int | None = None,
     global_batch_size: int | None = None,
@@ -163,7 +165,7 @@ def read_arguments(
             raise UnsupportedError(f"{name}: this is {kind}; only the training of decoder-only transformers can be checked")
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
     if model_name is None:
-        model = read_model(arguments, assumed)
+        model = model or read_model(arguments, assumed)
     else:
         model, notes = resolve_model(model_name)
         assumed += [*notes, f"model {model.name} instead of the file's (--model)"]

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autoconfig.formats.check import READERS
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
 from autoconfig.render.training import seconds_text, show_question, show_remedies, speed_text, table_of
 from autoconfig.render.training_json import AnswerJson, PlanJson, PlanReportJson, QuestionJson, question_json, report_json
@@ -19,6 +20,7 @@ from autoconfig.training.price import PlanReport, Violation
 from autoconfig.training.rank import RESOLUTION
 
 STAGES_SHOWN = 16
+KINDS = ("script", "arguments", "plan", *READERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class BetterPlanJson(PlanReportJson):
 class FileKindJson(AnswerJson):
     """What was read."""
 
-    kind: Annotated[str, Keywords(enum=("script", "arguments", "plan"))]
+    kind: Annotated[str, Keywords(enum=KINDS)]
     """What the file is."""
 
 

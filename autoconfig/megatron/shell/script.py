@@ -7,7 +7,7 @@ docs/check.md says what is understood and what is not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Word
 from autoconfig.megatron.shell.interpreter import Reader
@@ -42,8 +42,15 @@ class Script:
     num_gpus: int | None
     gpus_reason: str
     notes: tuple[str, ...]
-    connections: str = ""
-    """What the script sets CUDA_DEVICE_MAX_CONNECTIONS to; empty where it does not, or it is not known."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What the script's variables hold at its end, as far as it is known."""
+    before: tuple[str, ...] = ()
+    """Words in front of the arguments: the launcher and its options."""
+
+    @property
+    def connections(self) -> str:
+        """What the script sets CUDA_DEVICE_MAX_CONNECTIONS to; empty where it does not, or it is not known."""
+        return self.variables.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
 
     def words(self) -> list[str]:
         return [text_of(value) for value in self.argv]
@@ -83,7 +90,8 @@ def read_script(text: str, program: Program, settings: Mapping[str, str] | None 
         num_gpus=num_gpus,
         gpus_reason=reason,
         notes=tuple(dict.fromkeys(reader.notes)),
-        connections=_known_text(reader.variables.values.get("CUDA_DEVICE_MAX_CONNECTIONS")),
+        variables={name: text for name, value in reader.variables.values.items() if (text := _known_text(value))},
+        before=tuple(map(text_of, launch.before)),
     )
 
 

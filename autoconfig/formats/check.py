@@ -1,0 +1,61 @@
+"""Any file of a run to the record that `autoconfig check` takes: scripts, argument lists, plan.json, other launchers' files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from autoconfig.formats.readers import (
+    accelerate,
+    bridge,
+    deepspeed,
+    flagscale,
+    gpt_neox,
+    llama_factory,
+    megatron_yaml,
+    ms_swift,
+    nanotron,
+    nemo,
+    primus,
+    torchtitan,
+)
+from autoconfig.formats.recognise import MEGATRON, recognise
+from autoconfig.formats.record import Document
+from autoconfig.megatron.check import CheckAnswer, check
+from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check, read_text
+from autoconfig.specs.errors import InputError
+
+READERS: dict[str, Callable[[Document], CheckInput]] = {
+    "accelerate": accelerate.read,
+    "bridge": bridge.read,
+    "deepspeed": deepspeed.read,
+    "flagscale": flagscale.read,
+    "gpt-neox": gpt_neox.read,
+    "llama-factory": llama_factory.read,
+    "megatron-yaml": megatron_yaml.read,
+    "ms-swift": ms_swift.read,
+    "nanotron": nanotron.read,
+    "nemo": nemo.read,
+    "primus": primus.read,
+    "torchtitan": torchtitan.read,
+}
+WANTED = "a launch script, an argument list, a plan.json or a trainer's configuration (docs/check.md)"
+
+
+def read_any(text: str, request: CheckRequest) -> CheckInput:
+    """The record of a file's text. Raises InputError naming the format and what is missing."""
+    name, values = recognise(text)
+    if name in MEGATRON:
+        return read_check(text, request)
+    try:
+        return READERS[name](Document(format=name, text=text, values=values, request=request))
+    except InputError as error:
+        if not error.args or not isinstance(error.args[0], str):
+            raise
+        error.args = (f"{name} file: {error.args[0]}", *error.args[1:])
+        raise
+
+
+def check_file(path: Path, request: CheckRequest) -> CheckAnswer:
+    """Check the file at `path`. Raises InputError where it cannot be read."""
+    return check(read_any(read_text(path, WANTED), request))

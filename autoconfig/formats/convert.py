@@ -1,0 +1,64 @@
+"""`autoconfig convert`: a file of one trainer as a file of another, with what the other cannot say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoconfig.formats.check import WANTED, read_any
+from autoconfig.formats.writers.table import WRITERS
+from autoconfig.formats.writers.words import Written
+from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_text
+from autoconfig.megatron.export import plan_text
+from autoconfig.megatron.scripts import TORCHRUN_SCRIPT, torchrun_script
+from autoconfig.specs.errors import InputError, UnsupportedError, option
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
+
+FORMATS = ("megatron", "plan", *WRITERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """A file in another format."""
+
+    format: str
+    """What it is now."""
+    source: CheckInput
+    """What it was."""
+    written: Written
+
+    @property
+    def unsaid(self) -> tuple[str, ...]:
+        """What the target leaves to other places, or loses."""
+        read = self.source
+        lost = (*(f"{text} (unknown in the file)" for text in read.unknown), *read.not_modelled)
+        return (*self.written.unsaid, *lost)
+
+
+def write_plan(scenario: Scenario, plan: TrainPlan, form: str) -> Written:
+    """A plan in a format. Raises UnsupportedError listing what the format has no words for."""
+    if form not in FORMATS:
+        raise InputError(f"{option('format')} {form[:40]!r}: use one of {', '.join(FORMATS)}")
+    if form == "plan":
+        return Written(file_name="plan.json", text=plan_text(scenario, plan, None))
+    if form == "megatron":
+        return Written(file_name=TORCHRUN_SCRIPT, text=torchrun_script(scenario, plan, None))
+    writer = WRITERS[form]
+    if refused := writer.refused(scenario, plan):
+        raise UnsupportedError(f"{form} cannot say {'; '.join(refused)}: nothing is written")
+    return writer.write(scenario, plan)
+
+
+def convert(text: str, request: CheckRequest, form: str) -> Converted:
+    """A file's text in another format. Raises InputError for what cannot be read or said."""
+    source = read_any(text, request)
+    split = source.split
+    if split is not None and not split.even_inside:
+        raise UnsupportedError(f"stages of {', '.join(map(str, split.layers))} layers: a plan has no words for them")
+    return Converted(format=form, source=source, written=write_plan(source.question.scenario, source.plan, form))
+
+
+def convert_file(path: Path, request: CheckRequest, form: str) -> Converted:
+    """The file at `path` in another format. Raises InputError."""
+    return convert(read_text(path, WANTED), request, form)

@@ -1,0 +1,1 @@
+"""One reader a format: text to the record that `autoconfig check` takes."""

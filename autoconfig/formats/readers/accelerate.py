@@ -1,0 +1,80 @@
+"""Hugging Face accelerate's configuration: FSDP 1 and 2, DeepSpeed, plain data parallelism, tensor and context parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoconfig.formats.readers.deepspeed import sharding_of
+from autoconfig.formats.record import Document, Training, model_named, needed, record
+from autoconfig.formats.tree import Section
+from autoconfig.formats.writers.accelerate import WISH, settings
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.plan import NONE, Recompute
+
+STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
+"""FSDP 1's strategies, and the numbers that accelerate gives them, as ZeRO stages."""
+PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
+
+
+def read(document: Document) -> CheckInput:
+    """The record. What the file does not say: --model, --set micro_batch_size=N, --seq-length. Raises InputError."""
+    section, assumed = document.section(), []
+    kind = (section.word("distributed_type") or "NO").upper()
+    if kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO"):
+        raise UnsupportedError(f"{section.place('distributed_type')} is {kind}: read are FSDP, DEEPSPEED and MULTI_GPU")
+    model = model_named(document, None, assumed, "an accelerate file names no model")
+    if document.request.seq_length is None:
+        raise InputError("an accelerate file says no sequence length: say --seq-length N")
+    mixed = (section.word("mixed_precision") or "no").lower()
+    if mixed not in PRECISIONS:
+        raise InputError(f"{section.place('mixed_precision')} is {mixed[:40]!r}: use one of {', '.join(PRECISIONS)}")
+    run = Training(
+        model=model, software="transformers-deepspeed" if kind == "DEEPSPEED" else "torch-eager",
+        gpus=section.count("num_processes"),
+        tp=_size(section, "tp"), cp=_size(section, "cp", "sp"),
+        micro_batch=needed(section.count("micro_batch_size"), section, "micro_batch_size"),
+        accumulation=section.count("gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"),
+        seq_length=document.request.seq_length, recompute=_recompute(section), numerics={"precision": PRECISIONS[mixed]},
+        assumed=assumed, **_sharding(section, kind),
+    )  # fmt: skip
+    if _size(section, "dp_replicate") > 1 or (section.word("fsdp_config.fsdp_sharding_strategy") or "") in (
+        "HYBRID_SHARD",
+        "4",
+    ):
+        run.not_modelled.append("hybrid sharding: weights are sharded over part of the GPUs: more memory, less traffic")
+    if kind == "FSDP" and section.flag("fsdp_config.fsdp_offload_params"):
+        run.not_modelled.append("fsdp_offload_params: weights, gradients and optimizer wait in CPU memory: less GPU memory")
+    _size(section, "dp_shard")
+    return record(document, run, section, settings, WISH)
+
+
+def _size(section: Section, *names: str) -> int:
+    paths = [f"parallelism_config.parallelism_config_{name}_size" for name in names]
+    return section.count(*paths) or 1
+
+
+def _sharding(section: Section, kind: str) -> dict[str, Any]:
+    if kind == "DEEPSPEED":
+        if section.word("deepspeed_config.deepspeed_config_file"):
+            raise InputError("deepspeed_config_file: the plan stands in that JSON file; check it instead")
+        found = sharding_of(section, section.whole("deepspeed_config.zero_stage") or 0)
+        device = (section.word("deepspeed_config.offload_optimizer_device") or "none").lower()
+        return {**found, "offload": 1.0 if device in ("cpu", "nvme") and (found["fsdp"] or found["dist_opt"]) else 0.0}
+    if kind != "FSDP":
+        return {}
+    version = section.whole("fsdp_config.fsdp_version") or 1
+    if version == 2:
+        return {"fsdp": 3 if section.flag("fsdp_config.fsdp_reshard_after_forward", default=True) else 2}
+    strategy = (
+        section.word("fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_reshard_after_forward") or "FULL_SHARD"
+    ).upper()
+    if strategy not in STRATEGIES:
+        raise InputError(f"fsdp_sharding_strategy {strategy[:40]!r}: use one of {', '.join(STRATEGIES)}")
+    return {"fsdp": STRATEGIES[strategy]}
+
+
+def _recompute(section: Section) -> Recompute:
+    if (text := section.word("recompute")) is not None:
+        return Recompute.parse(text)
+    return Recompute("full", (), "uniform", 1) if section.flag("fsdp_config.fsdp_activation_checkpointing") else NONE

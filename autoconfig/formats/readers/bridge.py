@@ -1,0 +1,149 @@
+"""Overrides of Megatron-Bridge and NeMo-2 recipes: `key=value`, one a line or behind the command that starts the recipe.
+
+What a recipe sets itself is known for the published ones (autoconfig/data/published/nvidia_recipes.csv); of others every value
+that a plan needs must be among the overrides.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from functools import cache
+from importlib import resources
+
+from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
+from autoconfig.formats.record import Document, Value, from_words, model_named, word
+from autoconfig.formats.tree import Section
+from autoconfig.formats.writers.bridge import PRECISIONS, settings
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.megatron.shell.values import plain_value
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.software.software import DEFAULT_STACK
+
+_RECIPE = re.compile(r"(?:--recipe|--factory|--model-recipe|--recipe_name)[= ]+['\"]?([A-Za-z0-9_.-]+)")
+_ROLES = re.compile(r"_(?:pretrain|sft|peft|finetune|low_precision|pretraining)?_?(?:config|recipe)?$")
+_HOLDERS = ("model.config.", "trainer.strategy.", "model.", "train.", "trainer.", "data.", "dataset.", "ddp.", "optimizer.",
+            "trainer.strategy.ddp.", "optim.config.", "comm_overlap.", "mixed_precision.")  # fmt: skip
+NEEDED = {
+    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp",
+    "micro_batch_size": "mbs", "global_batch_size": "gbs", "seq_length": "seq",
+}  # fmt: skip
+"""What a plan needs -> the column of the table of recipes."""
+FURTHER = {
+    "virtual_pipeline_model_parallel_size": "vp",
+    "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp",
+}
+
+
+def read(document: Document) -> CheckInput:
+    """The record. GPUs: trainer.devices x trainer.num_nodes, else the recipe's, else `--gpus`. Raises InputError."""
+    words, recipe = _words(document)
+    section = Section(overrides_of(words), document.text, document.request.settings)
+    known = _recipes().get(recipe or "", {})
+    name = _ROLES.sub("", recipe or "").replace("_", "-") if recipe else _named(document.text)
+    model = model_named(document, re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None, [], "the overrides name no recipe")
+    found: list[Value] = []
+    for key, column in {**NEEDED, **FURTHER}.items():
+        paths = [f"{holder}{key}" for holder in _HOLDERS]
+        if key == "seq_length":
+            paths += ["dataset.sequence_length"]
+        value = section.word(*paths) or known.get(column) or None
+        if value is None and column in ("cp",):
+            value = "1"
+        if value is None and column in NEEDED.values():
+            where = f"recipe {recipe} is not among the published ones that are known, and " if recipe else ""
+            raise InputError(f"{where}{key} is not among the overrides: add it, or say --set model.{key}=N")
+        if value is not None and value != "null":
+            found += [word(FLAGS.get(key, f"--{key.replace('_', '-')}")), word(value)]
+    found += _switches(section, known)
+    devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
+    gpus = devices * nodes if devices and nodes else int(known["gpus"]) if known.get("gpus") else None
+    return from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)
+
+
+FLAGS = {"virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank"}
+
+
+def _words(document: Document) -> tuple[list[Value], str | None]:
+    """(words, name of the recipe) of a list of overrides or of a script."""
+    lines = [line.strip() for line in document.text.splitlines()]
+    kept = [line for line in lines if line and not line.startswith("#")]
+    match = _RECIPE.search(document.text)
+    if all(OVERRIDE.fullmatch(part) for line in kept for part in line.split()):
+        return [plain_value(part) for line in kept for part in line.split()], match[1] if match else None
+    pattern = r"(?:--recipe|--factory|(?:model|train|trainer|data|dataset|ddp|optimizer|checkpoint|logger|log)\..*)"
+    decisive = frozenset(
+        {"model.tensor-model-parallel-size", "trainer.strategy.tensor-model-parallel-size", "--recipe", "--factory"}
+    )
+    script = read_command(document.text, document.request.settings, "Megatron-Bridge", decisive, pattern)
+    return [*map(plain_value, script.before), *script.argv], match[1] if match else None
+
+
+def _named(text: str) -> str | None:
+    match = re.search(r"^# model: (\S+)$", text, re.MULTILINE)
+    return match[1] if match else None
+
+
+@cache
+def _recipes() -> dict[str, dict[str, str]]:
+    path = resources.files("autoconfig") / "data" / "published" / "nvidia_recipes.csv"
+    return {row["recipe"]: row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())}
+
+
+def _switches(section: Section, known: dict[str, str]) -> list[Value]:
+    """Sequence parallelism, recomputation, stages, precision, optimizer."""
+
+    def paths(key: str) -> list[str]:
+        return [f"{holder}{key}" for holder in _HOLDERS]
+
+    texts: list[str] = []
+    texts += ["--sequence-parallel"] * section.flag(*paths("sequence_parallel"), default=known.get("sp") == "True")
+    for key, flag, column in (
+        ("recompute_granularity", "--recompute-granularity", "recompute"),
+        ("recompute_method", "--recompute-method", "rmethod"),
+        ("recompute_num_layers", "--recompute-num-layers", "rlayers"),
+        ("num_layers_in_first_pipeline_stage", "--decoder-first-pipeline-num-layers", ""),
+        ("num_layers_in_last_pipeline_stage", "--decoder-last-pipeline-num-layers", ""),
+        ("optimizer_offload_fraction", "--optimizer-offload-fraction", ""),
+    ):
+        value = section.word(*paths(key)) or known.get(column) or "null"
+        texts += [flag, value] if value not in ("null", "") else []
+    modules = section.get(*paths("recompute_modules"))
+    if modules or known.get("rmodules"):
+        named = (
+            modules if isinstance(modules, list) else str(modules or known["rmodules"]).strip("[]").replace(",", " ").split()
+        )
+        texts += ["--recompute-modules", *map(str, named)]
+    texts += _precision(section.word("mixed_precision", "trainer.plugins.precision") or known.get("precision") or "bf16")
+    texts += ["--use-distributed-optimizer"] * section.flag(*paths("use_distributed_optimizer"), default=True)
+    texts += ["--overlap-grad-reduce"] * section.flag(*paths("overlap_grad_reduce"), default=True)
+    texts += ["--overlap-param-gather"] * section.flag(*paths("overlap_param_gather"), default=True)
+    texts += ["--tp-comm-overlap"] * section.flag("comm_overlap.tp_comm_overlap", default=known.get("tpovl") == "True")
+    texts += ["--optimizer-cpu-offload"] * section.flag(*paths("optimizer_cpu_offload"))
+    texts += ["--grad-reduce-in-bf16"] * (not section.flag("ddp.grad_reduce_in_fp32", default=True))
+    return [word(text) for text in texts]
+
+
+def _precision(name: str) -> list[str]:
+    """Arguments of a name in Bridge's registry of precisions, or of the table's word for it. Raises InputError."""
+    ours = {theirs: mine for mine, theirs in PRECISIONS.items()} | {"fp8": "delayed", "fp8_cs": "tensorwise", "fp8_mx": "mxfp8"}
+    word = ours.get(name, name)
+    if word in ("bf16", "bf16-mixed"):
+        return ["--bf16"]
+    if word in ("fp16", "fp16-mixed"):
+        return ["--fp16"]
+    if word == "nvfp4":
+        return ["--bf16", "--fp4-format", "e2m1"]
+    if word in ("delayed", "tensorwise", "blockwise", "mxfp8"):
+        return ["--bf16", "--fp8-format", "e4m3" if word == "mxfp8" else "hybrid", "--fp8-recipe", word]
+    raise InputError(f"mixed_precision {name[:60]!r} is not known; known are {', '.join(PRECISIONS.values())}")
+
+
+def is_list(text: str) -> bool:
+    """Whether every line that is no comment is `path.key=value`, with a dot in one of the paths."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    words = [part for line in lines[:200] for part in line.split()]
+    return (
+        bool(words) and all(OVERRIDE.fullmatch(part) for part in words) and any("." in part.partition("=")[0] for part in words)
+    )

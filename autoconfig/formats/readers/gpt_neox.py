@@ -1,0 +1,97 @@
+"""GPT-NeoX: one YAML (or a JSON-like one) with DeepSpeed's keys and the model's (configs/*.yml of EleutherAI/gpt-neox)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoconfig.formats.readers.deepspeed import sharding_of
+from autoconfig.formats.record import Document, Training, needed, record
+from autoconfig.formats.tree import Section
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import NONE, Recompute
+
+NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_layernorm": "LayerNorm", "te_rmsnorm": "RMSNorm"}
+POSITIONS = {"rotary": "rope", "learned": "learned_absolute", "sinusoidal": "none", "alibi": "alibi", "none": "none"}
+GPT_NEOX_VOCABULARY = 50_257
+"""gpt-neox's tokenizers give 50,257 words (GPT2BPETokenizer) or 50,254 (20B_tokenizer.json, HFTokenizer)."""
+
+
+def read(document: Document) -> CheckInput:
+    """The record. Keys may have - or _. GPUs: `--gpus`. Raises InputError, UnsupportedError."""
+    values = _underscored(document.values)
+    section = Section(values, document.text, document.request.settings)
+    assumed: list[str] = []
+    model = _model(section, assumed)
+    stage = section.whole("zero_optimization.stage") or 0
+    run = Training(
+        model=model, software="gpt-neox", gpus=None,
+        tp=section.count("model_parallel_size") or 1, pp=max(1, section.whole("pipe_parallel_size") or 1),
+        cp=section.count("context_parallel_size") or 1,
+        micro_batch=needed(section.count("train_micro_batch_size_per_gpu", "train_micro_batch_size"), section,
+                           "train_micro_batch_size_per_gpu"),
+        accumulation=section.count("gradient_accumulation_steps", "gas"), global_batch=section.count("train_batch_size"),
+        seq_length=needed(section.count("seq_length"), section, "seq_length"),
+        recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, **sharding_of(section, stage),
+    )  # fmt: skip
+    if run.accumulation is None and run.global_batch is None:
+        run.accumulation = 1
+    return record(document, run, section)
+
+
+def _underscored(values: Any) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise InputError("this is no mapping of settings")
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
+
+
+def _model(section: Section, assumed: list[str]) -> ModelSpec:
+    for name in ("num_experts", "moe_num_experts"):
+        if (section.whole(name) or 1) > 1:
+            raise UnsupportedError(f"{section.place(name)}: mixtures of experts of GPT-NeoX are not read")
+    activation, norm = section.word("activation") or "gelu", section.word("norm") or "layernorm"
+    hidden, heads = needed(section.count("hidden_size"), section, "hidden_size"), section.count("num_attention_heads")
+    heads = needed(heads, section, "num_attention_heads")
+    position = section.word("pos_emb") or "learned"
+    if norm not in NORMS or position not in POSITIONS or activation not in ("gelu", "swiglu", "geglu", "silu", "relu"):
+        raise UnsupportedError(f"norm {norm!r}, pos_emb {position!r} or activation {activation!r} is not read")
+    gated = activation in ("swiglu", "geglu")
+    seq = section.count("max_position_embeddings") or section.count("seq_length") or 2048
+    vocabulary = section.count("padded_vocab_size", "vocab_size")
+    if vocabulary is None:
+        vocabulary = GPT_NEOX_VOCABULARY
+        assumed.append(f"vocabulary {vocabulary}: GPT-NeoX's usual tokenizers' (--set vocab_size=N)")
+    biases = section.flag("use_bias_in_attn_linear", default=True)
+    return ModelSpec(
+        name="model of the file",
+        num_layers=needed(section.count("num_layers"), section, "num_layers"),
+        hidden_size=hidden, num_attention_heads=heads, kv_channels=hidden // heads,
+        num_query_groups=section.count("num_kv_heads") or heads,
+        ffn_hidden_size=section.count("intermediate_size") or (hidden * 8 // 3 if gated else 4 * hidden),
+        activation="swiglu" if activation == "swiglu" else "geglu" if gated else "gelu", gated_linear_unit=gated,
+        normalization=NORMS[norm], position_embedding_type=POSITIONS[position], max_position_embeddings=seq,
+        rotary_base=section.whole("rotary_emb_base") or 10_000 if position == "rotary" else None,
+        rotary_percent=section.number("rotary_pct") or 1.0 if position == "rotary" else 1.0,
+        add_bias_linear=biases, parallel_attention=section.flag("gpt_j_residual"),
+        untie_embeddings_and_output_weights=section.flag("no_weight_tying"),
+        vocab_size=vocabulary, make_vocab_size_divisible_by=section.count("make_vocab_size_divisible_by") or 128,
+    )  # fmt: skip
+
+
+def _recompute(section: Section) -> Recompute:
+    if not section.flag("checkpoint_activations"):
+        return NONE
+    return Recompute("full", (), "uniform", section.count("checkpoint_num_layers") or 1)
+
+
+def _numerics(section: Section) -> dict[str, Any]:
+    word = section.word("precision") or ""
+    bf16 = word == "bfloat16" or section.flag("bf16.enabled") or (section.word("fp16.type") or "") == "bfloat16"
+    fp16 = not bf16 and (section.flag("fp16.enabled") or section.flag("fp16.fp16") or word == "fp16")
+    return {
+        "precision": "bf16" if bf16 else "fp16" if fp16 else "fp32",
+        "grad_reduce_dtype": "fp32" if section.word("data_types.grad_accum_dtype", "grad_accum_dtype") == "fp32" else "bf16",
+        "hidden_dropout": section.number("hidden_dropout") or 0.0,
+        "attention_dropout": section.number("attention_dropout") or 0.0,
+    }

@@ -1,0 +1,84 @@
+"""What LLaMA-Factory and ms-swift share: Hugging Face's Trainer arguments, DeepSpeed by the name of its file, adapters."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from autoconfig.formats.record import Document, Training, model_named
+from autoconfig.formats.tree import Section
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.plan import NONE, Recompute
+
+SOFTWARE = "transformers-deepspeed"
+DEFAULT_BATCH = 8
+"""transformers.TrainingArguments.per_device_train_batch_size."""
+_STAGE = re.compile(r"(?:z|zero[-_]?)([0-3])", re.IGNORECASE)
+
+
+def training(
+    document: Document,
+    section: Section,
+    *,
+    name: str | None,
+    kind: str,
+    length: tuple[str, int],
+    recompute: bool,
+    gpus: int | None,
+) -> Training:
+    """The run of a Trainer. `kind`: full or lora; `length`: the option of the longest sequence and its default."""
+    assumed: list[str] = []
+    model = model_named(document, name, assumed)
+    if kind not in ("full", "lora"):
+        raise UnsupportedError(f"training of kind {kind[:40]!r}: read are full and lora")
+    seq = section.count(length[0])
+    if seq is None:
+        seq = length[1]
+        assumed.append(f"sequence length {seq}, the default of {length[0]}")
+    assumed.append("every sequence is as long as the longest, as with packing")
+    micro, steps = section.count("per_device_train_batch_size"), section.count("gradient_accumulation_steps")
+    if micro is None:
+        micro = DEFAULT_BATCH
+        assumed.append(f"per_device_train_batch_size {micro}, the Trainer's default")
+    run = Training(
+        model=model, software=SOFTWARE, gpus=gpus, micro_batch=micro, accumulation=steps or 1, seq_length=seq,
+        recompute=Recompute("full", (), "uniform", 1) if recompute else NONE, numerics=_numerics(section, kind),
+        assumed=assumed,
+        **_sharding(section, assumed),
+    )  # fmt: skip
+    for key in ("quantization_bit", "quant_bits"):
+        if section.whole(key):
+            run.not_modelled.append(f"{key}: frozen weights in fewer bits: less memory")
+    if section.word("fsdp"):
+        run.not_modelled.append("fsdp: its sharding is not read here; check accelerate's file")
+    return run
+
+
+def _numerics(section: Section, kind: str) -> dict[str, Any]:
+    dtype = (section.word("torch_dtype", "infer_dtype") or "").lower()
+    bf16 = section.flag("bf16") or section.flag("pure_bf16") or dtype in ("bfloat16", "bf16")
+    fp16 = section.flag("fp16") or dtype in ("float16", "fp16")
+    found: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
+    if kind == "lora":
+        found |= {"peft": "lora", "lora_rank": section.count("lora_rank") or 8}
+    return found
+
+
+def _sharding(section: Section, assumed: list[str]) -> dict[str, Any]:
+    text = section.get("deepspeed")
+    if text is None or text is False:
+        return {}
+    if isinstance(text, dict):
+        raise InputError("deepspeed: give the JSON of DeepSpeed itself to check")
+    name = str(text).rsplit("/", 1)[-1]
+    match = _STAGE.search(name)
+    if match is None:
+        raise InputError(
+            f"{section.place('deepspeed')}: {name[:60]!r} does not say its ZeRO stage: say --set deepspeed=zero2 (0 to 3)"
+        )
+    stage = int(match[1])
+    assumed.append(
+        f"ZeRO stage {stage}, which the name {name[:60]!r} says: the file itself is not opened (--set deepspeed=zero{stage})"
+    )
+    offload = 1.0 if "offload" in name.lower() and stage else 0.0
+    return {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": offload}

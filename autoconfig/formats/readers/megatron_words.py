@@ -1,0 +1,105 @@
+"""Mappings whose keys are Megatron-LM's arguments (`tensor_model_parallel_size: 8`), as an argument list.
+
+Keys are names of arguments or of the attributes that argparse makes of them: `add_bias_linear: false` is --disable-bias-linear.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autoconfig.formats.argument_names import SWITCHED_OFF, argument_name
+from autoconfig.formats.record import Document, Value, from_words, not_known, word
+from autoconfig.formats.tree import Section
+from autoconfig.megatron.argument_list import known_arguments
+from autoconfig.megatron.check import plan_flags
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.overrides import apply_overrides
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
+
+SIZES = {
+    "--num-layers": "num_layers",
+    "--hidden-size": "hidden_size",
+    "--ffn-hidden-size": "ffn_hidden_size",
+    "--num-attention-heads": "num_attention_heads",
+    "--num-query-groups": "num_query_groups",
+    "--num-experts": "num_moe_experts",
+    "--moe-router-topk": "moe_router_topk",
+    "--moe-ffn-hidden-size": "moe_ffn_hidden_size",
+}
+"""What a file may change of a model that it names."""
+
+
+def words_of(section: Section, skip: Iterable[str] = ()) -> list[Value]:
+    """An argument list of all values of a section, but of paths that begin with one of `skip`."""
+    words: list[Value] = []
+    for path, value in section.flat.items():
+        if any(path == start or path.startswith(f"{start}.") for start in skip):
+            continue
+        name = argument_name(path.rpartition(".")[2])
+        if value is None or value == {} or (isinstance(value, str) and value in ("None", "null", "")):
+            continue
+        if value is True or value is False:
+            wanted = SWITCHED_OFF.get(name)
+            if wanted is not None and name not in known_arguments():
+                words += [word(wanted)] * (not value)
+            elif value:
+                words.append(word(name))
+            continue
+        words.append(word(name))
+        words += _values(section, path, name, value)
+    return words
+
+
+def _values(section: Section, path: str, name: str, value: Any) -> list[Value]:
+    try:
+        value = section.get(path)
+    except InputError as error:
+        return [not_known(str(value), str(error))]
+    known = known_arguments().get(name)
+    if isinstance(value, list):
+        if known is not None and known.values in ("1", "?"):
+            return [word(str(value).replace(" ", ""))]
+        return [word(item) for item in value]
+    text = str(value)
+    if re.fullmatch(r"\[[0-9][0-9 ]*\]", text):
+        return [word(item) for item in text.strip("[]").split()]
+    if known is not None and known.values in ("*", "+", "2") and " " in text:
+        return [word(item) for item in text.split()]
+    return [word(text)]
+
+
+def with_sizes(model: ModelSpec, words: list[Value]) -> ModelSpec:
+    """The model with the sizes that the words change."""
+    texts = ["".join(piece.text for piece in value) for value in words]
+    changes: dict[str, object] = {}
+    for at, text in enumerate(texts[:-1]):
+        if text in SIZES and texts[at + 1].isdigit():
+            changes[SIZES[text]] = int(texts[at + 1])
+    different = {name: value for name, value in changes.items() if getattr(model, name) != value}
+    return apply_overrides(model, different) if different else model
+
+
+def spelled(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+    """The arguments of a plan as keys of such a mapping; a switch is `true`."""
+    flags: Mapping[str, tuple[str, ...]] = plan_flags(scenario, plan)
+    return {flag.removeprefix("--").replace("-", "_"): values or ("true",) for flag, values in flags.items()}
+
+
+def read_words(
+    document: Document,
+    section: Section,
+    gpus: int | None,
+    *,
+    model: ModelSpec | None = None,
+    skip: Iterable[str] = (),
+    software: str | None = None,
+) -> CheckInput:
+    """The record of a mapping of Megatron-LM's arguments. `software`: what runs them; None: by the newest of them."""
+    words = words_of(section, skip)
+    chosen = None if model is None else with_sizes(model, words)
+    return from_words(document, words, gpus, model=chosen, spell=spelled, software=software)

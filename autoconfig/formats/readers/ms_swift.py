@@ -1,0 +1,84 @@
+"""ms-swift: scripts of `swift sft` and `megatron sft`, and the YAML with the same names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoconfig.formats.readers.hugging_face import training
+from autoconfig.formats.readers.megatron_words import words_of
+from autoconfig.formats.readers.options import options_of, read_command
+from autoconfig.formats.record import Document, from_words, model_named, record, word
+from autoconfig.formats.tree import Section
+from autoconfig.formats.writers.ms_swift import settings
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.software.software import DEFAULT_STACK
+
+DECISIVE = frozenset({"--model", "--load", "--mcore-model", "--model-id-or-path", "--model-type"})
+MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "micro_batch_size")
+OWN = (
+    "model", "model_type", "train_type", "tuner_type", "torch_dtype", "max_length", "lora_rank", "lora_alpha", "target_modules",
+    "dataset", "load", "mcore_model", "packing", "save", "output_dir", "bf16", "fp16", "max_epochs", "num_train_epochs",
+    "load_from",
+    "use_distributed_optimizer", "sequence_parallel_size", "nproc_per_node", "finetune",
+)  # fmt: skip
+"""What Megatron-SWIFT has beside Megatron-LM's arguments."""
+
+
+def read(document: Document) -> CheckInput:
+    """The record. GPUs: NPROC_PER_NODE x NNODES, else `--gpus`. Raises InputError, UnsupportedError."""
+    if document.values is not None:
+        values, gpus, megatron = document.values, None, None
+    else:
+        script = read_command(document.text, document.request.settings, "ms-swift", DECISIVE, r"--[A-Za-z][\w-]*")
+        values, gpus = options_of(script.argv), _gpus(script.variables)
+        megatron = any(part.rsplit("/", 1)[-1] == "megatron" or "megatron" in part for part in (*script.before, script.program))
+    section = Section(values, document.text, document.request.settings)
+    if megatron is None:
+        megatron = any(section.has(key) for key in MEGATRON)
+    return _megatron(document, section, gpus) if megatron else _transformers(document, section, gpus)
+
+
+def _gpus(variables: Any) -> int | None:
+    each, nodes = variables.get("NPROC_PER_NODE", ""), variables.get("NNODES", "1")
+    return int(each) * int(nodes) if each.isdigit() and nodes.isdigit() and len(each + nodes) < 9 else None
+
+
+def _kind(section: Section) -> str:
+    return section.word("train_type", "tuner_type", "sft_type") or "lora"
+
+
+def _transformers(document: Document, section: Section, gpus: int | None) -> CheckInput:
+    name = section.word("model", "model_id_or_path", "model_type")
+    checkpoints = section.flag("gradient_checkpointing", default=True)
+    dtype = section.word("torch_dtype", "dtype")
+    section.flat.setdefault("torch_dtype", dtype or "bfloat16")
+    run = training(
+        document, section, name=name, kind=_kind(section), length=("max_length", 2048), recompute=checkpoints, gpus=gpus
+    )  # fmt: skip
+    return record(document, run, section)
+
+
+def _megatron(document: Document, section: Section, gpus: int | None) -> CheckInput:
+    if _kind(section) != "full":
+        raise UnsupportedError("Megatron-SWIFT with adapters is not read: Megatron-LM's plans here train all weights")
+    model = model_named(document, section.word("model", "load", "mcore_model", "model_type"), [])
+    length = document.request.seq_length or section.count("max_length", "seq_length")
+    if length is None:
+        raise InputError("max_length is not in the file: say --seq-length N")
+    words = words_of(section, (*OWN, "seq_length"))
+    dtype = section.word("torch_dtype") or "bfloat16"
+    words += [word("--seq-length"), word(length), word("--fp16" if dtype == "float16" else "--bf16")]
+    if section.flag("use_distributed_optimizer", default=True):
+        words.append(word("--use-distributed-optimizer"))
+    if not any(section.has(key) for key in ("micro_batch_size",)):
+        words += [word("--micro-batch-size"), word(1)]
+    return from_words(
+        document,
+        words,
+        gpus,
+        gpus_reason="NPROC_PER_NODE is not in the file",
+        model=model,
+        spell=settings,
+        software=DEFAULT_STACK,
+    )

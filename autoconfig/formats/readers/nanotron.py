@@ -1,0 +1,59 @@
+"""nanotron's YAML: parallelism, tokens, optimizer and the model's own numbers (huggingface/nanotron, examples/config_*.yaml)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoconfig.formats.record import Document, Training, model_named, needed, record
+from autoconfig.formats.tree import Section
+from autoconfig.formats.writers.nanotron import WISH, settings
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.huggingface import model_from_mapping
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import NONE, Recompute
+
+
+def read(document: Document) -> CheckInput:
+    """The record. GPUs: dp x tp x pp x cp. Raises InputError, UnsupportedError."""
+    section, assumed = document.section(), []
+    model = _model(document, assumed)
+    tp, pp = section.count("parallelism.tp") or 1, section.count("parallelism.pp") or 1
+    cp, dp = section.count("parallelism.context_parallel_size") or 1, section.count("parallelism.dp")
+    stage = section.whole("optimizer.zero_stage") or 0
+    if stage not in (0, 1):
+        raise InputError(f"{section.place('optimizer.zero_stage')} is {stage}: nanotron has 0 and 1")
+    run = Training(
+        model=model, software="nanotron", gpus=dp * tp * pp * cp if dp else None, tp=tp, pp=pp, cp=cp,
+        ep=section.count("parallelism.expert_parallel_size") or 1,
+        sp=(section.word("parallelism.tp_mode") or "ALL_REDUCE").upper() == "REDUCE_SCATTER",
+        micro_batch=needed(section.count("tokens.micro_batch_size"), section, "tokens.micro_batch_size"),
+        accumulation=section.count("tokens.batch_accumulation_per_replica") or 1,
+        seq_length=needed(section.count("tokens.sequence_length"), section, "tokens.sequence_length"),
+        dist_opt=stage == 1, numerics=_numerics(section), assumed=assumed,
+        recompute=Recompute("full", (), "uniform", 1) if section.flag("parallelism.recompute_layer") else NONE,
+    )  # fmt: skip
+    section.used |= {path for path in section.flat if path.startswith("model.m")}  # read by Hugging Face's families
+    return record(document, run, section, settings, WISH)
+
+
+def _model(document: Document, assumed: list[str]) -> ModelSpec:
+    if document.request.model is not None:
+        return model_named(document, None, assumed)
+    values = (document.values.get("model") or {}).get("model_config")
+    if not isinstance(values, dict):
+        raise InputError("model.model_config is not in the file: add it, or say --model NAME")
+    family = "qwen2" if values.get("is_qwen2_config") else "llama"
+    shared = {"attention_bias": False} if family == "llama" else {}
+    model = model_from_mapping({**shared, **values, "model_type": family}, "model.model_config", "model of the file")
+    divisor = (document.values.get("model") or {}).get("make_vocab_size_divisible_by")
+    return model.replace(make_vocab_size_divisible_by=divisor) if type(divisor) is int and divisor > 0 else model
+
+
+def _numerics(section: Section) -> dict[str, Any]:
+    dtype = section.word("model.dtype") or "float32"
+    known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    if dtype not in known:
+        raise InputError(f"{section.place('model.dtype')} is {dtype[:40]!r}: use one of {', '.join(known)}")
+    wide = section.flag("optimizer.accumulate_grad_in_fp32")
+    return {"precision": known[dtype], "grad_reduce_dtype": "fp32" if wide else "bf16"}

@@ -1,0 +1,64 @@
+"""Options of a command (`--lora_rank 8 --bf16`) and overrides (`model.seq_length=4096`) as a mapping of values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoconfig.formats.tree import NotKnown, Tree, load_yaml
+from autoconfig.megatron.shell.launch import Program
+from autoconfig.megatron.shell.script import Script, read_script
+from autoconfig.megatron.shell.values import Value, reason_of, text_of
+
+OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Names:
+    """Every name that matches a pattern."""
+
+    pattern: re.Pattern[str]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.pattern.fullmatch(name) is not None
+
+
+def read_command(text: str, settings: Tree, name: str, decisive: frozenset[str], pattern: str) -> Script:
+    """The command of a script that hands over an option among `decisive`. Raises InputError where there is none."""
+    program = Program(name=name, arguments=Names(re.compile(pattern)), decisive=decisive, refuse=lambda program, line: None)
+    return read_script(text, program, settings)
+
+
+def options_of(words: Sequence[Value]) -> dict[str, object]:
+    """Name with `_` for `-`, without dashes -> value, values, or True; a value that is not known raises where it is read."""
+    found: dict[str, object] = {}
+    at = 0
+    while at < len(words):
+        name, equals, joined = text_of(words[at]).partition("=")
+        at += 1
+        if not re.fullmatch(r"--?[A-Za-z][\w.-]*", name):
+            continue
+        key = name.lstrip("-").replace("-", "_")
+        if equals:
+            found[key] = _value(words[at - 1], joined)
+            continue
+        start = at
+        while at < len(words) and not re.match(r"--?[A-Za-z]", text_of(words[at])):
+            at += 1
+        values = [_value(word, text_of(word)) for word in words[start:at]]
+        found[key] = True if not values else values[0] if len(values) == 1 else values
+    return found
+
+
+def overrides_of(words: Sequence[Value]) -> dict[str, object]:
+    """Path -> value of the words that are `path=value`."""
+    matches = ((word, OVERRIDE.fullmatch(text_of(word))) for word in words)
+    return {match[1]: _value(word, match[2]) for word, match in matches if match}
+
+
+def _value(word: Value, text: str) -> object:
+    if reason := reason_of(word):
+        return NotKnown(reason)
+    found = load_yaml(text) if text.strip() else None
+    return text if isinstance(found, dict | list) and not isinstance(found, list) else found

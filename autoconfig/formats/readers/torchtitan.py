@@ -1,0 +1,143 @@
+"""torchtitan's TOML (torchtitan/config/job_config.py up to 2025, and its names of before).
+
+Stages: torchtitan spreads layers with embedding and output counted as layers (`generate_llm_fqn_per_model_part`,
+torchtitan/distributed/pipeline_parallel.py): the first stages take one more where they do not divide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoconfig.formats.record import Document, Training, model_named, needed, record
+from autoconfig.formats.tree import Section
+from autoconfig.formats.writers.torchtitan import settings
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.training.plan_rules import PipelineSplit
+
+FLAVOURS = {
+    ("llama3", "8b"): "llama3.1-8b", ("llama3", "70b"): "llama3.1-70b", ("llama3", "405b"): "llama3.1-405b",
+    ("llama2", "7b"): "llama2-7b", ("llama2", "13b"): "llama2-13b", ("llama2", "70b"): "llama2-70b",
+    ("llama4", "17bx16e"): "llama4-scout", ("llama4", "17bx128e"): "llama4-maverick",
+    ("deepseek_v3", "671b"): "deepseek-v3", ("deepseek_v3", "16b"): "deepseek-v2-lite",
+    ("gpt_oss", "20b"): "gpt-oss-20b", ("gpt_oss", "120b"): "gpt-oss-120b",
+}  # fmt: skip
+"""Name and flavour of torchtitan's registries whose shapes are catalogue models' (torchtitan/models/*/__init__.py)."""
+LOOPED = ("interleaved1f1b", "interleavedzerobubble", "loopedbfs")
+
+
+def read(document: Document) -> CheckInput:
+    """The record. Raises InputError, UnsupportedError."""
+    section, assumed = document.section(), []
+    model = model_named(document, _model_name(section), assumed)
+    at = "parallelism" if section.has("parallelism") else "experimental"
+    tp = section.count(f"{at}.tensor_parallel_degree", "training.tensor_parallel_degree") or 1
+    pp = section.count(f"{at}.pipeline_parallel_degree", "experimental.pipeline_parallel_degree") or 1
+    cp = section.count(f"{at}.context_parallel_degree", "experimental.context_parallel_degree") or 1
+    shard = section.whole(
+        f"{at}.data_parallel_shard_degree", "training.data_parallel_shard_degree", "training.data_parallel_degree"
+    )
+    replicate = section.count(f"{at}.data_parallel_replicate_degree", "training.data_parallel_replicate_degree") or 1
+    shard = -1 if shard is None else shard
+    local = needed(section.count("training.local_batch_size", "training.batch_size"), section, "training.local_batch_size")
+    micro = local if pp == 1 else section.count(f"{at}.pipeline_parallel_microbatch_size") or 1
+    if local % micro:
+        raise InputError(f"training.local_batch_size {local} is no multiple of the pipeline's micro-batch {micro}")
+    whole = section.whole("training.global_batch_size") or -1
+    run = Training(
+        model=model, software="torchtitan", gpus=shard * replicate * tp * pp * cp if shard > 0 else None,
+        tp=tp, pp=pp, cp=cp, ep=section.count(f"{at}.expert_parallel_degree") or 1,
+        etp=section.count(f"{at}.expert_tensor_parallel_degree") or 1,
+        sp=tp > 1 and section.flag(f"{at}.enable_sequence_parallel", default=True),
+        micro_batch=micro, accumulation=local // micro if whole < 0 else None, global_batch=whole if whole > 0 else None,
+        seq_length=needed(section.count("training.seq_len"), section, "training.seq_len"),
+        recompute=_recompute(section), numerics=_numerics(section), assumed=assumed,
+        fsdp=0 if shard == 1 else _stage(section, at, pp),
+    )  # fmt: skip
+    if pp > 1:
+        run.vpp, run.split = _stages(section, at, model.num_layers, pp)
+    run.not_modelled += _not_modelled(section, at, shard, replicate)
+    return record(document, run, section, settings)
+
+
+def _model_name(section: Section) -> str | None:
+    name, flavour = section.word("model.name"), section.word("model.flavor")
+    if name is None or flavour is None:
+        return None
+    if known := FLAVOURS.get((name.lower(), flavour.lower())):
+        return known
+    return f"{name}-{flavour}".lower().replace("_", "-")
+
+
+def _stage(section: Section, at: str, pp: int) -> int:
+    """ZeRO stage: `default` keeps weights after forward where there is a pipeline."""
+    policy = section.word(f"{at}.fsdp_reshard_after_forward") or "default"
+    if policy not in ("default", "always", "never"):
+        raise InputError(f"fsdp_reshard_after_forward {policy[:40]!r}: use default, always or never")
+    return 3 if policy == "always" or (policy == "default" and pp == 1) else 2
+
+
+def _stages(section: Section, at: str, layers: int, pp: int) -> tuple[int, PipelineSplit]:
+    schedule = (section.word(f"{at}.pipeline_parallel_schedule") or "1F1B").lower()
+    first, last = (section.whole(f"{at}.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
+    first, last = 1 if first is None else first, 1 if last is None else last
+    each = section.count(f"{at}.pipeline_parallel_layers_per_stage")
+    counted = layers + first + last
+    stages = -(-counted // each) if each else pp * (2 if schedule in LOOPED else 1)
+    if stages % pp:
+        raise InputError(f"pipeline_parallel_layers_per_stage {each}: {stages} stages are no multiple of {pp} ranks")
+    sizes = [counted // stages + int(number < counted % stages) for number in range(stages)]
+    sizes[0] -= first
+    sizes[-1] -= last
+    if min(sizes) < 1:
+        raise InputError(f"{layers} layers are too few for {stages} pipeline stages")
+    return stages // pp, PipelineSplit(vpp=stages // pp, layers=tuple(sum(sizes[rank::pp]) for rank in range(pp)))
+
+
+def _recompute(section: Section) -> Recompute:
+    mode = section.word("activation_checkpoint.mode") or "selective"
+    option = section.word("activation_checkpoint.selective_ac_option") or "op"
+    if mode == "none":
+        return NONE
+    if mode == "full" or (mode == "selective" and option == "1"):
+        return Recompute("full", (), "uniform", 1)
+    if mode == "selective" and option == "op":
+        return Recompute("selective", ("op",))
+    raise UnsupportedError(f"activation_checkpoint {mode} {option}: read are none, full, and selective by op or of every layer")
+
+
+def _numerics(section: Section) -> dict[str, Any]:
+    converters = section.get("model.converters") or []
+    names = converters if isinstance(converters, list) else str(converters).split(",")
+    found: dict[str, Any] = {"precision": "bf16", "grad_reduce_dtype": "fp32"}
+    if (section.word("training.mixed_precision_param") or "bfloat16") == "float32":
+        found["precision"] = "fp32"
+    if (section.word("training.mixed_precision_reduce") or "float32") == "bfloat16":
+        found["grad_reduce_dtype"] = "bf16"
+    if any("float8" in str(name) for name in names) or section.flag("float8.enable_float8_linear"):
+        recipe = section.word("float8.recipe_name", "quantize.linear.float8.recipe_name") or "tensorwise"
+        found |= {"precision": "fp8", "fp8_recipe": "tensorwise"}
+        if recipe != "tensorwise":
+            raise UnsupportedError(f"float8 recipe {recipe[:40]!r}: only tensorwise is read")
+        gathers = ("float8.enable_fsdp_float8_all_gather", "quantize.linear.float8.enable_fsdp_float8_all_gather")
+        found["fp8_param_gather"] = section.flag(*gathers)
+    if any("mx" in str(name) for name in names):
+        found |= {"precision": "fp8", "fp8_recipe": "mxfp8"}
+    return found
+
+
+def _not_modelled(section: Section, at: str, shard: int, replicate: int) -> list[str]:
+    found = []
+    if replicate > 1 and shard != 1:
+        found.append("data_parallel_replicate_degree: weights are sharded over part of the GPUs: more memory, less traffic")
+    if section.flag("training.enable_cpu_offload"):
+        found.append("training.enable_cpu_offload: weights, gradients and optimizer wait in CPU memory: less GPU memory")
+    if (section.word("training.dtype") or "float32") == "bfloat16":
+        found.append("training.dtype bfloat16: weights and optimizer state in 16 bits: less memory")
+    schedule = (section.word(f"{at}.pipeline_parallel_schedule") or "1F1B").lower()
+    if schedule not in ("1f1b", "gpipe", *LOOPED[:1]):
+        found.append(f"pipeline_parallel_schedule {schedule}: priced as 1F1B, interleaved where it has several stages a rank")
+    if (section.word("optimizer.name") or "AdamW").lower() not in ("adam", "adamw"):
+        found.append("optimizer.name: another optimizer than Adam keeps other state; priced as Adam")
+    return found

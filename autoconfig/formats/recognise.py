@@ -1,0 +1,123 @@
+"""Which format a file has, by its content."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from autoconfig.formats.readers.bridge import is_list
+from autoconfig.formats.tree import load_json, load_toml, load_yaml
+from autoconfig.specs.errors import InputError, UnsupportedError
+
+MEGATRON = ("script", "arguments", "plan")
+"""What `autoconfig.megatron` reads."""
+_SWIFT = re.compile(
+    r"(?:^|[\s/;&])(?:megatron|swift)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py", re.MULTILINE
+)
+_QUOTED_KEY = re.compile(r"^\s*[\"'][\w-]+[\"']\s*:", re.MULTILINE)
+_RECIPE = re.compile(r"(?:^|\s)(?:model|trainer\.strategy)\.tensor_model_parallel_size=|--(?:recipe|factory)[= ]\S+")
+_OTHERS = (
+    ("base_model", "axolotl", "its settings are not read"),
+    ("actor_rollout_ref", "verl", "reinforcement learning is not read here"),
+    ("apiVersion", "Kubernetes", "give the script that it starts"),
+    ("services", "docker-compose", "give the script that it starts"),
+    ("defaults", "Hydra", "a file of defaults names others, which are not opened: give the file with the model and the plan"),
+    ("model_type", "Hugging Face's config.json", "it is a model: give it as --model"),
+)
+_DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
+
+
+def recognise(text: str) -> tuple[str, Any]:
+    """(name of the format, its values; None for scripts). Raises InputError or UnsupportedError naming what else it is."""
+    start = text.lstrip()
+    first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
+    if first.startswith("{") and (
+        re.match(r"\{\s*[\"'}]", first) or re.search(r"^\s*[\"'][\w-]+[\"']\s*:", text, re.MULTILINE)
+    ):
+        return _of_json(text)
+    if start.startswith("[") and re.match(r"\[\s*[\"\]]", start):
+        return "arguments", None
+    if first.startswith("--"):
+        return "arguments", None
+    if is_list(text):
+        return "bridge", None
+    if re.fullmatch(r"\[\[?[A-Za-z_][\w.-]*\]\]?\s*(#.*)?", first):
+        return _of_toml(load_toml(text))
+    if re.match(r"(?:from\s+[\w.]+\s+import|import\s+[\w.]+|@|def |class |\"\"\")", first):
+        raise UnsupportedError(
+            "this is Python: a recipe or config registry is not run; give its key=value overrides "
+            "(model.tensor_model_parallel_size=8), or the launch script"
+        )
+    if not start.startswith("#!") and re.match(
+        r"(?:---\s*$|[\"']?--?[\w-]+[\"']?\s*:|[\"']?[A-Za-z_][\w .-]*[\"']?\s*:(?:\s|$))", first
+    ):
+        return _of_mapping(load_yaml(text))
+    if _SWIFT.search(text):
+        return "ms-swift", None
+    if _RECIPE.search(text) and "pretrain_gpt" not in text:
+        return "bridge", None
+    return "script", None
+
+
+def _of_json(text: str) -> tuple[str, Any]:
+    if re.match(r"\s*\{\s*(?:[\"}]\s*kind\b|\})", text) or '"kind"' in text[:400]:
+        return "plan", None
+    try:
+        values = load_json(text)
+    except InputError:
+        values = load_yaml(text)  # GPT-NeoX's files look like JSON with comments
+    if not isinstance(values, dict):
+        raise InputError("this file holds no mapping; give a launch script or a trainer's configuration")
+    if "kind" in values:
+        return "plan", None
+    keys = {str(key).replace("-", "_") for key in values}
+    if {"num_layers", "hidden_size"} <= keys and keys & {
+        "pipe_parallel_size",
+        "model_parallel_size",
+        "train_micro_batch_size_per_gpu",
+    }:
+        return "gpt-neox", values
+    if keys & set(_DEEPSPEED):
+        return "deepspeed", values
+    return _of_mapping(values)
+
+
+def _of_toml(values: Any) -> tuple[str, Any]:
+    if isinstance(values, dict) and isinstance(values.get("training"), dict) and ("parallelism" in values or "model" in values):
+        return "torchtitan", values
+    raise UnsupportedError(
+        "this TOML is no torchtitan configuration (with [model], [training] and [parallelism]); no other is read"
+    )
+
+
+def _of_mapping(values: Any) -> tuple[str, Any]:
+    if not isinstance(values, dict):
+        raise InputError("this YAML holds no mapping; give a launch script or a trainer's configuration")
+    keys = {str(key).replace("-", "_") for key in values}
+    if isinstance(values.get("MODEL_ARGS"), dict) or {"language_model", "model_parallel"} <= keys:
+        return "megatron-yaml", values
+    if isinstance(values.get("modules"), dict):
+        return "primus", values
+    inner = values.get("train") if isinstance(values.get("train"), dict) else values
+    if isinstance(inner, dict) and isinstance(inner.get("system"), dict) and isinstance(inner.get("model"), dict):
+        return "flagscale", values
+    if isinstance(values.get("trainer"), dict) and isinstance(values.get("model"), dict):
+        return "nemo", values
+    if {"parallelism", "tokens", "model"} <= keys:
+        return "nanotron", values
+    if keys & {"pipe_parallel_size", "model_parallel_size"} or {"num_layers", "train_micro_batch_size_per_gpu"} <= keys:
+        return "gpt-neox", values
+    if "model_name_or_path" in keys and keys & {"stage", "finetuning_type", "template", "cutoff_len"}:
+        return "llama-factory", values
+    if keys & {"distributed_type", "compute_environment", "fsdp_config"}:
+        return "accelerate", values
+    if keys & {"train_type", "tuner_type", "sft_type"} or {"model", "tensor_model_parallel_size"} <= keys:
+        return "ms-swift", values
+    if keys & set(_DEEPSPEED):
+        return "deepspeed", values
+    for key, name, why in _OTHERS:
+        if key in keys:
+            raise UnsupportedError(f"this is a file of {name}: {why}")
+    raise UnsupportedError(
+        f"no configuration that is known has the keys {', '.join(sorted(keys)[:8])}; docs/check.md lists the formats"
+    )

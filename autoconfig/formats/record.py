@@ -1,0 +1,193 @@
+"""From what a trainer's file says, in its own words, to the record that `autoconfig check` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autoconfig.formats.tree import Section
+from autoconfig.megatron.check_input import CheckInput, CheckRequest, from_script, question_of
+from autoconfig.megatron.shell.script import Script
+from autoconfig.megatron.shell.values import Piece, Value, plain_value
+from autoconfig.planning.resolve import read_cluster
+from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model, resolve_model
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.software import load_stack
+from autoconfig.training.plan_rules import PipelineSplit
+from autoconfig.training.question import Request, read_switches
+from autoconfig.training.space import Constraints
+
+Flags = Mapping[str, tuple[str, ...]]
+Spell = Callable[[Scenario, TrainPlan], dict[str, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A file that was recognised."""
+
+    format: str
+    text: str
+    values: Any
+    """Its values; for scripts and Python None."""
+    request: CheckRequest
+
+    def section(self, path: str = "") -> Section:
+        """The mapping at a dotted path, empty where there is none."""
+        values = self.values
+        for key in filter(None, path.split(".")):
+            values = values.get(key) if isinstance(values, dict) else None
+        return Section(values if isinstance(values, dict) else {}, self.text, self.request.settings)
+
+
+@dataclass(kw_only=True)
+class Training:
+    """A run in the words of a plan; what a file leaves out has the trainer's default."""
+
+    model: ModelSpec
+    software: str
+    gpus: int | None
+    micro_batch: int
+    seq_length: int
+    global_batch: int | None = None
+    accumulation: int | None = None
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    sp: bool = False
+    dist_opt: bool = False
+    fsdp: int = 0
+    offload: float = 0.0
+    recompute: Recompute = NONE
+    split: PipelineSplit | None = None
+    """Where the trainer places the layers itself."""
+    numerics: Mapping[str, Any] = field(default_factory=dict)
+    """What the file says; gradients are reduced as the software does where it does not say."""
+    assumed: list[str] = field(default_factory=list)
+    not_modelled: list[str] = field(default_factory=list)
+
+
+def model_named(document: Document, name: str | None, assumed: list[str], asked: str = "the file names no model") -> ModelSpec:
+    """The model of --model, else the catalogue's of this name; no path of the file is opened. Raises InputError."""
+    if document.request.model is not None:
+        model, notes = resolve_model(document.request.model)
+        assumed += [*notes, f"model {model.name} (--model)"]
+        return model
+    if not name:
+        raise InputError(f"{asked}: say --model NAME (see `autoconfig models`) or --model config.json")
+    try:
+        model = load_model(name)
+    except InputError:
+        try:
+            model = load_model(name.rstrip("/").rsplit("/", 1)[-1])
+        except InputError:
+            raise InputError(
+                f"model {name[:80]!r}: the catalogue does not hold it, and no file that another file names is opened: say "
+                "--model NAME, or --model with the path of its config.json"
+            ) from None
+    assumed.append(f"model {model.name}, which {name[:80]!r} names (--model)")
+    return model
+
+
+def needed(value: int | None, section: Section, path: str, what: str = "") -> int:
+    """A number that the answer needs. Raises InputError saying how to give it."""
+    if value is None:
+        raise InputError(f"{path} is not in the file{what}: add it, or say --set {path}=N")
+    return value
+
+
+def record(
+    document: Document, run: Training, section: Section, spell: Spell | None = None, wish: Constraints | None = None
+) -> CheckInput:
+    """The record of a trainer's file. Raises InputError for contradictions and what is missing."""
+    request, assumed = document.request, run.assumed
+    gpus = request.gpus if request.gpus is not None else run.gpus
+    if gpus is None:
+        raise InputError(f"the number of GPUs is not known: the file does not say it; say {option('gpus')} N")
+    if run.gpus is not None and run.gpus != gpus:
+        assumed.append(f"{gpus:,} GPUs (--gpus); the file says {run.gpus:,}")
+    asked = Request(
+        model=run.model.name, gpus=gpus, gpu=request.gpu, cluster=request.cluster, gpus_per_node=request.gpus_per_node,
+        memory_margin=request.margin(), own_calibration=request.own_calibration,
+    )  # fmt: skip
+    cluster = read_cluster(asked, assumed)
+    dp = max(1, gpus // (run.tp * run.pp * run.cp))
+    batch = request.global_batch_size or _global_batch(run, dp, assumed)
+    seq = request.seq_length or run.seq_length
+    model = run.model
+    if seq > model.max_position_embeddings:
+        assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq}")
+        model = model.replace(max_position_embeddings=seq)
+    stack = load_stack(request.software or run.software)
+    if request.software is None:
+        assumed.append(f"software {stack.name} (--software names another)")
+    kept = stack.memory.default_fsdp_grad_dtype if run.fsdp else ""
+    usual = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "grad_reduce_dtype": kept or stack.memory.default_grad_dtype}
+    numerics = Numerics(**{**usual, **run.numerics})
+    first, last = run.split.ends(model.num_layers) if run.split else (None, None)
+    cluster.gpu.peak_flops_per_s(numerics.gemm_precision)
+    scenario = Scenario(
+        model=model, cluster=cluster, numerics=numerics, software=stack,
+        workload=Workload(seq_length=seq, global_batch_size=batch),
+        given=read_switches(request.switches, model, numerics),
+    )  # fmt: skip
+    plan = TrainPlan(
+        tp=run.tp, pp=run.pp, vpp=run.vpp, cp=run.cp, ep=run.ep, etp=run.etp, sp=run.sp and run.tp > 1, dp=dp,
+        mbs=run.micro_batch,
+        recompute=run.recompute, dist_opt=run.dist_opt and not run.fsdp, fsdp=run.fsdp, offload=run.offload,
+        first=first, last=last,
+    )  # fmt: skip
+    return CheckInput(
+        kind=document.format, question=question_of(scenario, tuple(assumed), replace(asked, software=stack.name)), plan=plan,
+        split=run.split, unknown=(), not_modelled=tuple(run.not_modelled), ignored=section.unused(), notes=(),
+        text=document.text,
+        script=None, spelled=spell, wish=wish,
+    )  # fmt: skip
+
+
+def _global_batch(run: Training, dp: int, assumed: list[str]) -> int:
+    """Samples of a step, from the batch or the accumulation; both must agree. Raises InputError."""
+    accumulated = None if run.accumulation is None else run.accumulation * run.micro_batch * dp
+    if run.global_batch is None:
+        if accumulated is None:
+            assumed.append(f"global batch {run.micro_batch * dp} = micro-batch x data parallelism: the file gives none")
+        return accumulated or run.micro_batch * dp
+    if accumulated is not None and accumulated != run.global_batch:
+        raise InputError(
+            f"contradictory: global batch {run.global_batch}, but micro-batch {run.micro_batch} x accumulation "
+            f"{run.accumulation} x data parallelism {dp} is {accumulated}; change one, or --gpus"
+        )
+    return run.global_batch
+
+
+def from_words(
+    document: Document,
+    words: Sequence[Value],
+    gpus: int | None,
+    *,
+    gpus_reason: str = "the file does not say it",
+    model: ModelSpec | None = None,
+    spell: Spell | None = None,
+    software: str | None = None,
+) -> CheckInput:
+    """The record of a file whose settings are arguments of Megatron-LM."""
+    script = Script(argv=tuple(words), program="", num_gpus=gpus, gpus_reason=gpus_reason, notes=())
+    request = document.request if document.request.software else replace(document.request, software=software)
+    found = from_script(document.format, document.text, script, request, model=model)
+    return replace(found, spelled=spell)
+
+
+def not_known(text: str, why: str) -> Value:
+    """A word whose value is not known."""
+    return (Piece(text=text, unknown=why),)
+
+
+def word(text: object) -> Value:
+    """A word of an argument list."""
+    return plain_value(str(text))

@@ -1,0 +1,225 @@
+"""YAML, JSON and TOML as plain values, loaded safely and within limits; and a section that remembers what was read of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from autoconfig.specs.errors import InputError
+
+MAX_CHARACTERS = 300_000
+MAX_ALIASES = 200
+MAX_DEPTH = 40
+MAX_NODES = 50_000
+_INTERPOLATED = re.compile(r"\$\{([^${}]{0,200})\}")
+_DEFAULTED = re.compile(r"(?:oc\.env:)?[A-Za-z_]\w*\s*[:,]-?(.*)", re.DOTALL)
+Tree = Mapping[str, Any]
+
+
+class _Loader(yaml.CSafeLoader):
+    """PyYAML's safe loader with an end to merged mappings."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MAX_NODES:
+            raise yaml.YAMLError("merged mappings are too large")
+
+
+_Loader.yaml_implicit_resolvers = {
+    sign: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for sign, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load_yaml(text: str) -> Any:
+    """The values of a YAML document. Raises InputError for tags, aliases without end, depth, size, several documents."""
+    if len(text) > MAX_CHARACTERS:
+        raise InputError(f"a YAML file of {len(text):,} characters: at most {MAX_CHARACTERS:,} are read")
+    depth, aliases = 0, 0
+    try:
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            aliases += isinstance(event, yaml.AliasEvent)
+            if depth > MAX_DEPTH or aliases > MAX_ALIASES:
+                raise InputError(
+                    f"line {event.start_mark.line + 1}: a YAML file nested deeper than {MAX_DEPTH} or with more than "
+                    f"{MAX_ALIASES} aliases is not read"
+                )
+        values = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise InputError(f"{where}this YAML cannot be read: {error.problem or error.context or 'wrong syntax'}") from None
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
+        raise InputError(f"this YAML cannot be read: {str(error)[:120]}") from None
+    return _bounded(values)
+
+
+def load_json(text: str) -> Any:
+    """The values of a JSON document. Raises InputError."""
+    try:
+        return _bounded(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"this is not JSON: {str(error)[:120]}") from None
+
+
+def load_toml(text: str) -> Any:
+    """The values of a TOML document. Raises InputError."""
+    if len(text) > MAX_CHARACTERS:
+        raise InputError(f"a TOML file of {len(text):,} characters: at most {MAX_CHARACTERS:,} are read")
+    try:
+        return _bounded(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise InputError(f"this TOML cannot be read: {str(error)[:120]}") from None
+
+
+def _bounded(values: Any) -> Any:
+    """The values where they are few enough, however often an alias repeats them."""
+    left, waiting = MAX_NODES, [(values, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        left -= 1
+        if left < 0 or depth > MAX_DEPTH:
+            raise InputError(
+                f"the file holds more than {MAX_NODES:,} values, or nests deeper than {MAX_DEPTH}; give a smaller one"
+            )
+        if isinstance(value, dict):
+            waiting += [(item, depth + 1) for item in value.values()]
+        elif isinstance(value, list):
+            waiting += [(item, depth + 1) for item in value]
+    return values
+
+
+def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of everything that is no mapping."""
+    for key, value in values.items():
+        path = f"{before}{key}"
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path, value
+
+
+@dataclass(frozen=True)
+class NotKnown:
+    """A value that nothing in the file says, and why."""
+
+    reason: str
+
+
+@dataclass
+class Section:
+    """Values of a file by dotted path; what was asked for is remembered."""
+
+    values: Tree
+    text: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What the caller says instead of the file: `--set train_micro_batch_size_per_gpu=4`."""
+    used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.flat = dict(leaves(self.values))
+        for name, text in self.settings.items():
+            path = next((path for path in self.flat if path == name or path.rpartition(".")[2] == name), name)
+            self.flat[path] = load_yaml(text)
+
+    def has(self, *paths: str) -> bool:
+        """One of these is there, be it a value or a mapping."""
+        return any(path in self.flat or any(at.startswith(f"{path}.") for at in self.flat) for path in paths)
+
+    def get(self, *paths: str) -> Any:
+        """The first of these that is there and not null. Raises InputError where its value is not known."""
+        for path in paths:
+            self.used.add(path)
+            value = self.flat.get(path)
+            if value is not None and value != "None" and value != {}:
+                return self._known(path, value)
+        return None
+
+    def _known(self, path: str, value: Any, depth: int = 0) -> Any:
+        if isinstance(value, NotKnown):
+            raise InputError(f"{path} is not known: {value.reason}")
+        if not isinstance(value, str):
+            return value
+        whole = _INTERPOLATED.fullmatch(value.strip())
+        if whole and depth < 5:
+            inner = whole[1].strip()
+            other = f"{path.rpartition('.')[0]}{inner}" if inner.startswith(".") else inner
+            if other in self.flat:
+                return self._known(other, self.flat[other], depth + 1)
+            if default := _DEFAULTED.fullmatch(inner):
+                return load_yaml(default[1])
+        if whole or _INTERPOLATED.search(value) or value.strip() in ("auto", "???") or re.fullmatch(r"\$\w+", value.strip()):
+            raise InputError(f"{self.place(path)} is {value.strip()[:60]!r}, which is not known: say --set {path}=VALUE")
+        return value
+
+    def place(self, path: str) -> str:
+        """`path (line N)`, where one line only has such a key."""
+        key = re.escape(path.rpartition(".")[2])
+        lines = [
+            number
+            for number, line in enumerate(self.text.splitlines(), 1)
+            if re.match(rf"[\s\[{{,\-]*[\"']?{key}[\"']?\s*[:=]", line)
+        ]
+        return f"{path} (line {lines[0]})" if len(lines) == 1 else path
+
+    def whole(self, *paths: str) -> int | None:
+        """A whole number. Raises InputError for anything else."""
+        value = self.get(*paths)
+        if value is None:
+            return None
+        text = str(value).replace("_", "").strip()
+        if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]{1,15}(\.0+)?", text):
+            raise InputError(f"{self._of(paths)} is {str(value)[:40]!r}; a whole number is wanted")
+        return int(float(text))
+
+    def count(self, *paths: str) -> int | None:
+        """A whole number of at least 1."""
+        value = self.whole(*paths)
+        if value is not None and value < 1:
+            raise InputError(f"{self._of(paths)} is {value}; it must be at least 1")
+        return value
+
+    def number(self, *paths: str) -> float | None:
+        value = self.get(*paths)
+        if value is None:
+            return None
+        try:
+            found = float(value) if not isinstance(value, bool | list) else float("nan")
+        except (TypeError, ValueError, OverflowError):
+            found = float("nan")
+        if not abs(found) < 1e18:
+            raise InputError(f"{self._of(paths)} is {str(value)[:40]!r}; a number is wanted")
+        return found
+
+    def flag(self, *paths: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.get(*paths)
+        if value is None:
+            return default
+        if isinstance(value, str) and value.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+            return value.lower() in ("true", "yes", "on", "1")
+        if not isinstance(value, bool | int) or value not in (0, 1):
+            raise InputError(f"{self._of(paths)} is {str(value)[:40]!r}; true or false is wanted")
+        return bool(value)
+
+    def word(self, *paths: str) -> str | None:
+        """A text."""
+        value = self.get(*paths)
+        if value is None:
+            return None
+        if isinstance(value, dict | list):
+            raise InputError(f"{self._of(paths)} is {str(value)[:40]!r}; a word is wanted")
+        return str(value).strip()
+
+    def _of(self, paths: tuple[str, ...]) -> str:
+        return self.place(next((path for path in paths if self.flat.get(path) is not None), paths[0]))
+
+    def unused(self) -> tuple[str, ...]:
+        """Paths that nothing read."""
+        return tuple(path for path in self.flat if path not in self.used)

@@ -1,0 +1,85 @@
+"""accelerate's YAML for FSDP2 (judged by accelerate's `load_config_from_file`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from autoconfig.formats.writers.words import Settings, Written, accumulation, flat, foreign, head
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.space import Constraints
+
+FULL = Recompute("full", (), "uniform", 1)
+WISH = Constraints(
+    fixed={
+        **{key: frozenset({1}) for key in ("tp", "pp", "cp", "ep", "etp", "vpp")},
+        "fsdp": frozenset({0, 2, 3}),
+        "recompute": frozenset({NONE, FULL}),
+    }
+)
+NUMERICS = {"precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}}
+KEYS = ("tp", "cp", "fsdp", "recompute")
+
+
+def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+    """The whole file."""
+    cluster, precision = scenario.cluster, scenario.numerics.precision
+    found: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "debug": False,
+        "distributed_type": "FSDP" if plan.fsdp else "MULTI_GPU",
+        "downcast_bf16": "no",
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "mixed_precision": "no" if precision == "fp32" else precision,
+        "num_machines": cluster.num_nodes,
+        "num_processes": cluster.num_gpus,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": False,
+    }
+    if plan.fsdp:
+        found["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": plan.fsdp == 3,
+            "fsdp_activation_checkpointing": plan.recompute == FULL,
+            "fsdp_offload_params": False,
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+    if plan.tp > 1 or plan.cp > 1:
+        sizes = {"dp_replicate": 1, "dp_shard": plan.dp, "tp": plan.tp, "cp": plan.cp}
+        found["parallelism_config"] = {f"parallelism_config_{name}_size": size for name, size in sizes.items()}
+    return found
+
+
+def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
+    """The values that depend on the plan, by path; the batch is the trainer's."""
+    kept = ("distributed_type", "fsdp_config.fsdp_reshard", "fsdp_config.fsdp_activation", "parallelism_config")
+    found = {path: texts for path, texts in flat(values(scenario, plan)).items() if path.startswith(kept)}
+    return {**found, "per_device_train_batch_size (of the trainer)": (str(plan.mbs),)}
+
+
+def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
+    """What a file has no words for."""
+    odd = (
+        [f"recompute={plan.recompute}"]
+        if plan.recompute not in (NONE, FULL) or (plan.recompute == FULL and not plan.fsdp)
+        else []
+    )
+    return [*foreign(scenario, plan, KEYS, NUMERICS), *odd]
+
+
+def write(scenario: Scenario, plan: TrainPlan) -> Written:
+    """accelerate.yaml."""
+    steps = accumulation(scenario, plan)
+    unsaid = (
+        f"model {scenario.model.name} and sequence length {scenario.workload.seq_length}: the trainer's own",
+        f"micro-batch {plan.mbs} and gradient accumulation {steps}: the trainer's per_device_train_batch_size and "
+        "gradient_accumulation_steps",
+    )
+    text = f"# {head(scenario, plan)}\n" + yaml.safe_dump(values(scenario, plan), sort_keys=False)
+    return Written(file_name="accelerate.yaml", text=text, unsaid=unsaid)

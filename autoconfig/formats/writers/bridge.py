@@ -1,0 +1,84 @@
+"""Overrides of a Megatron-Bridge recipe: one `key=value` a line, as its command line takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoconfig.formats.writers.words import Settings, Written, flat, foreign, head
+from autoconfig.megatron.write import overlap_arguments
+from autoconfig.specs.plan import OP, TrainPlan
+from autoconfig.specs.scenario import Scenario
+
+PRECISIONS = {
+    "bf16": "bf16_mixed", "fp16": "fp16_mixed", "delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "tensorwise": "bf16_with_fp8_current_scaling_mixed", "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
+}  # fmt: skip
+"""Our precision, or fp8 recipe -> the name in Bridge's registry (megatron/bridge/training/mixed_precision.py)."""
+NUMERICS = {
+    "precision": {"bf16", "fp16", "fp8", "nvfp4"}, "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
+    "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32", "bf16"},
+}  # fmt: skip
+KEYS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "recompute", "first", "last", "dist_opt", "offload")
+
+
+def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+    """Container and field -> value; None where Bridge's own default is null."""
+    recompute, numerics = plan.recompute, scenario.numerics
+    overlaps = {argument.flag for argument in overlap_arguments(scenario, plan)}
+    precision = numerics.fp8_recipe if numerics.precision == "fp8" else numerics.precision
+    return {
+        "model": {
+            "tensor_model_parallel_size": plan.tp,
+            "pipeline_model_parallel_size": plan.pp,
+            "virtual_pipeline_model_parallel_size": plan.vpp if plan.vpp > 1 else "null",
+            "context_parallel_size": plan.cp,
+            "expert_model_parallel_size": plan.ep,
+            "expert_tensor_parallel_size": plan.etp,
+            "sequence_parallel": plan.sp,
+            "num_layers_in_first_pipeline_stage": plan.first,
+            "num_layers_in_last_pipeline_stage": plan.last,
+            "recompute_granularity": "null" if recompute.granularity == "none" else recompute.granularity,
+            "recompute_method": recompute.method or None,
+            "recompute_num_layers": recompute.num_layers or None,
+            "recompute_modules": f"[{','.join(recompute.modules)}]" if recompute.modules else None,
+            "seq_length": scenario.workload.seq_length,
+        },
+        "dataset": {"sequence_length": scenario.workload.seq_length},
+        "train": {"micro_batch_size": plan.mbs, "global_batch_size": scenario.workload.global_batch_size},
+        "ddp": {
+            "use_distributed_optimizer": plan.dist_opt,
+            "overlap_grad_reduce": "--overlap-grad-reduce" in overlaps,
+            "overlap_param_gather": "--overlap-param-gather" in overlaps,
+            "grad_reduce_in_fp32": numerics.grad_reduce_dtype == "fp32",
+        },
+        "optimizer": {
+            "use_distributed_optimizer": plan.dist_opt,
+            "optimizer_cpu_offload": True if plan.offload else None,
+            "optimizer_offload_fraction": plan.offload or None,
+        },
+        "comm_overlap": {"tp_comm_overlap": "--tp-comm-overlap" in overlaps},
+        "mixed_precision": PRECISIONS.get(precision),
+    }
+
+
+def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
+    """The overrides that depend on the plan."""
+    found = flat(values(scenario, plan))
+    return {path: texts for path, texts in found.items() if "seq" not in path or path.endswith("parallel")}
+
+
+def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
+    """What no override says."""
+    return foreign(scenario, plan, KEYS, NUMERICS) + ([f"recompute={plan.recompute}"] if OP in plan.recompute.modules else [])
+
+
+def write(scenario: Scenario, plan: TrainPlan) -> Written:
+    """overrides.txt."""
+    lines = [f"{path}={texts[0]}" for path, texts in flat(values(scenario, plan)).items()]
+    unsaid = (
+        f"model {scenario.model.name}: the recipe's",
+        f"{scenario.cluster.num_gpus} GPUs: torchrun's --nnodes and --nproc-per-node",
+    )
+    text = "\n".join([f"# {head(scenario, plan)}", f"# model: {scenario.model.name}", *lines, ""])
+    return Written(file_name="overrides.txt", text=text, unsaid=unsaid)

@@ -1,0 +1,64 @@
+"""ms-swift's Megatron-SWIFT: a script that starts `megatron sft` with Megatron-LM's arguments in its spelling."""
+
+from __future__ import annotations
+
+from autoconfig.formats.writers.megatron_yaml import refused as refused_by_megatron
+from autoconfig.formats.writers.words import Settings, Written, foreign, head
+from autoconfig.megatron.check import plan_flags
+from autoconfig.planning.export_files import quoted, remark
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
+
+NOT_SWIFT = frozenset(
+    {
+        "--use-distributed-optimizer", "--bf16", "--accumulate-allreduce-grads-in-fp32", "--cp-comm-type", "--transformer-impl",
+        "--no-gradient-accumulation-fusion", "--use-flash-attn",
+    }
+)  # fmt: skip
+"""What Megatron-SWIFT sets itself: bf16 by --torch_dtype, the distributed optimizer by default."""
+NUMERICS = {
+    "precision": {"bf16", "fp16", "fp8"}, "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
+    "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32"},
+}  # fmt: skip
+KEYS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "recompute", "first", "last", "dist_opt", "offload")
+
+
+def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
+    """The arguments that depend on the plan."""
+    found: Settings = {}
+    for flag, values in plan_flags(scenario, plan).items():
+        if flag not in NOT_SWIFT:
+            found["--" + flag.removeprefix("--").replace("-", "_")] = values or ("true",)
+    found["--use_distributed_optimizer"] = (str(plan.dist_opt).lower(),)
+    return found
+
+
+def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
+    """What it has no arguments for."""
+    return foreign(scenario, plan, KEYS, NUMERICS) or refused_by_megatron(scenario, plan)
+
+
+def write(scenario: Scenario, plan: TrainPlan) -> Written:
+    """swift.sh."""
+    cluster, dtype = scenario.cluster, "float16" if scenario.numerics.precision == "fp16" else "bfloat16"
+    per_node = min(cluster.gpus_per_node, cluster.num_gpus)
+    arguments = {
+        "--model": ('"$MODEL"',), "--dataset": ('"$DATASET"',), "--torch_dtype": (dtype,), "--train_type": ("full",),
+        "--max_length": (str(scenario.workload.seq_length),),
+        "--global_batch_size": (str(scenario.workload.global_batch_size),),
+    } | {flag: tuple(map(quoted, values)) for flag, values in settings(scenario, plan).items()}  # fmt: skip
+    lines = [f"    {' '.join([flag, *values])}" for flag, values in arguments.items()]
+    text = "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            f"# {remark(head(scenario, plan))}",
+            "set -eu",
+            f'MODEL="${{MODEL:-{scenario.model.name}}}"  # id or path of the checkpoint',
+            'DATASET="${DATASET:?set it to a data set of ms-swift}"',
+            f'export NPROC_PER_NODE="{per_node}" NNODES="{cluster.num_nodes}"',
+            "megatron sft \\",
+            " \\\n".join(lines),
+            "",
+        ]
+    )
+    return Written(file_name="swift.sh", text=text, unsaid=("data, learning rate: ms-swift's own arguments",))

@@ -1,0 +1,50 @@
+"""The formats that are written, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autoconfig.formats.writers import (
+    accelerate,
+    bridge,
+    deepspeed,
+    megatron_yaml,
+    ms_swift,
+    nanotron,
+    primus,
+    torchtitan,
+    transformer_config,
+)
+from autoconfig.formats.writers.words import Settings, Written
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.space import Constraints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """One format."""
+
+    write: Callable[[Scenario, TrainPlan], Written]
+    refused: Callable[[Scenario, TrainPlan], list[str]]
+    settings: Callable[[Scenario, TrainPlan], Settings]
+    wish: Constraints = field(default_factory=Constraints)
+    """Which plans it can say, as far as keys of a plan decide."""
+
+
+WRITERS = {
+    "deepspeed": Writer(write=deepspeed.write, refused=deepspeed.refused, settings=deepspeed.settings, wish=deepspeed.WISH),
+    "accelerate": Writer(
+        write=accelerate.write, refused=accelerate.refused, settings=accelerate.settings, wish=accelerate.WISH
+    ),
+    "megatron-yaml": Writer(write=megatron_yaml.write, refused=megatron_yaml.refused, settings=megatron_yaml.settings),
+    "bridge": Writer(write=bridge.write, refused=bridge.refused, settings=bridge.settings),
+    "transformer-config": Writer(
+        write=transformer_config.write, refused=transformer_config.refused, settings=transformer_config.settings
+    ),
+    "torchtitan": Writer(write=torchtitan.write, refused=torchtitan.refused, settings=torchtitan.settings),
+    "ms-swift": Writer(write=ms_swift.write, refused=ms_swift.refused, settings=ms_swift.settings),
+    "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings),
+    "nanotron": Writer(write=nanotron.write, refused=nanotron.refused, settings=nanotron.settings, wish=nanotron.WISH),
+}

@@ -1,0 +1,125 @@
+"""torchtitan's settings: TOML as its trainer of 2025 reads them, and the same as options of today's (`--parallelism.x=8`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoconfig.formats.writers.words import Settings, Written, flat, foreign, head
+from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
+from autoconfig.specs.scenario import Scenario
+
+NUMERICS = {
+    "precision": {"bf16", "fp8"},
+    "fp8_recipe": {"tensorwise"},
+    "fp8_param_gather": {False, True},
+    "grad_reduce_dtype": {"fp32"},
+}
+KEYS = ("tp", "pp", "cp", "ep", "etp", "sp", "fsdp", "recompute", "vpp", "first", "last")
+FULL, BY_OPERATOR = Recompute("full", (), "uniform", 1), Recompute("selective", (OP,))
+FLAVOURS = {
+    "llama3-8b": ("llama3", "8B"), "llama3-70b": ("llama3", "70B"), "llama3.1-8b": ("llama3", "8B"),
+    "llama3.1-70b": ("llama3", "70B"), "llama3.1-405b": ("llama3", "405B"), "deepseek-v3": ("deepseek_v3", "671B"),
+    "deepseek-v2-lite": ("deepseek_v3", "16B"), "gpt-oss-20b": ("gpt_oss", "20b"), "gpt-oss-120b": ("gpt_oss", "120b"),
+    "qwen3-0.6b": ("qwen3", "0.6B"), "qwen3-1.7b": ("qwen3", "1.7B"), "qwen3-4b": ("qwen3", "4B"),
+    "qwen3-8b": ("qwen3", "8B"), "qwen3-14b": ("qwen3", "14B"), "qwen3-32b": ("qwen3", "32B"),
+}  # fmt: skip
+"""Names of torchtitan's registries for catalogue models (torchtitan/models/*/__init__.py)."""
+
+
+def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+    """The file's tables that a plan decides."""
+    name, flavour = FLAVOURS.get(scenario.model.name, ("", ""))
+    local = scenario.workload.global_batch_size // plan.dp if plan.pp > 1 else plan.mbs
+    parallel: dict[str, Any] = {
+        "data_parallel_replicate_degree": 1 if plan.fsdp else plan.dp,
+        "data_parallel_shard_degree": plan.dp if plan.fsdp else 1,
+        "fsdp_reshard_after_forward": "always" if plan.fsdp == 3 else "never",
+        "tensor_parallel_degree": plan.tp,
+        "enable_sequence_parallel": plan.sp or plan.tp == 1,
+        "pipeline_parallel_degree": plan.pp,
+        "context_parallel_degree": plan.cp,
+        "expert_parallel_degree": plan.ep,
+    }
+    if plan.etp > 1:
+        parallel["expert_tensor_parallel_degree"] = plan.etp
+    if plan.pp > 1:
+        stages = plan.pp * plan.vpp
+        parallel |= {
+            "pipeline_parallel_schedule": "Interleaved1F1B" if plan.vpp > 1 else "1F1B",
+            "pipeline_parallel_microbatch_size": plan.mbs,
+            "pipeline_parallel_first_stage_less_layers": 0,
+            "pipeline_parallel_last_stage_less_layers": 0,
+            "pipeline_parallel_layers_per_stage": -(-scenario.model.num_layers // stages),
+        }
+    return {
+        "model": {"name": name, "flavor": flavour, "converters": ["float8"] if scenario.numerics.precision == "fp8" else []},
+        "training": {
+            "local_batch_size": local,
+            "global_batch_size": scenario.workload.global_batch_size,
+            "seq_len": scenario.workload.seq_length,
+        },
+        "parallelism": parallel,
+        "activation_checkpoint": _checkpoint(plan.recompute),
+        **(
+            {"float8": {"enable_fsdp_float8_all_gather": scenario.numerics.fp8_param_gather, "recipe_name": "tensorwise"}}
+            if scenario.numerics.precision == "fp8"
+            else {}
+        ),
+    }
+
+
+def _checkpoint(recompute: Recompute) -> dict[str, str]:
+    if recompute == BY_OPERATOR:
+        return {"mode": "selective", "selective_ac_option": "op"}
+    return {"mode": "none" if recompute == NONE else "full"}
+
+
+def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
+    """The values that depend on the plan, by path."""
+    found = flat(values(scenario, plan))
+    return {path: texts for path, texts in found.items() if not path.startswith("model.") and path != "training.seq_len"}
+
+
+def options(scenario: Scenario, plan: TrainPlan) -> list[str]:
+    """Options of today's trainer, whose registry (`--module llama3 --config llama3_8b`) has the model."""
+    found = settings(scenario, plan)
+    kept = ("training.", "parallelism.")
+    gone = ("parallelism.expert_tensor_parallel_degree",)
+    return [
+        f"--{path}={texts[0]}"
+        for path, texts in found.items()
+        if path.startswith(kept) and path not in gone and texts[0] not in ("true", "false")
+    ]
+
+
+def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
+    """What a file has no words for."""
+    found = foreign(scenario, plan, KEYS, NUMERICS)
+    if plan.recompute not in (NONE, FULL, BY_OPERATOR):
+        found.append(f"recompute={plan.recompute}")
+    if plan.tp > 1 and not plan.sp and scenario.model.is_moe:
+        found.append("sp=0")
+    layers, stages = scenario.model.num_layers, plan.pp * plan.vpp
+    if layers % stages or plan.first is not None or plan.last is not None:
+        found.append(f"stages of {layers} layers over {stages}: first={plan.first},last={plan.last}")
+    if scenario.model.name not in FLAVOURS:
+        found.append(f"model {scenario.model.name}: none of torchtitan's flavours")
+    return found
+
+
+def write(scenario: Scenario, plan: TrainPlan) -> Written:
+    """train.toml."""
+    lines = [f"# {head(scenario, plan)}"]
+    for table, inside in values(scenario, plan).items():
+        lines += ["", f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in inside.items())]
+    nodes = f"on {scenario.cluster.num_nodes} nodes" if scenario.cluster.num_nodes > 1 else "on one node"
+    unsaid = (f"{scenario.cluster.num_gpus} GPUs {nodes}: torchrun's --nnodes and --nproc-per-node",)
+    return Written(file_name="train.toml", text="\n".join([*lines, ""]), unsaid=unsaid)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,72 @@
+"""What all writers share: which parts of a plan and of its numerics a format has words for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from autoconfig.specs.json_record import to_json
+from autoconfig.specs.plan import NONE, TrainPlan
+from autoconfig.specs.plan_names import named_plan
+from autoconfig.specs.scenario import Numerics, Scenario
+
+Settings = dict[str, tuple[str, ...]]
+_PLAIN: dict[str, object] = {
+    "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "sp": False, "recompute": NONE, "first": None, "last": None,
+    "dist_opt": False, "fsdp": 0, "offload": 0.0,
+}  # fmt: skip
+_USUAL = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
+_PRICED_ONLY = ("moe_imbalance", "deterministic", "attention_dropout", "hidden_dropout", "lora_rank", "lora_target_modules")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A plan in one format."""
+
+    file_name: str
+    text: str
+    unsaid: tuple[str, ...] = ()
+    """What stands elsewhere in that trainer (a model's sizes beside a DeepSpeed file), or is lost."""
+
+
+def foreign(scenario: Scenario, plan: TrainPlan, keys: Collection[str], numerics: Mapping[str, Collection[Any]]) -> list[str]:
+    """What a format has no words for that knows these keys of a plan and values of numerics: `pp=4`, `precision=fp8`."""
+    found = [f"{key}={value}" for key, usual in _PLAIN.items() if key not in keys and (value := getattr(plan, key)) != usual]
+    for name in (f.name for f in fields(Numerics)):
+        value = getattr(scenario.numerics, name)
+        allowed = numerics.get(name, {getattr(_USUAL, name)})
+        if name not in _PRICED_ONLY and value not in allowed and (name != "fp8_recipe" or scenario.numerics.precision == "fp8"):
+            found.append(f"{name}={value}")
+    return found
+
+
+def accumulation(scenario: Scenario, plan: TrainPlan) -> int:
+    """Micro-batches of a step on each data-parallel rank."""
+    return max(1, scenario.workload.global_batch_size // (plan.mbs * plan.dp))
+
+
+def flat(values: Mapping[str, Any], before: str = "") -> Settings:
+    """Dotted paths and texts of nested values."""
+    found: Settings = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{before}{key}.")
+        elif value is not None:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            found[f"{before}{key}"] = (text,)
+    return found
+
+
+def head(scenario: Scenario, plan: TrainPlan) -> str:
+    """What a file says of itself in its first comment."""
+    cluster, workload = scenario.cluster, scenario.workload
+    return (
+        f"Written by megatron-autoconfig: {scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}, sequence "
+        f"{workload.seq_length:,}, global batch {workload.global_batch_size:,}; plan {plan}"
+    )
+
+
+def plan_values(scenario: Scenario, plan: TrainPlan) -> Any:
+    """The plan under Megatron's long names."""
+    return to_json(named_plan(plan, scenario.workload.global_batch_size))
