@@ -8,6 +8,7 @@ from typing import Any
 
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, from_script, question_of
+from autoconfig.megatron.read_vocabulary import model_in
 from autoconfig.megatron.shell.script import Script
 from autoconfig.megatron.shell.values import Piece, Value, plain_value
 from autoconfig.planning.resolve import read_cluster
@@ -40,7 +41,7 @@ class Document:
         values = self.values
         for key in filter(None, path.split(".")):
             values = values.get(key) if isinstance(values, dict) else None
-        return Section(values if isinstance(values, dict) else {}, self.text, self.request.settings)
+        return Section(values if isinstance(values, dict) else {}, self.text, self.request.settings, prefix=path)
 
 
 @dataclass(kw_only=True)
@@ -84,13 +85,13 @@ def model_named(document: Document, name: str | None, assumed: list[str], asked:
     try:
         model = load_model(name)
     except InputError:
-        try:
-            model = load_model(name.rstrip("/").rsplit("/", 1)[-1])
-        except InputError:
+        found = model_in(name)
+        if found is None:
             raise InputError(
                 f"model {name[:80]!r}: the catalogue does not hold it, and no file that another file names is opened: say "
                 "--model NAME, or --model with the path of its config.json"
             ) from None
+        model = found
     assumed.append(f"model {model.name}, which {name[:80]!r} names (--model)")
     return model
 

@@ -22,7 +22,7 @@ _DEFAULTED = re.compile(r"(?:oc\.env:)?[A-Za-z_]\w*\s*[:,]-?(.*)", re.DOTALL)
 Tree = Mapping[str, Any]
 
 
-class _Loader(yaml.CSafeLoader):
+class _Loader(yaml.CSafeLoader):  # type: ignore[misc]
     """PyYAML's safe loader with an end to merged mappings."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -46,6 +46,10 @@ def load_yaml(text: str) -> Any:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             aliases += isinstance(event, yaml.AliasEvent)
+            if getattr(event, "tag", None) not in (None, "!"):
+                raise InputError(
+                    f"line {event.start_mark.line + 1}: this YAML cannot be read: the tag {event.tag[:40]} is not taken"
+                )
             if depth > MAX_DEPTH or aliases > MAX_ALIASES:
                 raise InputError(
                     f"line {event.start_mark.line + 1}: a YAML file nested deeper than {MAX_DEPTH} or with more than "
@@ -105,6 +109,12 @@ def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield path, value
 
 
+def _default(match: re.Match[str]) -> str:
+    """`${NAME:default}` inside a longer text."""
+    found = _DEFAULTED.fullmatch(match[1].strip())
+    return found[1] if found else match[0]
+
+
 @dataclass(frozen=True)
 class NotKnown:
     """A value that nothing in the file says, and why."""
@@ -121,6 +131,8 @@ class Section:
     settings: Mapping[str, str] = field(default_factory=dict)
     """What the caller says instead of the file: `--set train_micro_batch_size_per_gpu=4`."""
     used: set[str] = field(default_factory=set)
+    prefix: str = ""
+    """Where in the file the section stands."""
 
     def __post_init__(self) -> None:
         self.flat = dict(leaves(self.values))
@@ -149,11 +161,13 @@ class Section:
         whole = _INTERPOLATED.fullmatch(value.strip())
         if whole and depth < 5:
             inner = whole[1].strip()
-            other = f"{path.rpartition('.')[0]}{inner}" if inner.startswith(".") else inner
-            if other in self.flat:
-                return self._known(other, self.flat[other], depth + 1)
+            beside = f"{path.rpartition('.')[0]}{inner}".lstrip(".")
+            for other in [beside] if inner.startswith(".") else [inner, inner.removeprefix(f"{self.prefix}.")]:
+                if other in self.flat:
+                    return self._known(other, self.flat[other], depth + 1)
             if default := _DEFAULTED.fullmatch(inner):
                 return load_yaml(default[1])
+        value = _INTERPOLATED.sub(_default, value)
         if whole or _INTERPOLATED.search(value) or value.strip() in ("auto", "???") or re.fullmatch(r"\$\w+", value.strip()):
             raise InputError(f"{self.place(path)} is {value.strip()[:60]!r}, which is not known: say --set {path}=VALUE")
         return value

@@ -242,9 +242,7 @@ def _undecided(word: str, odd: Unread) -> tuple[list[str], list[str]]:
     if odd.unset:
         return [], [word]
     if not odd.choices:
-        raise InputError(
-            f"which arguments {word[:60]} adds is not known: {odd.reason}; write them in the file"
-        )
+        raise InputError(f"which arguments {word[:60]} adds is not known: {odd.reason}; write them in the file")
     names: list[str] = []
     others: list[str] = []
     for words in odd.choices:

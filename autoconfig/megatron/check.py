@@ -127,7 +127,7 @@ def check(source: CheckInput) -> CheckAnswer:
         nearest = None  # the file's format has no words for it
     wanted = overlapped(source)
     ranking = rank_plans(wanted, source.wish or _wish(scenario, plan), margin)
-    better = better_plan(ranking, plan, report)
+    better = better_plan(ranking, plan, report, even_only=source.wish is not None)
     found = None if better is None else report_plan(wanted, better, None, margin)
     return CheckAnswer(
         source=source,
@@ -176,12 +176,12 @@ def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
     return replace(violation, text=violation.text + hint)
 
 
-def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None) -> TrainPlan | None:
+def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None, *, even_only: bool = False) -> TrainPlan | None:
     """The fastest plan whose chance to fit is at least SAFE_FIT (where there is one), or among those as good as it the one
     nearest to `plan`; None where `plan` is as good."""
     if not len(ranking.row):
         return None
-    positions = np.flatnonzero(_sayable(ranking))
+    positions = np.flatnonzero(_sayable(ranking, even_only))
     if not len(positions):
         return None
     likely = positions[ranking.fit_chances()[positions] >= SAFE_FIT]
@@ -203,15 +203,17 @@ def _wish(scenario: Scenario, plan: TrainPlan) -> Constraints | None:
     return Constraints(fixed={"dist_opt": frozenset({plan.dist_opt, shards or plan.dist_opt}), "fsdp": frozenset({plan.fsdp})})
 
 
-def _sayable(ranking: Ranking) -> npt.NDArray[np.bool_]:
+def _sayable(ranking: Ranking, even_only: bool) -> npt.NDArray[np.bool_]:
     """Plans that the software of the file has arguments for: no uneven stages or modules before they existed."""
     ok = np.ones(len(ranking.row), bool)
     words = OLDER.get(ranking.scenario.software.name)
-    if words is None:
+    if words is None and not even_only:
         return ok
     layouts, rows = ranking.space.layouts, ranking.row
     ok &= layouts.first[rows] * layouts.pp[rows] == ranking.scenario.model.num_layers
     ok &= (layouts.pp[rows] == 1) | (layouts.first[rows] == layouts.last[rows])
+    if words is None:
+        return ok
     if "vpp" not in words:
         ok &= layouts.vpp[rows] == 1
     known = [r.granularity != "selective" or (r.modules == ("core_attn",) and "core_attn" in words) for r in ranking.options]

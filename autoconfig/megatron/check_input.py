@@ -144,9 +144,7 @@ def exported_gpu(text: str) -> str | None:
     return found[1] if MARK in head and found and found[1] in gpu_ids() else None
 
 
-def from_script(
-    kind: str, text: str, script: Script, request: CheckRequest, *, model: ModelSpec | None = None
-) -> CheckInput:
+def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, model: ModelSpec | None = None) -> CheckInput:
     """The record of an argument list, of a `model` where the list does not say it. Raises InputError."""
     gpus = request.gpus if request.gpus is not None else script.num_gpus
     if gpus is None:
@@ -227,8 +225,16 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     )
     question = question_of(scenario, (), asked)
     return CheckInput(
-        kind="plan", question=question, plan=plan, split=None, unknown=(), not_modelled=(), ignored=(), notes=(), text=text,
-        script=None
+        kind="plan",
+        question=question,
+        plan=plan,
+        split=None,
+        unknown=(),
+        not_modelled=(),
+        ignored=(),
+        notes=(),
+        text=text,
+        script=None,
     )
 
 

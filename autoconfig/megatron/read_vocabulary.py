@@ -63,11 +63,17 @@ def _plain(a: Arguments, name: str) -> str:
 
 def _named(a: Arguments, names: tuple[str, ...]) -> Iterator[ModelSpec]:
     """Catalogue models that values of these arguments name: `org/model`, or a path with a model's name as a part."""
-    spellings = {name: canonical for name, canonical in model_aliases().items() if len(name) >= MIN_NAME and "/" not in name}
     for name in names:
-        for part in reversed(_plain(a, name).lower().replace("_", "-").split("/")):
-            word = part.removeprefix("meta-")
-            found = [spelling for spelling in spellings if word == spelling or word.startswith(f"{spelling}-")]
-            if found:
-                yield load_model(spellings[max(found, key=len)])
-                break
+        if (found := model_in(_plain(a, name))) is not None:
+            yield found
+
+
+def model_in(text: str) -> ModelSpec | None:
+    """The catalogue model that a name or path speaks of: `org/model-suffix`; None where there is none."""
+    spellings = {name: canonical for name, canonical in model_aliases().items() if len(name) >= MIN_NAME and "/" not in name}
+    for part in reversed(text.lower().replace("_", "-").split("/")):
+        word = part.removeprefix("meta-")
+        found = [spelling for spelling in spellings if word == spelling or word.startswith(f"{spelling}-")]
+        if found:
+            return load_model(spellings[max(found, key=len)])
+    return None

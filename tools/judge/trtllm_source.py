@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 import pydantic
-import yaml  # type: ignore[import-untyped]  # no stubs of its own
+import yaml  # no stubs of its own
 
 from tools.judge.engine_arguments import arguments_of, differences, miscounted
 

@@ -19,7 +19,8 @@ PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 
 def read(document: Document) -> CheckInput:
     """The record. What the file does not say: --model, --set micro_batch_size=N, --seq-length. Raises InputError."""
-    section, assumed = document.section(), []
+    section = document.section()
+    assumed: list[str] = []
     kind = (section.word("distributed_type") or "NO").upper()
     if kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO"):
         raise UnsupportedError(f"{section.place('distributed_type')} is {kind}: read are FSDP, DEEPSPEED and MULTI_GPU")
@@ -30,7 +31,7 @@ def read(document: Document) -> CheckInput:
     if mixed not in PRECISIONS:
         raise InputError(f"{section.place('mixed_precision')} is {mixed[:40]!r}: use one of {', '.join(PRECISIONS)}")
     run = Training(
-        model=model, software="transformers-deepspeed" if kind == "DEEPSPEED" else "torch-eager",
+        model=model, software=_software(section, kind),
         gpus=section.count("num_processes"),
         tp=_size(section, "tp"), cp=_size(section, "cp", "sp"),
         micro_batch=needed(section.count("micro_batch_size"), section, "micro_batch_size"),
@@ -47,6 +48,13 @@ def read(document: Document) -> CheckInput:
         run.not_modelled.append("fsdp_offload_params: weights, gradients and optimizer wait in CPU memory: less GPU memory")
     _size(section, "dp_shard")
     return record(document, run, section, settings, WISH)
+
+
+def _software(section: Section, kind: str) -> str:
+    """Context parallelism is torch's own ring attention, which torchtitan has."""
+    if kind == "DEEPSPEED":
+        return "transformers-deepspeed"
+    return "torchtitan" if _size(section, "cp", "sp") > 1 else "torch-eager"
 
 
 def _size(section: Section, *names: str) -> int:

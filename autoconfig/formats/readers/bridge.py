@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 
 from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
-from autoconfig.formats.record import Document, Value, from_words, model_named, word
+from autoconfig.formats.record import Document, from_words, model_named, word
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.megatron.shell.values import plain_value
+from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.software.software import DEFAULT_STACK
 
@@ -59,7 +60,8 @@ def read(document: Document) -> CheckInput:
     found += _switches(section, known)
     devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
     gpus = devices * nodes if devices and nodes else int(known["gpus"]) if known.get("gpus") else None
-    return from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)
+    answer = from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)
+    return replace(answer, ignored=(*answer.ignored, *section.unused()))
 
 
 FLAGS = {"virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank"}
@@ -69,7 +71,7 @@ def _words(document: Document) -> tuple[list[Value], str | None]:
     """(words, name of the recipe) of a list of overrides or of a script."""
     lines = [line.strip() for line in document.text.splitlines()]
     kept = [line for line in lines if line and not line.startswith("#")]
-    match = _RECIPE.search(document.text)
+    match = _RECIPE.search("\n".join(kept))
     if all(OVERRIDE.fullmatch(part) for line in kept for part in line.split()):
         return [plain_value(part) for line in kept for part in line.split()], match[1] if match else None
     pattern = r"(?:--recipe|--factory|(?:model|train|trainer|data|dataset|ddp|optimizer|checkpoint|logger|log)\..*)"

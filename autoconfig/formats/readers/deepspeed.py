@@ -17,18 +17,26 @@ CPU = ("cpu", "nvme")
 
 def read(document: Document) -> CheckInput:
     """The record. Model, GPUs and sequence length: --model, --gpus, --seq-length. Raises InputError."""
-    section, assumed = document.section(), []
+    section = document.section()
+    assumed: list[str] = []
     model = model_named(document, None, assumed, "a DeepSpeed file names no model")
     tp = section.count("tensor_parallel.autotp_size", "tensor_parallel.tp_size") or 1
     run = Training(
         model=model, software=SOFTWARE, gpus=None, tp=tp, cp=section.count("sequence_parallel_size") or 1,
         micro_batch=needed(section.count("train_micro_batch_size_per_gpu"), section, "train_micro_batch_size_per_gpu"),
-        accumulation=section.count("gradient_accumulation_steps"), global_batch=section.count("train_batch_size"),
+        accumulation=_auto(section, "gradient_accumulation_steps"), global_batch=_auto(section, "train_batch_size"),
         seq_length=_length(document), recompute=recompute_of(section, assumed), numerics=numerics_of(section), assumed=assumed,
         **sharding_of(section, section.whole("zero_optimization.stage") or 0),
     )  # fmt: skip
+    if run.global_batch is None and run.accumulation is None and document.request.global_batch_size is None:
+        raise InputError("train_batch_size and gradient_accumulation_steps are not in the file: say --global-batch-size N")
     run.not_modelled += not_modelled(section)
     return record(document, run, section, settings, WISH)
+
+
+def _auto(section: Section, path: str) -> int | None:
+    """A number that the trainer fills in (`auto`) from the others counts as absent."""
+    return None if section.flat.get(path) == "auto" else section.count(path)
 
 
 def _length(document: Document) -> int:
@@ -51,7 +59,7 @@ def not_modelled(section: Section) -> list[str]:
     """What of a file's ZeRO no formula reads, with what it changes."""
     found = []
     weights = (section.word("zero_optimization.offload_param.device") or "none").lower()
-    if weights in CPU:
+    if weights in CPU or section.flag("zero_optimization.cpu_offload_params"):
         found.append("zero_optimization.offload_param: weights wait in CPU memory: less GPU memory, more time")
     if (section.word("zero_optimization.offload_optimizer.device") or "").lower() == "nvme":
         found.append("zero_optimization.offload_optimizer on NVMe is priced as CPU memory")
@@ -75,7 +83,8 @@ def recompute_of(section: Section, assumed: list[str]) -> Recompute:
 
 def numerics_of(section: Section) -> dict[str, Any]:
     """Precision of bf16 and fp16; gradients as DeepSpeed's data_types say."""
-    bf16, fp16 = section.flag("bf16.enabled", "bfloat16.enabled"), section.flag("fp16.enabled")
+    bf16 = section.flag("bf16.enabled", "bfloat16.enabled")
+    fp16 = False if bf16 and section.flat.get("fp16.enabled") == "auto" else section.flag("fp16.enabled")
     if bf16 and fp16:
         raise InputError("bf16 and fp16 are both enabled; drop one of them")
     found: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autoconfig.formats.readers.megatron_words import read_words
 from autoconfig.formats.record import Document
+from autoconfig.formats.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.software.software import DEFAULT_STACK
 
@@ -15,5 +16,18 @@ def read(document: Document) -> CheckInput:
     runner = document.section("experiment.runner")
     nodes, each = runner.count("nnodes"), runner.count("nproc_per_node")
     section = document.section("train") if "train" in document.values else document.section()
+    _ffn(section)
     skip = [key for key in values if key not in ("system", "model", "data")]
     return read_words(document, section, nodes * each if nodes and each else None, skip=skip, software=DEFAULT_STACK)
+
+
+def _ffn(section: Section) -> None:
+    """FlagScale's own width of the MLP: 8/3 h times `hidden_dim_multiplier`, up to a multiple of `multiple_of`
+    (flagscale/train/arguments.py)."""
+    hidden, multiple = section.count("model.hidden_size"), section.count("model.multiple_of")
+    if hidden is None or multiple is None or section.has("model.ffn_hidden_size"):
+        return
+    width = int(int(4 * hidden * 2 / 3) * (section.number("model.hidden_dim_multiplier") or 1.0))
+    section.flat["model.ffn_hidden_size"] = multiple * -(-width // multiple)
+    for key in ("multiple_of", "hidden_dim_multiplier"):
+        section.flat.pop(f"model.{key}", None)

@@ -4,18 +4,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.readers.deepspeed import sharding_of
+from autoconfig.formats.readers.deepspeed import not_modelled, sharding_of
 from autoconfig.formats.record import Document, Training, needed, record
 from autoconfig.formats.tree import Section
+from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.space import Constraints
 
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_layernorm": "LayerNorm", "te_rmsnorm": "RMSNorm"}
 POSITIONS = {"rotary": "rope", "learned": "learned_absolute", "sinusoidal": "none", "alibi": "alibi", "none": "none"}
 GPT_NEOX_VOCABULARY = 50_257
 """gpt-neox's tokenizers give 50,257 words (GPT2BPETokenizer) or 50,254 (20B_tokenizer.json, HFTokenizer)."""
+
+
+WISH = Constraints(
+    fixed={
+        **{key: frozenset({1}) for key in ("cp", "ep", "etp", "vpp")},
+        "recompute": frozenset({NONE, *(Recompute("full", (), "uniform", layers) for layers in (1, 2, 4))}),
+    }
+)
+"""Plans that a file can say."""
+
+
+def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+    """The values that depend on the plan."""
+    full = plan.recompute != NONE
+    return {
+        "pipe_parallel_size": (str(plan.pp),),
+        "model_parallel_size": (str(plan.tp),),
+        "train_micro_batch_size_per_gpu": (str(plan.mbs),),
+        "gradient_accumulation_steps": (str(accumulation(scenario, plan)),),
+        "zero_optimization.stage": (str(plan.fsdp or int(plan.dist_opt)),),
+        "checkpoint_activations": (str(full).lower(),),
+        **({"checkpoint_num_layers": (str(plan.recompute.num_layers),)} if full else {}),
+    }
 
 
 def read(document: Document) -> CheckInput:
@@ -35,9 +61,12 @@ def read(document: Document) -> CheckInput:
         seq_length=needed(section.count("seq_length"), section, "seq_length"),
         recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, **sharding_of(section, stage),
     )  # fmt: skip
+    run.not_modelled += not_modelled(section)
+    if section.flag("partition_activations"):
+        run.not_modelled.append("partition_activations: checkpointed inputs are divided over tensor parallelism: less memory")
     if run.accumulation is None and run.global_batch is None:
         run.accumulation = 1
-    return record(document, run, section)
+    return record(document, run, section, settings, WISH)
 
 
 def _underscored(values: Any) -> dict[str, Any]:

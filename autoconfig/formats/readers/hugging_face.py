@@ -7,13 +7,36 @@ from typing import Any
 
 from autoconfig.formats.record import Document, Training, model_named
 from autoconfig.formats.tree import Section
+from autoconfig.formats.writers.words import accumulation
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.space import Constraints
 
 SOFTWARE = "transformers-deepspeed"
 DEFAULT_BATCH = 8
 """transformers.TrainingArguments.per_device_train_batch_size."""
 _STAGE = re.compile(r"(?:z|zero[-_]?)([0-3])", re.IGNORECASE)
+
+
+FULL = Recompute("full", (), "uniform", 1)
+WISH = Constraints(
+    fixed={
+        **{key: frozenset({1}) for key in ("tp", "pp", "cp", "ep", "etp", "vpp")},
+        "recompute": frozenset({NONE, FULL}),
+    }
+)
+"""Plans that the Trainer's options can say."""
+
+
+def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+    """The Trainer's options that depend on the plan."""
+    return {
+        "per_device_train_batch_size": (str(plan.mbs),),
+        "gradient_accumulation_steps": (str(accumulation(scenario, plan)),),
+        "ZeRO stage (deepspeed)": (str(plan.fsdp or int(plan.dist_opt)),),
+        "gradient checkpointing": ("true" if plan.recompute != NONE else "false",),
+    }
 
 
 def training(
@@ -44,6 +67,7 @@ def training(
         model=model, software=SOFTWARE, gpus=gpus, micro_batch=micro, accumulation=steps or 1, seq_length=seq,
         recompute=Recompute("full", (), "uniform", 1) if recompute else NONE, numerics=_numerics(section, kind),
         assumed=assumed,
+        tp=section.count("autotp_size") or 1,
         **_sharding(section, assumed),
     )  # fmt: skip
     for key in ("quantization_bit", "quant_bits"):
@@ -75,6 +99,10 @@ def _sharding(section: Section, assumed: list[str]) -> dict[str, Any]:
     if match is None:
         raise InputError(
             f"{section.place('deepspeed')}: {name[:60]!r} does not say its ZeRO stage: say --set deepspeed=zero2 (0 to 3)"
+        )
+    if "autotp" in name.lower() and section.count("autotp_size") is None:
+        raise InputError(
+            f"{section.place('deepspeed')}: the tensor parallelism of {name[:60]!r} is not known: say --set autotp_size=N"
         )
     stage = int(match[1])
     assumed.append(

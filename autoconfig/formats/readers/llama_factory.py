@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.readers.hugging_face import training
+from autoconfig.formats.readers.hugging_face import WISH, settings, training
 from autoconfig.formats.record import Document, record
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import UnsupportedError
@@ -23,4 +23,4 @@ def read(document: Document) -> CheckInput:
     for key in ("use_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon"):
         if section.flag(key):
             run.not_modelled.append(f"{key}: another optimizer keeps other state; priced as Adam")
-    return record(document, run, section)
+    return record(document, run, section, settings, WISH)

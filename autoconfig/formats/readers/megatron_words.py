@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autoconfig.formats.argument_names import SWITCHED_OFF, argument_name
-from autoconfig.formats.record import Document, Value, from_words, not_known, word
+from autoconfig.formats.record import Document, from_words, not_known, word
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.check import plan_flags
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.specs.errors import InputError
+from autoconfig.megatron.shell.values import Value
+from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import TrainPlan
@@ -32,6 +33,7 @@ SIZES = {
     "--moe-ffn-hidden-size": "moe_ffn_hidden_size",
 }
 """What a file may change of a model that it names."""
+SWITCHES = ("qk_layernorm", "untie_embeddings_and_output_weights", "add_qkv_bias")
 
 
 def words_of(section: Section, skip: Iterable[str] = ()) -> list[Value]:
@@ -49,6 +51,10 @@ def words_of(section: Section, skip: Iterable[str] = ()) -> list[Value]:
                 words += [word(wanted)] * (not value)
             elif value:
                 words.append(word(name))
+            continue
+        known = known_arguments().get(name)
+        if known is not None and known.values == "0" and value in (0, 1, "0", "1"):
+            words += [word(name)] * (str(value) == "1")
             continue
         words.append(word(name))
         words += _values(section, path, name, value)
@@ -73,15 +79,23 @@ def _values(section: Section, path: str, name: str, value: Any) -> list[Value]:
     return [word(text)]
 
 
-def with_sizes(model: ModelSpec, words: list[Value]) -> ModelSpec:
-    """The model with the sizes that the words change."""
+def with_sizes(model: ModelSpec, words: list[Value], section: Section) -> ModelSpec:
+    """The model with the sizes and switches that the file changes. Raises UnsupportedError for another kind of attention."""
     texts = ["".join(piece.text for piece in value) for value in words]
     changes: dict[str, object] = {}
     for at, text in enumerate(texts[:-1]):
         if text in SIZES and texts[at + 1].isdigit():
             changes[SIZES[text]] = int(texts[at + 1])
     different = {name: value for name, value in changes.items() if getattr(model, name) != value}
-    return apply_overrides(model, different) if different else model
+    model = apply_overrides(model, different) if different else model
+    latent = section.flat.get("multi_latent_attention")
+    if isinstance(latent, bool) and latent != model.multi_latent_attention:
+        raise UnsupportedError(
+            f"{section.place('multi_latent_attention')} is {latent}, and {model.name} is not built so: give the whole model"
+        )
+    given = {name: section.flat[name] for name in SWITCHES if isinstance(section.flat.get(name), bool)}
+    switched = {name: value for name, value in given.items() if getattr(model, name) != value}
+    return model.replace(**switched) if switched else model
 
 
 def spelled(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
@@ -101,5 +115,5 @@ def read_words(
 ) -> CheckInput:
     """The record of a mapping of Megatron-LM's arguments. `software`: what runs them; None: by the newest of them."""
     words = words_of(section, skip)
-    chosen = None if model is None else with_sizes(model, words)
+    chosen = None if model is None else with_sizes(model, words, section)
     return from_words(document, words, gpus, model=chosen, spell=spelled, software=software)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.readers.hugging_face import training
+from autoconfig.formats.readers.hugging_face import WISH, training
+from autoconfig.formats.readers.hugging_face import settings as trainer_settings
 from autoconfig.formats.readers.megatron_words import words_of
 from autoconfig.formats.readers.options import options_of, read_command
 from autoconfig.formats.record import Document, from_words, model_named, record, word
@@ -44,8 +45,8 @@ def _gpus(variables: Any) -> int | None:
     return int(each) * int(nodes) if each.isdigit() and nodes.isdigit() and len(each + nodes) < 9 else None
 
 
-def _kind(section: Section) -> str:
-    return section.word("train_type", "tuner_type", "sft_type") or "lora"
+def _kind(section: Section, usual: str) -> str:
+    return section.word("train_type", "tuner_type", "sft_type") or usual
 
 
 def _transformers(document: Document, section: Section, gpus: int | None) -> CheckInput:
@@ -54,13 +55,13 @@ def _transformers(document: Document, section: Section, gpus: int | None) -> Che
     dtype = section.word("torch_dtype", "dtype")
     section.flat.setdefault("torch_dtype", dtype or "bfloat16")
     run = training(
-        document, section, name=name, kind=_kind(section), length=("max_length", 2048), recompute=checkpoints, gpus=gpus
+        document, section, name=name, kind=_kind(section, "lora"), length=("max_length", 2048), recompute=checkpoints, gpus=gpus
     )  # fmt: skip
-    return record(document, run, section)
+    return record(document, run, section, trainer_settings, WISH)
 
 
 def _megatron(document: Document, section: Section, gpus: int | None) -> CheckInput:
-    if _kind(section) != "full":
+    if _kind(section, "full") != "full":
         raise UnsupportedError("Megatron-SWIFT with adapters is not read: Megatron-LM's plans here train all weights")
     model = model_named(document, section.word("model", "load", "mcore_model", "model_type"), [])
     length = document.request.seq_length or section.count("max_length", "seq_length")

@@ -1,4 +1,4 @@
-"""nanotron's YAML: parallelism, tokens, optimizer and the model's own numbers (huggingface/nanotron, examples/config_*.yaml)."""
+"""nanotron's YAML: parallelism, tokens, optimizer, the model's numbers (huggingface/nanotron, examples/config_*.yaml)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from autoconfig.specs.plan import NONE, Recompute
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: dp x tp x pp x cp. Raises InputError, UnsupportedError."""
-    section, assumed = document.section(), []
+    section = document.section()
+    assumed: list[str] = []
     model = _model(document, assumed)
     tp, pp = section.count("parallelism.tp") or 1, section.count("parallelism.pp") or 1
     cp, dp = section.count("parallelism.context_parallel_size") or 1, section.count("parallelism.dp")

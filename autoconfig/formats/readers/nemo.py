@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autoconfig.formats.readers.megatron_words import spelled
-from autoconfig.formats.record import Document, Value, from_words, not_known, word
+from autoconfig.formats.record import Document, from_words, not_known, word
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.check_input import CheckInput
+from autoconfig.megatron.shell.values import Value
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.software.software import DEFAULT_STACK
 
@@ -26,6 +29,7 @@ RENAMED = {
 SWITCHES = {
     "sequence_parallel": "--sequence-parallel", "qk_layernorm": "--qk-layernorm", "overlap_p2p_comm": "",
     "fp32_residual_connection": "--fp32-residual-connection", "ub_tp_comm_overlap": "--tp-comm-overlap",
+    "defer_embedding_wgrad_compute": "--defer-embedding-wgrad-compute",
 }  # fmt: skip
 ACTIVATIONS = {
     "gelu": "", "swiglu": "--swiglu", "fast-swiglu": "--swiglu", "geglu": "--geglu", "fast-geglu": "--geglu",
@@ -57,7 +61,8 @@ def read(document: Document) -> CheckInput:
     devices, nodes = trainer.whole("devices"), trainer.count("num_nodes")
     gpus = devices * nodes if devices and nodes and devices > 0 else None
     reason = "trainer.devices x trainer.num_nodes is not in the file"
-    return from_words(document, words, gpus, gpus_reason=reason, spell=spelled, software=DEFAULT_STACK)
+    found = from_words(document, words, gpus, gpus_reason=reason, spell=spelled, software=DEFAULT_STACK)
+    return replace(found, ignored=(*found.ignored, *(f"model.{path}" for path in model.unused())))
 
 
 def _add(words: list[Value], section: Section, path: str, name: str) -> None:

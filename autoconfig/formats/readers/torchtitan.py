@@ -10,7 +10,7 @@ from typing import Any
 
 from autoconfig.formats.record import Document, Training, model_named, needed, record
 from autoconfig.formats.tree import Section
-from autoconfig.formats.writers.torchtitan import settings
+from autoconfig.formats.writers.torchtitan import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
@@ -29,7 +29,8 @@ LOOPED = ("interleaved1f1b", "interleavedzerobubble", "loopedbfs")
 
 def read(document: Document) -> CheckInput:
     """The record. Raises InputError, UnsupportedError."""
-    section, assumed = document.section(), []
+    section = document.section()
+    assumed: list[str] = []
     model = model_named(document, _model_name(section), assumed)
     at = "parallelism" if section.has("parallelism") else "experimental"
     tp = section.count(f"{at}.tensor_parallel_degree", "training.tensor_parallel_degree") or 1
@@ -58,7 +59,7 @@ def read(document: Document) -> CheckInput:
     if pp > 1:
         run.vpp, run.split = _stages(section, at, model.num_layers, pp)
     run.not_modelled += _not_modelled(section, at, shard, replicate)
-    return record(document, run, section, settings)
+    return record(document, run, section, settings, WISH)
 
 
 def _model_name(section: Section) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from autoconfig.formats.writers.words import Settings, Written, accumulation, flat, foreign, head
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, accumulation, flat, foreign, head
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
@@ -19,7 +19,7 @@ WISH = Constraints(
         "recompute": frozenset({NONE, FULL}),
     }
 )
-NUMERICS = {"precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}}
+NUMERICS: NumericsWords = {"precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}}
 KEYS = ("tp", "cp", "fsdp", "recompute")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.writers.words import Settings, Written, flat, foreign, head
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, flat, foreign, head
 from autoconfig.megatron.write import overlap_arguments
 from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -15,7 +15,7 @@ PRECISIONS = {
     "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
 }  # fmt: skip
 """Our precision, or fp8 recipe -> the name in Bridge's registry (megatron/bridge/training/mixed_precision.py)."""
-NUMERICS = {
+NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp16", "fp8", "nvfp4"}, "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
     "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32", "bf16"},
 }  # fmt: skip

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from autoconfig.formats.writers.words import Settings, Written, accumulation, flat, foreign
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, accumulation, flat, foreign
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
 
 WISH = Constraints(fixed={key: frozenset({1}) for key in ("tp", "pp", "cp", "ep", "etp", "vpp")})
 """Plans that a file can say; tensor parallelism (AutoTP) and Ulysses are written where they are asked for, not proposed."""
-NUMERICS = {"precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}}
+NUMERICS: NumericsWords = {"precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}}
 KEYS = ("tp", "cp", "dist_opt", "fsdp", "offload", "recompute")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoconfig.formats.writers.megatron_yaml import refused as refused_by_megatron
-from autoconfig.formats.writers.words import Settings, Written, foreign, head
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, foreign, head
 from autoconfig.megatron.check import plan_flags
 from autoconfig.planning.export_files import quoted, remark
 from autoconfig.specs.plan import TrainPlan
@@ -16,7 +16,7 @@ NOT_SWIFT = frozenset(
     }
 )  # fmt: skip
 """What Megatron-SWIFT sets itself: bf16 by --torch_dtype, the distributed optimizer by default."""
-NUMERICS = {
+NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp16", "fp8"}, "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
     "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32"},
 }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from autoconfig.formats.writers.words import Settings, Written, accumulation, flat, foreign, head
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, accumulation, flat, foreign, head
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.huggingface import huggingface_config
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
@@ -15,7 +15,7 @@ from autoconfig.training.space import Constraints
 
 FULL = Recompute("full", (), "uniform", 1)
 WISH = Constraints(fixed={"vpp": frozenset({1}), "fsdp": frozenset({0}), "recompute": frozenset({NONE, FULL})})
-NUMERICS = {"precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}}
+NUMERICS: NumericsWords = {"precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}}
 KEYS = ("tp", "pp", "cp", "ep", "sp", "dist_opt", "recompute")
 MODEL_KEYS = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size",

@@ -43,7 +43,9 @@ WRITERS = {
     "transformer-config": Writer(
         write=transformer_config.write, refused=transformer_config.refused, settings=transformer_config.settings
     ),
-    "torchtitan": Writer(write=torchtitan.write, refused=torchtitan.refused, settings=torchtitan.settings),
+    "torchtitan": Writer(
+        write=torchtitan.write, refused=torchtitan.refused, settings=torchtitan.settings, wish=torchtitan.WISH
+    ),
     "ms-swift": Writer(write=ms_swift.write, refused=ms_swift.refused, settings=ms_swift.settings),
     "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings),
     "nanotron": Writer(write=nanotron.write, refused=nanotron.refused, settings=nanotron.settings, wish=nanotron.WISH),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.writers.words import Settings, Written, flat, foreign, head
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, flat, foreign, head
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.training.space import Constraints
 
-NUMERICS = {
+NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp8"},
     "fp8_recipe": {"tensorwise"},
     "fp8_param_gather": {False, True},
@@ -24,6 +25,12 @@ FLAVOURS = {
     "qwen3-8b": ("qwen3", "8B"), "qwen3-14b": ("qwen3", "14B"), "qwen3-32b": ("qwen3", "32B"),
 }  # fmt: skip
 """Names of torchtitan's registries for catalogue models (torchtitan/models/*/__init__.py)."""
+
+
+WISH = Constraints(
+    fixed={"recompute": frozenset({NONE, FULL, BY_OPERATOR}), "fsdp": frozenset({0, 2, 3}), "offload": frozenset({0.0})}
+)
+"""Plans that a file can say."""
 
 
 def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:

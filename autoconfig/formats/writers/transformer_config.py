@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.writers.words import Settings, Written, foreign, head
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, foreign, head
 from autoconfig.planning.export_files import remark
 from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario, all_biases, not_buildable
 
-NUMERICS = {
+NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp16", "fp32", "fp8"}, "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
     "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32", "bf16"},
 }  # fmt: skip

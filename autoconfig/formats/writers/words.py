@@ -12,6 +12,7 @@ from autoconfig.specs.plan_names import named_plan
 from autoconfig.specs.scenario import Numerics, Scenario
 
 Settings = dict[str, tuple[str, ...]]
+NumericsWords = Mapping[str, Collection[Any]]
 _PLAIN: dict[str, object] = {
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "sp": False, "recompute": NONE, "first": None, "last": None,
     "dist_opt": False, "fsdp": 0, "offload": 0.0,
@@ -30,7 +31,7 @@ class Written:
     """What stands elsewhere in that trainer (a model's sizes beside a DeepSpeed file), or is lost."""
 
 
-def foreign(scenario: Scenario, plan: TrainPlan, keys: Collection[str], numerics: Mapping[str, Collection[Any]]) -> list[str]:
+def foreign(scenario: Scenario, plan: TrainPlan, keys: Collection[str], numerics: NumericsWords) -> list[str]:
     """What a format has no words for that knows these keys of a plan and values of numerics: `pp=4`, `precision=fp8`."""
     found = [f"{key}={value}" for key, usual in _PLAIN.items() if key not in keys and (value := getattr(plan, key)) != usual]
     for name in (f.name for f in fields(Numerics)):

@@ -1,0 +1,122 @@
+"""Files of other launchers: public ones (facts re-typed with their source) read right, hostile ones refused, nothing run."""
+
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.parameters import total_parameters
+from tables import table
+
+from autoconfig.formats.check import READERS, read_any
+from autoconfig.formats.recognise import recognise
+from autoconfig.formats.tree import load_yaml
+from autoconfig.megatron.check import check, plan_violations
+from autoconfig.megatron.check_input import CheckRequest
+
+FILES = Path(__file__).parent / "files"
+PUBLIC = table(__file__, "public_files")[1:]
+REFUSED = "primus_2025_deepseek_v2_lite.yaml"
+"""A catalogue model with another kind of attention: no model of ours."""
+
+
+def read(name, **given):
+    return read_any((FILES / name).read_text(), CheckRequest(**given))
+
+
+@pytest.mark.parametrize(("file", "given", "gpus", "plan", "batch", "seq", "precision", "billions", "software"), PUBLIC)
+def test_public_files_are_read(file, given, gpus, plan, batch, seq, precision, billions, software):
+    found = read(file, **given)
+    scenario = found.question.scenario
+    assert str(found.plan) == plan and scenario.cluster.num_gpus == gpus
+    assert (scenario.workload.global_batch_size, scenario.workload.seq_length) == (batch, seq)
+    assert scenario.numerics.precision == precision and scenario.software.name == software
+    assert total_parameters(scenario.model) / 1e9 == pytest.approx(billions, rel=0.015)
+    assert plan_violations(scenario, found.plan, found.split) == []
+
+
+def test_every_file_is_read_names_its_source_and_every_reader_has_one():
+    files = {file.name for file in FILES.iterdir()}
+    assert files == {row[0] for row in PUBLIC} | {REFUSED}
+    kinds = {recognise((FILES / name).read_text())[0] for name in files}
+    assert kinds == set(READERS)
+    for name in files:
+        assert re.search(
+            r"Facts of \S+/\S+ |form of NeMo 2|Overrides as NVIDIA-NeMo/Megatron-Bridge", (FILES / name).read_text()[:200]
+        )
+    with pytest.raises(UnsupportedError, match="multi_latent_attention"):
+        read(REFUSED, gpus=8)
+
+
+@pytest.mark.parametrize("row", [row for row in PUBLIC if "2025" in row[0] or "deepspeed" in row[0]], ids=lambda row: row[0])
+def test_better_plans_are_named_in_the_words_of_the_file(row):
+    answer = check(read(row[0], **row[1]))
+    changes = [*answer.changes, *answer.fixes]
+    if answer.source.kind not in ("ms-swift", "megatron-yaml"):
+        assert not [change.flag for change in changes if change.flag.startswith("--")]
+    if answer.better is not None and answer.source.wish is not None:
+        for key, allowed in answer.source.wish.fixed.items():
+            assert getattr(answer.better.plan, key) in allowed
+
+
+@pytest.mark.parametrize(("text", "says"), table(__file__, "hostile")[1:])
+def test_hostile_and_foreign_files_are_refused_with_what_they_are(tmp_path, monkeypatch, text, says):
+    monkeypatch.chdir(tmp_path)
+    start = time.process_time()
+    with pytest.raises(InputError) as error:
+        read_any(text, CheckRequest(gpus=8))
+    assert says in str(error.value) and time.process_time() - start < 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_large_files_are_refused_in_bounded_time():
+    start = time.process_time()
+    for text in ("a: [" * 100_000, "a:\n" + "- b: 1\n" * 40_000, "x: &x {}\n" + "y: *x\n" * 30_000, "- " * 100_000):
+        with pytest.raises(InputError):
+            load_yaml(text)
+    assert time.process_time() - start < 20
+
+
+def mutated(text, rng):
+    """The text with some of its characters, words or lines changed."""
+    for _ in range(rng.randint(1, 4)):
+        kind, at = rng.randrange(6), rng.randrange(len(text) + 1)
+        if kind == 0:
+            text = text[:at] + rng.choice("{}[]:&*!|>%@`'\"#,-\0\n\t ") + text[at + rng.randrange(2) :]
+        elif kind == 1:
+            text = re.sub(r"\d+", lambda match: rng.choice([match[0], "0", "-1", "1e9", "99999999999999999999", "x"]), text)
+        elif kind == 2:
+            lines = text.split("\n")
+            rng.shuffle(lines)
+            text = "\n".join(lines)
+        elif kind == 3:
+            text = text[:at]
+        elif kind == 4:
+            words = text.split(" ")
+            words[rng.randrange(len(words))] = rng.choice(["null", "true", "[]", "{}", "${x}", "auto", "!!int", "*a", "&a"])
+            text = " ".join(words)
+        else:
+            text = text[:at] + text[at // 2 : at] + text[at:]
+    return text or " "
+
+
+def check_mutations(count, seed):
+    rng = random.Random(seed)
+    for row in PUBLIC:
+        whole = (FILES / row[0]).read_text()
+        for _ in range(count):
+            try:
+                read_any(mutated(whole, rng), CheckRequest(**row[1]))
+            except InputError as error:
+                assert len(str(error)) > 20
+
+
+def test_mutated_files_are_read_or_refused():
+    check_mutations(60, 7)
+
+
+@pytest.mark.soak
+def test_mutated_files_are_read_or_refused_long():
+    check_mutations(1_000, time.time_ns())
