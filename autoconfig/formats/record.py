@@ -45,7 +45,7 @@ class Document:
 
 
 @dataclass(kw_only=True)
-class Training:
+class TrainerRun:
     """A run in the words of a plan; what a file leaves out has the trainer's default."""
 
     model: ModelSpec
@@ -104,7 +104,7 @@ def needed(value: int | None, section: Section, path: str, what: str = "") -> in
 
 
 def record(
-    document: Document, run: Training, section: Section, spell: Spell | None = None, wish: Constraints | None = None
+    document: Document, run: TrainerRun, section: Section, spell: Spell | None = None, wish: Constraints | None = None
 ) -> CheckInput:
     """The record of a trainer's file. Raises InputError for contradictions and what is missing."""
     request, assumed = document.request, run.assumed
@@ -152,7 +152,7 @@ def record(
     )  # fmt: skip
 
 
-def _global_batch(run: Training, dp: int, assumed: list[str]) -> int:
+def _global_batch(run: TrainerRun, dp: int, assumed: list[str]) -> int:
     """Samples of a step, from the batch or the accumulation; both must agree. Raises InputError."""
     accumulated = None if run.accumulation is None else run.accumulation * run.micro_batch * dp
     if run.global_batch is None:

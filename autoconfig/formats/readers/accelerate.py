@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.formats.readers.deepspeed import sharding_of
-from autoconfig.formats.record import Document, Training, model_named, needed, record
+from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.accelerate import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -30,7 +30,7 @@ def read(document: Document) -> CheckInput:
     mixed = (section.word("mixed_precision") or "no").lower()
     if mixed not in PRECISIONS:
         raise InputError(f"{section.place('mixed_precision')} is {mixed[:40]!r}: use one of {', '.join(PRECISIONS)}")
-    run = Training(
+    run = TrainerRun(
         model=model, software=_software(section, kind),
         gpus=section.count("num_processes"),
         tp=_size(section, "tp"), cp=_size(section, "cp", "sp"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.record import Document, Training, model_named, needed, record
+from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.deepspeed import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -21,7 +21,7 @@ def read(document: Document) -> CheckInput:
     assumed: list[str] = []
     model = model_named(document, None, assumed, "a DeepSpeed file names no model")
     tp = section.count("tensor_parallel.autotp_size", "tensor_parallel.tp_size") or 1
-    run = Training(
+    run = TrainerRun(
         model=model, software=SOFTWARE, gpus=None, tp=tp, cp=section.count("sequence_parallel_size") or 1,
         micro_batch=needed(section.count("train_micro_batch_size_per_gpu"), section, "train_micro_batch_size_per_gpu"),
         accumulation=_auto(section, "gradient_accumulation_steps"), global_batch=_auto(section, "train_batch_size"),

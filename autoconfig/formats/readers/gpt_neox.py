@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.formats.readers.deepspeed import not_modelled, sharding_of
-from autoconfig.formats.record import Document, Training, needed, record
+from autoconfig.formats.record import Document, TrainerRun, needed, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
@@ -51,7 +51,7 @@ def read(document: Document) -> CheckInput:
     assumed: list[str] = []
     model = _model(section, assumed)
     stage = section.whole("zero_optimization.stage") or 0
-    run = Training(
+    run = TrainerRun(
         model=model, software="gpt-neox", gpus=None,
         tp=section.count("model_parallel_size") or 1, pp=max(1, section.whole("pipe_parallel_size") or 1),
         cp=section.count("context_parallel_size") or 1,

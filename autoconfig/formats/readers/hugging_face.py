@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from autoconfig.formats.record import Document, Training, model_named
+from autoconfig.formats.record import Document, TrainerRun, model_named
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.words import accumulation
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -48,7 +48,7 @@ def training(
     length: tuple[str, int],
     recompute: bool,
     gpus: int | None,
-) -> Training:
+) -> TrainerRun:
     """The run of a Trainer. `kind`: full or lora; `length`: the option of the longest sequence and its default."""
     assumed: list[str] = []
     model = model_named(document, name, assumed)
@@ -63,7 +63,7 @@ def training(
     if micro is None:
         micro = DEFAULT_BATCH
         assumed.append(f"per_device_train_batch_size {micro}, the Trainer's default")
-    run = Training(
+    run = TrainerRun(
         model=model, software=SOFTWARE, gpus=gpus, micro_batch=micro, accumulation=steps or 1, seq_length=seq,
         recompute=Recompute("full", (), "uniform", 1) if recompute else NONE, numerics=_numerics(section, kind),
         assumed=assumed,

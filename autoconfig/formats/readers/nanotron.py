@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.record import Document, Training, model_named, needed, record
+from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.nanotron import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -24,7 +24,7 @@ def read(document: Document) -> CheckInput:
     stage = section.whole("optimizer.zero_stage") or 0
     if stage not in (0, 1):
         raise InputError(f"{section.place('optimizer.zero_stage')} is {stage}: nanotron has 0 and 1")
-    run = Training(
+    run = TrainerRun(
         model=model, software="nanotron", gpus=dp * tp * pp * cp if dp else None, tp=tp, pp=pp, cp=cp,
         ep=section.count("parallelism.expert_parallel_size") or 1,
         sp=(section.word("parallelism.tp_mode") or "ALL_REDUCE").upper() == "REDUCE_SCATTER",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.record import Document, Training, model_named, needed, record
+from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.torchtitan import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -46,7 +46,7 @@ def read(document: Document) -> CheckInput:
     if local % micro:
         raise InputError(f"training.local_batch_size {local} is no multiple of the pipeline's micro-batch {micro}")
     whole = section.whole("training.global_batch_size") or -1
-    run = Training(
+    run = TrainerRun(
         model=model, software="torchtitan", gpus=shard * replicate * tp * pp * cp if shard > 0 else None,
         tp=tp, pp=pp, cp=cp, ep=section.count(f"{at}.expert_parallel_degree") or 1,
         etp=section.count(f"{at}.expert_tensor_parallel_degree") or 1,
