@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from autoconfig.specs.hardware.cluster import GpuSpec
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 from autoconfig.specs.models.parameters import kv_heads_per_rank
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Numerics
@@ -295,7 +295,9 @@ def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemo
     """Bytes per part that recomputing one module frees in a layer with these parts; empty without such a module."""
     norm_output = {"norm_outputs": parts["norm_outputs"] / 2} if stack.norm_inside_mlp else {}
     if module == "core_attn":
-        return {name: parts[name] for name in ("attention_scores", "expanded_key_value") if name in parts}
+        return {
+            name: parts[name] for name in ("attention_scores", "expanded_key_value", "cross_attention_scores") if name in parts
+        }
     if module == "layernorm":
         return {"norm_outputs": parts["norm_outputs"]}
     if module == "mla_up_proj":
@@ -348,7 +350,7 @@ def kept_by_operator(model: ModelSpec, kind: str, numerics: Numerics, shape: Sha
         "attention_output": w * tokens * heads * model.value_head_dim,
         "reduced_outputs": np.where(np.greater(shape.tp, 1), 2 * hidden / shape.sp, 0.0),
     }
-    if kind == "dense":
+    if kind in DENSE_KINDS:
         kept["mlp_inside"] = w * tokens * model.ffn_hidden_size / shape.tp
         kept["down_projection"] = hidden if model.gated_linear_unit else 0.0 * tokens
     back = sum(parts.values(), 0.0 * tokens) - sum(kept.values(), 0.0 * tokens)

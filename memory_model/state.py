@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from autoconfig.memory_model.activations import Number, Shape
 from autoconfig.specs.hardware.cluster import GpuSpec
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 from autoconfig.specs.models.parameters import attention_gemms, kv_heads_per_rank, mlp_gemms
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics
 from autoconfig.specs.software.software import StackMemory
@@ -89,13 +89,13 @@ def lora_parameters(model: ModelSpec, numerics: Numerics, kind: str, tp: Number)
     tp = np.asarray(tp, float)
     h, rank = model.hidden_size, numerics.lora_rank
     attention, total = attention_gemms(model, 1), 0.0 * tp
-    if kind not in ("dense", "moe", "attention") or (model.is_hybrid and kind == "moe"):
+    if kind not in (*DENSE_KINDS, "moe", "attention") or (model.is_hybrid and kind == "moe"):
         attention = {}
     if attention and "linear_qkv" in numerics.lora_target_modules:
         total = total + sum(rank * (h + w / h / tp) for name, w in attention.items() if name != "linear_proj")
     if attention and "linear_proj" in numerics.lora_target_modules:
         total = total + rank * (attention["linear_proj"] / h / tp + h)
-    if kind not in ("dense", "mlp"):
+    if kind not in (*DENSE_KINDS, "mlp"):
         return total
     mlp = mlp_gemms(model, model.ffn_hidden_size, 1)
     if "linear_fc1" in numerics.lora_target_modules:
@@ -195,6 +195,12 @@ def tied_weight_gradient(model: ModelSpec, numerics: Numerics, vocab: Number, sh
 def final_norm(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
     """Input and output of the norm before the output layer: 4 T h / u."""
     return 2.0 * numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
+
+
+def masked_lm_head(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """BERT: outputs of the linear layer, the activation and the norm before the output layer, 6 T h / u."""
+    each = numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
+    return 3.0 * each if model.masked_lm_head else 0.0 * each
 
 
 def embedding_dropout(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:

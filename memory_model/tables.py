@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model import activations, experts, recurrent, state, transients_unfused
+from autoconfig.memory_model import activations, cross, experts, recurrent, state, transients_unfused
 from autoconfig.memory_model.activations import (
     MLP_PARTS,
     Number,
@@ -20,7 +20,7 @@ from autoconfig.memory_model.activations import (
 )
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.layouts import Layouts, StageTable, rows_with_chunk, stage_table
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 from autoconfig.specs.models.parameters import (
     attention_gemms,
     dense_gemm_weights,
@@ -29,6 +29,7 @@ from autoconfig.specs.models.parameters import (
     layer_parameters,
     mtp_depths_held,
     mtp_layer_parameters,
+    output_bias_parameters,
     output_layer_parameters,
     padded_vocab_size,
 )
@@ -41,11 +42,18 @@ Floats = npt.NDArray[np.float64]
 
 
 def layer_activations(
-    model: ModelSpec, kind: str, numerics: Numerics, stack: StackMemory, shape: Shape, gpu: GpuSpec
+    model: ModelSpec,
+    kind: str,
+    numerics: Numerics,
+    stack: StackMemory,
+    shape: Shape,
+    gpu: GpuSpec,
+    encoder: Shape | None = None,
 ) -> dict[str, Number]:
     """All saved tensors of one layer of this kind (ModelSpec.kinds) by part; `sum(...values())` is the layer without
-    recomputation. A layer of a hybrid has one norm and one residual."""
-    share = 0.5 if model.is_hybrid else 1.0
+    recomputation. A layer of a hybrid has one norm and one residual, of a decoder behind an encoder three; `encoder`: the
+    shape of what it reads."""
+    share = 0.5 if model.is_hybrid else 1.5 if kind == "decoder" else 1.0
     parts = {
         "norm_inputs": share * activations.norm_inputs(model, numerics, stack, shape),
         "norm_outputs": share * activations.norm_outputs(model, numerics, stack, shape),
@@ -60,7 +68,9 @@ def layer_activations(
     if kind == "gdn":
         parts["gdn_projections"] = recurrent.gdn_projections(model, numerics, shape)
         parts["delta_rule_outputs"] = recurrent.delta_rule_outputs(model, numerics, stack, shape)
-    if kind in ("dense", "mlp"):
+    if encoder is not None:
+        parts |= cross.cross_attention_activations(model, numerics, stack, shape, encoder, gpu)
+    if kind in (*DENSE_KINDS, "mlp"):
         parts["mlp_inside"] = activations.mlp_inside(model, model.ffn_hidden_size, numerics, stack, shape)
     if kind == "moe":
         parts |= experts.expert_activations(model, numerics, stack, shape)
@@ -148,12 +158,19 @@ def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Reco
     first, inverse = layouts.unique("tp", "sp", "cp", "ep", "etp", "mbs")
     rows = layouts.take(first)
     model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
-    shape = _shape(scenario, rows)
+    stacks = {kind: scenario.stack(kind) for kind in kinds_of(model)}
+    shapes = {kind: _shape(stack, rows) for kind, stack in stacks.items()}
+    inputs = [model.layer_kinds.count(kind) * activations.layer_input(model, numerics, x) for kind, x in shapes.items()]
+    backward = [_attention_backward(stack.model, numerics, memory, shapes[kind]) for kind, stack in stacks.items()]
+    encoder = shapes.get("encoder")
     return LayerBytes(
-        kinds={kind: _kind_table(scenario, kind, shape, recomputes) for kind in kinds_of(model)},
+        kinds={
+            kind: _kind_table(stack, kind, shapes[kind], recomputes, encoder if kind == "decoder" else None)
+            for kind, stack in stacks.items()
+        },
         shape=inverse,
-        layer_input=activations.layer_input(model, numerics, shape)[inverse],
-        attention_backward=_attention_backward(model, numerics, memory, shape),
+        layer_input=(sum(inputs) / model.num_layers)[inverse],
+        attention_backward=np.maximum.reduce(backward),
     )
 
 
@@ -187,12 +204,14 @@ def _mlp_backward(
     return np.asarray(state.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape))
 
 
-def _kind_table(scenario: Scenario, kind: str, shape: Shape, recomputes: Sequence[Recompute]) -> KindTable:
+def _kind_table(
+    scenario: Scenario, kind: str, shape: Shape, recomputes: Sequence[Recompute], encoder: Shape | None = None
+) -> KindTable:
     model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
     zeros = np.zeros_like(shape.tokens)
     parts = {
         name: np.asarray(size) + zeros
-        for name, size in layer_activations(model, kind, numerics, memory, shape, scenario.cluster.gpu).items()
+        for name, size in layer_activations(model, kind, numerics, memory, shape, scenario.cluster.gpu, encoder).items()
     }
     each = {
         modules: kept_by_operator(model, kind, numerics, shape, parts)
@@ -254,17 +273,20 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     """State, micro-batches in flight and last-stage temporaries per row and priced stage."""
     model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
     stages = stage_table(model, layouts, every=every)
-    shape = _shape(scenario, layouts)
+    ends = [_shape(scenario.stack(kind), layouts) for kind in (("encoder", "decoder") if model.is_encoder_decoder else ("",))]
+    shape = ends[-1]
     pp, vpp, m = layouts.pp[:, None], layouts.vpp[:, None], layouts.num_microbatches[:, None]
     chunks = chunks_in_flight(pp, vpp, stages.index, m)
     in_flight = _layers_in_flight(model, layouts, stages, chunks)
     groups = _parameter_groups(model, numerics, layouts, stages)
     parts = _state_parts(scenario, layouts, groups)
-    embedding = state.embedding_dropout(model, numerics, shape)[:, None] * stages.is_first
+    embedding = sum(state.embedding_dropout(model, numerics, x) for x in ends)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
     vocab = padded_vocab_size(model, layouts.tp)
     parts["retained_logits"] = state.retained_logits(memory, vocab, shape)[:, None] * stages.is_last
-    parts["final_norm"] = state.final_norm(model, numerics, shape)[:, None] * stages.is_last
+    parts["final_norm"] = sum(state.final_norm(model, numerics, x) for x in ends)[:, None] * stages.is_last
+    if model.masked_lm_head:
+        parts["masked_lm_head"] = state.masked_lm_head(model, numerics, shape)[:, None] * stages.is_last
     depths = state.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
     loss, head, embedding_end, tied = _end_moments(model, numerics, memory, vocab, shape, layouts)
     if memory.separate_weight_gradients:
@@ -370,7 +392,7 @@ def _end_parameters(model: ModelSpec, layouts: Layouts, stages: StageTable) -> F
     copies = copies + np.where(
         np.logical_and(model.mtp_num_layers > 0, pp > 1), int(model.untie_embeddings_and_output_weights), 0
     )
-    last = copies * head + final_norm_parameters(model)
+    last = copies * head + final_norm_parameters(model) + output_bias_parameters(model, tp)
     return np.asarray(stages.is_first * embedding_parameters(model, tp) + stages.is_last * last)
 
 
@@ -384,7 +406,7 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
     for kind in kinds_of(model):
         layer = layer_parameters(model, kind, tp, etp, ep)
         shared = 0 if model.is_hybrid or not shapes else len(attention_gemms(model, 1))
-        shapes += layer.gemm_shapes[shared:]
+        shapes += layer.gemm_shapes[shared:] if kind != "encoder" else ()  # a decoder's layer has all of its shapes
         largest = np.maximum(largest, layer.dense + layer.experts)
     dummies, largest = gathered(state.dummy_weight_gradients(stack.memory, numerics, shapes)), gathered(largest)
     fp8 = gathers_fp8(numerics, stack, fsdp)

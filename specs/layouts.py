@@ -198,8 +198,9 @@ def middle_layers(model: ModelSpec, layouts: Layouts) -> IntColumn:
 
 
 def _is_irregular(model: ModelSpec) -> bool:
-    """Layer kinds change after the first MoE layer, so that no few stages stand for all; in hybrids they always do."""
-    if model.is_hybrid:
+    """Layer kinds change after the first MoE layer, so that no few stages stand for all; in hybrids they always do, and
+    a decoder's layers are not those of the encoder."""
+    if model.is_hybrid or model.is_encoder_decoder:
         return True
     pattern = model.moe_pattern
     start = pattern.index(1) if 1 in pattern else 0

@@ -247,18 +247,27 @@ class Workload:
     """What one step trains on."""
 
     seq_length: Positive
-    """Tokens of one sample."""
+    """Tokens of one sample; of an encoder and a decoder those of the encoder."""
     global_batch_size: Positive
     """Samples of one optimizer step over the whole cluster."""
+    decoder_seq_length: Positive | None = None
+    """Tokens of one sample in the decoder behind an encoder; None: no such decoder, or as many as in the encoder."""
 
     def __post_init__(self) -> None:
-        for name, most in (("seq_length", 2**24), ("global_batch_size", 2**24)):
+        for name, most in (("seq_length", 2**24), ("global_batch_size", 2**24), ("decoder_seq_length", 2**24)):
             value = getattr(self, name)
+            if name == "decoder_seq_length" and value is None:
+                continue
             if not isinstance(value, int) or not 1 <= value <= most:
                 raise InputError(f"{name}={value!r} must be a whole number from 1 to {most:,}")
 
+    def tokens_of(self, kind: str) -> int:
+        """Tokens of one sample in a layer of this kind (ModelSpec.kinds)."""
+        return (self.decoder_seq_length or self.seq_length) if kind == "decoder" else self.seq_length
+
     @property
     def tokens_per_step(self) -> int:
+        """Without those of a decoder behind an encoder, as publications of T5 count."""
         return self.seq_length * self.global_batch_size
 
 
@@ -270,6 +279,7 @@ def all_biases(model: ModelSpec) -> bool:
 def not_buildable(model: ModelSpec) -> list[str]:
     """What of this architecture Megatron has no setting for, in words; empty where it can be built."""
     reasons = {
+        "an encoder (pretrain_t5.py and pretrain_bert.py are not written yet)": model.encoder_num_layers > 0,
         "alibi positions": model.position_embedding_type == "alibi",
         "attention and MLP in parallel": model.parallel_attention,
         "a norm behind the embedding": model.embedding_layernorm,
@@ -359,6 +369,13 @@ class Scenario:
             dropless=self.numerics.moe_capacity_factor is None,
             plan=plan,
         )
+
+    def stack(self, kind: str) -> Scenario:
+        """The same with `ModelSpec.stack` and its sequence; itself where there are no two stacks."""
+        if not self.model.is_encoder_decoder:
+            return self
+        workload = replace(self.workload, seq_length=self.workload.tokens_of(kind), decoder_seq_length=None)
+        return replace(self, model=self.model.stack(kind), workload=workload)
 
     def layouts(self, plans: Sequence[TrainPlan]) -> Layouts:
         """The plans as columns, of the scenario's size. Raises PlanError where stages or micro-batches are not whole."""

@@ -26,7 +26,8 @@ from autoconfig.specs.json_record import (
     record_of,
     to_json,
 )  # fmt: skip
-from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.plan import GivenSettings, TrainPlan, parse_plan
 from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload

@@ -8,7 +8,8 @@ from typing import Any
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.read_vocabulary import vocabulary
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec, RopeScaling
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_numbers import YARN_ORIGINAL, RopeScaling
 from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
 
 _KINDS = {

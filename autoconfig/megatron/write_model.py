@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from autoconfig.specs.errors import UnsupportedError, option
-from autoconfig.specs.models.model import YARN_ORIGINAL, ModelSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_numbers import YARN_ORIGINAL
 from autoconfig.specs.scenario import Scenario, all_biases, not_buildable
 
 GROUPS = ("model", "plan", "batch", "numerics", "optimizer", "overlap", "data", "run")

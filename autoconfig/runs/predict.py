@@ -18,10 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
+from autoconfig.memory_model.after_step import allocated_after_step
 from autoconfig.memory_model.predict import allocator_bytes, estimate_memory, fit_probability
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import VARIANT
 from autoconfig.planning.resolve import field_names, shipped
+from autoconfig.runs.encoder_row import NOT_READ as ENCODER_NOT_READ
+from autoconfig.runs.encoder_row import READ as ENCODER_COLUMNS
+from autoconfig.runs.encoder_row import is_encoder_table, training_row_of
 from autoconfig.runs.table import CellError, Row, TableKind, cell, flag, number_text, unread_columns
 from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
@@ -42,7 +46,18 @@ MIN_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
 ROWS_PER_BLOCK = 1_000
 MORE_COLUMNS = frozenset(
-    ["etp", "fp8_recipe", "hidden_dropout", "deterministic", "cuda_graph_scope", "moe_dispatcher", "pipeline_layout"]
+    [
+        "encoder_layers",
+        "decoder_seq",
+        "kv_channels",
+        "etp",
+        "fp8_recipe",
+        "hidden_dropout",
+        "deterministic",
+        "cuda_graph_scope",
+        "moe_dispatcher",
+        "pipeline_layout",
+    ]
 )
 """Read, and not among the columns of the table that ships."""
 
@@ -58,6 +73,8 @@ class Prediction:
     tflops_per_gpu: float | None = None
     mfu: float | None = None
     peak_gib: float | None = None
+    after_step_gib: float | None = None
+    """Allocated when the step has ended (Megatron-LM's mem-allocated-bytes)."""
     fits: bool | None = None
     note: str = ""
 
@@ -71,6 +88,7 @@ class Prediction:
             "pred_tflops_per_gpu": self.tflops_per_gpu,
             "pred_mfu": self.mfu,
             "pred_peak_mem_gib": self.peak_gib,
+            "pred_mem_after_step_gib": self.after_step_gib,
             "pred_fits": self.fits,
             "pred_fit_probability": band.fit_probability if band else None,
         }
@@ -108,6 +126,7 @@ def known_columns() -> frozenset[str]:
 TRAINING_RUNS = TableKind(
     needed=lambda columns: {"gpu"} if "model" in columns else {"gpu", "hidden", "heads", "layers", "seq"},
     known=known_columns,
+    other=(is_encoder_table, training_row_of, ENCODER_COLUMNS | ENCODER_NOT_READ),
     said="a model of the catalogue by name needs no shape; the columns are those of "
     "autoconfig/data/published/training_measurements.csv, or Megatron's names of them (global_batch_size)",
     megatron_names=True,
@@ -206,6 +225,7 @@ def _price(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int,
     memory = estimate_memory(scenario, layouts, recomputes)
     time = estimate_step_time(scenario, layouts, recomputes)
     broken = broken_rules(scenario, plans, gpus, batches)
+    after = {last: allocated_after_step(scenario, layouts, last=last) for last in {_asks_last(row) for _, row, _ in members}}
     for index, (number, row, case) in enumerate(members):
         own, plan = case.scenario, case.plan
         at = index, recomputes.index(plan.recompute)
@@ -215,7 +235,8 @@ def _price(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int,
         rules = [*case.broken, *broken_as_published(scenario.model.num_layers, plan, broken[index])]
         if rules:
             confidence = least_confident(confidence, step)
-        found = _prediction(own, plan, row, step, confidence, peak, bool(memory.fits[at]))
+        kept = float(after[_asks_last(row)][index])
+        found = _prediction(own, plan, row, step, confidence, peak, kept, bool(memory.fits[at]))
         yield number, replace(found, id=case.id, note=_note(rules, case.assumed))
 
 
@@ -224,10 +245,14 @@ def _note(rules: Sequence[str], assumed: Sequence[str]) -> str:
     return "; ".join([*said, *(["assumed: " + ", ".join(assumed)] if assumed else [])])
 
 
+def _asks_last(row: Row) -> bool:
+    return cell(row, "peak_rank").lower() == "last"
+
+
 def peak_bytes(scenario: Scenario, plan: TrainPlan, row: Row, worst: float | None = None) -> float:
     """Predicted peak of the rank (`peak_rank`) and of the kind (`peak_kind`) that the row asks for; `worst` is the worst
     stage's, where it is known already."""
-    last = cell(row, "peak_rank").lower() == "last" and plan.pp > 1
+    last = _asks_last(row) and plan.pp > 1
     if worst is None or last:
         found = estimate_memory(scenario, scenario.layouts([plan]), [plan.recompute], detail=last)
         worst = float(found.peak_bytes[0, 0]) if found.per_stage_bytes is None else float(found.per_stage_bytes[0, 0, -1])
@@ -235,7 +260,14 @@ def peak_bytes(scenario: Scenario, plan: TrainPlan, row: Row, worst: float | Non
 
 
 def _prediction(
-    scenario: Scenario, plan: TrainPlan, row: Row, step: float, confidence: Confidence, peak_bytes: float, fits: bool
+    scenario: Scenario,
+    plan: TrainPlan,
+    row: Row,
+    step: float,
+    confidence: Confidence,
+    peak_bytes: float,
+    after_step: float,
+    fits: bool,
 ) -> Prediction:
     gpus = scenario.cluster.num_gpus
     flops = flops_per_step(scenario, cell(row, "flops_convention"), plan.recompute) / step / gpus
@@ -247,6 +279,7 @@ def _prediction(
         tokens_per_second_per_gpu=scenario.workload.tokens_per_step / step / gpus,
         mfu=flops / scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision),
         peak_gib=peak_bytes / GIB,
+        after_step_gib=after_step / GIB,
         fits=fits,
     )
 
@@ -272,4 +305,5 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
     )
     note = f"{reason}; best of {len(ranking.best):,} completions: {ranking.plan(0)}"
     note += "; assumed: " + ", ".join(partial.assumed) if partial.assumed else ""
-    return replace(_prediction(scenario, ranking.plan(0), row, step, confidence, peak, True), id=row_id, note=note)
+    kept = float(allocated_after_step(scenario, scenario.layouts([ranking.plan(0)]), last=_asks_last(row))[0])
+    return replace(_prediction(scenario, ranking.plan(0), row, step, confidence, peak, kept, True), id=row_id, note=note)

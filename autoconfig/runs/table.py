@@ -143,10 +143,16 @@ class TableKind:
     known: Callable[[], frozenset[str]]
     said: str
     megatron_names: bool = False
+    other: tuple[Callable[[Sequence[str]], bool], Callable[[Row], dict[str, str]], frozenset[str]] | None = None
+    """Another table of such runs, by its header: how a row of it is read, and its columns."""
 
     def read(self, source: Path) -> tuple[list[str], list[dict[str, str]]]:
         """(columns, rows). Raises FileError where it cannot be read, InputError where it is no such table."""
-        columns, rows = with_short_names(*read_csv(source)) if self.megatron_names else read_csv(source)
+        columns, rows = read_csv(source)
+        if self.other is not None and self.other[0](columns):
+            return columns, [self.other[1](row) for row in rows]
+        if self.megatron_names:
+            columns, rows = with_short_names(columns, rows)
         check_columns(source, columns, self.needed(columns), self.said)
         return columns, rows
 
@@ -160,7 +166,8 @@ class TableKind:
             raise InputError(f"{source} has a header and no rows: give one line per run below it")
         predictions = predict_rows(rows)
         write_csv(target, list(predictions[0].cells()), (prediction.cells() for prediction in predictions))
-        return predictions, unread_columns(columns, self.known())
+        known = self.other[2] if self.other is not None and self.other[0](columns) else self.known()
+        return predictions, unread_columns(columns, known)
 
 
 class Cells(Protocol):

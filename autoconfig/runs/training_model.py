@@ -133,6 +133,7 @@ def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
 def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
     family = family_of(cell(row, "model"))
     hidden, heads = degree(row, "hidden", None), degree(row, "heads", None)
+    width = degree(row, "kv_channels", max(1, hidden // heads))
     if hidden < heads:
         raise InputError(f"cells hidden={hidden} and heads={heads} are no shape of a model")
     traits = dict(family["traits"])
@@ -149,10 +150,11 @@ def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
     return ModelSpec(
         name=cell(row, "model") or "model",
         num_layers=degree(row, "layers", None),
+        encoder_num_layers=whole(row, "encoder_layers", 0),
         hidden_size=hidden,
         num_attention_heads=heads,
         num_query_groups=degree(row, "kv_heads", heads),
-        kv_channels=hidden // heads,
+        kv_channels=width,
         ffn_hidden_size=ffn,
         vocab_size=vocab,
         max_position_embeddings=degree(row, "seq", None),

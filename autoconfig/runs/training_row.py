@@ -62,9 +62,16 @@ def published_rows(name: str = "training_measurements") -> Iterator[dict[str, st
     yield from csv.DictReader(path.read_text(encoding="utf-8").splitlines())
 
 
+def _row_assumed(row: Row) -> list[str]:
+    """What a reader of another table took for granted. Raises CellError where it says that no run can be read."""
+    if said := cell(row, "unreadable"):
+        raise CellError(said)
+    return [said] if (said := cell(row, "row_assumed")) else []
+
+
 def read_case(row: Row) -> Case:
     """The question behind a row of training_measurements.csv's form. Raises InputError saying which cell is missing or odd."""
-    assumed: list[str] = []
+    assumed = _row_assumed(row)
     stack = read_stack(row, assumed)
     model = read_model(row, assumed)
     broken: list[str] = []
@@ -84,7 +91,7 @@ def read_case(row: Row) -> Case:
 
 def read_partial(row: Row) -> PartialCase:
     """The question behind a row that lacks a part of the plan. Raises InputError where model, GPUs or batch are missing too."""
-    assumed: list[str] = []
+    assumed = _row_assumed(row)
     stack = read_stack(row, assumed)
     model = read_model(row, assumed)
     gpus = degree(row, "gpus", None)
@@ -172,7 +179,12 @@ def _scenario(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, b
     convention = cell(row, "flops_convention")
     if convention and convention.strip().lower() not in CONVENTIONS:
         assumed.append(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})")
-    workload = Workload(seq_length=seq, global_batch_size=batch)
+    behind = None
+    if model.is_encoder_decoder:
+        behind = count_of(row, "decoder_seq") or model.default_decoder_seq_length or seq
+        if not cell(row, "decoder_seq"):
+            assumed.append(f"decoder_seq {behind}")
+    workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=behind)
     cluster = _cluster(row, num_gpus, assumed)
     return Scenario(
         model=model,

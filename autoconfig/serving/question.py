@@ -185,12 +185,22 @@ class ServeQuestion:
         )
 
 
+def _check_served(model: ModelSpec) -> None:
+    """Raises UnsupportedError for models that serving does not price."""
+    if model.encoder_num_layers:
+        raise UnsupportedError(
+            f"{model.name} has an encoder: serving prices decoders that generate (vLLM's and SGLang's own T5 are gone, BERT "
+            "embeds); use search"
+        )
+    if model.is_hybrid:
+        raise UnsupportedError(f"{model.name} is a hybrid: serving prices attention, MLP and expert layers; use search")
+
+
 def understand(request: ServeRequest) -> ServeQuestion:
     """Raises InputError naming what cannot be used and what is allowed."""
     check_request(request)
     model, notes = read_model(request.model, local_files=request.local_files)
-    if model.is_hybrid:
-        raise UnsupportedError(f"{model.name} is a hybrid: serving prices attention, MLP and expert layers; use search")
+    _check_served(model)
     gpu, engine = load_gpu(request.gpu or DEFAULT_GPU), load_engine(request.engine or DEFAULT_ENGINE)
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))
     if not 1 <= per_node <= MAX_SERVING_GPUS:

@@ -152,12 +152,19 @@ def nothing_legal(question: Question, space: Space) -> InputError:
                 more = ", ..." if len(values[key]) > SHOWN_VALUES else ""
                 given = " or ".join(str(int(v)) for v in sorted(fixed))
                 return InputError(f"no legal plan for {asked}: {key}={given} is not among {key} = {allowed}{more}")
+        reasons = _reasons(space)
+        stopped = f" (most are stopped by {reasons[0]})" if reasons else ""
         return InputError(
-            f"no legal plan for {asked} is left by {option('fix')}, {option('max')} and {option('exclude')}; loosen one of them"
+            f"no legal plan for {asked} is left by {option('fix')}, {option('max')} and {option('exclude')}{stopped}; loosen "
+            "one of them"
         )
-    reasons = [f"{rule}, {RULE_TEXT[rule]}" for rule in space.rejected_by_rule if rule in RULE_TEXT and rule != "NV001"]
+    reasons = _reasons(space)
     reason = f"most are stopped by {'; or '.join(reasons[:REASONS_NAMED])}" if reasons else "nothing divides"
     return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(scenario)}")
+
+
+def _reasons(space: Space) -> list[str]:
+    return [f"{rule}, {RULE_TEXT[rule]}" for rule in space.rejected_by_rule if rule in RULE_TEXT and rule != "NV001"]
 
 
 def _legal(scenario: Scenario) -> bool:

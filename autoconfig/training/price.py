@@ -346,12 +346,12 @@ def flops_per_step(scenario: Scenario, convention: str = "causal", recompute: Re
     once more and the output layer once (Narayanan et al. 2021, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh)), else the same as
     `full` (InternEvo counts so: "recompute counted when on").
     """
-    model, seq = scenario.model, scenario.workload.seq_length
+    model, seq, behind = scenario.model, scenario.workload.seq_length, scenario.workload.decoder_seq_length
     tokens, frozen = scenario.workload.tokens_per_step, scenario.numerics.peft != "none"
     convention = convention.strip().lower()
     if convention == "full+recompute" and recompute.granularity == "full":
         head = 6.0 * model.vocab_size * model.hidden_size
-        layers = model_flops_per_token(model, seq, "full") - head
+        layers = model_flops_per_token(model, seq, "full", decoder_seq_length=behind) - head
         return tokens * (layers * 4 / 3 + head)
     counted = "full" if convention in ("full", "full+recompute") else "causal"
-    return tokens * model_flops_per_token(model, seq, counted, frozen=frozen)
+    return tokens * model_flops_per_token(model, seq, counted, frozen=frozen, decoder_seq_length=behind)

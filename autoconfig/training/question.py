@@ -83,6 +83,7 @@ class Request:
     own_calibration: Calibration | None = None
     """In place of the shipped one, where the caller has measurements of his own."""
     seq_length: int | None = None
+    decoder_seq_length: int | None = None
     global_batch_size: int | None = None
     architecture: Mapping[str, object] = field(default_factory=dict)
     """ModelSpec fields to change: {"num_layers": 12}."""
@@ -139,11 +140,10 @@ def understand(request: Request) -> Question:
     cluster = read_cluster(request, assumed)
     stack = read_stack(request.software, cluster.gpu, assumed)
     workload = _workload(request, model, assumed)
-    if workload.seq_length > model.max_position_embeddings:
-        assumed.append(
-            f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {workload.seq_length}"
-        )
-        model = model.replace(max_position_embeddings=workload.seq_length)
+    longest = max(workload.seq_length, workload.decoder_seq_length or 0)
+    if longest > model.max_position_embeddings:
+        assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {longest}")
+        model = model.replace(max_position_embeddings=longest)
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
     check_runs(cluster.gpu, numerics, stack)
     scenario = Scenario(
@@ -213,7 +213,24 @@ def _workload(request: Request, model: ModelSpec, assumed: list[str]) -> Workloa
             batch = max(1, DEFAULT_TOKENS_PER_STEP // max(seq, 1))
             source = f"about {DEFAULT_TOKENS_PER_STEP / 1e6:.0f} million tokens a step"
         assumed.append(f"global batch {batch}, {source} (--global-batch-size)")
-    return Workload(seq_length=seq, global_batch_size=batch)
+    return Workload(
+        seq_length=seq, global_batch_size=batch, decoder_seq_length=_decoder_seq_length(request, model, seq, assumed)
+    )
+
+
+def _decoder_seq_length(request: Request, model: ModelSpec, seq: int, assumed: list[str]) -> int | None:
+    """Tokens of one sample in the decoder; None without an encoder before it. Raises InputError where one is given there."""
+    given = request.decoder_seq_length
+    if not model.is_encoder_decoder:
+        if given is not None:
+            said = f"{model.name} has no decoder behind an encoder; leave it out"
+            raise InputError(f"{option('decoder_seq_length')} {given}: {said}")
+        return None
+    if given is None:
+        given = model.default_decoder_seq_length or seq
+        source = _provenance(model, "default_decoder_seq_length") if model.default_decoder_seq_length else "as the encoder's"
+        assumed.append(f"decoder sequence length {given}, {source} (--decoder-seq-length)")
+    return given
 
 
 def _provenance(model: ModelSpec, key: str) -> str:

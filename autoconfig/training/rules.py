@@ -55,7 +55,7 @@ def _rule(rule_id: str, needs: str) -> Callable[[Check], Check]:
     """Registers a check; its docstring is the rule's text."""
 
     def register(function: Check) -> Check:
-        text = (function.__doc__ or "").strip().rstrip(".")
+        text = " ".join((function.__doc__ or "").split()).rstrip(".")
         RULES.append(Rule(id=rule_id, text=text, needs=tuple(needs.split()), legal=function, **_TOLD["columns"][rule_id]))
         return function
 
@@ -159,6 +159,24 @@ def delta_rule_heads(s: Scenario, c: Columns) -> Mask:
     ranks, wide = c["tp"] * c["cp"], 32 if s.numerics.format.recipe == "mxfp8" else 16
     columns = not s.numerics.format.quantised or gdn_projected(s.model) % wide == 0
     return columns & (s.model.linear_num_key_heads % ranks == 0) & (s.model.linear_num_value_heads % ranks == 0)
+
+
+@_rule("AC021", "pp vpp")
+def pipeline_of_stacks(s: Scenario, c: Columns) -> Mask:
+    """Pipeline parallelism is not supported for T5 from megatron-core 0.14 on (pretrain_t5.py); before, a stage must end where
+    the encoder ends (pipeline_model_parallel_split_rank), and stages are not interleaved."""
+    if not s.model.is_encoder_decoder:
+        return np.ones(len(c["pp"]), bool)
+    layers, encoder = s.model.num_layers, s.model.encoder_num_layers
+    split = (layers % c["pp"] == 0) & (encoder * c["pp"] % layers == 0) & (c["vpp"] == 1)
+    return (c["pp"] == 1) | (split & s.software.supports_encoder_decoder_pipeline)
+
+
+@_rule("AC022", "cp")
+def context_parallel_batches(s: Scenario, c: Columns) -> Mask:
+    """Context parallelism needs a decoder-only model: the batches of pretrain_t5.py and pretrain_bert.py are not divided over
+    it."""
+    return (c["cp"] == 1) | (s.model.encoder_num_layers == 0)
 
 
 @_rule("NV061", "ep")

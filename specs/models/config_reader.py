@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.models.model import LLAMA3_ORIGINAL, MAX_DIMENSION, YARN_ORIGINAL, RopeScaling, RouterNumbers
+from autoconfig.specs.models.model import MAX_DIMENSION
+from autoconfig.specs.models.model_numbers import LLAMA3_ORIGINAL, YARN_ORIGINAL, RopeScaling, RouterNumbers
 
 MAX_BYTES = 2**20
 _MISSING: Any = object()

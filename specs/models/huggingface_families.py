@@ -10,7 +10,7 @@ from typing import Any
 
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.config_reader import ConfigReader, deepseek_router, norm_epsilon, rotary_fields, softmax_router
-from autoconfig.specs.models.model import RouterNumbers
+from autoconfig.specs.models.model_numbers import RouterNumbers
 
 Fields = dict[str, Any]
 MAX_LAYERS = 10_000

@@ -1,4 +1,4 @@
-"""ModelSpec: the architecture of one decoder-only transformer, in Megatron's flag names.
+"""ModelSpec: the architecture of one transformer, in Megatron's flag names.
 
 Symbols of the papers, tied to the fields once (used in every formula's docstring):
 
@@ -15,17 +15,19 @@ Symbols of the papers, tied to the fields once (used in every formula's docstrin
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.json_record import Keywords, NotNegative, Positive
+from autoconfig.specs.json_record import Keywords, Positive
+from autoconfig.specs.models.model_numbers import RopeScaling, RouterNumbers
 from autoconfig.specs.models.pattern import HybridPattern, parse_pattern
 
 ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
-POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "none")
+POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "relative", "none")
+DENSE_KINDS = ("dense", "encoder", "decoder")
+"""Kinds of layers with attention and a dense MLP."""
 MAX_DIMENSION = 2**31
 MAX_PARAMETERS = 10**18
 
@@ -36,6 +38,7 @@ class ModelSpec:
 
     name: str
     num_layers: int
+    """Of all stacks: those of an encoder count too."""
     hidden_size: int
     num_attention_heads: int
     vocab_size: int
@@ -70,6 +73,24 @@ class ModelSpec:
     num_layernorms_per_layer: int = 2
     embedding_layernorm: bool = False
     """A norm right after the embedding (BLOOM)."""
+    final_layernorm: bool = True
+    """A norm behind the last layer of each stack; BERT's layers as published end with their own."""
+
+    encoder_num_layers: int = 0
+    """The first so many layers are an encoder's, whose tokens see the whole sequence. The others are a decoder with
+    cross-attention over the encoder's output (T5); where there are none, the model is an encoder alone (BERT)."""
+    relative_attention_num_buckets: int = 0
+    """Position biases of each head (T5, `relative`): one table for each stack."""
+    relative_attention_in_every_layer: bool = False
+    """A table for each layer instead (UMT5)."""
+    num_tokentypes: int = 0
+    """Embeddings of token types (BERT: 2)."""
+    output_layer_bias: bool = False
+    """One bias for each word (T5 of Megatron, BERT)."""
+    masked_lm_head: bool = False
+    """A linear layer of h, an activation and a norm before the output layer (BERT)."""
+    bert_binary_head: bool = False
+    """A pooler of h and two classes over the first token (BERT's next sentence)."""
     attention_sinks: bool = False
     """One learned logit per head (GPT-OSS)."""
     window_size: int | None = None
@@ -124,6 +145,7 @@ class ModelSpec:
     """All depths share the weights of one (Nemotron-3 Super)."""
 
     default_seq_length: int | None = None
+    default_decoder_seq_length: int | None = None
     default_global_batch_size: int | None = None
     published_parameters: int | None = None
     """Total parameters as published, counted without the MTP modules unless the source says so."""
@@ -137,6 +159,8 @@ class ModelSpec:
             _check_moe(self)
         if self.hybrid_layer_pattern:
             _check_hybrid(self)
+        if self.encoder_num_layers:
+            _check_encoder(self)
         if self.multi_latent_attention and min(self.kv_lora_rank, self.qk_head_dim, self.v_head_dim) < 1:
             raise InputError(f"{self.name}: multi-latent attention needs kv_lora_rank, qk_head_dim and v_head_dim")
 
@@ -188,20 +212,44 @@ class ModelSpec:
         return bool(self.hybrid_layer_pattern)
 
     @property
+    def is_encoder_decoder(self) -> bool:
+        """An encoder and a decoder that reads it (T5)."""
+        return 0 < self.encoder_num_layers < self.num_layers
+
+    def stack(self, kind: str) -> ModelSpec:
+        """The encoder, or the decoder without its cross-attention, as a model of its own; of other models itself."""
+        if not self.is_encoder_decoder:
+            return self
+        encoder = self.encoder_num_layers
+        layers = encoder if kind == "encoder" else self.num_layers - encoder
+        return self.replace(num_layers=layers, encoder_num_layers=encoder if kind == "encoder" else 0)
+
+    @property
+    def is_encoder_only(self) -> bool:
+        """Every token sees the whole sequence (BERT)."""
+        return self.encoder_num_layers == self.num_layers
+
+    @property
     def pattern(self) -> HybridPattern:
         """Of a hybrid."""
         return parse_pattern(self.hybrid_layer_pattern)
 
     @cached_property
     def layer_kinds(self) -> tuple[str, ...]:
-        """Of each layer: dense or moe (attention and what is behind it); of a hybrid the kinds of specs/models/pattern.py."""
+        """Of each layer: dense or moe (attention and what is behind it), encoder or decoder where both are there; of a hybrid
+        the kinds of specs/models/pattern.py."""
         if self.is_hybrid:
             return self.pattern.layers
+        if self.is_encoder_decoder:
+            encoder = self.encoder_num_layers
+            return ("encoder",) * encoder + ("decoder",) * (self.num_layers - encoder)
         return tuple("moe" if moe else "dense" for moe in (self.moe_pattern if self.is_moe else (0,) * self.num_layers))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that layers may have, the first one most often; of a mixture of experts always dense and moe."""
+        if self.is_encoder_decoder:
+            return ("encoder", "decoder")
         if not self.is_hybrid:
             return ("dense", "moe") if self.is_moe else ("dense",)
         return tuple(dict.fromkeys((*self.layer_kinds, *self.mtp_kinds)))
@@ -219,7 +267,7 @@ class ModelSpec:
     @property
     def has_dense_mlp(self) -> bool:
         """Some layer has an MLP of ffn_hidden_size."""
-        return bool({"dense", "mlp"} & {*self.layer_kinds, *self.mtp_kinds})
+        return bool({*DENSE_KINDS, "mlp"} & {*self.layer_kinds, *self.mtp_kinds})
 
     @property
     def expert_width(self) -> int:
@@ -309,100 +357,18 @@ def _check_hybrid(model: ModelSpec) -> None:
         )
 
 
-ROPE_SCALINGS = ("llama3", "linear", "yarn", "other")
-"""llama3: by wavelength (Llama 3.1); linear: positions over a factor; yarn: Peng et al. 2023 (arXiv:2309.00071); other: a way
-that Megatron-LM has no arguments for."""
-LLAMA3_ORIGINAL = 8192
-"""Positions that llama3's scaling starts from; Megatron-LM has it fixed, like its wavelengths' factors 1 and 4
-(rotary_pos_embedding.py, _apply_scaling)."""
-YARN_ORIGINAL = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class RopeScaling:
-    """One way of scaling. Raises InputError for numbers that no model can have."""
-
-    type: Annotated[str, Keywords(enum=ROPE_SCALINGS)]
-    factor: NotNegative = 1.0
-    """How much longer sequences become."""
-    original_max_position_embeddings: Positive = YARN_ORIGINAL
-    """yarn: positions before scaling."""
-    mscale: NotNegative = 1.0
-    mscale_all_dim: NotNegative = 0.0
-    """yarn: attention's temperature is mscale(factor, mscale) / mscale(factor, mscale_all_dim)."""
-    truncate: bool = True
-    """yarn: ends of the correction range are rounded to whole dimensions (GPT-OSS: not)."""
-
-    def __post_init__(self) -> None:
-        if self.type not in ROPE_SCALINGS:
-            raise InputError(f"rope_scaling: type {self.type!r} is not one of {', '.join(ROPE_SCALINGS)}")
-        for name in ("factor", "mscale", "mscale_all_dim"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise InputError(f"rope_scaling: {name}={value!r} must be a number of at least 0")
-        positions = self.original_max_position_embeddings
-        if not isinstance(positions, int) or isinstance(positions, bool) or positions < 1:
-            raise InputError(f"rope_scaling: original_max_position_embeddings={positions!r} must be a whole number from 1")
-        if not isinstance(self.truncate, bool):
-            raise InputError(f"rope_scaling: truncate={self.truncate!r} must be true or false")
-
-
-def rope_scaling_of(value: object) -> RopeScaling | None:
-    """What a JSON file holds as `rope_scaling`: null, or an object with RopeScaling's fields. Raises InputError."""
-    if value is None or isinstance(value, RopeScaling):
-        return value
-    try:
-        return RopeScaling(**value)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InputError(f"rope_scaling: {error}") from None
-
-
-SCORE_FUNCTIONS = ("softmax", "sigmoid")
-LOAD_BALANCING = ("aux_loss", "seq_aux_loss")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouterNumbers:
-    """Megatron's --moe-router-... and --moe-aux-loss-coeff. None: the model's source does not say. Raises InputError."""
-
-    score_function: Annotated[str, Keywords(enum=SCORE_FUNCTIONS)]
-    pre_softmax: bool = False
-    """Softmax over all experts before the choice (Hugging Face: norm_topk_prob false), not over the chosen ones."""
-    topk_scaling_factor: NotNegative | None = None
-    """routed_scaling_factor."""
-    num_groups: Positive | None = None
-    """n_group: experts are chosen from group_topk (topk_group) of so many groups (DeepSeek)."""
-    group_topk: Positive | None = None
-    load_balancing_type: Annotated[str, Keywords(enum=LOAD_BALANCING)] = "aux_loss"
-    aux_loss_coeff: NotNegative | None = None
-    """router_aux_loss_coef, aux_loss_alpha."""
-    bias_update_rate: NotNegative | None = None
-    """Of the correction bias (DeepSeek-V3)."""
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("score_function", SCORE_FUNCTIONS), ("load_balancing_type", LOAD_BALANCING)):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"router: {name} {getattr(self, name)!r} is not one of {', '.join(allowed)}")
-        for name in ("topk_scaling_factor", "aux_loss_coeff", "bias_update_rate"):
-            value = getattr(self, name)
-            real = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (real and math.isfinite(value) and value >= 0):
-                raise InputError(f"router: {name}={value!r} must be a number of at least 0, or left out")
-        for name in ("num_groups", "group_topk"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise InputError(f"router: {name}={value!r} must be a whole number from 1, or left out")
-        if (self.num_groups or 0) < (self.group_topk or 0) or (self.num_groups is None) != (self.group_topk is None):
-            raise InputError(f"router: num_groups={self.num_groups} and group_topk={self.group_topk}: both, the first larger")
-        if not isinstance(self.pre_softmax, bool):
-            raise InputError(f"router: pre_softmax={self.pre_softmax!r} must be true or false")
-
-
-def router_of(value: object) -> RouterNumbers | None:
-    """What a JSON file holds as `router`: null, or an object with RouterNumbers' fields. Raises InputError."""
-    if value is None or isinstance(value, RouterNumbers):
-        return value
-    try:
-        return RouterNumbers(**value)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InputError(f"router: {error}") from None
+def _check_encoder(model: ModelSpec) -> None:
+    if model.encoder_num_layers > model.num_layers:
+        raise InputError(
+            f"{model.name}: encoder_num_layers={model.encoder_num_layers} is more than num_layers={model.num_layers}, the "
+            "layers of encoder and decoder together"
+        )
+    other = {
+        "experts": model.is_moe,
+        "a hybrid pattern": model.is_hybrid,
+        "multi-latent attention": model.multi_latent_attention,
+        "multi-token prediction": model.mtp_num_layers > 0,
+        "sliding windows": model.window_size is not None and model.is_encoder_decoder,
+    }
+    if found := [name for name, holds in other.items() if holds]:
+        raise InputError(f"{model.name}: an encoder with {' and '.join(found)} is not modelled")

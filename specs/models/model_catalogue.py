@@ -17,7 +17,8 @@ from typing import Any
 
 from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, UnsupportedError, nearest, parse_count
 from autoconfig.specs.models.huggingface import REFUSED, model_from_config
-from autoconfig.specs.models.model import ModelSpec, rope_scaling_of, router_of
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.models.parameters import total_parameters
 
 MIN_PARAMETERS = 10e6

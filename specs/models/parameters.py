@@ -21,7 +21,7 @@ from autoconfig.specs.models.hybrid import (
     mamba_parameters,
     scan_flops_per_token,
 )
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 
 Number = Any
 """int, float or NumPy array: formulas take all three."""
@@ -98,6 +98,22 @@ def attention_parameters(model: ModelSpec, tp: Number) -> Number:
     return total
 
 
+def cross_attention_gemms(model: ModelSpec, tp: Number) -> dict[str, Number]:
+    """Weight elements of a decoder layer's attention over the encoder's output, by Megatron's module name."""
+    tp = np.asarray(tp)
+    h, q = model.hidden_size, model.query_size
+    kv = kv_heads_per_rank(model, tp) * model.kv_channels
+    return {"cross_linear_q": h * q / tp, "cross_linear_kv": h * 2 * kv, "cross_linear_proj": q * h / tp}
+
+
+def cross_attention_parameters(model: ModelSpec, tp: Number) -> Number:
+    """Cross-attention of one decoder layer with its norm: GEMMs and biases."""
+    total = sum(cross_attention_gemms(model, tp).values()) + norm_parameters(model, model.hidden_size)
+    if not model.add_bias_linear:
+        return total
+    return total + model.query_size / np.asarray(tp) + 2 * kv_heads_per_rank(model, tp) * model.kv_channels + model.hidden_size
+
+
 def mlp_gemms(model: ModelSpec, ffn: int, tp: Number) -> dict[str, Number]:
     """Weight elements of one MLP of width `ffn`: fc1 (G ffn columns) and fc2, both divided by tp."""
     tp = np.asarray(tp)
@@ -140,7 +156,7 @@ def router_parameters(model: ModelSpec) -> int:
 def layer_parameters(model: ModelSpec, kind: str, tp: Number = 1, etp: Number = 1, ep: Number = 1) -> LayerParameters:
     """One layer of this kind (ModelSpec.kinds) of one rank."""
     dense, gemms = _mixer(model, kind, tp)
-    if kind in ("dense", "mlp"):
+    if kind in (*DENSE_KINDS, "mlp"):
         dense = dense + mlp_parameters(model, model.ffn_hidden_size, tp, model.add_bias_linear)
         gemms += tuple(mlp_gemms(model, model.ffn_hidden_size, tp).values())
     if kind != "moe":
@@ -159,6 +175,9 @@ def layer_parameters(model: ModelSpec, kind: str, tp: Number = 1, etp: Number = 
 def _mixer(model: ModelSpec, kind: str, tp: Number) -> tuple[Number, tuple[Number, ...]]:
     """(parameters, GEMM weights) of what a layer of this kind has before any MLP or experts, and of its norms."""
     norms = model.num_layernorms_per_layer * norm_parameters(model, model.hidden_size)
+    if kind == "decoder":
+        own = attention_parameters(model, tp) + norms + cross_attention_parameters(model, tp)
+        return own, (*attention_gemms(model, tp).values(), *cross_attention_gemms(model, tp).values())
     if not model.is_hybrid:
         return attention_parameters(model, tp) + norms, tuple(attention_gemms(model, tp).values())
     norm = norm_parameters(model, model.hidden_size) + 0 * np.asarray(tp)
@@ -174,7 +193,7 @@ def _mixer(model: ModelSpec, kind: str, tp: Number) -> tuple[Number, tuple[Numbe
 def dense_gemm_weights(model: ModelSpec, kind: str, tp: Number) -> Number:
     """GEMM weights of one layer on one rank without the routed experts (and without the router)."""
     total = sum(_mixer(model, kind, tp)[1], 0.0 * np.asarray(tp))
-    if kind in ("dense", "mlp"):
+    if kind in (*DENSE_KINDS, "mlp"):
         return total + sum(mlp_gemms(model, model.ffn_hidden_size, tp).values())
     if kind == "moe":
         shared = sum(mlp_gemms(model, model.moe_shared_expert_intermediate_size, tp).values())
@@ -183,12 +202,21 @@ def dense_gemm_weights(model: ModelSpec, kind: str, tp: Number) -> Number:
 
 
 def embedding_parameters(model: ModelSpec, tp: Number = 1, vocab: Number | None = None) -> Number:
-    """Word embedding V h / tp, learned positions (whole), embedding norm. `vocab` None means padded for tp."""
+    """Word embedding V h / tp; whole on every rank: learned positions, token types, embedding norm, tables of relative
+    positions (buckets x a, one for each stack or layer). `vocab` None means padded for tp."""
     rows = padded_vocab_size(model, tp) if vocab is None else vocab
-    total = rows * model.hidden_size / np.asarray(tp)
+    total = rows * model.hidden_size / np.asarray(tp) + model.num_tokentypes * model.hidden_size
     if model.position_embedding_type == "learned_absolute":
         total = total + model.max_position_embeddings * model.hidden_size
+    if model.relative_attention_num_buckets:
+        tables = model.num_layers if model.relative_attention_in_every_layer else stacks(model)
+        total = total + tables * model.relative_attention_num_buckets * model.num_attention_heads
     return total + (norm_parameters(model, model.hidden_size) if model.embedding_layernorm else 0)
+
+
+def stacks(model: ModelSpec) -> int:
+    """2 for an encoder and a decoder, else 1."""
+    return 2 if model.is_encoder_decoder else 1
 
 
 def output_layer_parameters(model: ModelSpec, tp: Number = 1, vocab: Number | None = None) -> Number:
@@ -197,8 +225,18 @@ def output_layer_parameters(model: ModelSpec, tp: Number = 1, vocab: Number | No
 
 
 def final_norm_parameters(model: ModelSpec) -> int:
-    """The norm before the output layer."""
-    return norm_parameters(model, model.hidden_size)
+    """The norm behind each stack; whole on every rank, like what stands before the output layer of BERT: a linear layer and a
+    norm, and beside it the pooler and its two classes (megatron-core models/bert/bert_model.py)."""
+    h, total = model.hidden_size, stacks(model) * norm_parameters(model, model.hidden_size) if model.final_layernorm else 0
+    if model.masked_lm_head:
+        total += h * h + h + norm_parameters(model, h)
+    return total + (h * h + h + 2 * h + 2 if model.bert_binary_head else 0)
+
+
+def output_bias_parameters(model: ModelSpec, tp: Number = 1, vocab: Number | None = None) -> Number:
+    """V / tp biases of the output layer, where it has them."""
+    rows = padded_vocab_size(model, tp) if vocab is None else vocab
+    return (rows if model.output_layer_bias else 0) / np.asarray(tp)
 
 
 def mtp_layer_parameters(model: ModelSpec, tp: Number = 1, etp: Number = 1, ep: Number = 1) -> LayerParameters:
@@ -224,6 +262,7 @@ def mtp_depths_held(model: ModelSpec) -> int:
 def total_parameters(model: ModelSpec, *, mtp: bool = False) -> int:
     """All parameters, vocabulary unpadded, counted as the model's publisher counts (MTP modules only on request)."""
     total = float(embedding_parameters(model, vocab=model.vocab_size)) + final_norm_parameters(model)
+    total += float(output_bias_parameters(model, vocab=model.vocab_size))
     if model.untie_embeddings_and_output_weights:
         total += float(output_layer_parameters(model, vocab=model.vocab_size))
     for kind, count in Counter(model.layer_kinds).items():
@@ -242,6 +281,7 @@ def active_matmul_parameters(model: ModelSpec) -> int:
     """Parameters of the matmuls that one token passes: active experts only, output layer in, input embedding out."""
     head, one = model.vocab_size * model.hidden_size, {kind: _active_matmuls(model, kind) for kind in model.kinds}
     depth = sum(one[kind] for kind in model.mtp_kinds) + 2 * model.hidden_size**2 + head
+    head += model.hidden_size**2 if model.masked_lm_head else 0
     return round(sum(one[kind] for kind in model.layer_kinds) + head + model.mtp_num_layers * depth)
 
 
@@ -254,15 +294,25 @@ def _active_matmuls(model: ModelSpec, kind: str) -> float:
     return total
 
 
-def model_flops_per_token(model: ModelSpec, seq_length: int, convention: str = "causal", *, frozen: bool = False) -> float:
+def model_flops_per_token(
+    model: ModelSpec,
+    seq_length: int,
+    convention: str = "causal",
+    *,
+    frozen: bool = False,
+    decoder_seq_length: int | None = None,
+) -> float:
     """Forward and backward FLOPs of one trained token, no recomputation.
 
     `6 x active matmul parameters + 6 L a d s` for causal attention (half of the score matrix), 12 instead of 6 where
     publications count full attention (Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eq. 7). Query and value head
     dims may differ (MLA). Sliding-window layers count min(s, window) keys. Frozen weights (LoRA) have no weight gradient: 4
-    instead of 6; the adapters' own FLOPs are left out. Scans and delta rules of hybrids: 3 x their forward.
+    instead of 6; the adapters' own FLOPs are left out. Scans and delta rules of hybrids: 3 x their forward. An encoder sees
+    both halves of its matrix; with a decoder behind it the token is one of the encoder's, and the decoder's come in proportion.
     """
-    per_pair = 6.0 if convention == "causal" else 12.0
+    if model.is_encoder_decoder:
+        return _encoder_decoder_flops(model, seq_length, decoder_seq_length or seq_length, convention, frozen=frozen)
+    per_pair = 6.0 if convention == "causal" and not model.is_encoder_only else 12.0
     head_dim = (model.query_head_dim + model.value_head_dim) / 2
     pairs = 0.0
     depths = model.mtp_num_layers * (model.mtp_kinds.count("attention") if model.is_hybrid else 1)
@@ -274,6 +324,19 @@ def model_flops_per_token(model: ModelSpec, seq_length: int, convention: str = "
     per_parameter = 4.0 if frozen else 6.0
     attention = per_pair * model.num_attention_heads * head_dim * pairs
     return per_parameter * active_matmul_parameters(model) + attention + 3.0 * _recurrent_flops_per_token(model)
+
+
+def _encoder_decoder_flops(model: ModelSpec, seq: int, decoder_seq: int, convention: str, *, frozen: bool) -> float:
+    """Of one token of the encoder. Keys and values of cross-attention are made of the encoder's tokens, once a layer."""
+    share, encoder = decoder_seq / seq, model.encoder_num_layers
+    decoder, heads = model.num_layers - encoder, model.query_size
+    shared = float(cross_attention_gemms(model, 1)["cross_linear_kv"])
+    own = _active_matmuls(model, "decoder") - shared
+    matmuls = encoder * _active_matmuls(model, "encoder") + decoder * (shared + share * own)
+    matmuls += share * model.vocab_size * model.hidden_size
+    causal = 6.0 if convention == "causal" else 12.0
+    attention = 12.0 * encoder * seq + share * decoder * (causal * decoder_seq + 12.0 * seq)
+    return (4.0 if frozen else 6.0) * matmuls + attention * heads
 
 
 def _recurrent_flops_per_token(model: ModelSpec) -> float:

@@ -124,6 +124,8 @@ class SoftwareStack:
     """Selective recomputation is `selective:op` (specs.plan.OP) and nothing else."""
     supports_mlp_recompute_with_biases: bool = True
     """megatron-core's local layers: not (rule AC011)."""
+    supports_encoder_decoder_pipeline: bool = False
+    """Stages of an encoder and a decoder (T5): Megatron-LM before megatron-core 0.14 (rule AC021)."""
     supports_context_parallel: bool = True
     supports_sequence_parallel: bool = True
     memory: StackMemory

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import UnsupportedError
-from autoconfig.specs.models.model import RopeScaling
+from autoconfig.specs.models.model_numbers import RopeScaling
 from autoconfig.specs.plan import parse_plan
 from hypothesis import given
 from hypothesis import strategies as st

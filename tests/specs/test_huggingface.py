@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.models.huggingface import FAMILIES, model_from_config
-from autoconfig.specs.models.model import ModelSpec, RopeScaling
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.model_numbers import RopeScaling
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, apply_overrides
 from autoconfig.specs.models.parameters import total_parameters
 from hypothesis import given

@@ -162,7 +162,7 @@ def test_resolve_a_folder_with_a_config(tmp_path: Path) -> None:
         assert str(path) in assumed[0]
 
 
-@pytest.mark.parametrize("text", ["T5-3B", "mT5 380M", "BERT-110M", "t5", "GRPO", "WAN2.1_14B (diffusion)", "nemotronh_56b"])
+@pytest.mark.parametrize("text", ["UL2", "bart-large", "roberta-base", "GRPO", "WAN2.1_14B (diffusion)", "nemotronh_56b"])
 def test_resolve_refuses_what_is_no_decoder_with_the_reason(text: str) -> None:
     with pytest.raises(UnsupportedError, match="decoder-only transformers can be planned"):
         resolve_model(text)

@@ -133,12 +133,26 @@ def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
 def core_attention(job: TrainingJob, x: Shapes) -> Operator:
     """Core attention of the average layer: sliding-window and full layers weighted by how many there are."""
     share = float(np.mean(job.model.sliding_pattern)) if job.model.window_size is not None else 0.0
+    s, ways = float(job.scenario.workload.seq_length), 2.0 if job.model.is_encoder_only else 1.0
     parts = []
     for weight, window in ((1.0 - share, None), (share, job.model.window_size)):
         if weight:
-            kernel = _unfused_attention if job.unfused_attention else _flash_attention
-            parts.append([weight * value for value in kernel(job, x, window)])
-    forward, backward, flops = (sum(values) for values in zip(*parts, strict=True))
+            pairs = ways * attended_pairs(s, None if window is None else window + WINDOW_TILES)
+            parts.append([weight * value for value in _attention(job, x, pairs, s * s, s)])
+    return _core_operator(job, *(sum(values) for values in zip(*parts, strict=True)))
+
+
+def attention_over(job: TrainingJob, x: Shapes, pairs: Number, length: float) -> Operator:
+    """Core attention of `pairs` of queries and keys, all seen, over keys of this length."""
+    return _core_operator(job, *_attention(job, x, pairs, pairs, length))
+
+
+def _attention(job: TrainingJob, x: Shapes, seen: Number, all_pairs: float, s: float) -> tuple[Number, Number, Number]:
+    """(forward, backward, FLOPs): flash attention computes the pairs that are seen, unfused attention all."""
+    return _unfused_attention(job, x, all_pairs) if job.unfused_attention else _flash_attention(job, x, seen, s)
+
+
+def _core_operator(job: TrainingJob, forward: Number, backward: Number, flops: Number) -> Operator:
     factor = job.factors.attention * (job.software.sink_attention_slowdown if job.model.attention_sinks else 1.0)
     if job.settings.fp8_attention and job.quantised:
         factor *= FP8_ATTENTION
@@ -155,15 +169,15 @@ def core_attention(job: TrainingJob, x: Shapes) -> Operator:
     )
 
 
-def _flash_attention(job: TrainingJob, x: Shapes, window: int | None) -> tuple[Number, Number, Number]:
+def _flash_attention(job: TrainingJob, x: Shapes, pairs: Number, s: float) -> tuple[Number, Number, Number]:
     """(forward, backward, FLOPs). Ring attention sees s / cp tokens per call; the all-to-all and all-gather forms see s."""
-    model, c, s = job.model, job.gpu.attention, float(job.scenario.workload.seq_length)
+    model, c = job.model, job.gpu.attention
     ring = job.scenario.software.memory.cp_comm_type == "p2p"
     length = s / x.cp if ring else s + 0.0 * x.cp
     steps = x.cp if ring else 1.0
     rate, tail = _flash_rate(job, length)
     flops = flash_attention_flops(
-        attended_pairs(s, None if window is None else window + WINDOW_TILES),
+        pairs,
         model.num_attention_heads / x.tp / x.cp,
         x.mbs,
         model.query_head_dim,
@@ -189,10 +203,10 @@ def _flash_rate(job: TrainingJob, length: Number) -> tuple[Number, Number]:
     return share * table_flash_efficiency(length, dim, table), flash_tail_seconds(length, dim, table) / share
 
 
-def _unfused_attention(job: TrainingJob, x: Shapes, window: int | None) -> tuple[Number, Number, Number]:
-    """(forward, backward, FLOPs) over all scores; a window saves nothing."""
-    model, c, s = job.model, job.gpu.attention, float(job.scenario.workload.seq_length)
-    scores = model.num_attention_heads / x.tp * s * s * x.mbs / x.cp
+def _unfused_attention(job: TrainingJob, x: Shapes, pairs: Number) -> tuple[Number, Number, Number]:
+    """(forward, backward, FLOPs) over all scores; a window or a causal mask saves nothing."""
+    model, c = job.model, job.gpu.attention
+    scores = model.num_attention_heads / x.tp * pairs * x.mbs / x.cp
     forward, backward = (
         unfused_attention_seconds(
             scores,

@@ -1,6 +1,4 @@
-"""Seconds and parameters of one layer for every distinct shape: what `predict` gathers from.
-
-Outside of the layers: embedding, output layer with cross entropy, multi-token-prediction depths."""
+"""Seconds and parameters of one layer for every distinct shape: what `predict` gathers from."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from autoconfig.specs.models.model import DENSE_KINDS
 from autoconfig.specs.models.parameters import (
     Number,
     embedding_parameters,
@@ -15,14 +14,23 @@ from autoconfig.specs.models.parameters import (
     layer_parameters,
     mtp_depths_held,
     mtp_layer_parameters,
+    output_bias_parameters,
     output_layer_parameters,
-    padded_vocab_size,
 )
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Numerics
 from autoconfig.time_model.hardware.clock import clock_ratio
 from autoconfig.time_model.job import Shapes, TrainingJob
-from autoconfig.time_model.operators.kernels import host_floor_seconds, layer_launch_seconds, norm_bytes
+from autoconfig.time_model.operators.cross import cross_attention_operators, shapes_of_stack
+from autoconfig.time_model.operators.ends import (
+    embedding_operators,
+    head_operators,
+    logits_gemm_shape,
+    masked_lm_gemm_shapes,
+    mtp_operators,
+    mtp_projection_shape,
+)
+from autoconfig.time_model.operators.kernels import host_floor_seconds, layer_launch_seconds
 from autoconfig.time_model.operators.layer import (
     BlockCollectives,
     attention_gemm_shapes,
@@ -49,11 +57,13 @@ from autoconfig.time_model.operators.operator import (
     Operator,
     fp8_casts,
     gradient_accumulation,
-    memory_bound,
     price_gemms,
     with_adapters,
 )
 from autoconfig.time_model.operators.recurrent import RECURRENT, recurrent_gemm_shapes, recurrent_operators
+
+CROSS_ATTENTION_LAUNCHES = 1.5
+"""Launches of a decoder's layer over those of an encoder's: three blocks, not two (megatron-core models/T5/t5_spec.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +167,8 @@ def _with_host(
         quantised=job.quantised,
         sublayer=kind if job.model.is_hybrid else "",
     )
+    if kind == "decoder" and job.model.is_encoder_decoder:
+        launches = CROSS_ATTENTION_LAUNCHES * launches
     extra = host_floor_seconds(fore, back, x.tp, launches)
     return fore + extra[0], back + extra[1], extra
 
@@ -179,6 +191,8 @@ def _without_overlap(job: TrainingJob, x: Shapes, operators: Sequence[Operator])
 def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
     """Every operator of a layer of each kind, of the embedding, the head and an MTP depth."""
     model = job.model
+    if model.is_encoder_decoder:
+        return _operators_of_stacks(job, x)
     groups = _gemm_groups(job, x)
     flat = [g for group in groups.values() for g in group]
     priced = {(op.layer, op.name): op for op in price_gemms(job, x, flat)}
@@ -212,6 +226,19 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
         result.append(gradient_accumulation(job, f"{name} gradient accumulation", group, layer))
     result += head_operators(job, x, hidden) + embedding_operators(job, x, hidden)
     return result + (mtp_operators(job, x) if model.mtp_num_layers else [])
+
+
+def _operators_of_stacks(job: TrainingJob, x: Shapes) -> list[Operator]:
+    """Both stacks as models of their own, cross-attention, and outside of the layers what each has: one output layer."""
+    jobs = {kind: TrainingJob(job.scenario.stack(kind)) for kind in job.model.kinds}
+    shapes = {kind: shapes_of_stack(own, x) for kind, own in jobs.items()}
+    result = []
+    for kind, own in jobs.items():
+        hidden = BlockCollectives(own, shapes[kind], float(own.model.hidden_size))
+        for op in price_operators(own, shapes[kind], hidden):
+            if op.layer != "head" or kind == "decoder" or op.name == "final norm":
+                result.append(replace(op, layer=kind) if op.layer in ("all", "dense") else op)
+    return result + cross_attention_operators(jobs["decoder"], shapes["decoder"], shapes["encoder"])
 
 
 def _attention_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives, column: list[Operator]) -> list[Operator]:
@@ -256,7 +283,7 @@ def _gemm_groups(job: TrainingJob, x: Shapes) -> dict[str, list[GemmShape]]:
         further = {"shared": shared_expert_shapes(job, x), "latent": latent_gemm_shapes(job, x)}
         groups |= {name: group for name, group in further.items() if group}
     groups = {name: with_adapters(job, group) for name, group in groups.items()}
-    groups["head"] = [logits_gemm_shape(job, x)]
+    groups["head"] = [logits_gemm_shape(job, x), *masked_lm_gemm_shapes(job, x)]
     if model.mtp_num_layers:
         groups["mtp"] = [mtp_projection_shape(job, x)]
     return groups
@@ -305,7 +332,7 @@ def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
     if job.numerics.peft == "lora":
         attention = attention_gemm_shapes(job, x)
         mlp = mlp_gemm_shapes(job, x, model.ffn_hidden_size, "", "dense", ())
-        held = {"dense": [*attention, *mlp], "mlp": mlp, "attention": attention}
+        held = {**{kind: [*attention, *mlp] for kind in DENSE_KINDS}, "mlp": mlp, "attention": attention}
         held["moe"] = [] if model.is_hybrid else attention
         dense = [lora_parameters(held.get(kind, []), job.numerics) + 0.0 * x.tokens for kind in kinds]
         zero = 0.0 * x.tokens
@@ -316,7 +343,7 @@ def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
             "head_parameters": zero,
         }
     layers = [layer_parameters(model, kind, x.tp, x.etp, x.ep) for kind in kinds]
-    head = final_norm_parameters(model) + output_layer_parameters(model, x.tp)
+    head = final_norm_parameters(model) + output_layer_parameters(model, x.tp) + output_bias_parameters(model, x.tp)
     if model.mtp_num_layers:
         depth = mtp_layer_parameters(model, x.tp, x.etp, x.ep).dense + 0.0 * x.tp
         if model.is_hybrid:  # the layers of a depth are counted among the stage's
@@ -328,91 +355,3 @@ def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
         "embedding_parameters": embedding_parameters(model, x.tp),
         "head_parameters": head,
     }
-
-
-def logits_gemm_shape(job: TrainingJob, x: Shapes) -> GemmShape:
-    """The output layer: V / tp columns, 16 bits unless the run quantises it (fp8_output_proj); frozen under LoRA."""
-    return GemmShape(
-        name="logits",
-        m=x.tokens,
-        n=padded_vocab_size(job.model, x.tp) / x.tp,
-        k=job.model.hidden_size + 0.0 * x.tokens,
-        layer="head",
-        layer_precision=job.settings.fp8_output,
-        trainable=job.numerics.peft == "none",
-    )
-
-
-def cross_entropy_bytes(tokens: Number, columns: Number, per_logit: float) -> tuple[Number, Number]:
-    """(forward, backward) traffic of cross entropy over `columns` logits a token, half each way.
-
-    44 bytes a logit unfused (fp32 copy, max, exp, sum, and the gradient), 14 fused. Source: findings on public
-    measurements, section 2.
-    """
-    half = 0.5 * per_logit * tokens * columns
-    return half, half
-
-
-def head_communication(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> Operator:
-    """Forward: gather of the final hidden states (SP); backward: their gradient, reduce-scattered (SP) or all-reduced."""
-    trained = np.where(x.sp, hidden.gather, 0.0)
-    return Operator(
-        name="head communication",
-        formula="tp_communication_seconds",
-        layer="head",
-        forward=trained,
-        dgrad=np.where(x.sp, hidden.scatter, hidden.all_reduce),
-        traffic=np.where(x.tp > 1.0, hidden.total_bytes, 0.0),
-    )
-
-
-def head_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
-    """Final norm, cross entropy and communication of the last stage, beside the logits GEMM."""
-    columns = padded_vocab_size(job.model, x.tp) / x.tp
-    return [
-        memory_bound(job, "final norm", norm_bytes(x.sharded_tokens * job.model.hidden_size, job.software), layer="head"),
-        memory_bound(
-            job,
-            "cross entropy",
-            cross_entropy_bytes(x.tokens, columns, job.software.loss_traffic_bytes),
-            layer="head",
-            launches=(6.0, 4.0),
-        ),
-        head_communication(job, x, hidden),
-    ]
-
-
-def embedding_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:
-    """Word lookup (read, write, position and dropout: 8 bytes an element; backward scatters into the gradient: 12) and its
-    all-reduce, or reduce-scatter forward and gather backward with SP."""
-    elements = x.tokens * job.model.hidden_size
-    return [
-        memory_bound(job, "embedding lookup", (8.0 * elements, 12.0 * elements), layer="embedding", launches=(3.0, 3.0)),
-        Operator(
-            name="embedding communication",
-            formula="tp_communication_seconds",
-            layer="embedding",
-            forward=np.where(x.sp, hidden.scatter, hidden.all_reduce),
-            dgrad=np.where(x.sp, hidden.gather, 0.0),
-            traffic=np.where(x.tp > 1.0, hidden.total_bytes, 0.0),
-        ),
-    ]
-
-
-def mtp_projection_shape(job: TrainingJob, x: Shapes) -> GemmShape:
-    """The 2 h -> h projection of one multi-token-prediction depth (DeepSeek-V3 report, section 2.2)."""
-    h = float(job.model.hidden_size)
-    return GemmShape(name="mtp projection", m=x.tokens, n=h / x.tp, k=2.0 * h + 0.0 * x.tokens, layer="mtp")
-
-
-def mtp_operators(job: TrainingJob, x: Shapes) -> list[Operator]:
-    """Norms of one multi-token-prediction depth: two at its input (its final one is the head's)."""
-    return [
-        memory_bound(
-            job,
-            "mtp norms",
-            norm_bytes(2.0 * x.sharded_tokens * job.model.hidden_size, job.software),
-            layer="mtp",
-            launches=(4.0, 4.0),
-        )
-    ]

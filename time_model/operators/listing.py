@@ -13,7 +13,7 @@ from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.layer_table import LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator
 
-LAYERS = ("all", "dense", "mamba", "gdn", "attention", "mlp", "moe", "head", "embedding", "mtp")
+LAYERS = ("all", "dense", "encoder", "decoder", "mamba", "gdn", "attention", "mlp", "moe", "head", "embedding", "mtp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class OperatorRow:
 
     operator: str
     layer: Annotated[str, Keywords(enum=LAYERS)]
-    """all, dense or moe layers; of hybrids mamba, gdn, attention, mlp or moe; or head, embedding, mtp."""
+    """all, dense or moe layers; encoder or decoder; of hybrids mamba, gdn, attention, mlp or moe; or head, embedding, mtp."""
     formula: str
     """Public function of time_model that priced it."""
     forward_seconds: NotNegative

@@ -1,0 +1,61 @@
+"""Tables of T5, mT5 and BERT runs: recognised by their header, all of Megatron-LM's CI predicted, nothing measured read."""
+
+from __future__ import annotations
+
+import csv
+from statistics import mean, median
+
+import pytest
+from tables import write
+
+from autoconfig.runs.encoder_row import NOT_READ, training_row_of
+from autoconfig.runs.predict import Prediction, predict_file, predict_rows
+from autoconfig.runs.training_row import published_rows
+
+ROWS = {row["id"]: row for row in published_rows("t5_bert")}
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prediction]:
+    folder = tmp_path_factory.mktemp("encoder")
+    found, remark = predict_file(write(folder / "in.csv", list(ROWS.values())), folder / "out.csv")
+    assert remark == ""
+    with (folder / "out.csv").open(newline="") as file:
+        names = list(csv.DictReader(file).fieldnames or ())
+    assert names.index("pred_mem_after_step_gib") == names.index("pred_peak_mem_gib") + 1
+    return dict(zip(ROWS, found, strict=True))
+
+
+def test_ids_stay_and_every_ci_run_has_memory(predicted: dict[str, Prediction]) -> None:
+    assert [prediction.id for prediction in predicted.values()] == list(ROWS)
+    runs = [row for row in ROWS.values() if row["kind"] == "ci_golden"]
+    found = {row["id"]: predicted[row["id"]] for row in runs}
+    assert all(p.after_step_gib and p.peak_gib for p in found.values())
+    after = [abs(found[row["id"]].after_step_gib / float(row["mem_alloc_gib"]) - 1) for row in runs]
+    peak = [abs(found[row["id"]].peak_gib / float(row["mem_peak_gib"]) - 1) for row in runs]
+    assert median(after) <= 0.02 and median(peak) <= 0.04
+
+
+def test_published_throughput_and_the_shape_of_scaling(predicted: dict[str, Prediction]) -> None:
+    ratios: dict[tuple[str, bool], list[float]] = {}
+    for row in ROWS.values():
+        if row["kind"] != "published_training":
+            continue
+        rate = float(row["tokens_per_s"] or 0) or int(row["gbs"]) * 512 / float(row["step_s"])
+        found = predicted[row["id"]].tokens_per_second_per_gpu
+        assert found is not None
+        ratios.setdefault((row["model"], bool(row["gbs"])), []).append(found * int(row["gpus"]) / rate)
+    assert mean(abs(1 / ratio - 1) for group in ratios.values() for ratio in group) <= 0.15
+    scaling = [[ratio / mean(group) for ratio in group] for (_, batch), group in ratios.items() if not batch]
+    assert len(scaling) == 3 and max(abs(shape - 1) for group in scaling for shape in group) <= 0.08
+
+
+def test_measured_columns_and_notes_change_nothing() -> None:
+    row = ROWS["TB-104"]
+    blank = {**row, **{name: "" for name in NOT_READ if name not in ("kind",)}}
+    assert predict_rows([training_row_of(row)]) == predict_rows([training_row_of(blank)])
+
+
+def test_a_run_without_a_plan_says_whose_it_takes(predicted: dict[str, Prediction]) -> None:
+    assert "the default plan of the size (tp 2, pp 1, mbs 24, gbs 1920" in predicted["TB-036"].note
+    assert "a run that serves" in predicted["TB-063"].note and predicted["TB-063"].step_seconds is None
