@@ -46,7 +46,7 @@ def cross_attention_operators(job: TrainingJob, x: Shapes, encoder: Shapes) -> l
     residual and communication; with sequence parallelism the encoder's output is gathered once more for keys and values."""
     model, stack = job.model, job.software
     gemms = with_adapters(job, cross_gemm_shapes(job, x, encoder))
-    priced = price_gemms(job, gemms)
+    priced = price_gemms(job, x, gemms)
     hidden, seen = (BlockCollectives(job, shape, float(model.hidden_size)) for shape in (x, encoder))
     residual = x.sharded_tokens * model.hidden_size
     q = model.num_attention_heads / x.tp * model.kv_channels
