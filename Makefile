@@ -84,6 +84,7 @@ inference-docs: $(DEV)
 
 accuracy: $(DEV)
 	$(BIN)/autoconfig validate --docs docs/accuracy.md
+	$(BIN)/autoconfig validate --rl --docs docs/post_training.md
 
 # Measurements on a GPU, with a Python that has torch (GPU_PYTHON), not .venv: a container's torch and Transformer Engine stay in
 # use. Stopped at 8 minutes or by Ctrl-C, the same command goes on. FLAGS='--device cpu --set tiny' tries it without a GPU.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from autoconfig.cli.main import COMMANDS, HELP_ALL, SERVING, cli, load
+from autoconfig.cli.main import COMMANDS, FORMS, HELP_ALL, cli, load
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 110
@@ -28,10 +28,11 @@ def page() -> str:
             for below, own in sorted(getattr(command, "commands", {}).items()):
                 text = own.get_help(click.Context(own, info_name=below, parent=context, **settings))
                 sections.append(f"### autoconfig {name} {below}\n\n```text\n{text}\n```\n")
-        for name in sorted(SERVING.keys() - {"search"}):
-            command = load("serving", SERVING[name])
-            context = click.Context(command, info_name=f"{name} --inference", parent=root, **settings)
-            sections.append(f"## autoconfig {name} --inference\n\n```text\n{command.get_help(context)}\n```\n")
+        for flag, (module, forms) in FORMS.items():
+            for name in sorted(forms.keys() - {"search"}):
+                command = load(module, forms[name])
+                context = click.Context(command, info_name=f"{name} {flag}", parent=root, **settings)
+                sections.append(f"## autoconfig {name} {flag}\n\n```text\n{command.get_help(context)}\n```\n")
     return "\n".join(sections)
 
 

@@ -19,7 +19,7 @@ from autoconfig.specs.plan import SHORT_TO_LONG, parse_plan
 from command_line import run_in_process, run_process
 
 import autoconfig
-from autoconfig.cli.main import COMMANDS, load
+from autoconfig.cli.main import COMMANDS, FORMS, load
 from autoconfig.planning.request_fields import QUESTION, SEARCH
 from autoconfig.planning.resolve import field_names
 from autoconfig.render.training_json import search_json
@@ -93,7 +93,7 @@ def command_lines(page: Path, program: str) -> Iterator[list[str]]:
 def test_commands_have_the_options_that_are_named(page: Path) -> None:
     for words in command_lines(page, "autoconfig"):
         name = [word for word in words[: 2 if words[0] in ("studies", "keys") else 1] if not word.startswith("-")]
-        helped = help_of(*name, *(word for word in words if word == "--inference"))
+        helped = help_of(*name, *(word for word in words if word in FORMS))
         given = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert given <= set(re.findall(r"--[\w-]+", helped)), f"{page.name}: {shlex.join(words)}"
 

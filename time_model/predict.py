@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.layouts import Layouts, middle_layers, priced_together
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.plan import Recompute
+from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.job import TrainingJob, overlapped, shapes_of
+from autoconfig.time_model.job import TrainingJob, exposed_seconds, overlapped, shapes_of
 from autoconfig.time_model.operators.kernels import straggler_ratio, straggler_seconds
 from autoconfig.time_model.operators.layer_table import LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator
@@ -151,6 +151,31 @@ def _price(job: TrainingJob, rows: Rows, step: Table) -> None:
         chunk = rows.slice(start, start + size) if len(step) > size else rows
         step[start : start + size] = row_seconds(job, chunk, compute_seconds(job, chunk))
 
+
+def forward_seconds(scenario: Scenario, layouts: Layouts) -> Column:
+    """[n]: seconds of a pass of the global batch through the model without gradients, as log-probabilities and values need.
+
+    m S_max + (sum of the other stages) / v and the sends, S of forward alone: the bubble of a forward-only pipeline is
+    (p - 1) S / v as in training (Narayanan et al. 2021, section 2.2.2). FSDP's gathers are exposed as in training.
+    """
+    job = TrainingJob(scenario)
+    rows = StepTimes.of(job, layouts, [NONE]).rows(np.arange(len(layouts)))
+    table, index = rows.table, rows.index
+    kinds = [fore[index] for fore in table.forward]
+    if rows.fsdp_gather:
+        whole = [np.where(rows.fsdp == 3, gather, 0.0) for gather in rows.fsdp_gather]
+        pairs = zip(kinds, whole, rows.fsdp_interference, strict=True)
+        kinds = [cost + exposed_seconds(gather, cost, share) for cost, gather, share in pairs]
+    embedding, head = table.embedding[0][index], table.head[0][index]
+    stages = [
+        sum(n * cost for n, cost in zip(layers, kinds, strict=True)) + first * embedding + last * head
+        for layers, first, last in zip(rows.stage_layers, rows.stage_first, rows.stage_last, strict=True)
+    ]
+    longest = np.maximum.reduce(stages)
+    every = sum(n * cost for n, cost in zip(rows.all_layers, kinds, strict=True)) + embedding + head
+    total = rows.num_microbatches * longest + pipeline_bubble_seconds(longest, np.maximum(every, longest), rows.vpp)
+    total = (total + rows.p2p / 2.0) * straggler_ratio(rows.num_gpus, job.software.straggler_growth)
+    return np.asarray(total * job.factors.step)
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCosts:

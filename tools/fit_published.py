@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.accuracy.bands import banded, bands_of
+from autoconfig.accuracy.post_training import fitted
 from autoconfig.accuracy.serving import published_rows
 from autoconfig.calibration.calibrate import published_calibration
 from autoconfig.calibration.serving_fit import fit, samples_of
@@ -21,6 +22,7 @@ from autoconfig.training.price import Band
 ROOT = Path(__file__).resolve().parents[1]
 SERVING = ROOT / "time_model" / "data" / "serving_calibration.json"
 CALIBRATION = ROOT / "time_model" / "data" / "calibration.json"
+POST_TRAINING = ROOT / "autoconfig" / "data" / "post_training_calibration.json"
 BANDS = ROOT / "autoconfig" / "data" / "bands.json"
 ABOUT = (
     "5 % and 95 % bounds of measured over predicted step time for a run of a new source, from published runs whose source the "
@@ -63,11 +65,23 @@ def fit_engines() -> None:
     SERVING.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
+def fit_post_training() -> None:
+    """Fit the shipped constants of post-training."""
+    data = {
+        "about": "Constants of post-training, fitted on autoconfig/data/published/post_training_measurements.csv by "
+        "autoconfig/calibration/post_training_fit.py: ln of the factors of priced phases, seconds beside them, scatter of "
+        "steps whose model was left out.",
+        "frameworks": fitted(),
+    }
+    POST_TRAINING.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Write all files."""
     write_calibration(published_calibration(), CALIBRATION)
     BANDS.write_text(json.dumps(bands_json(bands_of(banded())), indent=1) + "\n", encoding="utf-8")
     fit_engines()
+    fit_post_training()
 
 
 if __name__ == "__main__":

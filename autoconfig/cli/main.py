@@ -281,9 +281,14 @@ _MODULES = {
 }
 COMMANDS = {name: f"{module}:{name}_command" for module, names in _MODULES.items() for name in names}
 """Name -> module of this package and the command in it."""
-INFERENCE = "--inference"
-SERVING = {"search": "deployments_command", "predict": "predict_inference", "validate": "validate_inference_command"}
-"""Name -> the command's serving form, in the module `serving`."""
+FORMS = {
+    "--inference": (
+        "serving",
+        {"search": "deployments_command", "predict": "predict_inference", "validate": "validate_inference_command"},
+    ),
+    "--rl": ("post_training", {"predict": "predict_rl", "validate": "validate_rl_command"}),
+}
+"""Flag -> module, and by name the command's form that the flag asks for: of serving and of post-training."""
 
 
 def load(module: str, name: str) -> click.Command:
@@ -332,15 +337,18 @@ class _Group(click.Group):
         self.commands = _Commands()  # type: ignore[assignment]  # nothing is ever added
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command; its serving form where --inference is among the arguments. Raises InputError where there is none."""
+        """The command; its form of FORMS where a flag among the arguments asks for it. Raises InputError where there is
+        none."""
         name, command, rest = super().resolve_command(ctx, args)
-        if name and INFERENCE in rest:
-            if name not in SERVING:
-                raise InputError(f"{name} has no {INFERENCE}; {', '.join(SERVING)} have")
-            command = load("serving", SERVING[name])
-            if name == "search":
-                click.echo("search --inference is `autoconfig deployments` now, and stays for this release", err=True)
-                name, rest = "deployments", [word for word in rest if word != INFERENCE]
+        for flag, (module, forms) in FORMS.items():
+            if name and flag in rest:
+                if name not in forms:
+                    raise InputError(f"{name} has no {flag}; {', '.join(forms)} have")
+                command = load(module, forms[name])
+                if (name, flag) == ("search", "--inference"):
+                    click.echo("search --inference is `autoconfig deployments` now, and stays for this release", err=True)
+                    name, rest = "deployments", [word for word in rest if word != flag]
+                return name, command, rest
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

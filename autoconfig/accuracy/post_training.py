@@ -1,0 +1,327 @@
+"""`autoconfig validate --rl`: every published step of post-training, predicted blind and after one measured step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoconfig.calibration.post_training_fit import Sample, errors, fit, samples_of, scatter
+from autoconfig.runs.predict_post_training import predict_rows
+from autoconfig.runs.table import Row, cell, number
+from autoconfig.runs.training_row import published_rows
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.files import write_text
+
+TABLE = "post_training_measurements"
+PHASE_NAMES = {"step_s": "step", "train_actor_s": "training", "logprob_s": "log-probabilities", "gen_s": "generation"}
+"""Measured columns that have a line of their own."""
+DIFFERS = 1.15
+"""Two placements count as a pair where their GPU-seconds a step are further apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One figure: over how many runs, in percent, and the bar that it is held to (None: printed only)."""
+
+    name: str
+    rows: int
+    value: float
+    bar: float | None = None
+    at_least: bool = False
+    median: float | None = None
+
+    @property
+    def met(self) -> bool | None:
+        if self.bar is None or not self.rows:
+            return None
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A synchronous and an asynchronous run of the same job: ids, GPU-seconds a step measured, whether we say the same."""
+
+    sync: str
+    asynchronous: str
+    measured: tuple[float, float]
+    right: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlValidation:
+    """Everything that `validate --rl` prints."""
+
+    figures: tuple[Line, ...]
+    sources: tuple[Line, ...]
+    pairs: tuple[Pair, ...]
+    misfits: tuple[str, ...]
+    """Labelled or measured rows whose fit is called wrong, with the reason."""
+
+
+def published() -> list[dict[str, str]]:
+    """The runs of post-training that ship with the project."""
+    return list(published_rows(TABLE))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blind:
+    """Samples and, by model left out, constants that have not seen it, with the scatter of the others."""
+
+    samples: tuple[Sample, ...]
+    known: dict[str, dict[str, dict[str, float]]]
+
+    def error(self, sample: Sample) -> dict[str, float]:
+        """ln(measured / predicted) with constants that have not seen the model."""
+        return errors(sample, sample.predicted(self.known[sample.model]))
+
+
+def _frameworks(samples: Iterable[Sample], model: str) -> set[str]:
+    return {sample.framework for sample in samples if sample.model == model}
+
+
+@cache
+def blind() -> Blind:
+    """Fits once for each model of the table; deterministic."""
+    samples = samples_of(published())
+    models = sorted({sample.model for sample in samples})
+    whole = fit(samples)
+    known = {model: fit([s for s in samples if s.model != model], whole, of=_frameworks(samples, model)) for model in models}
+    return Blind(samples=tuple(samples), known=known)
+
+
+def fitted() -> dict[str, dict[str, float]]:
+    """Constants of all rows, each framework with the scatter of its blind errors: what ships."""
+    found, all_samples = fit(blind().samples), blind().samples
+    for name, numbers in found.items():
+        own = [s for s in all_samples if name in ("all", s.framework)]
+        numbers["scatter"] = scatter(e["step_s"] for s in own if "step_s" in (e := blind().error(s)))
+    return {name: {key: round(value, 5) for key, value in numbers.items()} for name, numbers in found.items()}
+
+
+def after_one(column: str, sample: Sample) -> list[float]:
+    """Errors of a run where one other run of the same model, GPU and framework has been measured, each of these in turn: what
+    was measured over what was predicted there scales the prediction here, to the power of `trust`."""
+    mine = blind().error(sample)
+    if column not in mine:
+        return []
+    weight = trust(column, sample.framework, sample.model)
+    return [
+        mine[column] - weight * other
+        for s in blind().samples
+        if s is not sample and _job(s) == _job(sample) and (other := blind().error(s).get(column)) is not None
+    ]
+
+
+def _job(sample: Sample) -> tuple[str, str, str]:
+    return sample.framework, sample.model, sample.gpu
+
+
+@cache
+def trust(column: str, framework: str, without: str) -> float:
+    """How much of one measured error to take off: between / (between + within), the share of the variance of blind errors
+    that runs of one model and GPU have in common, over the other models; 1/2 where these say nothing."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for sample in blind().samples:
+        error = blind().error(sample).get(column)
+        if sample.framework == framework and sample.model != without and error is not None and not sample.missing:
+            groups.setdefault(_job(sample), []).append(error)
+    several = [found for found in groups.values() if len(found) > 1]
+    if len(several) < 2:
+        return 0.5
+    within = float(np.mean([np.var(found, ddof=1) for found in several]))
+    size = float(np.mean([len(found) for found in several]))
+    between = max(0.0, float(np.var([np.mean(found) for found in several])) - within / size)
+    return between / (between + within) if between + within > 0 else 0.5
+
+
+def validate_rl() -> RlValidation:
+    """Predict every row of the published table blind and after one measured step."""
+    rows = published()
+    pairs = tuple(_pairs(rows))
+    far = [pair for pair in pairs if max(pair.measured) > DIFFERS * min(pair.measured)]
+    misfits, labels = _fits(rows)
+    figures = [*_errors("nemo-rl"), *_errors("verl"), *_bands(), *labels]
+    figures.append(_share("synchronous or asynchronous, right", [pair.right for pair in far], 85.0))
+    figures.append(_bounds(rows))
+    figures.append(_predicted(rows))
+    return RlValidation(figures=tuple(figures), sources=tuple(_sources(rows)), pairs=pairs, misfits=tuple(misfits))
+
+
+BARS = {
+    ("nemo-rl", "step_s"): (22.0, 15.0),
+    ("verl", "train_actor_s"): (12.0, 8.0),
+    ("verl", "logprob_s"): (20.0, 10.0),
+    ("verl", "gen_s"): (30.0, 20.0),
+}
+"""(framework, column) -> mean error in percent that is held to: blind, after one measured step."""
+
+
+def _errors(framework: str) -> Iterable[Line]:
+    """By phase: runs that say all that decides it, then the others; blind, and after one measured step."""
+    for column, name in PHASE_NAMES.items():
+        own = [s for s in blind().samples if s.framework == framework and column in s.measured]
+        bars = BARS.get((framework, column), (None, None))
+        said = [s for s in own if not s.missing]
+        for kind, chosen, bar in (
+            ("", said, bars[0]),
+            (" (GPU, batch or lengths not said)", [s for s in own if s.missing], None),
+        ):
+            found = [e[column] for s in chosen if column in (e := blind().error(s))]
+            if found:
+                yield _line(f"{framework}, {name}, model left out{kind}", found, bar)
+        again = [float(np.mean(np.abs(_relative(logs)))) for s in said if (logs := after_one(column, s))]
+        if again:
+            yield Line(
+                name=f"{framework}, {name}, after one measured step",
+                rows=len(again),
+                value=100.0 * float(np.mean(again)),
+                median=100.0 * float(np.median(again)),
+                bar=bars[1],
+            )
+
+
+def _relative(logs: Sequence[float]) -> Any:
+    """Predicted over measured, less 1."""
+    return np.exp(-np.array(logs)) - 1.0
+
+
+def _line(name: str, logs: Sequence[float], bar: float | None = None) -> Line:
+    wrong = np.abs(_relative(logs))
+    return Line(name=name, rows=len(logs), value=100.0 * float(wrong.mean()), median=100.0 * float(np.median(wrong)), bar=bar)
+
+
+def _share(name: str, right: Sequence[bool], bar: float) -> Line:
+    return Line(name=name, rows=len(right), value=100.0 * float(np.mean(right)) if right else 0.0, bar=bar, at_least=True)
+
+
+def _bands() -> Iterable[Line]:
+    """Steps inside the 90 % band of constants and scatter that have not seen the model."""
+    for framework in ("nemo-rl", "verl"):
+        own = [(s, e["step_s"]) for s in blind().samples if s.framework == framework and "step_s" in (e := blind().error(s))]
+        inside = [abs(error) <= 1.645 * scatter(other for s, other in own if s.model != sample.model) for sample, error in own]
+        yield Line(
+            name=f"{framework}, steps inside the 90 % band", rows=len(inside), value=100.0 * float(np.mean(inside)), bar=None
+        )
+
+
+def _sources(rows: Sequence[Row]) -> Iterable[Line]:
+    groups: dict[str, list[float]] = {}
+    for sample in blind().samples:
+        error = blind().error(sample).get("step_s")
+        if error is not None:
+            groups.setdefault(cell(rows[sample.row], "source"), []).append(error)
+    for name, found in sorted(groups.items()):
+        yield _line(name, found)
+
+
+ALIKE = ("source", "policy_model", "gpu", "prompts_per_step", "group_size", "precision_train", "response_len_max")
+
+
+def _pairs(rows: Sequence[Row]) -> Iterable[Pair]:
+    """Runs of the same source, model, GPU and batch, one synchronous and one not; of several the first of each."""
+    groups: dict[tuple[str, ...], dict[bool, Sample]] = {}
+    for sample in blind().samples:
+        row = rows[sample.row]
+        if "step_s" in sample.measured and cell(row, "sync_mode"):
+            key = tuple(cell(row, name) for name in ALIKE)
+            key += (cell(row, "gpus") if cell(row, "framework").startswith("verl") else "",)
+            groups.setdefault(key, {}).setdefault(sample.placement.staleness > 0, sample)
+    for both in groups.values():
+        if len(both) == 2:
+            measured = tuple(both[kind].measured["step_s"] * both[kind].placement.gpus for kind in (False, True))
+            told = [
+                both[kind].predicted(blind().known[both[kind].model]).total * both[kind].placement.gpus
+                for kind in (False, True)
+            ]
+            yield Pair(
+                sync=cell(rows[both[False].row], "id"),
+                asynchronous=cell(rows[both[True].row], "id"),
+                measured=(measured[0], measured[1]),
+                right=(measured[0] < measured[1]) == (told[0] < told[1]),
+            )
+
+
+def _fits(rows: Sequence[Row]) -> tuple[list[str], list[Line]]:
+    predictions = predict_rows(rows)
+    wrong: list[str] = []
+    verdicts: dict[str, list[bool]] = {"oom": [], "oom with its flags": [], "fits": [], "measured": []}
+    for row, predicted in zip(rows, predictions, strict=True):
+        kind = cell(row, "kind")
+        if predicted.fits is None or kind not in ("oom", "fits", "measured", "log_step"):
+            continue
+        right = predicted.fits != (kind == "oom")
+        flags = cell(row, "offload") and cell(row, "gpu_mem_util")
+        name = "measured" if kind in ("measured", "log_step") else "oom with its flags" if kind == "oom" and flags else kind
+        verdicts[name].append(right)
+        if not right:
+            wrong.append(f"{cell(row, 'id')} ({kind}): {predicted.note.partition('; ')[0] or 'called fit'}")
+    lines = [_share("out-of-memory rows with offload and memory share given, called so", verdicts["oom with its flags"], 100.0)]
+    lines.append(_share("other labelled rows right", verdicts["oom"] + verdicts["fits"], 80.0))
+    lines.append(_share("measured rows called fit", verdicts["measured"], 100.0))
+    return wrong, lines
+
+
+def _bounds(rows: Sequence[Row]) -> Line:
+    """Upper bounds that continuous integration asserts, above the prediction."""
+    bounds = [row for row in rows if cell(row, "kind") == "ci_bound" and cell(row, "step_s")]
+    right = []
+    for row, predicted in zip(bounds, predict_rows(bounds), strict=True):
+        if predicted.step is not None:
+            right.append(predicted.step.seconds <= (number(row, "step_s") or 0.0))
+    return _share("upper bounds of continuous integration above the prediction", right, 90.0)
+
+
+def _predicted(rows: Sequence[Row]) -> Line:
+    timed = [row for row in rows if cell(row, "step_s") and cell(row, "kind") in ("measured", "log_step", "ci_bound")]
+    return _share("timed rows with a prediction", [not p.failed for p in predict_rows(timed)], 90.0)
+
+
+MARKS = "<!-- accuracy: written by autoconfig validate --rl --docs -->", "<!-- end of accuracy -->"
+
+
+def write_page(page: Path, found: RlValidation) -> None:
+    """Put the tables between the marks of a page. Raises InputError where it has none."""
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    first, last = MARKS
+    if first not in text or last not in text:
+        raise InputError(f"{page} has no lines {first} and {last} to write between")
+    before, after = text.partition(first)[0], text.partition(last)[2]
+    write_text(page, f"{before}{first}\n{report(found)}\n{last}{after}")
+
+
+def report(found: RlValidation) -> str:
+    """The tables as Markdown, what docs/post_training.md holds between its marks."""
+    out = ["| figure | rows | value | median | bar |", "|---|---|---|---|---|"]
+    for one in found.figures:
+        median = "" if one.median is None else f"{one.median:.1f} %"
+        sign = "at least" if one.at_least else "at most"
+        bar = "" if one.bar is None else f"{sign} {one.bar:g} %" + ("" if one.met or one.met is None else " (not met)")
+        out.append(f"| {one.name} | {one.rows} | {one.value:.1f} % | {median} | {bar} |")
+    out += ["", "| source (step, model left out) | rows | mean error | median |", "|---|---|---|---|"]
+    out += [f"| {one.name} | {one.rows} | {one.value:.1f} % | {one.median:.1f} % |" for one in found.sources]
+    out += ["", "| synchronous | asynchronous | GPU-seconds a step, measured | ours says the same |", "|---|---|---|---|"]
+    for pair in found.pairs:
+        seconds = " and ".join(f"{value:,.0f}" for value in pair.measured)
+        out.append(f"| {pair.sync} | {pair.asynchronous} | {seconds} | {'yes' if pair.right else 'no'} |")
+    out += ["", "Rows whose fit is called wrong:", ""]
+    out += [f"- {text}" for text in found.misfits] or ["- none"]
+    return "\n".join(out)
+
+
+def validation_json(found: RlValidation) -> dict[str, Any]:
+    """The answer as JSON."""
+
+    def of(one: Line) -> dict[str, Any]:
+        return {**vars(one), "value": round(one.value, 3), "met": one.met}
+
+    return {
+        "figures": [of(one) for one in found.figures],
+        "by_source": [of(one) for one in found.sources],
+        "pairs": [vars(pair) for pair in found.pairs],
+        "wrong_fit": list(found.misfits),
+    }

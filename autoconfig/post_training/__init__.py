@@ -1,0 +1,2 @@
+"""Post-training of a language model, planned: generation, log-probabilities, training and weight synchronisation of one
+step."""

@@ -1,0 +1,149 @@
+"""Algorithms and frameworks of post-training as data (data/post_training.toml), with the constants that measured runs gave."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import resources
+from math import exp
+from typing import Any
+
+from autoconfig.specs.errors import UnknownNameError
+
+FACTORS = ("generation", "forward", "training")
+"""Phases whose priced seconds a calibration scales."""
+OF_A_STEP = ("fixed_s", "seconds_per_sample", "seconds_per_gb", "split_seconds_per_gb", "scatter")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """What one step runs besides generation and training of the policy."""
+
+    name: str
+    policy_passes: int
+    """Forward passes of the policy over all samples."""
+    reference_passes: int
+    critic: bool = False
+    """A value model is evaluated and trained."""
+    generates: bool = True
+    sequences_per_sample: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """Defaults of a framework where a run does not say."""
+
+    name: str
+    version: str
+    cuda_graphs: bool
+    memory_share: float
+    prompts: int
+    group: int
+    stacks: Mapping[str, str] = field(hash=False)
+    """megatron, fsdp: the software stack of the training model that prices each back end."""
+    sync: Mapping[str, float] = field(hash=False)
+    """Bytes per second with which new weights reach one engine: colocated_megatron, colocated_fsdp, split."""
+    sync_gpus: int = 0
+    """GPUs for which `sync` is the rate, which grows with them; 0: the same for any number."""
+    minibatch_in_prompts: bool = False
+    removes_padding: bool = False
+    """A micro-batch of given sequences holds their tokens alone."""
+    tokens_per_gpu: int = 0
+    """Of a packed micro-batch where none is given; 0: 8,192."""
+
+
+@cache
+def _data() -> dict[str, Any]:
+    text = (resources.files("autoconfig") / "data" / "post_training.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def section(name: str) -> dict[str, Any]:
+    """A section of data/post_training.toml: engine_host, lengths."""
+    found: dict[str, Any] = _data()[name]
+    return found
+
+
+def algorithm_names() -> list[str]:
+    """Canonical names."""
+    return list(_data()["algorithms"])
+
+
+def framework_names() -> list[str]:
+    """Canonical names."""
+    return list(_data()["frameworks"])
+
+
+def load_algorithm(name: str) -> Algorithm:
+    """The algorithm of this name; words behind it (`DAPO multi-turn tools`, `GRPO-LoRA`) change nothing. Raises
+    UnknownNameError."""
+    wanted = name.strip().lower()
+    table = _data()["algorithms"]
+    spellings = sorted(((s, key) for key, entry in table.items() for s in (key, *entry["names"])), key=lambda x: -len(x[0]))
+    for spelling, key in spellings:
+        if re.search(rf"(?<![a-z]){re.escape(spelling)}(?![a-z])", wanted) or (len(spelling) > 3 and spelling in wanted):
+            return Algorithm(name=key, **_own(Algorithm, table[key]))
+    raise UnknownNameError("algorithm", name[:40], algorithm_names(), f"there are {', '.join(algorithm_names())}")
+
+
+def load_framework(name: str) -> Framework:
+    """The framework of `name`, `name version` or `name@version`. Raises UnknownNameError."""
+    wanted = name.strip().lower()
+    table = _data()["frameworks"]
+    for key, entry in table.items():
+        for spelling in sorted((key, *entry["names"]), key=len, reverse=True):
+            if re.match(rf"{re.escape(spelling)}(?![a-z])", wanted):
+                return Framework(name=key, **_own(Framework, entry))
+    raise UnknownNameError("framework", name[:40], framework_names(), f"there are {', '.join(framework_names())}")
+
+
+def _own(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in fields(kind)}
+    return {key: value for key, value in entry.items() if key in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseConstants:
+    """What measured runs say of a class of runs (framework, GPU architecture, dense or experts)."""
+
+    generation: float = 1.0
+    forward: float = 1.0
+    training: float = 1.0
+    """Seconds measured over seconds priced."""
+    fixed_s: float = 5.0
+    """Of a step beside its phases: data, rewards, advantages, waking and sleeping of engines."""
+    seconds_per_sample: float = 0.005
+    """The same for each sample trained on: rewards, padding, moving batches between workers."""
+    seconds_per_gb: float = 0.05
+    """The same for each GB of 16-bit weights where engines share the GPUs of training and sleep meanwhile."""
+    split_seconds_per_gb: float = 0.03
+    """The same where engines have GPUs of their own."""
+    scatter: float = 0.4
+    """Standard deviation of ln(measured / predicted) of the step where the model was not among those that were fitted."""
+
+
+Constants = Mapping[str, Mapping[str, float]]
+"""Framework (`all` for any other) -> numbers: OF_A_STEP, and ln of a factor by phase, alone or
+with `:experts`, `:blackwell`, `:fsdp` behind it."""
+
+
+@cache
+def shipped_constants() -> Constants:
+    """data/post_training_calibration.json, written by `make calibration`."""
+    text = (resources.files("autoconfig") / "data" / "post_training_calibration.json").read_text(encoding="utf-8")
+    found: Constants = json.loads(text)["frameworks"]
+    return found
+
+
+def constants_of(known: Constants, framework: str, marks: Collection[str]) -> PhaseConstants:
+    """Of a class of runs; marks: those of experts, blackwell and fsdp that hold."""
+    numbers = known.get(framework) or known.get("all") or {}
+    factors = {}
+    for phase in FACTORS:
+        factors[phase] = exp(sum(numbers.get(name, 0.0) for name in (phase, *(f"{phase}:{mark}" for mark in marks))))
+    rest = {name: numbers[name] for name in OF_A_STEP if name in numbers}
+    return PhaseConstants(**factors, **rest)

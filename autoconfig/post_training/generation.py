@@ -1,0 +1,138 @@
+"""Seconds in which rollout engines generate all samples of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+
+from autoconfig.memory_model.serving import ServingMemory, serving_memory
+from autoconfig.post_training.frameworks import section
+from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import EngineSpec, load_engine
+from autoconfig.time_model.serving.costs import ServingJob
+from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, simulate
+from autoconfig.time_model.serving.tables import ServingTables, serving_tables_of, shipped_calibration
+
+MOST_SIMULATED = 4096
+"""Sequences of one engine that are simulated; more repeat the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """`seconds` until the last response of the step is there; `tail_s` of them with fewer than half of the slots in use."""
+
+    seconds: float
+    tail_s: float
+    slots: float
+    """Sequences that one engine runs at once."""
+    memory: ServingMemory
+
+    @property
+    def fits(self) -> bool:
+        """The engine holds at least one whole sequence."""
+        return self.slots >= 1.0
+
+
+@lru_cache(maxsize=256)
+def _engine(model: ModelSpec, gpu: GpuSpec, plan: EnginePlan, graphs: bool) -> tuple[EngineSpec, ServingJob, IterationTable]:
+    """The engine with the host's seconds of an iteration as rollout engines of reinforcement learning have them."""
+    host = section("engine_host")
+    gpu = replace(gpu, flops_per_s={"bf16": gpu.flops_per_s.get("fp16", 0.0), **gpu.flops_per_s})
+    engine = load_engine("vllm")
+    constants = shipped_calibration().constants(engine, gpu)
+    constants = replace(constants, host_s=host["host_s"], layer_s=host["layer_s"], sequence_s=host["sequence_s"])
+    if not graphs:
+        engine = replace(engine, eager_iterations="all")
+        constants = replace(constants, eager_layer_s=host["eager_layer_s"])
+    job = ServingJob(model=model, gpu=gpu, plan=plan, engine=engine, constants=constants, measured=_operators(gpu))
+    return engine, job, IterationTable(job)
+
+
+def _operators(gpu: GpuSpec) -> ServingTables | None:
+    """None: the GPU's own. Where no chip like it was measured, A100's shares of the roofline."""
+    try:
+        serving_tables_of(gpu)
+    except AutoconfigError:
+        return serving_tables_of(load_gpu("a100-80gb"))
+    return None
+
+
+def generate(job: PostTrainingJob, placement: Placement) -> Generation:
+    """All samples through the engines of a placement.
+
+    Continuous batching of one engine is simulated from its first prompt until its last response (drained), a prompt prefilled
+    once for its group (prefix cache); the engine with the longest response of the step decides. Where generation runs
+    `staleness` steps ahead nothing drains: sequences of the next steps fill the slots, so that a step takes its share of a
+    full engine's time.
+    """
+    plan = placement.engine
+    engine, served, table = _engine(job.policy, job.gpu, replace(plan, replicas=1), placement.cuda_graphs)
+    memory = serving_memory(
+        job.policy,
+        plan,
+        served.formats,
+        job.gpu,
+        engine,
+        length=job.tokens,
+        batch=256,
+        kv_memory_ratio=placement.memory_share,
+    )
+    room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)
+    ranks = plan.replicas * plan.adp * plan.pp
+    count = ceil(job.samples / ranks)
+    batch = max(1, min(engine.max_batch_size, int(room / plan.pp)))
+    kv_tokens = max(room / plan.pp, 1.0) * job.tokens
+    limits = SchedulerLimits(batch=batch, tokens=engine.max_num_tokens, kv_tokens=max(kv_tokens, float(job.longest)))
+    if not placement.continuous:
+        seconds, tail = _static(job, table, count, batch), 0.0
+    elif placement.staleness > 0:
+        seconds, tail = _steady(job, table, min(batch, (1 + placement.staleness) * count), count), 0.0
+    else:
+        seconds, tail = _drained(job, table, count, limits)
+    return Generation(seconds=seconds, tail_s=tail, slots=min(room / plan.pp, engine.max_batch_size), memory=memory)
+
+
+def _drained(job: PostTrainingJob, table: IterationTable, count: int, limits: SchedulerLimits) -> tuple[float, float]:
+    """(seconds until the last response of the unluckiest engine, of these with less than half of its sequences running)."""
+    shown = min(count, MOST_SIMULATED)
+    lengths = job.responses.sample(shown)
+    lengths[shown // 2] = max(job.responses.longest(job.samples), lengths[shown // 2])
+    first = np.arange(shown) % job.group == 0
+    prompts = np.where(first, job.prompt_tokens, min(16.0, job.prompt_tokens))
+    requests = Requests(
+        arrival_s=np.zeros(shown),
+        isl=np.maximum(prompts, 1.0),
+        osl=lengths,
+        cached=np.maximum(job.prompt_tokens - prompts, 0.0),
+    )
+    found = simulate(table, requests, limits)
+    order = np.sort(found.e2e_s[np.isfinite(found.e2e_s)])
+    tail = found.duration_s - float(order[-max(1, min(shown, limits.batch) // 2)])
+    repeats = (count - shown) * float(lengths.mean()) / max(float(lengths.sum()), 1.0) * (found.duration_s - tail)
+    return found.duration_s + repeats, tail
+
+
+def _steady(job: PostTrainingJob, table: IterationTable, slots: float, count: int) -> float:
+    """count r / slots iterations of full slots, each with its share of the prompts: slots / r responses end in one and as
+    many begin, of which one in `group` is prefilled."""
+    responses = job.responses.mean
+    context = job.prompt_tokens + responses / 2.0
+    begun = slots / responses
+    prompts = begun * (1.0 + (job.group - 1) * 16.0 / max(job.prompt_tokens, 16.0)) / job.group
+    tokens = prompts * job.prompt_tokens
+    return count * responses / slots * table.seconds(slots, context, prompts, tokens, max(job.prompt_tokens, 1.0))
+
+
+def _static(job: PostTrainingJob, table: IterationTable, count: int, batch: int) -> float:
+    """Batches one after the other, each padded to the longest of its responses (Hugging Face generate)."""
+    size = min(batch, count)
+    longest = job.responses.longest(size)
+    prefill = table.seconds(0.0, 1.0, size, size * job.prompt_tokens, max(job.prompt_tokens, 1.0))
+    return ceil(count / size) * (prefill + longest * table.seconds(size, job.prompt_tokens + longest / 2.0, 0.0, 0.0, 1.0))

@@ -1,0 +1,103 @@
+"""What a step of post-training is asked to do, and where each part of it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoconfig.post_training.frameworks import Algorithm, Framework
+from autoconfig.post_training.lengths import ResponseLengths
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.serve_plan import EnginePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostTrainingJob:
+    """One step: `prompts` x `group` samples are generated, scored, and trained on in mini-batches."""
+
+    policy: ModelSpec
+    algorithm: Algorithm
+    framework: Framework
+    gpu: GpuSpec
+    prompts: int
+    group: int = 1
+    """Responses of one prompt."""
+    prompt_tokens: float
+    """Mean length of a prompt."""
+    responses: ResponseLengths
+    minibatch: int
+    """Samples of one optimizer step."""
+    kept: int = 0
+    """Samples that dynamic sampling keeps of those generated; 0: all."""
+    longest_prompt: int = 0
+    """To which prompts are padded where sequences are not packed; 0: no longer than the mean."""
+    critic: ModelSpec | None = None
+    reward: ModelSpec | None = None
+    """A model that scores responses; None: a rule."""
+    reference: ModelSpec | None = None
+    """Frozen model or teacher whose log-probabilities are taken; None: the policy's size."""
+    gpus_per_node: int | None = None
+    training_format: str = "bf16"
+
+    def __post_init__(self) -> None:
+        for name in ("prompts", "group", "minibatch"):
+            if not 1 <= getattr(self, name) <= 2**24:
+                raise InputError(f"{name.replace('_', ' ')} {getattr(self, name)}: use 1 to {2**24:,}")
+
+    @property
+    def samples(self) -> int:
+        """Generated in a step: prompts x group."""
+        return self.prompts * self.group
+
+    @property
+    def trained(self) -> int:
+        """Samples that a step is trained on."""
+        return self.kept or self.samples
+
+    @property
+    def tokens(self) -> float:
+        """Mean tokens of a sample, prompt and response."""
+        return self.prompt_tokens + self.responses.mean
+
+    @property
+    def longest(self) -> int:
+        """Tokens to which a sample is padded."""
+        return max(self.longest_prompt, round(self.prompt_tokens)) + self.responses.cap
+
+    @property
+    def updates(self) -> float:
+        """Optimizer steps of one step."""
+        return max(self.trained / self.minibatch, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Who runs where. Colocated: training and engines share all GPUs, one after the other; else each has GPUs of its own."""
+
+    train: TrainPlan
+    """Of the policy; its GPUs are its world size."""
+    engine: EnginePlan
+    colocated: bool = True
+    staleness: int = 0
+    """Steps by which generation may be ahead of the weights: 0 synchronous, 1 one step off, more fully asynchronous."""
+    critic_gpus: int = 0
+    """GPUs of critic and reward model where these have their own; they then run beside the actor."""
+    tokens_per_gpu: int = 0
+    """Most tokens of a packed micro-batch on one GPU; 0: sequences are padded, train.mbs of them to a micro-batch."""
+    forward_tokens_per_gpu: int = 0
+    """The same of log-probability passes; 0: that of training."""
+    memory_share: float = 0.6
+    """Of each GPU that an engine takes (gpu_memory_utilization)."""
+    offload: bool = True
+    """Weights, gradients and optimizer state of training wait on the host while the engine generates."""
+    cuda_graphs: bool = True
+    continuous: bool = True
+    """Continuous batching; False: static batches that wait for their longest response."""
+
+    @property
+    def gpus(self) -> int:
+        """Of the whole placement."""
+        train = self.train.world_size
+        return (train if self.colocated else train + self.engine.gpus) + self.critic_gpus

@@ -1,0 +1,99 @@
+"""Bytes of one GPU and of one host in each phase of a step, and whether the step fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory
+from autoconfig.memory_model.tables import least_state_bytes
+from autoconfig.post_training.generation import Generation
+from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.passes import Microbatches, microbatches, scenario_of
+from autoconfig.specs.errors import GIB
+from autoconfig.specs.models.parameters import total_parameters
+
+ASLEEP_BYTES = 1.5 * GIB
+"""What a sleeping engine keeps on the GPU: context, communicators and CUDA graphs (vLLM's sleep mode frees weights and cache;
+the 1.5 GB of engines/vllm.json, runtime_bytes)."""
+SLEEP_LEVELS = {1: "weights wait on the host", 2: "weights are dropped and come with the next synchronisation"}
+"""vLLM's sleep levels; waking takes 8.26 or 8.33 s either way (verl, pull request 3019)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseMemory:
+    """Peak bytes of one GPU by phase against what it has, and bytes of one host."""
+
+    generation_bytes: float
+    training_bytes: float
+    device_bytes: float
+    host_bytes: float
+    """Training state and engine weights that wait on one node's host."""
+    engine_holds_a_sequence: bool
+
+    @property
+    def fits(self) -> bool:
+        """Both phases are within the GPU, and the engine's cache holds a sequence."""
+        return self.engine_holds_a_sequence and max(self.generation_bytes, self.training_bytes) <= self.device_bytes
+
+    @property
+    def reason(self) -> str:
+        """What does not fit; empty where all does."""
+        if not self.engine_holds_a_sequence:
+            return "the engine's share holds its weights and no whole sequence"
+        for name, value in (("generation", self.generation_bytes), ("training", self.training_bytes)):
+            if value > self.device_bytes:
+                return f"{name} takes {value / GIB:.1f} of {self.device_bytes / GIB:.1f} GiB"
+        return ""
+
+
+def fullest(job: PostTrainingJob, placement: Placement) -> Microbatches:
+    """The micro-batch that memory must hold: one full bin, or the padded samples."""
+    cut = microbatches(job, placement.train, job.trained / job.updates, placement.tokens_per_gpu)
+    if not placement.tokens_per_gpu:
+        return cut
+    tokens = placement.tokens_per_gpu * placement.train.cp
+    sequences = max(1.0, min(tokens / job.tokens, cut.sequences * cut.count))
+    return Microbatches(count=cut.count, sequences=sequences, seq_length=cut.seq_length)
+
+
+def phase_memory(job: PostTrainingJob, placement: Placement, generation: Generation | None) -> PhaseMemory:
+    """Peak of every phase on the busiest GPU.
+
+    Generation: the engine's share of the device, and beside it, where nothing is offloaded and both share GPUs, the state of
+    training and the reference. Training: the training model's peak, and where they share GPUs what a sleeping engine keeps
+    and a reference that is not offloaded. Host of one node: what is offloaded of both.
+    """
+    cut = fullest(job, placement)
+    plan = replace(placement.train, mbs=cut.whole, vpp=1)
+    scenario = scenario_of(job, plan, job.policy, cut)
+    layouts = scenario.layouts([plan])
+    estimate = estimate_memory(scenario, layouts, [plan.recompute])
+    state = float(np.asarray(least_state_bytes(scenario, layouts))[0])
+    reference = _reference_bytes(job, placement)
+    device = float(job.gpu.memory_bytes)
+    overhead = device - float(estimate.limit_bytes[0])
+    engine = placement.memory_share * device if generation else 0.0
+    stays = placement.colocated and not placement.offload
+    waits = placement.colocated and placement.offload
+    sleeping = ASLEEP_BYTES if generation and placement.colocated else 0.0
+    resident = state + reference if stays else CUDA_CONTEXT_BYTES if placement.colocated else 0.0
+    weights = float(np.asarray(generation.memory.weights_bytes)) if generation and placement.colocated else 0.0
+    per_node = min(job.gpus_per_node or job.gpu.gpus_per_node, placement.gpus)
+    return PhaseMemory(
+        generation_bytes=engine + resident,
+        training_bytes=float(estimate.peak_bytes[0, 0]) + overhead + sleeping + (0.0 if placement.offload else reference),
+        device_bytes=device,
+        host_bytes=per_node * (weights + (state + reference if waits else 0.0)),
+        engine_holds_a_sequence=generation is None or generation.fits,
+    )
+
+
+def _reference_bytes(job: PostTrainingJob, placement: Placement) -> float:
+    """16-bit weights of the reference on one GPU."""
+    if not job.algorithm.reference_passes:
+        return 0.0
+    plan, model = placement.train, job.reference or job.policy
+    ranks = plan.world_size if plan.fsdp == 3 else plan.tp * plan.pp * (plan.ep if model.is_moe else 1)
+    return 2.0 * float(total_parameters(model)) / ranks

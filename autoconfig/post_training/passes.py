@@ -1,0 +1,104 @@
+"""Seconds of training and of forward-only passes of a step, by the training model on packed or padded sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from autoconfig.planning.resolve import shipped
+from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.specs.hardware.cluster import cluster_of
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.software import load_stack
+from autoconfig.time_model.predict import estimate_step_time, forward_seconds
+
+PACKED = 0.9
+"""Filled share of a packed micro-batch: sequences are whole (first-fit of lengths near a fourth of the bin; Krell et al. 2021,
+arXiv:2107.02027, packs text to more than 0.9)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatches:
+    """`count` micro-batches of `sequences` sequences of `seq_length` tokens on each data-parallel rank."""
+
+    count: int
+    sequences: float
+    seq_length: int
+
+    @property
+    def whole(self) -> int:
+        """Sequences as the whole number that is priced."""
+        return max(1, round(self.sequences))
+
+    @property
+    def scale(self) -> float:
+        """Tokens of the run over tokens priced."""
+        return self.sequences / self.whole
+
+
+def microbatches(job: PostTrainingJob, plan: TrainPlan, samples: float, tokens_per_gpu: int) -> Microbatches:
+    """How `samples` are cut up. Packed: as many whole sequences as fill `tokens_per_gpu` on each of cp GPUs; padded
+    (tokens_per_gpu 0): mbs samples at their longest."""
+    own = max(samples * job.algorithm.sequences_per_sample / plan.dp, 1.0)
+    if not tokens_per_gpu:
+        count = ceil(own / plan.mbs)
+        return Microbatches(count=count, sequences=own / count, seq_length=job.longest)
+    fit = max(1.0, PACKED * tokens_per_gpu * plan.cp / job.tokens)
+    count = ceil(own / fit)
+    return Microbatches(count=count, sequences=own / count, seq_length=max(1, round(job.tokens)))
+
+
+def scenario_of(job: PostTrainingJob, plan: TrainPlan, model: ModelSpec, cut: Microbatches) -> Scenario:
+    """One optimizer step of `model` as the training model asks it."""
+    software = load_stack(job.framework.stacks["fsdp" if plan.fsdp else "megatron"])
+    if (job.gpu.compute_capability or 0.0) < software.least_compute_capability:
+        software = load_stack("megatron-lm-2022")
+    quantised = job.training_format == "fp8" and "fp8" in job.gpu.flops_per_s and software.supports_fp8
+    longest = max(model.max_position_embeddings, cut.seq_length)
+    return Scenario(
+        model=model.replace(max_position_embeddings=longest),
+        cluster=cluster_of(job.gpu, plan.world_size, gpus_per_node=_per_node(job, plan)),
+        numerics=Numerics(
+            precision="fp8" if quantised else "bf16" if "bf16" in job.gpu.flops_per_s else "fp16",
+            fp8_recipe="blockwise" if quantised else "delayed",
+            attention_dropout=0.0,
+            hidden_dropout=0.0,
+        ),
+        software=software,
+        workload=Workload(seq_length=cut.seq_length, global_batch_size=cut.whole * cut.count * plan.dp),
+        calibration=shipped(),
+    )
+
+
+def _per_node(job: PostTrainingJob, plan: TrainPlan) -> int | None:
+    """Nodes of the usual size, or the whole of a plan that they do not divide."""
+    size = job.gpus_per_node or job.gpu.gpus_per_node
+    return size if plan.world_size % size == 0 else (plan.world_size if plan.world_size < size else 1)
+
+
+def priced(cut: Microbatches, plan: TrainPlan) -> TrainPlan:
+    """The plan with the micro-batch that is priced; interleaving only where the micro-batches allow it."""
+    vpp = plan.vpp if cut.count % plan.pp == 0 else 1
+    return replace(plan, mbs=cut.whole, vpp=vpp)
+
+
+def training_seconds(job: PostTrainingJob, placement: Placement, model: ModelSpec | None = None) -> float:
+    """All optimizer steps of a step on the policy (or `model`), each with its own bubble, reduction and optimizer."""
+    cut = microbatches(job, placement.train, job.trained / job.updates, placement.tokens_per_gpu)
+    plan = priced(cut, placement.train)
+    scenario = scenario_of(job, plan, model or job.policy, cut)
+    found = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute])
+    return float(found.step_seconds[0, 0]) * cut.scale * job.updates
+
+
+def pass_seconds(job: PostTrainingJob, placement: Placement, model: ModelSpec | None = None) -> float:
+    """One forward pass of `model` (the policy) over all samples: log-probabilities, values or scores."""
+    tokens = placement.forward_tokens_per_gpu or placement.tokens_per_gpu
+    cut = microbatches(job, placement.train, job.trained, tokens)
+    plan = priced(cut, placement.train)
+    scenario = scenario_of(job, plan, model or job.policy, cut)
+    return float(np.asarray(forward_seconds(scenario, scenario.layouts([plan])))[0]) * cut.scale

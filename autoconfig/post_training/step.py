@@ -1,0 +1,145 @@
+"""Seconds of one step of post-training, by phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autoconfig.post_training.frameworks import Constants, PhaseConstants, constants_of
+from autoconfig.post_training.generation import Generation, generate
+from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.passes import pass_seconds, training_seconds
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.scenario import BLACKWELL
+
+PHASES = ("generation", "logprob", "reference", "values", "reward", "training", "critic_training", "weight_sync", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """Seconds of each phase, as priced or as scaled by constants; 0 where an algorithm has none."""
+
+    generation: float = 0.0
+    logprob: float = 0.0
+    """Of the policy."""
+    reference: float = 0.0
+    values: float = 0.0
+    reward: float = 0.0
+    training: float = 0.0
+    """Of the policy."""
+    critic_training: float = 0.0
+    weight_sync: float = 0.0
+    other: float = 0.0
+    beside: float = 0.0
+    """Of these seconds, what runs on other GPUs at the same time and is hidden."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of the step."""
+        return sum(getattr(self, name) for name in PHASES) - self.beside
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepEstimate:
+    """A step with its band."""
+
+    phases: Phases
+    generation: Generation | None
+    scatter: float
+
+    @property
+    def seconds(self) -> float:
+        return self.phases.total
+
+
+def weight_gigabytes(job: PostTrainingJob) -> float:
+    """16-bit weights of the policy, 2 P bytes."""
+    return 2.0 * float(total_parameters(job.policy)) / 1e9
+
+
+def sync_seconds(job: PostTrainingJob, placement: Placement) -> float:
+    """New weights to the engines: bytes over the rate of the framework's method (data/post_training.toml).
+
+    Colocated, every engine gathers the weights that it lacks; split, each weight is gathered on the trainer and broadcast. The
+    rate is a property of the software, spread over three orders of magnitude between methods, not of the links alone.
+    """
+    back_end = "fsdp" if placement.train.fsdp else "megatron"
+    method = f"colocated_{back_end}" if placement.colocated else "split"
+    scale = placement.gpus / job.framework.sync_gpus if job.framework.sync_gpus else 1.0
+    return weight_gigabytes(job) * 1e9 / (job.framework.sync[method] * scale)
+
+
+def priced_phases(job: PostTrainingJob, placement: Placement) -> tuple[Phases, Generation | None]:
+    """Seconds of every phase before any constant of post-training."""
+    found = generate(job, placement) if job.algorithm.generates else None
+    algorithm = job.algorithm
+    one = pass_seconds(job, placement) if algorithm.policy_passes or algorithm.reference_passes else 0.0
+    same = job.reference is None or job.reference == job.policy
+    reference = one if same else pass_seconds(job, placement, job.reference)
+    side = _beside(placement)
+    critic = job.critic if algorithm.critic else None
+    return Phases(
+        generation=found.seconds if found else 0.0,
+        logprob=algorithm.policy_passes * one,
+        reference=algorithm.reference_passes * reference if algorithm.reference_passes else 0.0,
+        values=pass_seconds(job, side, critic) if critic else 0.0,
+        reward=pass_seconds(job, side, job.reward) if job.reward else 0.0,
+        training=training_seconds(job, placement),
+        critic_training=training_seconds(job, side, critic) if critic else 0.0,
+        weight_sync=sync_seconds(job, placement) if found else 0.0,
+    ), found
+
+
+def _beside(placement: Placement) -> Placement:
+    """The placement of critic and reward model: the actor's plan, with as many replicas as their own GPUs hold."""
+    if not placement.critic_gpus:
+        return placement
+    plan = placement.train
+    size = plan.tp * plan.pp * plan.cp
+    return replace(placement, train=replace(plan, dp=max(1, placement.critic_gpus // size)))
+
+
+def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants: PhaseConstants) -> Phases:
+    """Phases with the constants of their class, and what runs at the same time.
+
+    Synchronous: one after the other. `staleness` above 0: generation of later steps runs beside passes and training, the longer
+    decides. Critic and reward model on their own GPUs run beside the actor's passes and training.
+    """
+    c = constants
+    per_gb = c.seconds_per_gb if placement.colocated else c.split_seconds_per_gb
+    found = Phases(
+        generation=phases.generation * c.generation,
+        logprob=phases.logprob * c.forward,
+        reference=phases.reference * c.forward,
+        values=phases.values * c.forward,
+        reward=phases.reward * c.forward,
+        training=phases.training * c.training,
+        critic_training=phases.critic_training * c.training,
+        weight_sync=phases.weight_sync,
+        other=c.fixed_s + c.seconds_per_sample * job.trained + per_gb * weight_gigabytes(job),
+    )
+    beside = 0.0
+    if placement.critic_gpus:
+        actor = found.logprob + found.reference + found.training
+        critic = found.values + found.reward + found.critic_training
+        beside = min(actor, critic)
+    if placement.staleness > 0:
+        rest = found.total - found.generation - found.weight_sync - found.other - beside
+        beside += min(found.generation, rest)
+    return replace(found, beside=beside)
+
+
+def class_marks(job: PostTrainingJob, placement: Placement) -> tuple[str, ...]:
+    """What of a run has constants of its own beside its framework's."""
+    holds = {
+        "experts": job.policy.is_moe,
+        "blackwell": (job.gpu.compute_capability or 0.0) >= BLACKWELL,
+        "fsdp": placement.train.fsdp > 0,
+    }
+    return tuple(name for name, there in holds.items() if there)
+
+
+def estimate_step(job: PostTrainingJob, placement: Placement, known: Constants) -> StepEstimate:
+    """One step with the constants of its class."""
+    phases, found = priced_phases(job, placement)
+    constants = constants_of(known, job.framework.name, class_marks(job, placement))
+    return StepEstimate(phases=scaled(job, placement, phases, constants), generation=found, scatter=constants.scatter)

@@ -1,0 +1,363 @@
+"""One row of a table of post-training runs as a job and a placement; measured columns, `kind` and `notes` are never read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from math import ceil, log2
+
+from autoconfig.memory_model.serving import weights_bytes
+from autoconfig.post_training.frameworks import Framework, load_algorithm, load_framework, section
+from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.lengths import ResponseLengths
+from autoconfig.post_training.passes import PACKED
+from autoconfig.runs.post_training_model import read_policy
+from autoconfig.runs.table import Row, cell, number
+from autoconfig.specs.errors import InputError, UnknownNameError
+from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
+from autoconfig.specs.layouts import divisors
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import module_formats
+
+SECONDS = ("step", "gen", "logprob", "ref", "values", "reward", "train_actor", "train_critic", "weight_sync")
+RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "mfu", "peak_mem_gb")
+MEASURED = frozenset({*(f"{name}_s" for name in SECONDS), *RATES})
+NEVER_READ = MEASURED | {"id", "source", "source_ref", "kind", "notes"}
+USUAL_GPU = "h100"
+TOKENS = 1024
+"""A micro-batch of at least so many is one of tokens (verl's ppo_max_token_len_per_gpu), else of sequences."""
+USUAL_TOKENS_PER_GPU = 8192
+GRADIENT_STATE_BYTES = 6.0
+"""16-bit weights and fp32 gradients of a parameter on every data-parallel rank; 12 bytes of optimizer state are shared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostTrainingCase:
+    """What a row asks."""
+
+    job: PostTrainingJob
+    placement: Placement
+    assumed: tuple[str, ...] = field(default=())
+    missing: frozenset[str] = frozenset()
+    """Of model, gpu, batch and lengths, what the row does not say: its prediction is a guess there."""
+
+
+class _Reader:
+    """A row, and what had to be assumed of it."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = {key: text for key, text in row.items() if key not in NEVER_READ}
+        self.assumed: list[str] = []
+        self.missing: set[str] = set()
+
+    def text(self, name: str) -> str:
+        return cell(self.row, name)
+
+    def count(self, name: str) -> int | None:
+        value = number(self.row, name) if self.text(name) else None
+        return max(1, round(value)) if value is not None and value > 0 else None
+
+    def positive(self, name: str) -> float | None:
+        value = number(self.row, name) if self.text(name) else None
+        return value if value is not None and value > 0 else None
+
+    def assume(self, text: str, missing: str = "") -> None:
+        self.assumed.append(text)
+        self.missing |= {missing} if missing else set()
+
+
+def read_case(row: Row) -> PostTrainingCase:
+    """The case of a row. Raises InputError where it names no policy model or no number of GPUs, CellError for odd numbers."""
+    r = _Reader(row)
+    if not r.text("policy_model"):
+        raise InputError("cell policy_model is empty")
+    policy, remark = read_policy(r.text("policy_model"))
+    if remark:
+        r.assume(remark, "model" if "nearest in size" in remark or "not known" in remark else "")
+    framework = _framework(r)
+    gpu = _gpu(r)
+    job = _job(r, policy, framework, gpu)
+    placement = _placement(r, job)
+    return PostTrainingCase(job=job, placement=placement, assumed=tuple(r.assumed), missing=frozenset(r.missing))
+
+
+def _framework(r: _Reader) -> Framework:
+    try:
+        return load_framework(r.text("framework"))
+    except UnknownNameError:
+        r.assume(f"framework {r.text('framework')[:40] or '(none)'} priced as other")
+        return load_framework("other")
+
+
+def _gpu(r: _Reader) -> GpuSpec:
+    text = r.text("gpu")
+    for name in (text, *text.split("/")):
+        try:
+            return load_gpu(name)
+        except UnknownNameError:
+            continue
+    r.assume(f"gpu {USUAL_GPU}" + (f" ({text[:40]} is not known)" if text else ""), "gpu")
+    return load_gpu(USUAL_GPU)
+
+
+def _job(r: _Reader, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> PostTrainingJob:
+    try:
+        algorithm = load_algorithm(r.text("algorithm"))
+    except UnknownNameError:
+        algorithm = load_algorithm("grpo")
+        r.assume("algorithm grpo")
+    prompts, group, kept = _batch(r, framework)
+    prompt, responses = _lengths(r)
+    minibatch = r.count("train_batch")
+    if minibatch is None:
+        minibatch = kept or prompts * group
+        r.assume("one optimizer step")
+    elif framework.minibatch_in_prompts:
+        minibatch *= group
+    return PostTrainingJob(
+        policy=policy,
+        algorithm=algorithm,
+        framework=framework,
+        gpu=gpu,
+        prompts=prompts,
+        group=group,
+        prompt_tokens=prompt,
+        responses=responses,
+        minibatch=min(minibatch, kept or prompts * group),
+        kept=kept,
+        longest_prompt=r.count("prompt_len_max") or 0,
+        critic=_other_model(r, "critic_model", policy) if algorithm.critic else None,
+        reward=_other_model(r, "reward_model", policy),
+        reference=_other_model(r, "ref_model", policy),
+        training_format="fp8" if r.text("precision_train").lower() == "fp8" else "bf16",
+    )
+
+
+def _other_model(r: _Reader, column: str, policy: ModelSpec) -> ModelSpec | None:
+    text = r.text(column)
+    if text.lower() in ("rule", "none", ""):
+        return policy if column == "critic_model" else None
+    if text.lower().startswith("same"):
+        return policy
+    return read_policy(text)[0]
+
+
+def _batch(r: _Reader, framework: Framework) -> tuple[int, int, int]:
+    """(prompts, group, samples kept of them; 0: all) of a step."""
+    prompts, group, samples = r.count("prompts_per_step"), r.count("group_size"), r.count("samples_per_step")
+    if group is None and prompts and samples and samples % prompts == 0:
+        group = samples // prompts
+    if group is None:
+        group = 1 if r.text("algorithm").lower() in ("ppo", "sft", "dpo", "rlhf (ppo)") else framework.group
+        r.assume(f"group {group}", "batch" if samples is None else "")
+    if prompts is None and samples is None:
+        prompts = framework.prompts
+        r.assume(f"{prompts} prompts a step", "batch")
+    if prompts is None:
+        return max(1, round((samples or 1) / group)), group, 0
+    return prompts, group, samples if samples and samples < prompts * group else 0
+
+
+def _lengths(r: _Reader) -> tuple[float, ResponseLengths]:
+    usual = section("lengths")
+    prompt, most_prompt = r.positive("prompt_len_mean"), r.positive("prompt_len_max")
+    if prompt is None:
+        prompt = float(min(usual["prompt_tokens"], most_prompt or usual["prompt_tokens"]))
+        r.assume(f"prompts of {prompt:g} tokens")
+    mean, cap, whole = r.positive("response_len_mean"), r.positive("response_len_max"), r.positive("seq_len_mean")
+    if mean is None and whole is not None:
+        prompt = min(prompt, whole / 2.0)
+        mean = whole - prompt
+    if mean is None:
+        mean = float(usual["response_tokens"])
+        if cap:
+            mean = min(usual["response_share_of_cap"] * cap, float(usual["response_tokens_at_most"]))
+        r.assume(f"responses of {mean:g} tokens", "lengths")
+    if cap is None:
+        cap = 2.0 ** ceil(log2(1.25 * (mean + prompt))) - prompt
+        r.assume(f"responses of at most {cap:g} tokens")
+    mean = max(min(mean, cap), 1.0)
+    return prompt, ResponseLengths(mean=mean, cap=max(round(cap), ceil(mean)), sigma=_sigma(mean, cap))
+
+
+def _sigma(mean: float, cap: float) -> float:
+    """Spread by how far the cap is from the mean: 0 where all responses have the cap's length."""
+    if mean >= 0.99 * cap:
+        return 0.0
+    return 1.0 if cap >= 16_384 else 0.6
+
+
+def _placement(r: _Reader, job: PostTrainingJob) -> Placement:
+    gpus, train, rollout, critic = (r.count(n) for n in ("gpus", "gpus_train", "gpus_rollout", "gpus_critic"))
+    split = bool(train and rollout) and "disaggregated" in r.text("placement").lower() + "split disaggregated"
+    total = gpus or ((train or 0) + (rollout or 0) + (critic or 0))
+    if not total:
+        raise InputError("cell gpus is empty")
+    own = train if train and (split or critic) else total
+    plan = train_plan(r, job, own)
+    engine = engine_plan(r, job, rollout if split and rollout else own)
+    staleness = _staleness(r.text("sync_mode"))
+    tokens, forward = _micro_tokens(r, job)
+    return Placement(
+        train=plan if tokens else plan.replace(mbs=min(r.count("micro_batch") or 1, 64)),
+        engine=engine,
+        colocated=not split,
+        staleness=staleness,
+        critic_gpus=critic or 0,
+        tokens_per_gpu=tokens,
+        forward_tokens_per_gpu=forward,
+        memory_share=_share(r, job.framework),
+        offload=r.text("offload").lower() not in ("false", "none", "optimizer fraction 0"),
+        cuda_graphs=job.framework.cuda_graphs,
+        continuous=r.text("rollout_engine").lower() not in ("hf", "deepspeed-inference", "megatron"),
+    )
+
+
+def _staleness(mode: str) -> int:
+    mode = mode.lower()
+    if "async" not in mode:
+        return 0
+    return 1 if "1" in mode or "one" in mode else 2
+
+
+def _share(r: _Reader, framework: Framework) -> float:
+    value = r.positive("gpu_mem_util")
+    if value is None or value > 1.0:
+        r.assume(f"memory share {framework.memory_share:g}")
+        return framework.memory_share
+    return value
+
+
+def _micro_tokens(r: _Reader, job: PostTrainingJob) -> tuple[int, int]:
+    """(tokens of a packed micro-batch, the same of forward passes); 0 where sequences are padded."""
+    micro = r.count("micro_batch")
+    if micro is not None and micro >= TOKENS:
+        return micro, micro
+    packs = job.framework.tokens_per_gpu
+    if micro is None:
+        usual = packs or USUAL_TOKENS_PER_GPU
+        tokens = max(usual, round(job.tokens))
+        r.assume(f"packed micro-batches of {tokens:,} tokens")
+        return tokens, tokens
+    if packs or job.framework.removes_padding:
+        tokens = max(round(micro * (packs or job.tokens / PACKED)), round(job.tokens))
+        return tokens, tokens
+    return 0, 0
+
+
+def _degrees(text: str) -> dict[str, int]:
+    """`tp=4,pp=2`, `TP32xDP8`, `sp=4,fsdp=8`, `tp=1 (8 engines)` as numbers by lower-case key."""
+    found = re.findall(r"(tp|pp|cp|ep|dp|sp|vpp|fsdp|etp|last_layers)\s*=?\s*(\d+)", text.lower())
+    return {key: int(value) for key, value in found if int(value) > 0}
+
+
+def train_plan(r: _Reader, job: PostTrainingJob, gpus: int) -> TrainPlan:
+    """The plan of the row; what it leaves out fills the GPUs."""
+    text, back_end = r.text("train_plan"), r.text("train_backend").lower()
+    given = _degrees(text)
+    shards = "fsdp" in back_end or "fsdp" in text.lower() or "zero" in back_end or "dtensor" in back_end
+    if not back_end and not given:
+        shards = True
+        r.assume("fully sharded training")
+    recompute = _recompute(r, job)
+    if shards:
+        tp, cp = given.get("tp", 1), given.get("cp", given.get("sp", 1))
+        if gpus % (tp * cp):
+            tp, cp = 1, 1
+        stage = 3 if gpus // tp > 1 else 0
+        return TrainPlan(tp=tp, cp=cp, pp=1, dp=gpus // (tp * cp), mbs=1, fsdp=stage, dist_opt=False, recompute=recompute)
+    if not given and "dp" not in text:
+        given = _smallest(job, gpus)
+        r.assume("training plan " + ",".join(f"{key}={value}" for key, value in given.items()))
+    tp, pp, cp = (given.get(key, 1) for key in ("tp", "pp", "cp"))
+    dp = max(1, gpus // (tp * pp * cp))
+    ends = _ends(job.policy, pp, given.get("last_layers"))
+    return TrainPlan(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp=dp,
+        mbs=1,
+        vpp=given.get("vpp", 1),
+        ep=_experts(job.policy, given, tp * cp * dp),
+        sp=tp > 1,
+        first=ends[0],
+        last=ends[1],
+        dist_opt=True,
+        recompute=recompute,
+    )
+
+
+def _experts(model: ModelSpec, given: dict[str, int], ranks: int) -> int:
+    if not model.is_moe:
+        return 1
+    return min(given.get("ep", 1), ranks)
+
+
+def _recompute(r: _Reader, job: PostTrainingJob) -> Recompute:
+    text = r.text("recompute").lower()
+    if text in ("none", "false", "no", "0"):
+        return NONE
+    if not text:
+        r.assume("full recomputation")
+    return Recompute.parse("full")
+
+
+def _ends(model: ModelSpec, pp: int, last: int | None) -> tuple[int | None, int | None]:
+    """Layers of first and last stage where the layers do not divide over pp."""
+    layers = model.num_layers
+    if pp == 1 or (layers % pp == 0 and last is None):
+        return None, None
+    middle = -(-layers // pp)
+    if last is not None and pp > 2 and (layers - last) % (pp - 1) == 0:
+        return None, last
+    for size in (middle, middle - 1):
+        rest = layers - size * (pp - 2)
+        if rest >= 2:
+            return rest - rest // 2, rest // 2
+    raise InputError(f"{layers} layers do not divide over pp={pp}")
+
+
+def _smallest(job: PostTrainingJob, gpus: int) -> dict[str, int]:
+    """The least model parallelism whose state takes under half of a GPU."""
+    parameters = float(total_parameters(job.policy))
+    node = min(job.gpu.gpus_per_node, gpus)
+    best = {"tp": 1}
+    for pp in [p for p in (1, 2, 4, 8, 16) if gpus % p == 0 and p <= job.policy.num_layers]:
+        for tp in [t for t in divisors(node) if t <= 8 and gpus % (t * pp) == 0 and job.policy.num_attention_heads % t == 0]:
+            dp = gpus // (tp * pp)
+            best = {"tp": tp, "pp": pp}
+            spread = min(dp, job.policy.num_moe_experts or 1) if job.policy.is_moe else 1
+            if job.policy.is_moe:
+                best["ep"] = max(d for d in divisors(dp * tp) if (job.policy.num_moe_experts or 1) % d == 0)
+                spread = best["ep"]
+            if parameters * (GRADIENT_STATE_BYTES / spread + 12.0 / dp) / (tp * pp) < 0.5 * job.gpu.memory_bytes:
+                return best
+    return best
+
+
+def engine_plan(r: _Reader, job: PostTrainingJob, gpus: int) -> EnginePlan:
+    """The rollout engines of the row; the smallest tp whose weights take under half of the engine's share where it says
+    none."""
+    given = _degrees(r.text("rollout_plan"))
+    weights = "fp8" if r.text("precision_rollout").lower() == "fp8" else "bf16"
+    tp, pp = given.get("tp"), given.get("pp", 1)
+    if tp is None:
+        tp = _engine_tp(job, gpus)
+        r.assume(f"engines of tp {tp}")
+    tp, node = min(tp, gpus), job.gpu.link_domain_size
+    while job.policy.num_attention_heads % tp or (tp > node and tp % node):
+        tp -= 1
+    return EnginePlan(tp=tp, pp=pp, weights=weights, kv="bf16", replicas=max(1, gpus // (tp * pp)))
+
+
+def _engine_tp(job: PostTrainingJob, gpus: int) -> int:
+    formats = module_formats(job.policy, "bf16", job.gpu)
+    sizes = [t for t in (1, 2, 4, 8, 16, 32, 64) if t <= gpus and job.policy.num_attention_heads % t == 0]
+    for tp in sizes:
+        if weights_bytes(job.policy, EnginePlan(tp=tp), formats) < 0.3 * job.gpu.memory_bytes:
+            return tp
+    return sizes[-1]

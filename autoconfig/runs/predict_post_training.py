@@ -1,0 +1,125 @@
+"""`autoconfig predict --rl IN.csv --output OUT.csv`: seconds of a step of post-training by phase, and whether it fits, of
+every row of a table of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autoconfig.post_training.frameworks import Constants, shipped_constants
+from autoconfig.post_training.memory import phase_memory
+from autoconfig.post_training.step import StepEstimate, estimate_step
+from autoconfig.runs.post_training_row import NEVER_READ, PostTrainingCase, read_case
+from autoconfig.runs.table import Row, TableKind, number_text
+from autoconfig.runs.training_row import published_rows
+from autoconfig.specs.errors import AutoconfigError
+
+if TYPE_CHECKING:
+    from autoconfig.planning.progress import Progress
+
+FAILED = "not predicted: "
+STANDARD_90 = 1.645
+"""Half a 90 % interval of a normal law, in standard deviations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPrediction:
+    """What one row gets; None where it does not apply or could not be predicted. `note` says why, or what was assumed."""
+
+    row: int = 0
+    id: str = ""
+    step: StepEstimate | None = None
+    fits: bool | None = None
+    note: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.step is None
+
+    def band(self) -> tuple[float, float]:
+        """5 % and 95 % bound of the step. Only of a row that was predicted."""
+        assert self.step is not None
+        width = exp(STANDARD_90 * self.step.scatter)
+        return self.step.seconds / width, self.step.seconds * width
+
+    def cells(self) -> dict[str, str]:
+        low = high = seconds = None
+        phases: dict[str, float] = {}
+        if self.step is not None:
+            (low, high), seconds, found = self.band(), self.step.seconds, self.step.phases
+            phases = {"gen": found.generation, "logprob": found.logprob, "train": found.training} | {
+                "weight_sync": found.weight_sync,
+                "ref": found.reference,
+                "values": found.values,
+                "reward": found.reward,
+                "train_critic": found.critic_training,
+                "other": found.other,
+            }
+        first, later = ("gen", "logprob", "train", "weight_sync"), ("ref", "values", "reward", "train_critic", "other")
+        return {
+            "row": str(self.row),
+            "id": self.id,
+            "pred_step_s": number_text(seconds),
+            "pred_step_s_p5": number_text(low),
+            "pred_step_s_p95": number_text(high),
+            **{f"pred_{name}_s": number_text(phases.get(name)) for name in first},
+            "pred_fits": number_text(self.fits),
+            "pred_note": self.note,
+            **{f"pred_{name}_s": number_text(phases.get(name)) for name in later},
+        }
+
+
+POST_TRAINING_RUNS = TableKind(
+    needed=lambda columns: {"policy_model"},
+    known=lambda: frozenset(next(published_rows("post_training_measurements"))),
+    said="the columns are those of autoconfig/data/published/post_training_measurements.csv",
+)
+
+
+def predict_file(
+    source: Path, target: Path, constants: Constants | None = None, progress: Progress | None = None
+) -> tuple[list[StepPrediction], str]:
+    """`TableKind.predict` of a table of post-training runs."""
+    return POST_TRAINING_RUNS.predict(source, target, lambda rows: predict_rows(rows, constants, progress))
+
+
+def predict_rows(
+    rows: Sequence[Row], constants: Constants | None = None, progress: Progress | None = None
+) -> list[StepPrediction]:
+    """A prediction per row, in order. Rows that ask the same are answered once."""
+    known = constants or shipped_constants()
+    found: dict[tuple[tuple[str, str], ...], StepPrediction] = {}
+    result = []
+    for index, row in enumerate(rows):
+        asked = {name: text.strip() for name, text in row.items() if name not in NEVER_READ and text and text.strip()}
+        key = tuple(sorted(asked.items()))
+        if key not in found:
+            found[key] = predict_row(asked, known)
+            if progress is not None and len(found) % 20 == 0:
+                progress(f"{len(found):,} different rows, at {index + 1:,} of {len(rows):,}")
+        result.append(StepPrediction(**{**vars(found[key]), "row": index, "id": (row.get("id") or "").strip()}))
+    return result
+
+
+def predict_row(row: Row, constants: Constants) -> StepPrediction:
+    """One row; a row that cannot be predicted keeps the reason."""
+    try:
+        case = read_case(row)
+        step = estimate_step(case.job, case.placement, constants)
+        fits, reason = _fits(case, step)
+    except AutoconfigError as error:
+        return StepPrediction(note=f"{FAILED}{error}")
+    except Exception as error:  # a mistake of ours in one row must not cost the others their predictions
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        return StepPrediction(note=f"{FAILED}an error of autoconfig's own ({what}); please report the row")
+    notes = [f"does not fit: {reason}"] if reason else []
+    notes += [f"assumed: {'; '.join(case.assumed)}"] if case.assumed else []
+    return StepPrediction(step=step, fits=fits, note="; ".join(notes))
+
+
+def _fits(case: PostTrainingCase, step: StepEstimate) -> tuple[bool, str]:
+    memory = phase_memory(case.job, case.placement, step.generation)
+    return memory.fits, memory.reason
