@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.calibration.post_training_fit import Sample, errors, fit, samples_of, scatter
+from autoconfig.calibration.post_training_fit import MeasuredStep, errors, fit, samples_of, scatter
 from autoconfig.runs.predict_post_training import predict_rows
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.runs.training_row import published_rows
@@ -25,7 +25,7 @@ DIFFERS = 1.15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class AccuracyLine:
     """One figure: over how many runs, in percent, and the bar that it is held to (None: printed only)."""
 
     name: str
@@ -56,8 +56,8 @@ class Pair:
 class RlValidation:
     """Everything that `validate --rl` prints."""
 
-    figures: tuple[Line, ...]
-    sources: tuple[Line, ...]
+    figures: tuple[AccuracyLine, ...]
+    sources: tuple[AccuracyLine, ...]
     pairs: tuple[Pair, ...]
     misfits: tuple[str, ...]
     """Labelled or measured rows whose fit is called wrong, with the reason."""
@@ -72,15 +72,15 @@ def published() -> list[dict[str, str]]:
 class Blind:
     """Samples and, by model left out, constants that have not seen it, with the scatter of the others."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[MeasuredStep, ...]
     known: dict[str, dict[str, dict[str, float]]]
 
-    def error(self, sample: Sample) -> dict[str, float]:
+    def error(self, sample: MeasuredStep) -> dict[str, float]:
         """ln(measured / predicted) with constants that have not seen the model."""
         return errors(sample, sample.predicted(self.known[sample.model]))
 
 
-def _frameworks(samples: Iterable[Sample], model: str) -> set[str]:
+def _frameworks(samples: Iterable[MeasuredStep], model: str) -> set[str]:
     return {sample.framework for sample in samples if sample.model == model}
 
 
@@ -103,7 +103,7 @@ def fitted() -> dict[str, dict[str, float]]:
     return {name: {key: round(value, 5) for key, value in numbers.items()} for name, numbers in found.items()}
 
 
-def after_one(column: str, sample: Sample) -> list[float]:
+def after_one(column: str, sample: MeasuredStep) -> list[float]:
     """Errors of a run where one other run of the same model, GPU and framework has been measured, each of these in turn: what
     was measured over what was predicted there scales the prediction here, to the power of `trust`."""
     mine = blind().error(sample)
@@ -117,7 +117,7 @@ def after_one(column: str, sample: Sample) -> list[float]:
     ]
 
 
-def _job(sample: Sample) -> tuple[str, str, str]:
+def _job(sample: MeasuredStep) -> tuple[str, str, str]:
     return sample.framework, sample.model, sample.gpu
 
 
@@ -161,7 +161,7 @@ BARS = {
 """(framework, column) -> mean error in percent that is held to: blind, after one measured step."""
 
 
-def _errors(framework: str) -> Iterable[Line]:
+def _errors(framework: str) -> Iterable[AccuracyLine]:
     """By phase: runs that say all that decides it, then the others; blind, and after one measured step."""
     for column, name in PHASE_NAMES.items():
         own = [s for s in blind().samples if s.framework == framework and column in s.measured]
@@ -176,7 +176,7 @@ def _errors(framework: str) -> Iterable[Line]:
                 yield _line(f"{framework}, {name}, model left out{kind}", found, bar)
         again = [float(np.mean(np.abs(_relative(logs)))) for s in said if (logs := after_one(column, s))]
         if again:
-            yield Line(
+            yield AccuracyLine(
                 name=f"{framework}, {name}, after one measured step",
                 rows=len(again),
                 value=100.0 * float(np.mean(again)),
@@ -190,26 +190,30 @@ def _relative(logs: Sequence[float]) -> Any:
     return np.exp(-np.array(logs)) - 1.0
 
 
-def _line(name: str, logs: Sequence[float], bar: float | None = None) -> Line:
+def _line(name: str, logs: Sequence[float], bar: float | None = None) -> AccuracyLine:
     wrong = np.abs(_relative(logs))
-    return Line(name=name, rows=len(logs), value=100.0 * float(wrong.mean()), median=100.0 * float(np.median(wrong)), bar=bar)
+    return AccuracyLine(
+        name=name, rows=len(logs), value=100.0 * float(wrong.mean()), median=100.0 * float(np.median(wrong)), bar=bar
+    )
 
 
-def _share(name: str, right: Sequence[bool], bar: float) -> Line:
-    return Line(name=name, rows=len(right), value=100.0 * float(np.mean(right)) if right else 0.0, bar=bar, at_least=True)
+def _share(name: str, right: Sequence[bool], bar: float) -> AccuracyLine:
+    return AccuracyLine(
+        name=name, rows=len(right), value=100.0 * float(np.mean(right)) if right else 0.0, bar=bar, at_least=True
+    )
 
 
-def _bands() -> Iterable[Line]:
+def _bands() -> Iterable[AccuracyLine]:
     """Steps inside the 90 % band of constants and scatter that have not seen the model."""
     for framework in ("nemo-rl", "verl"):
         own = [(s, e["step_s"]) for s in blind().samples if s.framework == framework and "step_s" in (e := blind().error(s))]
         inside = [abs(error) <= 1.645 * scatter(other for s, other in own if s.model != sample.model) for sample, error in own]
-        yield Line(
+        yield AccuracyLine(
             name=f"{framework}, steps inside the 90 % band", rows=len(inside), value=100.0 * float(np.mean(inside)), bar=None
         )
 
 
-def _sources(rows: Sequence[Row]) -> Iterable[Line]:
+def _sources(rows: Sequence[Row]) -> Iterable[AccuracyLine]:
     groups: dict[str, list[float]] = {}
     for sample in blind().samples:
         error = blind().error(sample).get("step_s")
@@ -224,7 +228,7 @@ ALIKE = ("source", "policy_model", "gpu", "prompts_per_step", "group_size", "pre
 
 def _pairs(rows: Sequence[Row]) -> Iterable[Pair]:
     """Runs of the same source, model, GPU and batch, one synchronous and one not; of several the first of each."""
-    groups: dict[tuple[str, ...], dict[bool, Sample]] = {}
+    groups: dict[tuple[str, ...], dict[bool, MeasuredStep]] = {}
     for sample in blind().samples:
         row = rows[sample.row]
         if "step_s" in sample.measured and cell(row, "sync_mode"):
@@ -246,7 +250,7 @@ def _pairs(rows: Sequence[Row]) -> Iterable[Pair]:
             )
 
 
-def _fits(rows: Sequence[Row]) -> tuple[list[str], list[Line]]:
+def _fits(rows: Sequence[Row]) -> tuple[list[str], list[AccuracyLine]]:
     predictions = predict_rows(rows)
     wrong: list[str] = []
     verdicts: dict[str, list[bool]] = {"oom": [], "oom with its flags": [], "fits": [], "measured": []}
@@ -266,7 +270,7 @@ def _fits(rows: Sequence[Row]) -> tuple[list[str], list[Line]]:
     return wrong, lines
 
 
-def _bounds(rows: Sequence[Row]) -> Line:
+def _bounds(rows: Sequence[Row]) -> AccuracyLine:
     """Upper bounds that continuous integration asserts, above the prediction."""
     bounds = [row for row in rows if cell(row, "kind") == "ci_bound" and cell(row, "step_s")]
     right = []
@@ -276,7 +280,7 @@ def _bounds(rows: Sequence[Row]) -> Line:
     return _share("upper bounds of continuous integration above the prediction", right, 90.0)
 
 
-def _predicted(rows: Sequence[Row]) -> Line:
+def _predicted(rows: Sequence[Row]) -> AccuracyLine:
     timed = [row for row in rows if cell(row, "step_s") and cell(row, "kind") in ("measured", "log_step", "ci_bound")]
     return _share("timed rows with a prediction", [not p.failed for p in predict_rows(timed)], 90.0)
 
@@ -316,7 +320,7 @@ def report(found: RlValidation) -> str:
 def validation_json(found: RlValidation) -> dict[str, Any]:
     """The answer as JSON."""
 
-    def of(one: Line) -> dict[str, Any]:
+    def of(one: AccuracyLine) -> dict[str, Any]:
         return {**vars(one), "value": round(one.value, 3), "met": one.met}
 
     return {

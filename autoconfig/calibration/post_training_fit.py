@@ -53,7 +53,7 @@ Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class MeasuredStep:
     """A measured step and its priced phases."""
 
     row: int
@@ -80,7 +80,9 @@ def names() -> list[str]:
     return [*factors, *FIXED]
 
 
-def fit(samples: Sequence[Sample], known: Constants | None = None, of: Collection[str] = ()) -> dict[str, dict[str, float]]:
+def fit(
+    samples: Sequence[MeasuredStep], known: Constants | None = None, of: Collection[str] = ()
+) -> dict[str, dict[str, float]]:
     """Numbers of each framework, and of `all` for any other. Robust least squares of ln(measured / predicted).
 
     Where numbers are `known` already, only those of the frameworks `of` are fitted, and `all`.
@@ -105,7 +107,7 @@ def _prior(key: str, framework: str) -> tuple[float, float]:
     return (HOST_BOUND[1] if key in HOST_BOUND[0] else value), deviation
 
 
-def _fit(samples: Sequence[Sample], framework: str) -> dict[str, float]:
+def _fit(samples: Sequence[MeasuredStep], framework: str) -> dict[str, float]:
     keys = names()
     prior, width = (np.array(column) for column in zip(*(_prior(key, framework) for key in keys), strict=True))
     weights = _weights(samples)
@@ -126,13 +128,13 @@ def _fit(samples: Sequence[Sample], framework: str) -> dict[str, float]:
     return numbers(least_squares(residuals, start, bounds=(low, np.inf), loss="soft_l1", f_scale=1.5).x)
 
 
-def _unfitted(sample: Sample) -> tuple[str, ...]:
+def _unfitted(sample: MeasuredStep) -> tuple[str, ...]:
     """Dynamic sampling generates until enough groups are left, in rounds that no table counts: what generation takes of such a
     step says nothing of the engine."""
     return ("gen_s", "step_s") if sample.job.algorithm.name == "dapo" and sample.framework == "verl" else ()
 
 
-def _weights(samples: Sequence[Sample]) -> list[float]:
+def _weights(samples: Sequence[MeasuredStep]) -> list[float]:
     """Runs of one model and GPU count as the square root of their number: they err together."""
     groups: dict[tuple[str, str, str], int] = {}
     for sample in samples:
@@ -141,7 +143,7 @@ def _weights(samples: Sequence[Sample]) -> list[float]:
     return [groups[s.framework, s.model, s.gpu] ** -0.25 for s in samples]
 
 
-def errors(sample: Sample, phases: Phases) -> dict[str, float]:
+def errors(sample: MeasuredStep, phases: Phases) -> dict[str, float]:
     """ln(measured / predicted) of the step and of each part that was measured."""
     found = {}
     for column, seconds in sample.measured.items():
@@ -157,7 +159,7 @@ def scatter(found: Iterable[float]) -> float:
     return float(np.quantile(values, 0.9) / 1.645) if len(values) else 0.4
 
 
-def samples_of(rows: Sequence[Row]) -> list[Sample]:
+def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:
     """Measured steps of a table that can be priced; rows of kind `ci_bound` (upper bounds) and `claim` are none."""
     found = []
     for index, row in enumerate(rows):
@@ -171,7 +173,7 @@ def samples_of(rows: Sequence[Row]) -> list[Sample]:
         measured = measured_seconds(row, case.placement.staleness > 0)
         if measured:
             found.append(
-                Sample(
+                MeasuredStep(
                     row=index,
                     framework=case.job.framework.name,
                     model=case.job.policy.name,

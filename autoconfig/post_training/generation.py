@@ -25,7 +25,7 @@ MOST_SIMULATED = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
+class Rollout:
     """`seconds` until the last response of the step is there; `tail_s` of them with fewer than half of the slots in use."""
 
     seconds: float
@@ -64,7 +64,7 @@ def _operators(gpu: GpuSpec) -> ServingTables | None:
     return None
 
 
-def generate(job: PostTrainingJob, placement: Placement) -> Generation:
+def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     """All samples through the engines of a placement.
 
     Continuous batching of one engine is simulated from its first prompt until its last response (drained), a prompt prefilled
@@ -96,7 +96,7 @@ def generate(job: PostTrainingJob, placement: Placement) -> Generation:
         seconds, tail = _steady(job, table, min(batch, (1 + placement.staleness) * count), count), 0.0
     else:
         seconds, tail = _drained(job, table, count, limits)
-    return Generation(seconds=seconds, tail_s=tail, slots=min(room / plan.pp, engine.max_batch_size), memory=memory)
+    return Rollout(seconds=seconds, tail_s=tail, slots=min(room / plan.pp, engine.max_batch_size), memory=memory)
 
 
 def _drained(job: PostTrainingJob, table: IterationTable, count: int, limits: SchedulerLimits) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory
 from autoconfig.memory_model.tables import least_state_bytes
-from autoconfig.post_training.generation import Generation
+from autoconfig.post_training.generation import Rollout
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.passes import Microbatches, microbatches, scenario_of
 from autoconfig.specs.errors import GIB
@@ -58,7 +58,7 @@ def fullest(job: PostTrainingJob, placement: Placement) -> Microbatches:
     return Microbatches(count=cut.count, sequences=sequences, seq_length=cut.seq_length)
 
 
-def phase_memory(job: PostTrainingJob, placement: Placement, generation: Generation | None) -> PhaseMemory:
+def phase_memory(job: PostTrainingJob, placement: Placement, generation: Rollout | None) -> PhaseMemory:
     """Peak of every phase on the busiest GPU.
 
     Generation: the engine's share of the device, and beside it, where nothing is offloaded and both share GPUs, the state of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autoconfig.post_training.frameworks import Constants, PhaseConstants, constants_of
-from autoconfig.post_training.generation import Generation, generate
+from autoconfig.post_training.generation import Rollout, generate
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.passes import pass_seconds, training_seconds
 from autoconfig.specs.models.parameters import total_parameters
@@ -43,7 +43,7 @@ class StepEstimate:
     """A step with its band."""
 
     phases: Phases
-    generation: Generation | None
+    generation: Rollout | None
     scatter: float
 
     @property
@@ -68,7 +68,7 @@ def sync_seconds(job: PostTrainingJob, placement: Placement) -> float:
     return weight_gigabytes(job) * 1e9 / (job.framework.sync[method] * scale)
 
 
-def priced_phases(job: PostTrainingJob, placement: Placement) -> tuple[Phases, Generation | None]:
+def priced_phases(job: PostTrainingJob, placement: Placement) -> tuple[Phases, Rollout | None]:
     """Seconds of every phase before any constant of post-training."""
     found = generate(job, placement) if job.algorithm.generates else None
     algorithm = job.algorithm

@@ -45,7 +45,7 @@ class PostTrainingCase:
     """Of model, gpu, batch and lengths, what the row does not say: its prediction is a guess there."""
 
 
-class _Reader:
+class _RunRow:
     """A row, and what had to be assumed of it."""
 
     def __init__(self, row: Row) -> None:
@@ -71,7 +71,7 @@ class _Reader:
 
 def read_case(row: Row) -> PostTrainingCase:
     """The case of a row. Raises InputError where it names no policy model or no number of GPUs, CellError for odd numbers."""
-    r = _Reader(row)
+    r = _RunRow(row)
     if not r.text("policy_model"):
         raise InputError("cell policy_model is empty")
     policy, remark = read_policy(r.text("policy_model"))
@@ -84,7 +84,7 @@ def read_case(row: Row) -> PostTrainingCase:
     return PostTrainingCase(job=job, placement=placement, assumed=tuple(r.assumed), missing=frozenset(r.missing))
 
 
-def _framework(r: _Reader) -> Framework:
+def _framework(r: _RunRow) -> Framework:
     try:
         return load_framework(r.text("framework"))
     except UnknownNameError:
@@ -92,7 +92,7 @@ def _framework(r: _Reader) -> Framework:
         return load_framework("other")
 
 
-def _gpu(r: _Reader) -> GpuSpec:
+def _gpu(r: _RunRow) -> GpuSpec:
     text = r.text("gpu")
     for name in (text, *text.split("/")):
         try:
@@ -103,7 +103,7 @@ def _gpu(r: _Reader) -> GpuSpec:
     return load_gpu(USUAL_GPU)
 
 
-def _job(r: _Reader, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> PostTrainingJob:
+def _job(r: _RunRow, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> PostTrainingJob:
     try:
         algorithm = load_algorithm(r.text("algorithm"))
     except UnknownNameError:
@@ -136,7 +136,7 @@ def _job(r: _Reader, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> P
     )
 
 
-def _other_model(r: _Reader, column: str, policy: ModelSpec) -> ModelSpec | None:
+def _other_model(r: _RunRow, column: str, policy: ModelSpec) -> ModelSpec | None:
     text = r.text(column)
     if text.lower() in ("rule", "none", ""):
         return policy if column == "critic_model" else None
@@ -145,7 +145,7 @@ def _other_model(r: _Reader, column: str, policy: ModelSpec) -> ModelSpec | None
     return read_policy(text)[0]
 
 
-def _batch(r: _Reader, framework: Framework) -> tuple[int, int, int]:
+def _batch(r: _RunRow, framework: Framework) -> tuple[int, int, int]:
     """(prompts, group, samples kept of them; 0: all) of a step."""
     prompts, group, samples = r.count("prompts_per_step"), r.count("group_size"), r.count("samples_per_step")
     if group is None and prompts and samples and samples % prompts == 0:
@@ -161,7 +161,7 @@ def _batch(r: _Reader, framework: Framework) -> tuple[int, int, int]:
     return prompts, group, samples if samples and samples < prompts * group else 0
 
 
-def _lengths(r: _Reader) -> tuple[float, ResponseLengths]:
+def _lengths(r: _RunRow) -> tuple[float, ResponseLengths]:
     usual = section("lengths")
     prompt, most_prompt = r.positive("prompt_len_mean"), r.positive("prompt_len_max")
     if prompt is None:
@@ -190,7 +190,7 @@ def _sigma(mean: float, cap: float) -> float:
     return 1.0 if cap >= 16_384 else 0.6
 
 
-def _placement(r: _Reader, job: PostTrainingJob) -> Placement:
+def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
     gpus, train, rollout, critic = (r.count(n) for n in ("gpus", "gpus_train", "gpus_rollout", "gpus_critic"))
     split = bool(train and rollout) and "disaggregated" in r.text("placement").lower() + "split disaggregated"
     total = gpus or ((train or 0) + (rollout or 0) + (critic or 0))
@@ -223,7 +223,7 @@ def _staleness(mode: str) -> int:
     return 1 if "1" in mode or "one" in mode else 2
 
 
-def _share(r: _Reader, framework: Framework) -> float:
+def _share(r: _RunRow, framework: Framework) -> float:
     value = r.positive("gpu_mem_util")
     if value is None or value > 1.0:
         r.assume(f"memory share {framework.memory_share:g}")
@@ -231,7 +231,7 @@ def _share(r: _Reader, framework: Framework) -> float:
     return value
 
 
-def _micro_tokens(r: _Reader, job: PostTrainingJob) -> tuple[int, int]:
+def _micro_tokens(r: _RunRow, job: PostTrainingJob) -> tuple[int, int]:
     """(tokens of a packed micro-batch, the same of forward passes); 0 where sequences are padded."""
     micro = r.count("micro_batch")
     if micro is not None and micro >= TOKENS:
@@ -254,7 +254,7 @@ def _degrees(text: str) -> dict[str, int]:
     return {key: int(value) for key, value in found if int(value) > 0}
 
 
-def train_plan(r: _Reader, job: PostTrainingJob, gpus: int) -> TrainPlan:
+def train_plan(r: _RunRow, job: PostTrainingJob, gpus: int) -> TrainPlan:
     """The plan of the row; what it leaves out fills the GPUs."""
     text, back_end = r.text("train_plan"), r.text("train_backend").lower()
     given = _degrees(text)
@@ -297,7 +297,7 @@ def _experts(model: ModelSpec, given: dict[str, int], ranks: int) -> int:
     return min(given.get("ep", 1), ranks)
 
 
-def _recompute(r: _Reader, job: PostTrainingJob) -> Recompute:
+def _recompute(r: _RunRow, job: PostTrainingJob) -> Recompute:
     text = r.text("recompute").lower()
     if text in ("none", "false", "no", "0"):
         return NONE
@@ -339,7 +339,7 @@ def _smallest(job: PostTrainingJob, gpus: int) -> dict[str, int]:
     return best
 
 
-def engine_plan(r: _Reader, job: PostTrainingJob, gpus: int) -> EnginePlan:
+def engine_plan(r: _RunRow, job: PostTrainingJob, gpus: int) -> EnginePlan:
     """The rollout engines of the row; the smallest tp whose weights take under half of the engine's share where it says
     none."""
     given = _degrees(r.text("rollout_plan"))
