@@ -329,3 +329,8 @@ def fit_probability(predicted: Number, limit: Number, device_bytes: Number) -> N
     """Logistic in (limit - predicted): one half at the limit."""
     x = (np.asarray(limit) - predicted) / (FIT_WIDTH_SHARE * device_bytes)
     return 1.0 / (1.0 + np.exp(-np.clip(x, -40, 40)))
+
+
+def headroom_bytes(chance: float, device_bytes: float) -> float:
+    """Bytes below the limit from which `fit_probability` is at least `chance`, above 0 and below 1: its inverse."""
+    return FIT_WIDTH_SHARE * device_bytes * float(np.log(chance / (1.0 - chance)))

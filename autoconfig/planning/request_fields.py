@@ -22,8 +22,17 @@ def _tokens(given: str | float) -> float:
     return parse_count(given, "tokens") if isinstance(given, str) else given
 
 
+def _share(given: str | float) -> float:
+    """A share like 0.9 or 90%. Raises ValueError."""
+    text = str(given).strip()
+    try:
+        return float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise ValueError(f"{text[:20]!r} is no share; write it like 0.9 or 90%") from None
+
+
 _KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "path": Path}
-_PARSE = {"tokens": _tokens, "seconds": parse_seconds}
+_PARSE = {"tokens": _tokens, "seconds": parse_seconds, "share": _share}
 _CHOICES = {**CHOICES, "precision": PRECISION_WORDS, "dispatcher": DISPATCHERS}
 _TABLES = tomllib.loads((resources.files("autoconfig") / "data" / "request_fields.toml").read_text(encoding="utf-8"))
 
@@ -73,7 +82,7 @@ OUTPUT: Fields = _all("output")
 RELIABILITY: Fields = _all("reliability")
 SCALING: Fields = (
     *(_GROUPS["scaling"].get(field.name, field) for field in QUESTION if field.name != "gpu_table"),
-    *_some("search", "fix", "max", "exclude"),
+    *_some("search", "fix", "max", "exclude", "fit_chance"),
     *_some("scaling", "keep", "days"),
     *RELIABILITY,
     *_some("scaling", "plot"),

@@ -146,7 +146,16 @@ TABLE_WIDTH = 150
 def show_plans(console: Console, answer: SearchAnswer) -> None:
     """The ranked table, why the first is first, ties, the safe choice, and the Pareto set."""
     first = answer.plans[0].report
+    if not answer.ranking.fit_chance_met:
+        _show_unlikely(console, answer)
     _plan_table(console, answer)
+    if answer.riskier is not None:
+        riskier = answer.riskier
+        console.print(
+            f"[bold]{1 - riskier.step_seconds / first.step_seconds:.1%} faster if it fits[/bold] (chance "
+            f"{riskier.confidence.fit_probability:.0%}, below --fit-chance {answer.question.request.fit_chance:.0%}): "
+            f"{escape(str(riskier.plan))}"
+        )
     ties = answer.ties
     label = "Why the first" if answer.plans[0].rank == 1 else "Against the fastest, the first is"
     console.print(f"[bold]{label}:[/bold] {escape(answer.plans[0].why)}.")
@@ -173,6 +182,16 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
             "Less memory: "
             + "; ".join(f"{escape(str(r.plan))} {r.peak_bytes / GIB:.1f} GiB at {seconds_text(r.step_seconds)}" for r in less)
         )
+
+
+def _show_unlikely(console: Console, answer: SearchAnswer) -> None:
+    """No plan has the asked chance to fit: how likely the first is, and what would help."""
+    asked, likeliest = answer.question.request.fit_chance, answer.plans[0].report.confidence.fit_probability
+    helps = next((str(remedy) for remedy in answer.remedies if remedy.fits), "")
+    console.print(
+        f"[bold]No plan has a chance to fit of {asked:.0%}; the likeliest comes first, with {likeliest:.0%}.[/bold]"
+        + (f" What would reach it: {escape(helps)}" if helps else "")
+    )
 
 
 def _plan_table(console: Console, answer: SearchAnswer) -> None:

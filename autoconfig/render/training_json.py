@@ -236,6 +236,14 @@ class SearchJson(QuestionJson, AnswerJson):
     funnel: Funnel
     plans: tuple[RankedPlanJson, ...]
     """The top plans, one per layout, in the order asked for."""
+    fit_chance: NotNegative
+    """The least chance to fit that was asked for."""
+    fit_chance_met: bool
+    """The plans reach it. False: none does, the likeliest comes first, and `remedies` says what would help."""
+    riskier: PlanReportJson | None
+    """A plan that is faster than the first if it fits, with less than the asked chance; null where there is none."""
+    remedies: tuple[str, ...]
+    """Where no plan reaches the asked chance: changes that were tried, with their outcome."""
     pareto: tuple[PlanReportJson, ...]
     """Plans that no other beats in both step time and peak memory, fastest first."""
     included: tuple[LegalPlanJson | IllegalPlanJson, ...]
@@ -364,6 +372,10 @@ def search_json(answer: SearchAnswer) -> SearchJson:
             RankedPlanJson(rank=p.rank, tie_group=p.tie_group, **vars(report_json(p.report, question)), why=p.why)
             for p in answer.plans
         ),
+        fit_chance=question.request.fit_chance,
+        fit_chance_met=answer.ranking.fit_chance_met and bool(answer.plans),
+        riskier=None if answer.riskier is None else report_json(answer.riskier, question),
+        remedies=tuple(str(remedy) for remedy in answer.remedies) if answer.plans else (),
         pareto=tuple(report_json(report, question) for report in answer.pareto),
         included=tuple(included_json(included, question) for included in answer.included),
         nearest_miss=None

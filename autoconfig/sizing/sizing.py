@@ -17,7 +17,7 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
 from autoconfig.training.price import Money, PlanReport, report_plan
 from autoconfig.training.question import Question, Request, request_of, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import plainest_first, rank_plans
 
 KEEPABLE = tuple(key for key in SHORT_TO_LONG if key not in ("dp", "first", "last"))
 MAX_GPU_TYPES = 16
@@ -148,7 +148,8 @@ class _Curve:
             return replace(empty, why_not=f"no whole nodes of {self.per_node} GPUs")
         question = understand(asked)
         self.question = self.question or question
-        ranking = rank_plans(question.scenario, question.constraints, asked.memory_margin)
+        found = rank_plans(question.scenario, question.constraints, asked.memory_margin, None, asked.fit_chance)
+        ranking = plainest_first(found)
         if not len(ranking.best):
             return replace(empty, why_not=NO_FIT if ranking.funnel.legal else NOT_LEGAL)
         money = Money(tokens=asked.tokens, price_per_gpu_hour=asked.price)

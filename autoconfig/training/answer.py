@@ -15,7 +15,7 @@ from autoconfig.time_model.operators.listing import OperatorRow, explain_operato
 from autoconfig.training.nearest import nearest_legal, nothing_legal
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
 from autoconfig.training.question import Question, Request, understand
-from autoconfig.training.rank import RESOLUTION, SAFE_FIT, SLOWEST, Ranking, rank_plans, tie_groups
+from autoconfig.training.rank import RESOLUTION, SAFE_FIT, SLOWEST, Ranking, plainest_first, rank_plans, tie_groups
 from autoconfig.training.remedies import (
     Gain,
     Remedy,
@@ -57,14 +57,17 @@ def reason_for(report: PlanReport, first: PlanReport | None, ranking: Ranking, p
     if first is None or position == int(ranking.best[0]):
         return _why_first(report, ranking)
     ratio = report.step_seconds / first.step_seconds - 1
-    slower = f"{ratio:.1%} slower than the first" if ratio > 0.0005 else "as fast as the first"
+    compared = f"{abs(ratio):.1%} {'slower' if ratio > 0 else 'faster'} than the first"
+    slower = "as fast as the first" if abs(ratio) <= 0.0005 else compared
     return f"{slower}{_trade(report, first)}"
 
 
 def _why_first(report: PlanReport, ranking: Ranking) -> str:
     free = (report.limit_bytes - report.peak_bytes) / GIB
+    behind = report.step_seconds / float(ranking.step_seconds[0]) - 1
+    place = "fastest" if behind <= 0.0005 else f"{behind:.1%} behind the fastest, which no model tells apart, and plainer,"
     return (
-        f"fastest of {ranking.funnel.priced:,} plans that fit ({largest_parts(report)} of the step), "
+        f"{place} of {ranking.funnel.priced:,} plans that fit ({largest_parts(report)} of the step), "
         f"{free:.1f} GiB below the limit on stage {report.worst_stage.stage}"
     )
 
@@ -126,8 +129,10 @@ class SearchAnswer:
     pareto: tuple[PlanReport, ...]
     included: tuple[IncludedPlan, ...]
     nearest_miss: PlanReport | None
+    riskier: PlanReport | None = None
+    """The fastest plan that fits with less than the asked chance, where it is faster than the first."""
     remedies: tuple[Remedy, ...] = ()
-    """Where nothing fits: changes that were tried, with their outcome."""
+    """Where nothing fits, or no plan has the asked chance to: changes that were tried, with their outcome."""
     gpus_tried: tuple[tuple[int, float | None], ...] = ()
     """With gpus_at_most: GPU counts tried and the best step seconds of each."""
 
@@ -141,14 +146,14 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
     if request.gpus_at_most is not None:
         question, ranking, tried = _search_at_most(question, progress, whole)
     else:
-        ranking = rank_plans(question.scenario, question.constraints, request.memory_margin, _first_layouts(request, whole))
+        ranking = _ranked(question, _first_layouts(request, whole))
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
     money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
     scenario = question.scenario
 
     order = [int(position) for position in _sorted(ranking, request.sort_by)[: request.top]]
-    groups = tie_groups(ranking.step_seconds[ranking.best])
+    groups = tie_groups(np.sort(ranking.step_seconds[ranking.best]))
     layout_ids = ranking.space.layout_id[ranking.row]
     ranks = [int(np.flatnonzero(layout_ids[ranking.best] == layout_ids[p])[0]) for p in order]
     safe, pareto = _safe_position(ranking), pareto_positions(ranking)
@@ -165,8 +170,10 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
         )
         for position, rank in zip(order, ranks, strict=True)
     )
-    closest = ranking.closest
-    miss = None if closest is None else report_plan(scenario, ranking.plan_of(closest), money, request.memory_margin)
+    miss, riskier = (
+        None if place is None else report_plan(scenario, ranking.plan_of(place), money, request.memory_margin)
+        for place in (ranking.closest, ranking.riskier)
+    )
     return SearchAnswer(
         question=question,
         ranking=ranking,
@@ -174,11 +181,17 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
         ties=int((groups == 1).sum()),
         safe=None if safe is None else reports[safe],
         nearest_miss=miss,
-        remedies=tuple(remedies(question)) if miss is not None else (),
+        riskier=riskier,
+        remedies=tuple(remedies(question)) if miss is not None or not ranking.fit_chance_met else (),
         gpus_tried=tried,
         pareto=tuple(reports[p] for p in pareto),
         included=tuple(include(question.scenario.read_plan(text), question, ranking, money) for text in request.include),
     )
+
+
+def _ranked(question: Question, first: int | None) -> Ranking:
+    request = question.request
+    return plainest_first(rank_plans(question.scenario, question.constraints, request.memory_margin, first, request.fit_chance))
 
 
 def _first_layouts(request: Request, whole: bool) -> int | None:
@@ -251,10 +264,13 @@ def _safe_position(ranking: Ranking) -> int | None:
 
 
 def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
-    """One plan per layout: its fastest, fastest first; by memory its smallest, smallest first. Cost follows step time, the
-    GPUs being the same."""
-    if sort_by != "memory":
+    """One plan per layout: its fastest, fastest first; where none has the asked chance to fit, its likeliest, likeliest first;
+    by memory its smallest, smallest first. Cost follows step time, the GPUs being the same."""
+    if sort_by != "memory" and ranking.fit_chance_met:
         return ranking.best
+    if sort_by != "memory":
+        likeliest = np.lexsort((ranking.step_seconds, ranking.peak_bytes - ranking.limit_bytes))
+        return likeliest[first_positions(ranking.space.layout_id[ranking.row[likeliest]])]
     by_peak = np.lexsort((ranking.step_seconds, ranking.peak_bytes))
     return by_peak[first_positions(ranking.space.layout_id[ranking.row[by_peak]])]
 
@@ -300,7 +316,7 @@ def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
     position = np.flatnonzero(np.isin(best_ids, ids))
     if len(position) and step_seconds >= ranking.step_seconds[ranking.best[position[0]]]:
         return int(position[0]) + 1
-    return int(np.searchsorted(ranking.step_seconds[ranking.best], step_seconds)) + 1
+    return int(np.searchsorted(np.sort(ranking.step_seconds[ranking.best]), step_seconds)) + 1
 
 
 def _search_at_most(
@@ -327,7 +343,7 @@ def _search_at_most(
             progress(f"{gpus} GPUs")
         scenario = question.scenario.on(num_gpus=gpus)
         first = _first_layouts(question.request, whole)
-        ranking = rank_plans(scenario, question.constraints, question.request.memory_margin, first)
+        ranking = _ranked(replace(question, scenario=scenario), first)
         step = float(ranking.step_seconds[0]) if len(ranking.best) else None
         tried[gpus] = step
         if step is not None:

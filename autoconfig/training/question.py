@@ -45,6 +45,7 @@ from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints
 
+DEFAULT_FIT_CHANCE = next(field.default for field in SEARCH if field.name == "fit_chance")
 DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
@@ -96,6 +97,8 @@ class Request:
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     memory_margin: float = 0.0
+    fit_chance: float = DEFAULT_FIT_CHANCE
+    """Least chance to fit of plans that are ranked."""
     gpus_at_most: int | None = None
     sort_by: str = "step"
     top: int = 20

@@ -71,9 +71,9 @@ class Funnel:
     """Phase -> seconds."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClosestInfeasible:
-    """The legal plan that comes closest to fitting."""
+@dataclass(frozen=True)
+class PlaceOfPlan:
+    """A plan that is not among the ranked ones."""
 
     row: int
     option: int
@@ -98,8 +98,12 @@ class Ranking:
     best: Ints
     """Positions of the best plan of each layout, fastest first: the layouts' ranking."""
     funnel: Funnel
-    closest: ClosestInfeasible | None
+    closest: PlaceOfPlan | None
     """Where nothing fits."""
+    riskier: PlaceOfPlan | None = None
+    """The fastest plan that fits with less than the asked chance, where it is faster than the first."""
+    fit_chance_met: bool = True
+    """The plans reach the asked chance to fit; where no plan does, these are all that fit."""
     whole: bool
     """Every plan that fits is here; else those that are not slower than the last one here."""
     level: str
@@ -109,9 +113,9 @@ class Ranking:
         """The plan at a position of the columns."""
         return self.space.layouts.plan(int(self.row[position]), self.options[int(self.option[position])], self.scenario.model)
 
-    def plan_of(self, closest: ClosestInfeasible) -> TrainPlan:
-        """The plan that comes closest to fitting."""
-        return self.space.layouts.plan(closest.row, self.options[closest.option], self.scenario.model)
+    def plan_of(self, place: PlaceOfPlan) -> TrainPlan:
+        """The plan at a place of the space."""
+        return self.space.layouts.plan(place.row, self.options[place.option], self.scenario.model)
 
     def fit_chances(self) -> Floats:
         """Chance to fit of every plan."""
@@ -119,12 +123,17 @@ class Ranking:
 
 
 def rank_plans(
-    scenario: Scenario, constraints: Constraints | None = None, margin: float = 0.0, first: int | None = None
+    scenario: Scenario,
+    constraints: Constraints | None = None,
+    margin: float = 0.0,
+    first: int | None = None,
+    fit_chance: float = 0.0,
 ) -> Ranking:
     """The ranking for one question. An empty ranking carries the plan closest to fitting.
 
-    With `first` it may end early: it holds at least so many layouts, a safe plan and what a Pareto set is made of, as far as
-    there are such, and is the beginning of the whole ranking. All counts are of the whole.
+    Plans with less than `fit_chance` to fit are left out where any plan has it; they are in the counts. With `first` it may end
+    early: it holds at least so many layouts, a safe plan and what a Pareto set is made of, as far as there are such, and is the
+    beginning of the whole ranking. All counts are of the whole.
     """
     constraints, clock = constraints or Constraints(), PhaseClock()
     with clock.phase("enumeration"):
@@ -132,21 +141,21 @@ def rank_plans(
         layouts = space.layouts
         largest = np.maximum.reduce([layouts.first, layouts.last, middle_layers(scenario.model, layouts)])
         options = recompute_options(scenario, constraints, int(largest.max(initial=1)))
-    priced = price_plans(scenario, space, options, margin, first, clock)
+    priced = price_plans(scenario, space, options, margin, first, clock, fit_chance)
     closest = None if priced.plans else _closest(scenario, layouts, options, margin)
-    return _rank(scenario, space, options, priced, closest, clock)
+    return _rank(scenario, space, options, priced, closest, clock, fit_chance)
 
 
-def _closest(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float) -> ClosestInfeasible | None:
+def _closest(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float) -> PlaceOfPlan | None:
     """The legal plan with the smallest excess over its limit; None where nothing is legal."""
-    closest: ClosestInfeasible | None = None
+    closest: PlaceOfPlan | None = None
     for start in range(0, len(layouts), ROWS_PER_BLOCK):
         part = layouts.take(slice(start, start + ROWS_PER_BLOCK))
         memory = estimate_memory(scenario, part, options, margin=margin)
         excess = np.where(legal_mask(options, part, scenario), memory.peak_bytes - memory.limit_bytes[:, None], np.inf)
         row, option = divmod(int(np.argmin(excess)), excess.shape[1])
         if excess[row, option] < (np.inf if closest is None else closest.excess_bytes):
-            closest = ClosestInfeasible(row=start + row, option=option, excess_bytes=float(excess[row, option]))
+            closest = PlaceOfPlan(start + row, option, float(excess[row, option]))
     return closest
 
 
@@ -155,11 +164,18 @@ def _rank(
     space: Space,
     options: list[Recompute],
     priced: Priced,
-    closest: ClosestInfeasible | None,
+    closest: PlaceOfPlan | None,
     clock: PhaseClock,
+    fit_chance: float,
 ) -> Ranking:
     with clock.phase("ranking"):
         found = priced.take(_fastest_first(priced.step, priced.peak - priced.limit))
+        likely = fit_probability(found.peak, found.limit, scenario.cluster.memory_bytes) >= fit_chance
+        met, riskier = bool(likely.any()), None
+        if met:
+            if not likely[0]:
+                riskier = PlaceOfPlan(int(found.row[0]), int(found.option[0]), float(found.peak[0] - found.limit[0]))
+            found = found if likely.all() else found.take(likely)
         best = first_positions(space.layout_id[found.row])
     layouts = space.layouts
     even = layouts.first * layouts.pp == scenario.model.num_layers
@@ -189,6 +205,8 @@ def _rank(
         level=found.level,
         whole=priced.whole,
         closest=closest,
+        riskier=riskier,
+        fit_chance_met=met or not len(found.step),
     )
 
 
@@ -270,10 +288,16 @@ class Priced(PlanColumns):
 
 
 def price_plans(
-    scenario: Scenario, space: Space, options: list[Recompute], margin: float, first: int | None, clock: PhaseClock
+    scenario: Scenario,
+    space: Space,
+    options: list[Recompute],
+    margin: float,
+    first: int | None,
+    clock: PhaseClock,
+    fit_chance: float = 0.0,
 ) -> Priced:
-    """The plans that fit, all of them; with `first` those of them that no plan left out is faster than: so many layouts, a safe
-    plan where there is one, and all plans within SLOWEST of the fastest."""
+    """The plans that fit, all of them; with `first` those of them that no plan left out is faster than: so many layouts with a
+    plan of the asked chance to fit, a safe plan where there is one, and all plans within SLOWEST of the fastest."""
     with clock.phase("memory"), _pool(len(space.layouts) > ROWS_PER_BLOCK) as run:
         legal = legal_mask(options, space.layouts, scenario)
         memory = plans_that_fit(scenario, space.layouts, options, legal, margin=margin, run=run)
@@ -286,13 +310,13 @@ def price_plans(
     if first is None or len(rows) <= FIRST_ROWS:
         found = pricing.with_peaks(pricing.plans(np.arange(len(rows))))
     else:
-        found = _beginning(pricing, space, first)
+        found = _beginning(pricing, space, first, fit_chance)
     plans = int(np.count_nonzero(memory.fits))
     layouts = rows[first_positions(space.layout_id[rows])]
     return Priced(**found.columns(), plans=plans, layouts=layouts, whole=len(found.step) == plans)
 
 
-def _beginning(pricing: _Pricing, space: Space, first: int) -> PlanColumns:
+def _beginning(pricing: _Pricing, space: Space, first: int, fit_chance: float) -> PlanColumns:
     """The beginning of the order: all plans up to a step time that is raised until enough is there.
 
     A layout is priced where its lower bound is within that time. So no plan of the others is, and what is left after dropping
@@ -314,16 +338,16 @@ def _beginning(pricing: _Pricing, space: Space, first: int) -> PlanColumns:
             found = found.joined(pricing.plans(np.flatnonzero(todo)))
             done |= todo
         within = pricing.with_peaks(found if done.all() else found.take(found.step <= most))
-        if done.all() or _enough(pricing, space, within.take(within.step <= most), first):
+        if done.all() or _enough(pricing, space, within.take(within.step <= most), first, fit_chance):
             return within
         todo = (least <= most * FARTHER) & ~done
 
 
-def _enough(pricing: _Pricing, space: Space, within: PlanColumns, first: int) -> bool:
-    """So many layouts and a safe plan are among the plans within the time."""
-    device = pricing.scenario.cluster.memory_bytes
-    safe = fit_probability(within.peak, within.limit, device) >= SAFE_FIT
-    return bool(safe.any()) and len(first_positions(space.layout_id[within.row])) >= first
+def _enough(pricing: _Pricing, space: Space, within: PlanColumns, first: int, fit_chance: float) -> bool:
+    """So many layouts with a plan of the asked chance to fit, and a safe plan, are among the plans within the time."""
+    chance = np.asarray(fit_probability(within.peak, within.limit, pricing.scenario.cluster.memory_bytes))
+    likely = within.row[chance >= fit_chance]
+    return bool((chance >= SAFE_FIT).any()) and len(first_positions(space.layout_id[likely])) >= first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,6 +410,22 @@ def _pool(many: bool) -> Iterator[Callable[..., Iterable[Any]]]:
         return
     with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
         yield pool.map
+
+
+def plainest_first(ranking: Ranking) -> Ranking:
+    """The same with the layouts of the first tie in another order: fewest unusual settings first, of these the fastest. Unusual
+    are chunks of one layer, uneven stages where even ones exist, context parallelism and FSDP beside plans that do without, and
+    selective recomputation of several modules."""
+    count = int((tie_groups(ranking.step_seconds[ranking.best]) == 1).sum())
+    tied = ranking.best[:count]
+    rows, num_layers = ranking.space.layouts.take(ranking.row[tied]), ranking.scenario.model.num_layers
+    lists = np.array([len(option.modules) > 1 for option in ranking.options], bool)
+    chunks = rows.pp * rows.vpp
+    strange = (rows.vpp > 1) & (chunks == num_layers)
+    strange = strange.astype(int) + ((num_layers % rows.pp == 0) & (rows.pp > 1) & (rows.first * rows.pp != num_layers))
+    strange += (rows.cp > 1).astype(int) + (rows.fsdp > 0) + lists[ranking.option[tied]]
+    order = np.argsort(strange, kind="stable")
+    return replace(ranking, best=np.concatenate([tied[order], ranking.best[count:]]))
 
 
 def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

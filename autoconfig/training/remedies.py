@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autoconfig.memory_model.predict import headroom_bytes
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
 from autoconfig.specs.json_record import AboveZero, NotNegative
@@ -202,16 +203,18 @@ def _more_gpus(question: Question) -> list[Remedy]:
 
 def _tried(change: str, scenario: Scenario, constraints: Constraints, question: Question) -> list[Remedy]:
     """The change with its outcome; nothing where it leaves no legal plan."""
-    ranking: Ranking = rank_plans(scenario, constraints, question.request.memory_margin)
-    if len(ranking.best):
-        return [
-            Remedy(
-                change=change, fits=True, plan=ranking.plan(int(ranking.best[0])), step_seconds=float(ranking.step_seconds[0])
-            )
-        ]
-    if ranking.closest is None:
+    ranking: Ranking = rank_plans(scenario, constraints, question.request.memory_margin, None, question.request.fit_chance)
+    if len(ranking.best) and ranking.fit_chance_met:
+        best = int(ranking.best[0])
+        return [Remedy(change=change, fits=True, plan=ranking.plan(best), step_seconds=float(ranking.step_seconds[best]))]
+    if ranking.closest is None and not len(ranking.best):
         return []
-    return [Remedy(change=change, fits=False, still_short_gib=ranking.closest.excess_bytes / GIB)]
+    if ranking.closest is None:
+        free = headroom_bytes(question.request.fit_chance, scenario.cluster.memory_bytes)
+        short = free - float((ranking.limit_bytes - ranking.peak_bytes).max())
+    else:
+        short = ranking.closest.excess_bytes
+    return [Remedy(change=change, fits=False, still_short_gib=short / GIB)]
 
 
 PARTS = frozenset({"attn", "moe_router", "moe_preprocess"})

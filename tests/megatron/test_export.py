@@ -245,7 +245,8 @@ def test_nothing_is_exported_where_nothing_fits(autoconfig, tmp_path):
 
 def test_search_export_says_the_chance_to_fit_and_how_to_export_the_safe_choice(autoconfig, tmp_path, monkeypatch):
     folder = str(tmp_path / "x")
-    words_ = ["search", "--model", "175b", "--gpus", "64", "--gpu", "a100-80gb", "--top", "1", "--export", folder, "--force"]
+    words_ = ["search", "--model", "175b", "--gpus", "64", "--gpu", "a100-80gb", "--top", "1", "--fit-chance", "0.5",
+              "--export", folder, "--force"]  # fmt: skip
     monkeypatch.setattr("sys.argv", ["autoconfig", *words_])
     said = autoconfig.run(*words_).stdout.splitlines()
     first = next(line for line in said if line.startswith("chance to fit "))
