@@ -8,10 +8,14 @@ from autoconfig.training.answer import search
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import RESOLUTION, plainest_first, rank_plans
 
-DENSE = [("llama3-8b", 8), ("llama3-8b", 24), ("llama3-70b", 64), ("llama3-70b", 512), ("llama3.1-405b", 1024),
-         ("gpt3-175b", 1024), ("gpt3-175b", 96), ("13b", 1), ("13b", 40), ("gpt3-1.7b", 7), ("1t", 3072), ("qwen2.5-0.5b", 4)]  # fmt: skip
-MIXTURES = [("mixtral-8x7b", 64), ("mixtral-8x7b", 8), ("deepseek-v3", 1024), ("deepseek-v2-lite", 8), ("qwen3-30b-a3b", 16),
-            ("qwen3-235b-a22b", 256), ("gpt-oss-120b", 64), ("gpt-oss-20b", 8)]  # fmt: skip
+DENSE = [
+    ("llama3-8b", 8), ("llama3-8b", 24), ("llama3-70b", 64), ("llama3-70b", 512), ("llama3.1-405b", 1024), ("gpt3-175b", 1024),
+    ("gpt3-175b", 96), ("13b", 1), ("13b", 40), ("gpt3-1.7b", 7), ("1t", 3072), ("qwen2.5-0.5b", 4),
+]  # fmt: skip
+MIXTURES = [
+    ("mixtral-8x7b", 64), ("mixtral-8x7b", 8), ("deepseek-v3", 1024), ("deepseek-v2-lite", 8), ("qwen3-30b-a3b", 16),
+    ("qwen3-235b-a22b", 256), ("gpt-oss-120b", 64), ("gpt-oss-20b", 8),
+]  # fmt: skip
 QUESTIONS = [
     *({"model": model, "gpus": gpus} for model, gpus in DENSE + MIXTURES),
     *({"model": model, "gpus": gpus, "numerics": {"precision": "fp8"}} for model, gpus in (DENSE[2], DENSE[4], *MIXTURES[2:4])),
