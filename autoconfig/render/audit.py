@@ -23,8 +23,8 @@ from autoconfig.accuracy.audit import (
     AuditRecord,
     audit_record,
 )
+from autoconfig.render.question_json import AnswerJson
 from autoconfig.render.training import table_of
-from autoconfig.render.training_json import AnswerJson
 from autoconfig.runs.table import cell
 from autoconfig.runs.table import write_csv as write_table
 from autoconfig.specs.errors import GIB, FileError

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from autoconfig.formats.check import READERS
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
+from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.training import seconds_text, show_question, show_remedies, speed_text, table_of
-from autoconfig.render.training_json import AnswerJson, PlanJson, PlanReportJson, QuestionJson, question_json, report_json
+from autoconfig.render.training_json import PlanJson, PlanReportJson, report_json
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import Keywords, Natural
 from autoconfig.specs.plan_names import named_plan

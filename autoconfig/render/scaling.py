@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.training import table_of
-from autoconfig.render.training_json import AnswerJson, PlanReportJson, QuestionJson, question_json, report_json
+from autoconfig.render.training_json import PlanReportJson, report_json
 from autoconfig.sizing.goodput import Reliability
 from autoconfig.sizing.sizing import ScalingAnswer, ScalingPoint, tokens_per_second
 from autoconfig.specs.errors import GIB

@@ -7,84 +7,18 @@ from typing import Annotated, Any, Literal
 
 from autoconfig.core.timeline import Timeline, timeline
 from autoconfig.memory_model.predict import MOMENTS, allocator_bytes, cuda_context_bytes
+from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Parts, Positive, record_of
-from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan_names import NamedPlan, named_plan
-from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.time_model.operators.listing import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, Confidence, PlanReport, Violation
-from autoconfig.training.question import Question, RunSettingsJson, run_settings
+from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
 from autoconfig.training.remedies import Gain, SwitchGain
 
 Moment = Annotated[str, Keywords(enum=MOMENTS)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnswerJson:
-    """An answer."""
-
-    schema_version: Literal[1] = 1
-    """Raised when a name or meaning changes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelJson:
-    """The model as understood, after every override."""
-
-    name: str
-    """Catalogue name, file stem or size; ends in * where numbers were changed."""
-    num_layers: Positive
-    hidden_size: Positive
-    ffn_hidden_size: Positive
-    """Width of the dense MLP, channels."""
-    num_attention_heads: Positive
-    num_query_groups: Positive
-    """Key/value heads."""
-    vocab_size: Positive
-    """Vocabulary before padding, tokens."""
-    num_moe_experts: Positive | None
-    """Routed experts of a mixture-of-experts layer; null for dense models."""
-    parameters: Positive
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterJson:
-    """The hardware of the answer; link and network are of one GPU, one direction."""
-
-    gpu: str
-    """GPU id of `autoconfig gpus`, or of the cluster file."""
-    num_gpus: Positive
-    gpus_per_node: Positive
-    link_domain_size: Positive
-    """GPUs that reach each other at link_bytes_per_s."""
-    link_bytes_per_s: AboveZero
-    nic_bytes_per_s: AboveZero
-    memory_gib: AboveZero
-    """Memory of one GPU as the driver reports it."""
-    hbm_bytes_per_s: AboveZero
-    """Memory bandwidth of one GPU."""
-    power_limit_watts: AboveZero | None
-    """Of one GPU; null: its own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuestionJson:
-    """The question as understood."""
-
-    model: ModelJson
-    cluster: ClusterJson
-    workload: Workload
-    numerics: Numerics
-    software: str
-    """Software stack (`autoconfig software`)."""
-    run_settings: RunSettingsJson
-    calibration: str
-    """Version of the calibration that scales the step times (`--calibration`)."""
-    assumed: tuple[str, ...]
-    """Sentences: everything that was assumed because it was not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,22 +235,6 @@ ExplanationJson = LegalExplanationJson | IllegalExplanationJson
 @dataclass(frozen=True, kw_only=True)
 class TimelineJson(Timeline, AnswerJson):
     """When every stage of a plan works on which micro-batch. Times are seconds."""
-
-
-def question_json(question: Question) -> QuestionJson:
-    """The question as understood."""
-    scenario = question.scenario
-    model, cluster = scenario.model, scenario.cluster
-    return QuestionJson(
-        model=record_of(ModelJson, model, parameters=total_parameters(model)),
-        cluster=record_of(ClusterJson, cluster, gpu=cluster.gpu.id, memory_gib=cluster.memory_bytes / GIB),
-        workload=scenario.workload,
-        numerics=scenario.numerics,
-        software=scenario.software.name,
-        run_settings=run_settings(scenario),
-        calibration=question.scenario.calibration.version,
-        assumed=tuple(question.assumed),
-    )
 
 
 def report_json(report: PlanReport, question: Question) -> PlanReportJson:

@@ -15,9 +15,10 @@ from autoconfig.planning.resolve import field_values, read_cluster
 from autoconfig.sizing.goodput import Goodput, Reliability, check_counts, goodput_of, parse_counts
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
+from autoconfig.training.answer import plainest_first
 from autoconfig.training.price import Money, PlanReport, report_plan
 from autoconfig.training.question import Question, Request, request_of, understand
-from autoconfig.training.rank import plainest_first, rank_plans
+from autoconfig.training.rank import rank_plans
 
 KEEPABLE = tuple(key for key in SHORT_TO_LONG if key not in ("dp", "first", "last"))
 MAX_GPU_TYPES = 16

@@ -15,7 +15,7 @@ from autoconfig.time_model.operators.listing import OperatorRow, explain_operato
 from autoconfig.training.nearest import nearest_legal, nothing_legal
 from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
 from autoconfig.training.question import Question, Request, understand
-from autoconfig.training.rank import RESOLUTION, SAFE_FIT, SLOWEST, Ranking, plainest_first, rank_plans, tie_groups
+from autoconfig.training.rank import RESOLUTION, SAFE_FIT, SLOWEST, Ranking, rank_plans
 from autoconfig.training.remedies import (
     Gain,
     Remedy,
@@ -192,6 +192,34 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
 def _ranked(question: Question, first: int | None) -> Ranking:
     request = question.request
     return plainest_first(rank_plans(question.scenario, question.constraints, request.memory_margin, first, request.fit_chance))
+
+
+def plainest_first(ranking: Ranking) -> Ranking:
+    """The same with the layouts of the first tie in another order: fewest unusual settings first, of these the fastest. Unusual
+    are chunks of one layer, uneven stages where even ones exist, context parallelism and FSDP beside plans that do without, and
+    selective recomputation of several modules."""
+    count = int((tie_groups(ranking.step_seconds[ranking.best]) == 1).sum())
+    tied = ranking.best[:count]
+    rows, num_layers = ranking.space.layouts.take(ranking.row[tied]), ranking.scenario.model.num_layers
+    lists = np.array([len(option.modules) > 1 for option in ranking.options], bool)
+    chunks = rows.pp * rows.vpp
+    strange = (rows.vpp > 1) & (chunks == num_layers)
+    strange = strange.astype(int) + ((num_layers % rows.pp == 0) & (rows.pp > 1) & (rows.first * rows.pp != num_layers))
+    strange += (rows.cp > 1).astype(int) + (rows.fsdp > 0) + lists[ranking.option[tied]]
+    order = np.argsort(strange, kind="stable")
+    return replace(ranking, best=np.concatenate([tied[order], ranking.best[count:]]))
+
+
+def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Group number (from 1) of every plan of a ranking: a group is all plans within RESOLUTION of its first."""
+    groups = np.zeros(len(step_seconds), np.int64)
+    start, group = 0, 0
+    while start < len(step_seconds):
+        group += 1
+        end = int(np.searchsorted(step_seconds, step_seconds[start] * (1 + RESOLUTION), side="right"))
+        groups[start:end] = group
+        start = max(end, start + 1)
+    return groups
 
 
 def _first_layouts(request: Request, whole: bool) -> int | None:

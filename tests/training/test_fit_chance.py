@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from autoconfig.memory_model.predict import fit_probability, headroom_bytes
 
-from autoconfig.training.answer import search
+from autoconfig.training.answer import plainest_first, search
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import RESOLUTION, plainest_first, rank_plans
+from autoconfig.training.rank import RESOLUTION, rank_plans
 
 DENSE = [
     ("llama3-8b", 8), ("llama3-8b", 24), ("llama3-70b", 64), ("llama3-70b", 512), ("llama3.1-405b", 1024), ("gpt3-175b", 1024),

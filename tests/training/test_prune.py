@@ -8,9 +8,9 @@ from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.predict import StepTimes, estimate_step_time
 
 from autoconfig.training import rank
-from autoconfig.training.answer import pareto_positions
+from autoconfig.training.answer import pareto_positions, tie_groups
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import rank_plans, tie_groups
+from autoconfig.training.rank import rank_plans
 from autoconfig.training.space import enumerate_space, legal_mask, recompute_options
 
 pytestmark = pytest.mark.xdist_group("prune")
@@ -71,7 +71,7 @@ def test_the_first_plans_and_all_counts_are_those_of_pricing_everything(asked):
     np.testing.assert_array_equal(found.best, every.best[: len(found.best)])
     assert (found.funnel.fit, found.funnel.priced) == (len(every.best), len(every.row))
     assert found.whole == (many == len(every.row))
-    groups, theirs = tie_groups(found.step_seconds[found.best]), tie_groups(every.step[every.best])
+    groups, theirs = tie_groups(found.step_seconds[found.best])(every.step[every.best])
     assert (groups == 1).sum() == (theirs == 1).sum()
     np.testing.assert_array_equal(groups[:FIRST], theirs[:FIRST])
 
