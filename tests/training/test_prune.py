@@ -71,7 +71,7 @@ def test_the_first_plans_and_all_counts_are_those_of_pricing_everything(asked):
     np.testing.assert_array_equal(found.best, every.best[: len(found.best)])
     assert (found.funnel.fit, found.funnel.priced) == (len(every.best), len(every.row))
     assert found.whole == (many == len(every.row))
-    groups, theirs = tie_groups(found.step_seconds[found.best])(every.step[every.best])
+    groups, theirs = tie_groups(found.step_seconds[found.best]), tie_groups(every.step[every.best])
     assert (groups == 1).sum() == (theirs == 1).sum()
     np.testing.assert_array_equal(groups[:FIRST], theirs[:FIRST])
 
