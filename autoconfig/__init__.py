@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autoconfig.accuracy.validate import Validation
     from autoconfig.megatron.check import CheckAnswer
     from autoconfig.megatron.export import Export
+    from autoconfig.post_training.answer import RlAnswer
     from autoconfig.runs.predict import Prediction
     from autoconfig.runs.predict_serving import ServingPrediction
     from autoconfig.serving.answer import ServeAnswer
@@ -77,6 +78,14 @@ def deployments(**question: Any) -> ServeAnswer:
     from autoconfig.serving.request import request_of
 
     return answer(request_of(question))
+
+
+@_question("POST_TRAINING")
+def rl(**question: Any) -> RlAnswer:
+    """The placements of a step of post-training that fit, quickest first: `autoconfig rl`."""
+    from autoconfig.post_training.answer import answer
+
+    return answer({"staleness": 1, **question})
 
 
 @_question("QUESTION")

@@ -20,6 +20,8 @@ from autoconfig.specs.files import write_text
 TABLE = "post_training_measurements"
 PHASE_NAMES = {"step_s": "step", "train_actor_s": "training", "logprob_s": "log-probabilities", "gen_s": "generation"}
 """Measured columns that have a line of their own."""
+ENOUGH = 5
+"""Steps from which a framework has a scatter of its own."""
 DIFFERS = 1.15
 """Two placements count as a pair where their GPU-seconds a step are further apart."""
 
@@ -98,8 +100,13 @@ def fitted() -> dict[str, dict[str, float]]:
     """Constants of all rows, each framework with the scatter of its blind errors: what ships."""
     found, all_samples = fit(blind().samples), blind().samples
     for name, numbers in found.items():
-        own = [s for s in all_samples if name in ("all", s.framework)]
-        numbers["scatter"] = scatter(e["step_s"] for s in own if "step_s" in (e := blind().error(s)))
+        own = [(s, e["step_s"]) for s in all_samples if name in ("all", s.framework) and "step_s" in (e := blind().error(s))]
+        for key, missing in (("scatter", False), ("scatter_assumed", True)):
+            errors_there = [error for s, error in own if bool(s.missing) == missing]
+            if len(errors_there) >= ENOUGH:
+                numbers[key] = scatter(errors_there)
+    lacking: dict[str, float] = {key: found["all"][key] for key in ("scatter", "scatter_assumed") if key in found["all"]}
+    found = {name: {**lacking, **numbers} for name, numbers in found.items()}
     return {name: {key: round(value, 5) for key, value in numbers.items()} for name, numbers in found.items()}
 
 
@@ -207,7 +214,11 @@ def _bands() -> Iterable[AccuracyLine]:
     """Steps inside the 90 % band of constants and scatter that have not seen the model."""
     for framework in ("nemo-rl", "verl"):
         own = [(s, e["step_s"]) for s in blind().samples if s.framework == framework and "step_s" in (e := blind().error(s))]
-        inside = [abs(error) <= 1.645 * scatter(other for s, other in own if s.model != sample.model) for sample, error in own]
+        inside = []
+        for sample, error in own:
+            alike = [e for s, e in own if s.model != sample.model and bool(s.missing) == bool(sample.missing)]
+            others = alike if len(alike) >= ENOUGH else [e for s, e in own if s.model != sample.model]
+            inside.append(abs(error) <= 1.645 * scatter(others))
         yield AccuracyLine(
             name=f"{framework}, steps inside the 90 % band", rows=len(inside), value=100.0 * float(np.mean(inside)), bar=None
         )

@@ -177,6 +177,7 @@ SECTIONS = {
     "numerics": "Precision and fine-tuning", "architecture": "Changes of the model", "search": "Plans",
     "plan": "Only plans with (as --fix; Megatron's names too)",
     "output": "Files", "scaling": "Over GPU counts", "reliability": "Failures", "serving": "Question",
+    "post_training": "Question",
     "serving_output": "Files", "profile": "Measuring", "runner": "How jobs run", "export": "Files",
     "explain": "Answer", "": "Options",
 }  # fmt: skip
@@ -265,6 +266,7 @@ def wants_profile(ctx: click.Context) -> bool:
 
 _WHAT_FOR = {
     "Training": ("search", "explain", "export", "scaling"),
+    "Post-training": ("rl",),
     "What you have": ("check", "audit"),
     "Serving": ("deployments", "engines"),
     "Measuring": ("studies", "trace", "emulate", "calibrate", "predict", "validate"),
@@ -273,6 +275,7 @@ _WHAT_FOR = {
 }
 _MODULES = {
     "megatron": ("audit", "check", "emulate", "trace"),
+    "post_training": ("rl",),
     "runs": ("calibrate", "engines", "gpus", "models", "predict", "scaling", "software", "validate"),
     "service": ("keys", "serve", "worker"),
     "serving": ("deployments",),

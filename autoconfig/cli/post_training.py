@@ -1,12 +1,23 @@
-"""Post-training: `predict` and `validate` with `--rl`."""
+"""Post-training: `rl`, and `predict` and `validate` with `--rl`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from autoconfig.cli.main import clear_progress, console, json_option, print_json, progress, say_predicted
+from autoconfig.cli.main import (
+    EXIT_NOTHING_FITS,
+    clear_progress,
+    console,
+    json_option,
+    options,
+    print_json,
+    progress,
+    say_predicted,
+)
+from autoconfig.planning.request_fields import POST_TRAINING
 
 rl_flag = click.option("--rl", is_flag=True, help="Runs of post-training: GRPO, DAPO, PPO and others.")
 
@@ -49,3 +60,27 @@ def validate_rl_command(rl: bool, docs: Path | None, as_json: bool) -> None:
         print_json(validation_json(found))
     else:
         console().print(report(found), markup=False, highlight=False, soft_wrap=True)
+
+
+@click.command("rl")
+@options(POST_TRAINING)
+@json_option
+@click.pass_context
+def rl_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+    """Rank the placements of a step of post-training: training and engine plans, seconds by phase, memory.
+
+    autoconfig rl --model qwen2.5-7b --gpus 8 --prompts 512 --group-size 16 --response-length 1600 --max-response-length 8192
+
+    Exit code 3 where no placement fits: the nearest one and what would help.
+    """
+    from autoconfig.post_training.answer import answer, answer_json
+
+    found = answer(given)
+    if as_json:
+        print_json(answer_json(found))
+    else:
+        from autoconfig.render.post_training import show_placements
+
+        show_placements(console(), found)
+    if not found.ranked:
+        ctx.exit(EXIT_NOTHING_FITS)

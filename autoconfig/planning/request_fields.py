@@ -111,6 +111,8 @@ SERVED_MODEL, SERVING_GPUS = _some("serving", "model", "gpus")
 GOALS = _GROUPS["serving"]["goal"].choices
 MAX_SERVING_GPUS: int = _TABLES["serving"]["gpus"]["bounds"]["high"]
 
+POST_TRAINING: Fields = _all("post_training")
+
 # Searches that measure
 
 RUNNER: Fields = (*_all("runner")[:-1], replace(_GROUPS["runner"]["python"], default=sys.executable))

@@ -16,7 +16,7 @@ from autoconfig.specs.errors import UnknownNameError
 
 FACTORS = ("generation", "forward", "training")
 """Phases whose priced seconds a calibration scales."""
-OF_A_STEP = ("fixed_s", "seconds_per_sample", "seconds_per_gb", "split_seconds_per_gb", "scatter")
+OF_A_STEP = ("fixed_s", "seconds_per_sample", "seconds_per_gb", "split_seconds_per_gb", "scatter", "scatter_assumed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +124,8 @@ class PhaseConstants:
     """The same where engines have GPUs of their own."""
     scatter: float = 0.4
     """Standard deviation of ln(measured / predicted) of the step where the model was not among those that were fitted."""
+    scatter_assumed: float = 0.7
+    """The same where model, GPU, batch or lengths had to be assumed."""
 
 
 Constants = Mapping[str, Mapping[str, float]]

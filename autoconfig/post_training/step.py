@@ -68,11 +68,15 @@ def sync_seconds(job: PostTrainingJob, placement: Placement) -> float:
     return weight_gigabytes(job) * 1e9 / (job.framework.sync[method] * scale)
 
 
-def priced_phases(job: PostTrainingJob, placement: Placement) -> tuple[Phases, Rollout | None]:
-    """Seconds of every phase before any constant of post-training."""
-    found = generate(job, placement) if job.algorithm.generates else None
+def priced_phases(
+    job: PostTrainingJob, placement: Placement, rollout: Rollout | None = None, trained: tuple[float, float] | None = None
+) -> tuple[Phases, Rollout | None]:
+    """Seconds of every phase before any constant of post-training. `rollout` and `trained` (seconds of training and of one pass
+    of the policy), where these are known already."""
     algorithm = job.algorithm
-    one = pass_seconds(job, placement) if algorithm.policy_passes or algorithm.reference_passes else 0.0
+    found = rollout or (generate(job, placement) if algorithm.generates else None)
+    passes = algorithm.policy_passes or algorithm.reference_passes
+    training, one = trained or (training_seconds(job, placement), pass_seconds(job, placement) if passes else 0.0)
     same = job.reference is None or job.reference == job.policy
     reference = one if same else pass_seconds(job, placement, job.reference)
     side = _beside(placement)
@@ -83,7 +87,7 @@ def priced_phases(job: PostTrainingJob, placement: Placement) -> tuple[Phases, R
         reference=algorithm.reference_passes * reference if algorithm.reference_passes else 0.0,
         values=pass_seconds(job, side, critic) if critic else 0.0,
         reward=pass_seconds(job, side, job.reward) if job.reward else 0.0,
-        training=training_seconds(job, placement),
+        training=training,
         critic_training=training_seconds(job, side, critic) if critic else 0.0,
         weight_sync=sync_seconds(job, placement) if found else 0.0,
     ), found
@@ -138,8 +142,9 @@ def class_marks(job: PostTrainingJob, placement: Placement) -> tuple[str, ...]:
     return tuple(name for name, there in holds.items() if there)
 
 
-def estimate_step(job: PostTrainingJob, placement: Placement, known: Constants) -> StepEstimate:
-    """One step with the constants of its class."""
+def estimate_step(job: PostTrainingJob, placement: Placement, known: Constants, *, guessed: bool = False) -> StepEstimate:
+    """One step with the constants of its class; `guessed`: model, GPU, batch or lengths were assumed."""
     phases, found = priced_phases(job, placement)
     constants = constants_of(known, job.framework.name, class_marks(job, placement))
-    return StepEstimate(phases=scaled(job, placement, phases, constants), generation=found, scatter=constants.scatter)
+    spread = constants.scatter_assumed if guessed else constants.scatter
+    return StepEstimate(phases=scaled(job, placement, phases, constants), generation=found, scatter=spread)

@@ -108,7 +108,7 @@ def predict_row(row: Row, constants: Constants) -> StepPrediction:
     """One row; a row that cannot be predicted keeps the reason."""
     try:
         case = read_case(row)
-        step = estimate_step(case.job, case.placement, constants)
+        step = estimate_step(case.job, case.placement, constants, guessed=bool(case.missing))
         fits, reason = _fits(case, step)
     except AutoconfigError as error:
         return StepPrediction(note=f"{FAILED}{error}")

@@ -1,0 +1,143 @@
+"""Every placement of a job on N GPUs worth pricing: colocated, split, one step off, critic nodes apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autoconfig.memory_model.predict import estimate_memory
+from autoconfig.memory_model.serving import weights_bytes
+from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.passes import microbatches, priced, scenario_of
+from autoconfig.specs.layouts import divisors, layouts_of
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import module_formats
+from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.training.plan_rules import broken_rules
+
+RECOMPUTES = (NONE, Recompute.parse("full"))
+DEEPEST = 16
+"""Pipeline stages at most."""
+PLANS_KEPT = 2
+"""Training plans of a number of GPUs that go on to placements: the quickest that fit."""
+SPLITS = (0.25, 0.5, 0.75)
+"""Shares of the nodes that generate where they have their own."""
+SHARES = (0.85, 0.7, 0.5, 0.35)
+"""Shares of a GPU's memory for an engine, the largest first; with GPUs of its own always the first."""
+LEAST_LEFT = 0.15
+"""Share of a GPU that weights must leave of the engine's for its cache."""
+
+
+def training_plans(job: PostTrainingJob, gpus: int, tokens: int) -> list[TrainPlan]:
+    """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together; where
+    none fits the one that lacks least."""
+    found: list[tuple[bool, float, TrainPlan]] = []
+    for plans in (_megatron(job, gpus), _sharded(job, gpus)):
+        found += _priced(job, [plan for plan in plans if job.minibatch % plan.dp == 0], gpus, tokens)
+    found.sort(key=lambda one: one[:2])
+    fitting = [plan for lacks, _, plan in found if not lacks][:PLANS_KEPT]
+    return fitting or [plan for _, _, plan in found[:1]]
+
+
+def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int) -> list[tuple[bool, float, TrainPlan]]:
+    """(does not fit, seconds of an optimizer step or where it does not fit bytes, plan) of every legal plan, all of one
+    stack."""
+    cuts = [microbatches(job, plan, job.trained / job.updates, tokens) for plan in plans]
+    ready = [priced(cut, plan) for cut, plan in zip(cuts, plans, strict=True)]
+    batches = [cut.whole * cut.count * plan.dp for cut, plan in zip(cuts, ready, strict=True)]
+    if not plans:
+        return []
+    scenario = scenario_of(job, ready[0], job.policy, cuts[0])
+    broken = broken_rules(scenario, ready, [gpus] * len(ready), batches)
+    legal = [i for i, rules in enumerate(broken) if not rules]
+    if not legal:
+        return []
+    layouts = layouts_of([ready[i] for i in legal], job.policy, [batches[i] for i in legal], gpus)
+    seconds = estimate_step_time(scenario, layouts, RECOMPUTES).step_seconds
+    memory = estimate_memory(scenario, layouts, RECOMPUTES)
+    found = []
+    for row, i in enumerate(legal):
+        for r, recompute in enumerate(RECOMPUTES):
+            fits = bool(memory.fits[row, r])
+            cost = float(seconds[row, r]) * cuts[i].scale if fits else float(memory.peak_bytes[row, r])
+            found.append((not fits, cost, replace(plans[i], recompute=recompute)))
+    return found
+
+
+def _sharded(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
+    """FSDP over all GPUs, with context parallelism (Ulysses) within a node."""
+    node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
+    if job.policy.is_moe or gpus == 1:
+        return []
+    sizes = [cp for cp in divisors(node) if cp <= 8 and job.policy.num_query_groups % cp == 0]
+    return [TrainPlan(tp=1, pp=1, cp=cp, dp=gpus // cp, mbs=1, fsdp=3, dist_opt=False) for cp in sizes]
+
+
+def _megatron(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
+    """Tensor parallelism within a node, pipelines of even stages, experts over the data-parallel ranks."""
+    model, node, found = job.policy, min(job.gpus_per_node or job.gpu.gpus_per_node, gpus), []
+    for tp in [t for t in divisors(node) if model.num_attention_heads % t == 0]:
+        for pp in [p for p in divisors(model.num_layers) if p <= DEEPEST and gpus % (tp * p) == 0]:
+            dp = gpus // (tp * pp)
+            experts = model.num_moe_experts or 1
+            sizes = [e for e in divisors(dp) if experts % e == 0] if model.is_moe else [1]
+            found += [TrainPlan(tp=tp, pp=pp, dp=dp, mbs=1, ep=ep, sp=tp > 1, dist_opt=True) for ep in sizes[-3:]]
+    return found
+
+
+def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePlan]:
+    """Engines of each tensor parallelism whose weights leave room in the share for a cache, at most four; else the largest."""
+    formats = module_formats(job.policy, "bf16", job.gpu)
+    found = []
+    sizes = [t for t in divisors(gpus) if job.policy.num_attention_heads % t == 0 and t & (t - 1) == 0]
+    for tp in sizes:
+        plan = EnginePlan(tp=tp, replicas=gpus // tp)
+        if weights_bytes(job.policy, plan, formats) < (share - LEAST_LEFT) * job.gpu.memory_bytes:
+            found.append(plan)
+    return found[:4] or [EnginePlan(tp=sizes[-1], replicas=gpus // sizes[-1])]
+
+
+def placements(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> Iterator[Placement]:
+    """All placements of the job, memory not looked at but for training alone."""
+    node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
+    critics = [0]
+    if job.algorithm.critic and gpus >= 2 * node:
+        critics.append(gpus // node // 2 * node)
+    for critic in critics:
+        own = gpus - critic
+        for plan in training_plans(job, own, tokens):
+            for share in SHARES if job.algorithm.generates else SHARES[:1]:
+                for engine in engine_plans(job, own, share):
+                    for offload in (False, True):
+                        yield Placement(
+                            train=plan,
+                            engine=engine,
+                            critic_gpus=critic,
+                            tokens_per_gpu=tokens,
+                            memory_share=share,
+                            offload=offload,
+                        )
+        if job.algorithm.generates:
+            yield from _split(job, own, node, tokens, staleness, critic)
+
+
+def _split(job: PostTrainingJob, own: int, node: int, tokens: int, staleness: int, critic: int) -> Iterator[Placement]:
+    """Generation on GPUs of its own, whole nodes where there are several."""
+    unit = node if own >= 2 * node else 1
+    for rollout in sorted({max(unit, round(share * own / unit) * unit) for share in SPLITS}):
+        if not 0 < rollout < own:
+            continue
+        for plan in training_plans(job, own - rollout, tokens):
+            for engine in engine_plans(job, rollout, SHARES[0]):
+                for ahead in range(staleness + 1):
+                    yield Placement(
+                        train=plan,
+                        engine=engine,
+                        colocated=False,
+                        staleness=ahead,
+                        critic_gpus=critic,
+                        tokens_per_gpu=tokens,
+                        memory_share=SHARES[0],
+                        offload=False,
+                    )

@@ -1,0 +1,100 @@
+"""`autoconfig rl`: ranked placements, what is refused, what is said where nothing fits."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from autoconfig.specs.errors import InputError
+from click.testing import CliRunner
+
+import autoconfig
+from autoconfig.cli.main import cli
+
+SEVEN = {
+    "model": "qwen2.5-7b",
+    "gpus": 8,
+    "algorithm": "dapo",
+    "prompts": 512,
+    "group_size": 16,
+    "minibatch": 512,
+    "response_length": 1600,
+    "max_response_length": 8192,
+}
+
+
+def asked(*words: str):
+    return CliRunner().invoke(cli, ["rl", *words])
+
+
+def test_engines_of_one_gpu_come_first_for_7b_on_8_h100():
+    """Measured: rollout TP 1 takes 418 s a step, TP 4 746 s (verl_megatron_practice)."""
+    best = autoconfig.rl(**SEVEN, staleness=0).ranked
+    assert best[0].placement.engine.tp == 1 and best[0].placement.colocated
+    assert [one.seconds for one in best] == sorted(one.seconds for one in best)
+    assert all(one.memory.fits and one.band[0] < one.seconds < one.band[1] for one in best)
+
+
+def test_staleness_allows_placements_ahead_of_the_weights():
+    sync = autoconfig.rl(**SEVEN, staleness=0, top=100).ranked
+    ahead = autoconfig.rl(**SEVEN, staleness=1, top=100).ranked
+    assert not any(one.placement.staleness for one in sync)
+    assert any(one.placement.staleness == 1 for one in ahead)
+    assert ahead[0].seconds <= sync[0].seconds
+
+
+def test_critics_may_have_nodes_of_their_own():
+    found = autoconfig.rl(model="llama2-7b", gpus=16, algorithm="ppo", framework="nemo-aligner", top=100)
+    assert {one.placement.critic_gpus for one in found.ranked} == {0, 8}
+
+
+def test_one_more_node_is_quicker():
+    found = autoconfig.rl(**SEVEN)
+    assert found.one_more_node is not None and found.one_more_node < found.ranked[0].seconds
+
+
+def test_text_and_json_say_the_same_step():
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in SEVEN.items()]
+    text, data = asked(*words), asked(*words, "--json")
+    assert text.exit_code == data.exit_code == 0, text.output + data.output
+    first = json.loads(data.output)["placements"][0]
+    assert f"{first['step_seconds']:,.1f} s" in text.output
+    assert sum(first["phases"].values()) - first["hidden_seconds"] == pytest.approx(first["step_seconds"], abs=0.01)
+
+
+def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
+    found = asked("--model", "llama3-70b", "--gpus", "8", "--json")
+    assert found.exit_code == 3, found.output
+    data = json.loads(found.output)
+    assert not data["placements"] and data["nearest"] and "fits" in data["remedy"]
+    shown = asked("--model", "llama3-70b", "--gpus", "8")
+    assert shown.exit_code == 3 and "It does not fit" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"model": "no-such-model"}, "no-such-model"),
+        ({"model": None}, "model"),
+        ({"gpus": 0}, "gpus"),
+        ({"algorithm": "alphazero"}, "grpo"),
+        ({"framework": "torchrl"}, "verl"),
+        ({"response_length": 9000}, "cap of 8,192"),
+        ({"staleness": 99}, "staleness"),
+        ({"group_size": 0}, "group_size"),
+    ],
+)
+def test_bad_questions_are_refused_with_what_is_allowed(wrong, said):
+    with pytest.raises(InputError, match=said):
+        autoconfig.rl(**{**SEVEN, **wrong})
+
+
+def test_random_arguments_end_in_0_2_or_3():
+    rng = random.Random(20)
+    names = ["--model", "--gpus", "--gpu", "--prompts", "--group-size", "--algorithm", "--staleness", "--x"]
+    values = ["qwen3-0.6b", "1", "8", "0", "-4", "3.5", "", "h100", "grpo", "ppo", "9" * 12, "no", "\u2603"]
+    for _ in range(60):
+        words = [word for _ in range(rng.randint(1, 4)) for word in (rng.choice(names), rng.choice(values))]
+        found = asked(*words)
+        assert found.exit_code in (0, 2, 3), (words, found.output, found.exception)
