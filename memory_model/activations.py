@@ -261,7 +261,7 @@ def chunks_in_flight(pp: Number, vpp: Number, stage: Number, num_microbatches: N
     return np.minimum(everything, warmup_chunks(pp, vpp, stage, num_microbatches) + 1)
 
 
-def chunk_counts(pp: Number, vpp: Number, in_flight: Number, chunk: int) -> Number:
+def chunk_counts(pp: Number, vpp: Number, in_flight: Number, chunk: Number) -> Number:
     """How many of the first `in_flight` forward passes are of model chunk number `chunk`.
 
     The interleaved schedule runs p micro-batches of chunk 0, then p of chunk 1, ..., then the next p micro-batches.
@@ -269,7 +269,7 @@ def chunk_counts(pp: Number, vpp: Number, in_flight: Number, chunk: int) -> Numb
     pp, vpp, in_flight = np.asarray(pp), np.asarray(vpp), np.asarray(in_flight)
     whole, rest = np.divmod(in_flight, pp * vpp)
     counts = whole * pp + np.clip(rest - chunk * pp, 0, pp)
-    return np.where(vpp > 1, np.where(chunk < vpp, counts, 0), in_flight if chunk == 0 else 0)
+    return np.where(vpp > 1, np.where(chunk < vpp, counts, 0), np.where(np.equal(chunk, 0), in_flight, 0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from autoconfig.memory_model.activations import (
     kept_under_selective,
 )
 from autoconfig.specs.hardware.cluster import GpuSpec
-from autoconfig.specs.layouts import Layouts, StageTable, rows_with_chunk, stage_table
+from autoconfig.specs.layouts import Layouts, StageTable, chunks_by_layout, rows_with_chunk, stage_table
 from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 from autoconfig.specs.models.parameters import (
     attention_gemms,
@@ -298,7 +298,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         state_parts=parts,
         layers_in_flight=in_flight,
         chunks_in_flight=chunks.astype(float),
-        chunk_layers=stages.layers / vpp,
+        chunk_layers=_chunk_layers(model, layouts, stages),
         loss=np.where(stages.is_last, (loss + depths)[:, None], -np.inf),
         output_layer_backward=np.where(stages.is_last, (head + depths)[:, None], -np.inf),
         embedding_backward=np.where(stages.is_first, embedding_end[:, None], -np.inf),
@@ -323,7 +323,12 @@ def _end_moments(
 
 def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:
     """Layers x micro-batches held per kind: chunk by chunk, because chunks of a stage may hold different kinds."""
-    rest = stages.layers / layouts.vpp[:, None] * chunks
+    rest = _chunk_layers(model, layouts, stages) * chunks
+    by_layout = chunks_by_layout(model, layouts)
+    placed = np.flatnonzero(by_layout.placed)
+    pp, vpp = layouts.pp[placed, None], layouts.vpp[placed, None]
+    for ends, short, number in ((stages.is_first, by_layout.first, 0), (stages.is_last, by_layout.last, vpp - 1)):
+        rest[placed] -= ends[placed] * short[placed, None] * chunk_counts(pp, vpp, chunks[placed], number)
     held = {kind: np.zeros_like(rest) for kind in stages.by_chunk}
     for chunk in range(max(map(len, stages.by_chunk.values()), default=0)):
         rows = rows_with_chunk(layouts, chunk)
@@ -334,6 +339,13 @@ def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, ch
     for layers in held.values():
         rest = rest - layers
     return {kind: held.get(kind, rest) for kind in kinds_of(model)}
+
+
+def _chunk_layers(model: ModelSpec, layouts: Layouts, stages: StageTable) -> Floats:
+    """[n, S]: layers of a chunk; where a layout places them, of all but the shorter first and last one."""
+    by_layout = chunks_by_layout(model, layouts)
+    even = stages.layers / layouts.vpp[:, None]
+    return np.where(by_layout.placed[:, None], by_layout.chunk[:, None], even) if by_layout.placed.any() else even
 
 
 def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, stages: StageTable) -> list[state.ParameterGroup]:

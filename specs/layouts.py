@@ -197,6 +197,58 @@ def middle_layers(model: ModelSpec, layouts: Layouts) -> IntColumn:
     return np.where(between > 0, rest // np.maximum(between, 1), 0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChunksByLayout:
+    """Interleaved stages whose layers are no multiple of vpp: chunks alike, but for a shorter first one of all and a shorter
+    last one, as --pipeline-model-parallel-layout places them (megatron-core 0.13.0, pipeline_parallel_layer_layout.py). [n]"""
+
+    placed: BoolColumn
+    """The row has such stages."""
+    chunk: IntColumn
+    """Layers of a chunk of a stage between the first and the last."""
+    first: IntColumn
+    """Layers that the first chunk of the first stage lacks; 0 where nothing is placed."""
+    last: IntColumn
+    """The same of the last chunk of the last stage."""
+
+
+def chunks_by_layout(model: ModelSpec, layouts: Layouts) -> ChunksByLayout:
+    """Which rows need a layout, and how long their chunks are."""
+    middle, vpp = middle_layers(model, layouts), layouts.vpp
+    placed = (vpp > 1) & (layouts.pp > 2) & ((layouts.first % vpp > 0) | (layouts.last % vpp > 0))
+    first, last = (np.where(placed, middle - end, 0) for end in (layouts.first, layouts.last))
+    return ChunksByLayout(placed=placed, chunk=middle // vpp, first=first, last=last)
+
+
+def chunk_layers(model: ModelSpec, plan: TrainPlan) -> tuple[tuple[int, ...], ...]:
+    """[chunk][stage]: layers of every model chunk. Raises PlanError where the layers do not divide."""
+    layers = stage_layers(model, plan)
+    chunks = [[count // plan.vpp for count in layers] for _ in range(plan.vpp)]
+    if needs_layout(model, plan):
+        for chunk in chunks:
+            chunk[0], chunk[-1] = chunk[1], chunk[1]
+        chunks[0][0] -= layers[1] - layers[0]
+        chunks[-1][-1] -= layers[1] - layers[-1]
+    return tuple(tuple(chunk) for chunk in chunks)
+
+
+def needs_layout(model: ModelSpec, plan: TrainPlan) -> bool:
+    """The plan's chunks are placed by a layout. Raises PlanError where its layers do not divide."""
+    if plan.vpp == 1 or plan.first is plan.last is None:
+        return False
+    return bool(chunks_by_layout(model, layouts_of([plan], model, plan.mbs * plan.dp)).placed[0])
+
+
+def layout_text(model: ModelSpec, plan: TrainPlan) -> str:
+    """The plan's --pipeline-model-parallel-layout: `Etttt|(tttt|)*14tmL`; E embedding, t a layer, m a depth of multi-token
+    prediction, L output layer and loss. Empty where the plan needs none."""
+    if not needs_layout(model, plan):
+        return ""
+    chunks = [count for chunk in chunk_layers(model, plan) for count in chunk]
+    first, last, between = ("t" * count for count in (chunks[0], chunks[-1], chunks[1]))
+    return f"E{first}|({between}|)*{len(chunks) - 2}{last}{'m' * model.mtp_num_layers}L"
+
+
 def _is_irregular(model: ModelSpec) -> bool:
     """Layer kinds change after the first MoE layer, so that no few stages stand for all; in hybrids they always do, and
     a decoder's layers are not those of the encoder."""
@@ -234,13 +286,23 @@ def _by_chunk(
     behind = int(np.argmax(before))  # the layer after the last one of this kind
     offset = np.where(index == 0, 0, layouts.first[:, None] + (index - 1) * middle) // layouts.vpp[:, None]
     total, chunks = np.zeros_like(index), []
+    by_layout = chunks_by_layout(model, layouts)
     for chunk in range(int(layouts.vpp.max())):
         rows = rows_with_chunk(layouts, chunk)
-        vpp = layouts.vpp[rows, None]
-        start = np.minimum(chunk * (model.num_layers // vpp) + offset[rows], model.num_layers)
+        vpp, pp = layouts.vpp[rows, None], layouts.pp[rows, None]
+        start, size = chunk * (model.num_layers // vpp) + offset[rows], layers[rows] // vpp
+        if np.any(by_layout.placed):
+            placed, each, lacks_first, lacks_last = (
+                getattr(by_layout, name)[rows, None] for name in ("placed", "chunk", "first", "last")
+            )
+            number = chunk * pp + index[rows]
+            short = np.where(number == 0, lacks_first, np.where(number == pp * vpp - 1, lacks_last, 0))
+            start = np.where(placed, np.maximum(number * each - lacks_first, 0), start)
+            size = np.where(placed, each - short, size)
+        start = np.minimum(start, model.num_layers)
         if start.min() >= behind:
             break
-        end = np.minimum(start + layers[rows] // vpp, model.num_layers)
+        end = np.minimum(start + size, model.num_layers)
         column = np.zeros_like(index)
         column[rows] = before[end] - before[start]
         total[rows] += column[rows]

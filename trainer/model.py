@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from autoconfig.kernels.attention import FlashAttention, ParallelNorm, UnfusedAttention
 from autoconfig.specs.errors import PlanError, UnsupportedError
 from autoconfig.specs.job import Job
+from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.scenario import all_biases, endless_recomputation, not_buildable
@@ -140,6 +141,7 @@ def _experts(job: Job) -> dict[str, Any]:
 
 def _parallelism(job: Job) -> dict[str, Any]:
     plan = job.plan
+    layout = layout_text(job.model, plan)
     values: dict[str, Any] = {
         "tensor_model_parallel_size": plan.tp,
         "pipeline_model_parallel_size": plan.pp,
@@ -148,12 +150,14 @@ def _parallelism(job: Job) -> dict[str, Any]:
         "expert_model_parallel_size": plan.ep,
         "expert_tensor_parallel_size": plan.etp,
         "sequence_parallel": plan.sp,
-        "num_layers_in_first_pipeline_stage": plan.first if plan.pp > 1 else None,
-        "num_layers_in_last_pipeline_stage": plan.last if plan.pp > 1 else None,
+        "num_layers_in_first_pipeline_stage": plan.first if plan.pp > 1 and not layout else None,
+        "num_layers_in_last_pipeline_stage": plan.last if plan.pp > 1 and not layout else None,
         "deallocate_pipeline_outputs": True,
         "overlap_p2p_comm": plan.vpp > 1,
         "batch_p2p_comm": plan.vpp == 1,
     }
+    if layout:  # older releases of megatron-core do not know the field
+        values["pipeline_model_parallel_layout"] = layout
     if plan.cp > 1:
         values["cp_comm_type"] = "p2p" if job.software == "transformer-engine" else "all_gather"
     recompute = plan.recompute

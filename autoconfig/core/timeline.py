@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, Share
-from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.layouts import chunk_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.hardware.efficiency import factors_for
@@ -116,13 +116,13 @@ def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRo
 def chunk_seconds(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow]) -> list[list[tuple[float, float]]]:
     """[stage][chunk]: (forward, backward with recomputation) seconds of one micro-batch, as calibrated."""
     model, factor = scenario.model, factors_for(scenario).step
-    layers = stage_layers(model, plan)
+    layers = chunk_layers(model, plan)
     kinds = [bool(moe) for moe in model.moe_pattern]
     found: list[list[tuple[float, float]]] = []
     for stage in range(plan.pp):
         chunks = []
         for chunk in range(plan.vpp):
-            counts = _layer_kinds(kinds, layers, stage, chunk, plan.vpp)
+            counts = _layer_kinds(kinds, layers, stage, chunk)
             first, last = stage == chunk == 0, stage == plan.pp - 1 and chunk == plan.vpp - 1
             times = {**counts, "embedding": float(first), "head": float(last), "mtp": float(last)}
             forward = factor * sum(times.get(row.layer, 0.0) * row.forward_seconds for row in operators)
@@ -134,11 +134,10 @@ def chunk_seconds(scenario: Scenario, plan: TrainPlan, operators: Sequence[Opera
     return found
 
 
-def _layer_kinds(kinds: list[bool], layers: Sequence[int], stage: int, chunk: int, vpp: int) -> dict[str, float]:
+def _layer_kinds(kinds: list[bool], layers: Sequence[Sequence[int]], stage: int, chunk: int) -> dict[str, float]:
     """Layers of each kind in one chunk; chunk c of stage 0 comes after chunk c - 1 of the last stage."""
-    per_chunk = [count // vpp for count in layers]
-    start = chunk * sum(per_chunk) + sum(per_chunk[:stage])
-    own = kinds[start : start + per_chunk[stage]]
+    start = sum(map(sum, layers[:chunk])) + sum(layers[chunk][:stage])
+    own = kinds[start : start + layers[chunk][stage]]
     return {"all": float(len(own)), "moe": float(sum(own)), "dense": float(len(own) - sum(own))}
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.read_model import PATTERNS, idle_layers
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import InputError, PlanError, UnsupportedError
+from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.pattern import parse_pattern
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import FP8_RECIPES, Numerics
-from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting, split_of_layout
+from autoconfig.training.plan_rules import PipelineSplit, layout_chunks, split_by_accounting, split_of_layout
 
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 LAYERS_PER_CHUNK = "--num-layers-per-virtual-pipeline-stage"
@@ -72,7 +73,18 @@ def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[str])
         fsdp=fsdp,
         offload=0.0 if not a.has("--optimizer-cpu-offload") else 1.0 if share is None else share,
     )
+    if split is not None and split.text and not split.broken and _says(model, plan, split):
+        split = None
     return PlanRead(plan=plan, global_batch_size=batch, split=split, megatron_fsdp=a.has(*MEGATRON_FSDP))
+
+
+def _says(model: ModelSpec, plan: TrainPlan, split: PipelineSplit) -> bool:
+    """The plan says every chunk of the layout."""
+    try:
+        text = layout_text(model, plan)
+    except PlanError:
+        return False
+    return bool(text) and layout_chunks(text) == layout_chunks(split.text)
 
 
 def _stages(

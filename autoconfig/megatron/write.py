@@ -8,7 +8,7 @@ from __future__ import annotations
 from autoconfig.megatron.switches import runnable_settings, switch_arguments
 from autoconfig.megatron.write_model import Argument, Collector, model_arguments
 from autoconfig.specs.errors import UnsupportedError, option
-from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.layouts import layout_text, stage_layers
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.pattern import pattern_letters
 from autoconfig.specs.plan import Recompute, TrainPlan
@@ -50,6 +50,9 @@ def _stages(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
     if scenario.model.is_hybrid:
         why = "M Mamba-2, G Gated DeltaNet, * attention, - MLP, E experts; | between stages, / before multi-token prediction"
         out.add("hybrid-layer-pattern", staged_pattern(scenario.model, plan), why=why)
+        return
+    if layout := layout_text(scenario.model, plan):
+        out.add("pipeline-model-parallel-layout", layout, why="E embedding, t a layer, m multi-token prediction, L loss")
         return
     whole = plan.pp == 1 and {plan.first, plan.last} <= {None, scenario.model.num_layers}
     first, last = (None, None) if whole else (plan.first, plan.last)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.files import check_output_path, write_atomically
+from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
@@ -139,6 +140,7 @@ def show_question(console: Console, question: Question) -> None:
         console.print("[dim]Assumed: " + escape("; ".join(question.assumed)) + "[/dim]")
 
 
+LAYOUT = "--pipeline-model-parallel-layout"
 TABLE_WIDTH = 150
 """Below this width every plan gets a line of its own under its figures."""
 
@@ -212,6 +214,7 @@ def _plan_table(console: Console, answer: SearchAnswer) -> None:
     table = table_of(["#", *(["plan"] if wide else []), *names], rows, left=("plan",), no_wrap=True)
     if wide:
         console.print(table)
+        _layouts(console, answer)
         return
     with console.capture() as capture:
         console.print(table)
@@ -220,6 +223,17 @@ def _plan_table(console: Console, answer: SearchAnswer) -> None:
     for line, report in zip(drawn, reports, strict=True):
         console.print(line, markup=False, soft_wrap=True)
         console.print(f"    {report.plan}", markup=False, soft_wrap=True)
+    _layouts(console, answer)
+
+
+def _layouts(console: Console, answer: SearchAnswer) -> None:
+    """The pipeline layouts of the plans that have one, with the ranks of these plans."""
+    ranks: dict[str, list[str]] = {}
+    for ranked in answer.plans:
+        if layout := layout_text(answer.question.scenario.model, ranked.report.plan):
+            ranks.setdefault(layout, []).append(str(ranked.rank))
+    for layout, numbers in ranks.items():
+        console.print(f"Stages of {', '.join(numbers)}: {LAYOUT} {layout}", markup=False, soft_wrap=True)
 
 
 def _figures(report: PlanReport) -> list[str]:

@@ -226,11 +226,16 @@ def interleaving(s: Scenario, c: Columns) -> Mask:
 
 @_rule("NV044", "vpp pp first last")
 def chunk_layers(s: Scenario, c: Columns) -> Mask:
-    """The layers of every stage must be a multiple of vpp."""
+    """The layers of every stage must be a multiple of vpp, or of all stages but the first and the last, whose ends may be
+    shorter chunks (a pipeline layout)."""
     between = np.maximum(c["pp"] - 2, 1)
     middle = np.where(c["pp"] > 2, (s.model.num_layers - c["first"] - c["last"]) // between, c["first"])
     vpp = c["vpp"]
-    return (vpp == 1) | ((c["first"] % vpp == 0) & (c["last"] % vpp == 0) & (middle % vpp == 0))
+    placed = (c["pp"] > 2) & np.array(s.software.supports_pipeline_layout and not s.model.is_hybrid)
+    for end in ("first", "last"):
+        placed = placed & (middle - c[end] >= 0) & (middle - c[end] <= middle // vpp)
+    ends = (c["first"] % vpp == 0) & (c["last"] % vpp == 0)
+    return (vpp == 1) | ((middle % vpp == 0) & (ends | placed))
 
 
 @_rule("NV007", "mbs dp")

@@ -7,7 +7,8 @@ only the legal part is ever written out.
     level 1  tp, pp, cp         divisors of the number of GPUs
     level 2  sp                 off, on
     level 3  ep, etp            divisors of the number of experts; divisors of the number of GPUs (1, 1 for dense models)
-    level 4  vpp, first, last   divisors of the layers per stage; even stages, and stages with fewer first and last layers
+    level 4  vpp, first, last   divisors of the layers per stage; even stages, and stages with fewer first and last layers;
+                                where the caller fixes vpp, stages that a pipeline layout places, too (`layout_splits`)
     level 5  mbs                divisors of the global batch
     level 6  sharding           the choices of `sharding_choices` (not a part of a layout, so not counted)
 
@@ -25,6 +26,8 @@ import numpy.typing as npt
 
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.layouts import Layouts, divisors, middle_layers
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import active_matmul_parameters
 from autoconfig.specs.plan import MODULES, NONE, Recompute
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.rules import RULES, Rule, recompute_fits_layers, recompute_rule
@@ -112,6 +115,28 @@ def stage_splits(num_layers: int, pp: int) -> list[tuple[int, int, int]]:
     return splits
 
 
+def layout_splits(model: ModelSpec, pp: int) -> list[tuple[int, int, int]]:
+    """(vpp, first, last) of stages that a pipeline layout places, where the layers do not divide over pp: chunks of one size
+    but for the first and the last one. At most two a vpp: the first chunk full and the rest with the loss, as NVIDIA places
+    DeepSeek-V3; and the last one short by what output layer and multi-token prediction take, in layers by matmul parameters.
+    """
+    layers, splits = model.num_layers, []
+    if pp < 3 or layers % pp == 0:
+        return []
+    head = model.vocab_size * model.hidden_size * (1 + model.mtp_num_layers)
+    layer = (active_matmul_parameters(model) - head) / (layers + model.mtp_num_layers)
+    extra = round(head / layer) + model.mtp_num_layers
+    for vpp in range(2, layers // pp + 2):
+        chunk = -(-layers // (pp * vpp))
+        rest = layers - chunk * (pp * vpp - 2)
+        full = min(chunk, rest)
+        short = max(0, rest - min(chunk, max(chunk - extra, rest - chunk, 0)))
+        whole = chunk * (vpp - 1)
+        ends = dict.fromkeys((whole + a, whole + rest - a) for a in (full, short) if rest >= 0 and 0 <= rest - a <= chunk)
+        splits += [(vpp, first, last) for first, last in ends if first % vpp or last % vpp]
+    return splits
+
+
 def axes(scenario: Scenario) -> dict[str, list[Any]]:
     """Values of every axis but the stage splits."""
     gpus, model = scenario.cluster.num_gpus, scenario.model
@@ -166,8 +191,12 @@ def enumerate_space(scenario: Scenario, constraints: Constraints | None = None) 
     """Walk the grid. An empty space is a Space with legal = 0. Raises InputError where the grid is too large to hold."""
     constraints = constraints or Constraints()
     values = axes(scenario)
+    model = scenario.model
+    placed = "vpp" in constraints.fixed and scenario.software.supports_pipeline_layout and not model.is_hybrid
     splits = {
-        pp: stage_splits(scenario.model.num_layers, pp) if pp <= scenario.model.num_layers else [(1, 1, 1)]
+        pp: [*stage_splits(model.num_layers, pp), *(layout_splits(model, pp) if placed else [])]
+        if pp <= model.num_layers
+        else [(1, 1, 1)]
         for pp in values["pp"]
     }
     below = _sizes_below(values)

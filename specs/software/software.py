@@ -126,6 +126,8 @@ class SoftwareStack:
     """megatron-core's local layers: not (rule AC011)."""
     supports_encoder_decoder_pipeline: bool = False
     """Stages of an encoder and a decoder (T5): Megatron-LM before megatron-core 0.14 (rule AC021)."""
+    supports_pipeline_layout: bool = False
+    """Stages by --pipeline-model-parallel-layout (megatron-core 0.13.0 and later)."""
     supports_context_parallel: bool = True
     supports_sequence_parallel: bool = True
     memory: StackMemory

@@ -93,6 +93,21 @@ def test_plans_that_we_rank_are_accepted(judge, model, gpus, plans):
         assert answer["accepted"] and not answer["changed"], (str(plan), answer)
 
 
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("deepseek-v3", "tp=1,pp=16,vpp=2,ep=4,mbs=1,first=3,last=2"),
+        ("deepseek-v3", "tp=1,pp=4,vpp=4,ep=16,mbs=1,first=16,last=13"),
+        ("llama3.1-405b", "tp=8,pp=8,vpp=4,mbs=1,sp=1,first=15,last=15"),
+        ("qwen3-235b-a22b", "tp=1,pp=8,vpp=6,ep=8,mbs=1,first=12,last=10,recompute=full:uniform:1"),
+    ],
+)
+def test_pipeline_layouts_are_accepted(judge, model, text):
+    scenario = understand(Request(model=model, gpus=64, gpu="b200", global_batch_size=128)).scenario
+    answer = judge.plan(scenario, parse_plan(text, 64))
+    assert answer["accepted"] and not answer["changed"], answer
+
+
 def test_refusals_name_their_stage(judge):
     scenario = understand(Request(model="llama3-8b", gpus=16, gpu="h100-sxm-80gb", global_batch_size=64)).scenario
     for text, stage in (

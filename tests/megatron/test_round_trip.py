@@ -99,6 +99,21 @@ def test_whole_scripts_read_back(scenario_of, seed, count):
             seen += 1
 
 
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("deepseek-v3", "tp=1,pp=16,vpp=2,ep=4,mbs=1,first=3,last=2"),
+        ("llama3.1-405b", "tp=8,pp=8,vpp=4,mbs=1,first=15,last=15"),
+    ],
+)
+def test_pipeline_layouts_read_back(model, text):
+    scenario = understand(Request(model=model, gpus=64, gpu="b200", global_batch_size=64)).scenario
+    plan = parse_plan(text, 64)
+    for write in (torchrun_script, sbatch_script):
+        assert "--pipeline-model-parallel-layout" in write(scenario, plan, None)
+        assert_reads_back(scenario, plan, write)
+
+
 @pytest.mark.parametrize(("seed", "count"), FEW_OR_MANY)
 def test_edited_exports_start_what_fresh_ones_start(scenario_of, seed, count):
     """Scripts of one plan, edited to another: what they start is what a fresh export of the other starts."""

@@ -16,17 +16,21 @@ from autoconfig.memory_model.activations import (
 )
 from autoconfig.memory_model.experts import expert_backward
 from autoconfig.memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, slot_bytes, weights_bytes
-from autoconfig.memory_model.tables import layer_activations
+from autoconfig.memory_model.tables import layer_activations, stage_terms
 from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.layouts import chunk_layers, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine, module_formats
 from autoconfig.specs.software.software import load_stack
 from hypothesis import given
 from hypothesis import strategies as st
+
+from autoconfig.training.question import Request, understand
 
 
 def forward_order(pp: int, vpp: int, m: int) -> list[int]:
@@ -219,6 +223,25 @@ def test_output_layer_backward(sp: int, pp: int, hidden_gradients: float) -> Non
     stack = replace(TE, logit_gradient_bytes=2.0)
     got = moments.output_layer_backward(GPT3, NO_DROPOUT, stack, V, shape_of(sp=sp), pp)
     assert got == pytest.approx(2 * T * V / 8 + 2 * V * H / 8 + hidden_gradients)
+
+
+@pytest.mark.parametrize("text", ["pp=4,vpp=4,first=16,last=13", "pp=16,vpp=2,first=3,last=2", "pp=8,vpp=4,first=7,last=6"])
+@pytest.mark.parametrize("batch", [16, 64])
+def test_layers_in_flight_are_those_of_the_chunks_that_a_layout_places(text: str, batch: int) -> None:
+    """Every chunk in flight holds its own layers of each kind, also the shorter first and last one."""
+    model, plan = load_model("deepseek-v3"), parse_plan(f"tp=1,ep=1,mbs=1,dp=1,{text}", 64)
+    scenario = understand(Request(model="deepseek-v3", gpus=64, global_batch_size=batch)).scenario
+    terms = stage_terms(scenario, layouts_of([plan], model, batch), every=True)
+    chunks, position = chunk_layers(model, plan), 0
+    wanted = {kind: [0.0] * plan.pp for kind in ("dense", "moe")}
+    for number, sizes in enumerate(chunks):
+        for stage, size in enumerate(sizes):
+            held = chunks_in_flight(plan.pp, plan.vpp, np.array(stage), batch)
+            for kind in model.layer_kinds[position : position + size]:
+                wanted[kind][stage] += float(chunk_counts(plan.pp, plan.vpp, held, number))
+            position += size
+    for kind, layers in wanted.items():
+        np.testing.assert_array_equal(terms.layers_in_flight[kind][0], layers)
 
 
 def test_every_prediction_depth_keeps_an_fp32_softmax() -> None:

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError, PlanError, UnknownNameError
 from autoconfig.specs.hardware.cluster import load_gpu
-from autoconfig.specs.layouts import layouts_of, middle_layers, priced_together, stage_layers, stage_table
+from autoconfig.specs.layouts import (
+    chunk_layers,
+    layout_text,
+    layouts_of,
+    middle_layers,
+    priced_together,
+    stage_layers,
+    stage_table,
+)
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import (
@@ -339,6 +347,36 @@ def test_a_batch_that_does_not_divide_is_refused(batch, mbs, dp):
     assume(batch % (mbs * dp))
     with pytest.raises(PlanError, match=rf"global batch {batch} .* {mbs * dp}"):
         layouts_of([TrainPlan(tp=1, pp=1, dp=dp, mbs=mbs)], model(4), batch)
+
+
+LAID_OUT = [
+    ("deepseek-v3", "pp=16,vpp=2,first=3,last=2", "Et|(tt|)*30mL"),
+    ("deepseek-v3", "pp=8,vpp=4,first=7,last=6", "Et|(tt|)*30mL"),
+    ("deepseek-v3", "pp=4,vpp=4,first=16,last=13", "Etttt|(tttt|)*14tmL"),
+    ("llama3.1-405b", "pp=8,vpp=4,first=15,last=15", "Ettt|(tttt|)*30tttL"),
+    ("deepseek-v3", "pp=16,first=4,last=1", ""),
+    ("llama3-70b", "pp=8,vpp=5", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "layout"), LAID_OUT)
+def test_chunks_that_do_not_divide_are_placed_by_a_layout(name, text, layout):
+    """The text is the plan's, and every chunk of every stage holds what the text places there."""
+    spec, plan = load_model(name), parse_plan(f"tp=1,mbs=1,{text}", 64)
+    assert layout_text(spec, plan) == layout
+    chunks = chunk_layers(spec, plan)
+    assert tuple(map(sum, zip(*chunks, strict=True))) == stage_layers(spec, plan)
+    table = stage_table(spec, layouts_of([plan], spec, plan.mbs * plan.dp), every=True)
+    position, kinds = 0, [[] for _ in range(plan.pp)]
+    for number, count in enumerate(count for chunk in chunks for count in chunk):
+        kinds[number % plan.pp] += spec.layer_kinds[position : position + count]
+        position += count
+    assert position == spec.num_layers
+    for kind in spec.kinds:
+        assert table.layers_of(kind)[0].tolist() == [held.count(kind) for held in kinds]
+    if layout:
+        words = layout.replace("(", "").split("|)*")
+        assert words[0].split("|")[0].count("t") == chunks[0][0] and words[-1].count("t") == chunks[-1][-1]
 
 
 def test_rows_priced_together_are_all_rows_once_and_of_one_depth_where_kinds_alternate():

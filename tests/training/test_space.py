@@ -11,6 +11,7 @@ from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_keys, parse_
 from tables import table
 
 from autoconfig.training.price import violations
+from autoconfig.training.question import Request, understand
 from autoconfig.training.rules import ALL_RULES, ENFORCED_IN, JUDGED_RULES, RULE_TEXT, RULES, recompute_rule
 from autoconfig.training.space import (
     Constraints,
@@ -150,6 +151,27 @@ def test_stage_splits_are_what_their_docstring_says(layers):
         splits = stage_splits(layers, pp)
         assert len(splits) == len(set(splits))
         assert set(splits) == set(splits_by_hand(layers, pp)), pp
+
+
+@pytest.mark.parametrize(
+    ("model", "published"),
+    [
+        ("deepseek-v3", {(4, 4, 16, 13), (8, 2, 8, 5), (8, 4, 7, 6), (16, 2, 3, 2)}),
+        ("llama3.1-405b", {(8, 4, 15, 15)}),
+    ],
+)
+def test_published_pipeline_layouts_are_searched_where_vpp_is_fixed(model, published):
+    """Megatron-Bridge's Et*4|(t*4|)*14tmL and Et|(tt|)*30mL, and 405B with a layer less at each end: (pp, vpp, first, last)."""
+    fixed = Constraints(fixed={"vpp": frozenset({2, 4})})
+    for software, constraints, there in (
+        ("nemo-25.09", fixed, True),
+        ("nemo-25.02", fixed, False),
+        ("nemo-25.09", None, False),
+    ):
+        request = Request(model=model, gpus=1024, gpu="h100", global_batch_size=1024, software=software)
+        found = enumerate_space(understand(request).scenario, constraints).layouts
+        rows = {tuple(map(int, row)) for row in zip(found.pp, found.vpp, found.first, found.last, strict=True)}
+        assert published <= rows if there else not published & rows
 
 
 # Per rule: model and changes of the question, a legal plan and one that breaks this rule (columns that the rule reads).
