@@ -19,7 +19,7 @@ from autoconfig.memory_model.activations import (
     kept_under_selective,
 )
 from autoconfig.specs.hardware.cluster import GpuSpec
-from autoconfig.specs.layouts import Layouts, StageTable, chunks_by_layout, rows_with_chunk, stage_table
+from autoconfig.specs.layouts import Layouts, StageTable, chunks_by_layout, distinct_degrees, rows_with_chunk, stage_table
 from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 from autoconfig.specs.models.parameters import (
     attention_gemms,
@@ -254,6 +254,7 @@ def least_state_bytes(scenario: Scenario, layouts: Layouts) -> Floats:
     mean = StageTable(
         index=np.zeros(share.shape, np.int64),
         layers=model.num_layers * share,
+        chunk_layers=model.num_layers * share / layouts.vpp[:, None],
         by_chunk={},
         totals={kind: model.layer_kinds.count(kind) * share for kind in model.kinds[1:]},
         rest=model.kinds[0],
@@ -298,7 +299,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         state_parts=parts,
         layers_in_flight=in_flight,
         chunks_in_flight=chunks.astype(float),
-        chunk_layers=_chunk_layers(model, layouts, stages),
+        chunk_layers=stages.chunk_layers,
         loss=np.where(stages.is_last, (loss + depths)[:, None], -np.inf),
         output_layer_backward=np.where(stages.is_last, (head + depths)[:, None], -np.inf),
         embedding_backward=np.where(stages.is_first, embedding_end[:, None], -np.inf),
@@ -323,12 +324,12 @@ def _end_moments(
 
 def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:
     """Layers x micro-batches held per kind: chunk by chunk, because chunks of a stage may hold different kinds."""
-    rest = _chunk_layers(model, layouts, stages) * chunks
-    by_layout = chunks_by_layout(model, layouts)
-    placed = np.flatnonzero(by_layout.placed)
-    pp, vpp = layouts.pp[placed, None], layouts.vpp[placed, None]
-    for ends, short, number in ((stages.is_first, by_layout.first, 0), (stages.is_last, by_layout.last, vpp - 1)):
-        rest[placed] -= ends[placed] * short[placed, None] * chunk_counts(pp, vpp, chunks[placed], number)
+    rest = stages.chunk_layers * chunks
+    short = chunks_by_layout(model, layouts)
+    some = np.flatnonzero(short.placed)
+    pp, vpp = layouts.pp[some, None], layouts.vpp[some, None]
+    for ends, lacks, number in ((stages.is_first, short.first, 0), (stages.is_last, short.last, vpp - 1)):
+        rest[some] -= ends[some] * lacks[some, None] * chunk_counts(pp, vpp, chunks[some], number)
     held = {kind: np.zeros_like(rest) for kind in stages.by_chunk}
     for chunk in range(max(map(len, stages.by_chunk.values()), default=0)):
         rows = rows_with_chunk(layouts, chunk)
@@ -341,16 +342,9 @@ def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, ch
     return {kind: held.get(kind, rest) for kind in kinds_of(model)}
 
 
-def _chunk_layers(model: ModelSpec, layouts: Layouts, stages: StageTable) -> Floats:
-    """[n, S]: layers of a chunk; where a layout places them, of all but the shorter first and last one."""
-    by_layout = chunks_by_layout(model, layouts)
-    even = stages.layers / layouts.vpp[:, None]
-    return np.where(by_layout.placed[:, None], by_layout.chunk[:, None], even) if by_layout.placed.any() else even
-
-
 def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, stages: StageTable) -> list[state.ParameterGroup]:
     """Parameters of every priced stage: one group sharded over dp x cp, and with experts one over their own ranks."""
-    tp, etp, ep, gathered = _degrees(layouts)
+    tp, etp, ep, gathered = distinct_degrees(layouts)
     dense, experts, gemms, expert_gemms, adapters = (np.zeros_like(stages.index, float) for _ in range(5))
     for kind in kinds_of(model):
         count = stages.layers_of(kind)
@@ -388,13 +382,6 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
     return groups
 
 
-def _degrees(layouts: Layouts) -> tuple[Floats, Floats, Floats, Callable[[Number], Floats]]:
-    """tp, etp and ep of the distinct combinations, and what makes [n, 1] of a value of each: few rows differ in them."""
-    first, number = layouts.unique("tp", "etp", "ep")
-    tp, etp, ep = (column[first].astype(float) for column in (layouts.tp, layouts.etp, layouts.ep))
-    return tp, etp, ep, lambda value: np.asarray(np.broadcast_to(value, first.shape)[number, None])
-
-
 def _end_parameters(model: ModelSpec, layouts: Layouts, stages: StageTable) -> Floats:
     """Embedding on the first stage; final norm and output layer on the last. A tied output layer is a copy of its own where
     pp > 1, and MTP depths need a copy of the embedding there (megatron-core models/gpt/gpt_model.py)."""
@@ -413,7 +400,7 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
     fsdp, dist_opt, offload = layouts.fsdp[:, None], layouts.dist_opt[:, None], layouts.offload[:, None]
     zeros = np.zeros_like(groups[0].parameters)
     shapes: tuple[Floats, ...] = ()
-    tp, etp, ep, gathered = _degrees(layouts)
+    tp, etp, ep, gathered = distinct_degrees(layouts)
     largest = 0.0 * tp
     for kind in kinds_of(model):
         layer = layer_parameters(model, kind, tp, etp, ep)

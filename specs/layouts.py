@@ -7,7 +7,7 @@ says which layers each pipeline stage holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -138,6 +138,8 @@ class StageTable:
     index: IntColumn
     """Stage number r, 0 to pp - 1."""
     layers: IntColumn
+    chunk_layers: FloatColumn
+    """Of a model chunk; where a layout places them, of all but the shorter first and last one."""
     by_chunk: dict[str, tuple[IntColumn, ...]]
     """Kind (all but `rest`) -> per model chunk its layers of that kind, up to the last chunk that holds some."""
     totals: dict[str, IntColumn]
@@ -169,11 +171,13 @@ def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> S
     is_first, is_last = index == 0, index == last
     middle = middle_layers(model, layouts)[:, None]
     layers = np.where(is_first, layouts.first[:, None], np.where(is_last, layouts.last[:, None], middle))
-    rest = max(model.kinds, key=model.layer_kinds.count)
+    rest, by_layout = max(model.kinds, key=model.layer_kinds.count), chunks_by_layout(model, layouts)
+    each = layers / layouts.vpp[:, None]
     by_chunk = {kind: _by_chunk(model, kind, layouts, index, layers, middle) for kind in model.kinds if kind != rest}
     return StageTable(
         index=index,
         layers=layers,
+        chunk_layers=np.where(by_layout.placed[:, None], by_layout.chunk[:, None], each) if by_layout.placed.any() else each,
         is_first=is_first,
         is_last=is_last,
         by_chunk={kind: chunks for kind, (chunks, _) in by_chunk.items()},
@@ -188,6 +192,13 @@ def priced_together(model: ModelSpec, layouts: Layouts, most: int) -> list[IntCo
     stages = np.maximum(_priced_stages(model, layouts), 1 if _is_irregular(model) else 3)
     groups = [np.flatnonzero(stages == size) for size in np.flatnonzero(np.bincount(stages))]
     return [group[start : start + most] for group in groups for start in range(0, len(group), most)]
+
+
+def distinct_degrees(layouts: Layouts) -> tuple[FloatColumn, FloatColumn, FloatColumn, Callable[[Any], FloatColumn]]:
+    """tp, etp and ep of the distinct combinations, and what makes [n, 1] of a value of each: few rows differ in them."""
+    first, number = layouts.unique("tp", "etp", "ep")
+    tp, etp, ep = (column[first].astype(float) for column in (layouts.tp, layouts.etp, layouts.ep))
+    return tp, etp, ep, lambda value: np.asarray(np.broadcast_to(value, first.shape)[number, None])
 
 
 def middle_layers(model: ModelSpec, layouts: Layouts) -> IntColumn:
@@ -233,10 +244,15 @@ def chunk_layers(model: ModelSpec, plan: TrainPlan) -> tuple[tuple[int, ...], ..
 
 
 def needs_layout(model: ModelSpec, plan: TrainPlan) -> bool:
-    """The plan's chunks are placed by a layout. Raises PlanError where its layers do not divide."""
-    if plan.vpp == 1 or plan.first is plan.last is None:
+    """The plan's chunks are placed by a layout, and one can: the ends lack at most a chunk (NV044)."""
+    if plan.vpp == 1 or plan.pp < 3 or plan.first is plan.last is None:
         return False
-    return bool(chunks_by_layout(model, layouts_of([plan], model, plan.mbs * plan.dp)).placed[0])
+    try:
+        first, middle, *_, last = stage_layers(model, plan)
+    except PlanError:
+        return False
+    possible = middle % plan.vpp == 0 and max(first, last) <= middle and middle - min(first, last) <= middle // plan.vpp
+    return possible and bool(first % plan.vpp or last % plan.vpp)
 
 
 def layout_text(model: ModelSpec, plan: TrainPlan) -> str:

@@ -250,7 +250,7 @@ def _read_nvml(tried: list[str]) -> list[tuple[str, float]]:
 
 MAX_GPUS = 1_000_000
 LEAST_POWER_SHARE = 0.35
-"""Of a GPU's own power limit: the lowest limit that a measurement stands behind (time_model/hardware/clock.py)."""
+"""Of a GPU's own power limit: the lowest limit that a measurement stands behind (time_model/operators/kernels.py)."""
 MAX_BYTES = 1e20
 """Of a rate or a memory: beyond, products of them leave the range of a float; no machine comes near."""
 

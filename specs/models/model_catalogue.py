@@ -306,8 +306,8 @@ def _build(data: dict[str, Any], stem: str) -> ModelSpec:
     values = {key: value for key, value in data.items() if key in _SPEC_FIELDS}
     if isinstance(values.get("moe_layer_freq"), list):
         values["moe_layer_freq"] = tuple(values["moe_layer_freq"])
-    values["rope_scaling"] = rope_scaling_of(values.get("rope_scaling"))
-    values["router"] = router_of(values.get("router"))
+    for name, read in (("rope_scaling", rope_scaling_of), ("router", router_of)):
+        values[name] = read(values[name]) if values.get(name) is not None else None
     return ModelSpec(**values)
 
 

@@ -7,7 +7,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
-from autoconfig.time_model.hardware.clock import FIXED_SHARE, KNEE, clock_ratio
+from autoconfig.time_model.operators.kernels import FIXED_SHARE, KNEE, clock_ratio
 from autoconfig.time_model.predict import estimate_step_time
 
 H100 = load_gpu("h100")

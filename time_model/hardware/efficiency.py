@@ -276,7 +276,7 @@ class GpuEfficiency:
     host_bytes_per_s: float
     cpu_memory_bytes_per_s: float
     tensor_watts: float | None = None
-    """Dynamic power of matrix units that are always busy at the operator tables' clock (hardware.clock); None: not known."""
+    """Dynamic power of matrix units that are always busy at the operator tables' clock (operators.kernels); None: not known."""
     same_chip: str = ""
     """The measured GPU whose chip this one has, where it is not measured itself."""
     tables: OperatorTables = field(default_factory=OperatorTables, hash=False)

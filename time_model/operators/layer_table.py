@@ -19,7 +19,6 @@ from autoconfig.specs.models.parameters import (
 )
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Numerics
-from autoconfig.time_model.hardware.clock import clock_ratio
 from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.cross import cross_attention_operators, shapes_of_stack
 from autoconfig.time_model.operators.ends import (
@@ -30,7 +29,7 @@ from autoconfig.time_model.operators.ends import (
     mtp_operators,
     mtp_projection_shape,
 )
-from autoconfig.time_model.operators.kernels import host_floor_seconds, layer_launch_seconds
+from autoconfig.time_model.operators.kernels import clock_ratio, host_floor_seconds, layer_launch_seconds
 from autoconfig.time_model.operators.layer import (
     BlockCollectives,
     attention_gemm_shapes,
