@@ -4,6 +4,7 @@ project's root, again after every refit); a test fails when the page is stale.""
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import re
 import shlex
@@ -17,12 +18,14 @@ WIDTH = 128
 ONE_GPU = "--top 1 --isl 1024 --osl 1024"
 EXAMPLES = {
     "70b": f"deployments --model llama3-70b --gpus 1 --gpu h100-sxm-80gb --fix weights=fp8,kv=fp8 {ONE_GPU}",
+    "accuracy": "validate --inference",
     "falcon": f"deployments --model falcon-180b --gpus 1 --gpu h200-sxm-141gb --fix weights=int4,kv=fp8 {ONE_GPU}",
 }
 PARETO_SHOWN = 3
 """Title, header and first row (one user alone) of the last table."""
 
 
+@functools.cache
 def printed(command: str) -> str:
     """What a command prints: long lines folded, without what it assumed, the counts and seconds of the search, and the later
     rows of the Pareto frontier."""
@@ -31,7 +34,7 @@ def printed(command: str) -> str:
         cli.main(shlex.split(command), standalone_mode=False)
     text = re.sub(r"Assumed: .*?priced in [0-9.]+ s\n", "", out.getvalue(), flags=re.DOTALL)
     lines = [line.rstrip() for line in text.splitlines()]
-    last = next(i for i, line in enumerate(lines) if line.startswith("Pareto frontier"))
+    last = next((i for i, line in enumerate(lines) if line.startswith("Pareto frontier")), len(lines))
     kept = lines[: last + PARETO_SHOWN]
     return "\n".join(folded for line in kept for folded in _folded(line))
 

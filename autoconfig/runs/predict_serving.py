@@ -67,11 +67,16 @@ class Setup:
 
 def set_up(case: ServingCase, plan: EnginePlan, calibration: ServingCalibration) -> Setup:
     """Limits as the engine chooses them, or as the row gives them; memory with them."""
-    job = ServingJob(
-        model=case.model, gpu=case.gpu, plan=plan, engine=case.engine, constants=calibration.constants(case.engine, case.gpu)
-    )
     lengths, engine = case.lengths, case.engine
     benchmark = case.load == "offline" and case.requests > 0
+    job = ServingJob(
+        model=case.model,
+        gpu=case.gpu,
+        plan=plan,
+        engine=engine,
+        constants=calibration.constants(engine, case.gpu),
+        graph_sizes=engine.offline_graph_sizes if benchmark else (),
+    )
     batch, tokens = _limits(case, job) if benchmark else (engine.max_batch_size, engine.max_num_tokens)
     batch, chunked = _given_batch(case, plan) or batch, engine.chunked_prefill or (benchmark and engine.offline_chunked)
     tokens = tokens if chunked else max(tokens, int(lengths.isl))

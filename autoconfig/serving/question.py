@@ -12,7 +12,7 @@ from typing import Any
 from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, serving_memory
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_model
-from autoconfig.serving.request import DEFAULT_IMBALANCE, DEFAULT_TOKENS, ServeRequest, check_request, read_trace, trace_of
+from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, read_trace, trace_of
 from autoconfig.serving.space import SEARCHED_KV, weight_formats
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError, option
 from autoconfig.specs.files import write_atomically
@@ -130,7 +130,7 @@ class ServeQuestion:
     disaggregated: bool
     constraints: Mapping[str, frozenset[object]]
     calibration: ServingCalibration
-    imbalance: float
+    imbalance: float | None
     kv_memory_ratio: float | None
     price: float | None
     assumed: tuple[str, ...] = field(default=())
@@ -207,7 +207,6 @@ def understand(request: ServeRequest) -> ServeQuestion:
         raise InputError(f"{option('gpus_per_node')} {per_node}: use 1 to {MAX_SERVING_GPUS}")
     workload, rate = read_workload(request)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
-    imbalance = DEFAULT_IMBALANCE if request.imbalance is None else request.imbalance
     single = workload.osl <= 1.0
     if single and request.goal == "tpot":
         raise InputError(
@@ -246,7 +245,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         disaggregated=request.disaggregated and request.gpus > 1 and not single,
         constraints=constraints,
         calibration=calibration,
-        imbalance=imbalance,
+        imbalance=request.imbalance,
         kv_memory_ratio=request.kv_memory_ratio,
         price=request.price,
     )
@@ -287,7 +286,7 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
     if most > model.max_position_embeddings:
         yield f"{most:,.0f} tokens in a sequence, beyond the {model.max_position_embeddings:,} positions of {model.name}"
     if model.is_moe and request.imbalance is None:
-        yield f"experts: the busiest rank has {DEFAULT_IMBALANCE:g} times the mean rows (--imbalance)"
+        yield "experts: routing as skewed as in the measured rows (--imbalance)"
     if not request.prefix_hit:
         yield "no prefix hits (--prefix-hit)"
     if not request.draft_tokens:

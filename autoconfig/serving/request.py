@@ -160,7 +160,6 @@ def _checked(rows: Iterable[Raw], source: str) -> Trace:
 
 DEFAULT_TOKENS = 1000
 """Input and output tokens of a request where none are given: a row of TensorRT-LLM's performance tables."""
-DEFAULT_IMBALANCE = 1.4
 """Rows of the busiest expert rank over the mean: between the even and the power-law rows of the operator tables."""
 MIN_CV, MAX_CV = 1e-3, 10.0
 """Standard deviation over mean: what is told from equal lengths, and the most that a gamma distribution is drawn with."""

@@ -129,7 +129,9 @@ class EngineSpec:
     reserves_slots: bool = False
     """Logits and decoding state are allocated for max_batch_size at the start (memory_model.serving.slot_bytes)."""
     keeps_window_only: bool = True
-    """Sliding-window layers cache and read the window only; False: they keep every token."""
+    """Sliding-window layers cache the window only; False: they keep every token."""
+    reads_window_only: bool = True
+    """Sliding-window layers read the window only; False: every cached token."""
     chunked_prefill: bool = True
     """Prompts are split over iterations by default."""
     eager_iterations: str = "none"
@@ -145,6 +147,8 @@ class EngineSpec:
     """The published offline runs split prompts (`chunking` of trtllm-bench)."""
     offline_batch_tuning: bool = False
     """The published offline runs rounded the batch down to what the cache holds (`dynamic_max_batch_size`)."""
+    offline_graph_sizes: tuple[int, ...] = ()
+    """Sequences of the CUDA graphs that the published offline runs captured (`cuda_graph_config.batch_sizes`)."""
     submission: bool = False
     """Set up by the submitters of a benchmark: stands in for no other release."""
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
@@ -205,4 +209,4 @@ def _load(name: str) -> EngineSpec:
         raise CatalogueError(
             f"engines/{name}.json: {'unknown keys ' + ', '.join(sorted(unknown)) if unknown else 'another name inside'}"
         )
-    return EngineSpec(**{**data, "aliases": tuple(data.get("aliases", ()))})
+    return EngineSpec(**{**data, **{key: tuple(data.get(key, ())) for key in ("aliases", "offline_graph_sizes")}})

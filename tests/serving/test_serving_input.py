@@ -206,7 +206,7 @@ def test_answers_list_what_they_assumed(autoconfig, tmp_path):
         "1,000 output tokens (--osl)",
         "requests of one length (--isl-stddev, --osl-stddev)",
         "a queue that is never empty (--rate)",
-        "experts: the busiest rank has 1.4 times the mean rows (--imbalance)",
+        "experts: routing as skewed as in the measured rows (--imbalance)",
         "for the cache (--kv-memory-ratio)",
     ):
         assert words in line, words

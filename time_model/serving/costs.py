@@ -64,10 +64,12 @@ class ServingJob:
     engine: EngineSpec
     constants: EngineConstants = field(default_factory=EngineConstants)
     gpus_per_node: int | None = None
-    imbalance: float = 1.4
-    """Rows of the busiest expert rank over the mean."""
+    imbalance: float | None = None
+    """Rows of the busiest expert rank over the mean; None: routing skewed as in the measured rows (ServingTables.skew)."""
     measured: ServingTables | None = None
     """Operators of the GPU; None: the shipped ones."""
+    graph_sizes: tuple[int, ...] = ()
+    """Sequences of the CUDA graphs of iterations that only decode; such an iteration is padded to the next of them."""
 
     @cached_property
     def formats(self) -> ModuleFormats:
@@ -148,10 +150,13 @@ def experts_seconds(job: ServingJob, tokens: Number) -> Number:
     rows = np.maximum(tokens * plan.adp * model.moe_router_topk / count, 1e-4)
     local = count / plan.ep
     active = np.maximum(local * -np.expm1(-rows), min(1.0, local))
-    busiest = rows * (job.imbalance if plan.ep > 1 else 1.0)
+    busiest = rows * (job.imbalance if plan.ep > 1 and job.imbalance is not None else 1.0)
     best = ideal.experts_seconds(busiest, local, active, model.hidden_size, width, job.formats.experts, job.gpu)
     sizes = (model.hidden_size + 0.0 * rows, width + 0.0 * rows, local + 0.0 * rows)
-    return best / _table(job.tables.experts, job.formats.experts).at(busiest, *sizes)
+    near = stand_in(job.tables.experts, job.formats.experts)
+    even = best / job.tables.experts[near].at(busiest, *sizes)
+    skew = job.tables.skew.get(f"{near}:{'many' if plan.ep > 1 else 'one'}") if job.imbalance is None else None
+    return even if skew is None else even * skew.at(rows, sizes[2])
 
 
 def reduce_seconds(job: ServingJob, ranks: int, total_bytes: Number) -> Number:
@@ -172,12 +177,15 @@ def _network_seconds(job: ServingJob, kind: str, ranks: int, total_bytes: Number
 
 
 def block_communication_seconds(job: ServingJob, tokens: Number, moe: bool) -> Number:
-    """Of one layer: two all-reduces of T h over tp; with attention data parallelism a MoE layer gathers all ranks' tokens and
-    scatters the results, together as much as one all-reduce of them (2 (n-1)/n bytes)."""
+    """Of one layer: two all-reduces of T h over tp; with attention data parallelism a MoE layer gathers all ranks' tokens in the
+    experts' format and scatters the results in 16 bits: with 16 bits both ways as much as one all-reduce (2 (n-1)/n bytes)."""
     model, plan = job.model, job.plan
     size = 2.0 * model.hidden_size * tokens
     total = (1.0 if moe and plan.adp > 1 else 2.0) * reduce_seconds(job, plan.tp, size)
-    return total + reduce_seconds(job, job.group, size * plan.adp) if moe and plan.adp > 1 else total
+    if not moe or plan.adp == 1:
+        return total
+    gathered = ideal.INPUT_BYTES[job.formats.experts] / 2.0
+    return total + reduce_seconds(job, job.group, size * plan.adp * (1.0 + gathered) / 2.0)
 
 
 def pointwise_seconds(job: ServingJob, tokens: Number, moe: bool) -> Number:
@@ -225,7 +233,7 @@ def head_dim(model: ModelSpec) -> int:
 
 def _layer_kinds(job: ServingJob) -> tuple[int, int]:
     """(layers with full attention, layers that slide)."""
-    slides = sum(job.model.sliding_pattern) if job.engine.keeps_window_only else 0
+    slides = sum(job.model.sliding_pattern) if job.engine.reads_window_only else 0
     return job.model.num_layers - slides, slides
 
 
@@ -290,6 +298,16 @@ def output_seconds(job: ServingJob, sequences: Number) -> tuple[Number, Number]:
     ) + gather, sequences * vocabulary / job.gpu.hbm_bytes_per_s
 
 
+def graph_rows(sizes: tuple[int, ...], decode: Number) -> Number:
+    """Sequences that the CUDA graph of an iteration computes: the next larger captured size, dummies filling it (TensorRT-LLM,
+    cuda_graph_config.enable_padding); as many as there are beyond the largest, where the iteration runs without a graph."""
+    if not sizes:
+        return decode
+    captured = np.append(np.array(sizes, dtype=np.float64), np.inf)
+    found = captured[np.searchsorted(captured, np.asarray(decode, dtype=np.float64))]
+    return np.where(np.isfinite(found), found, decode)
+
+
 def operator_parts(
     job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
 ) -> dict[str, Number]:
@@ -302,8 +320,9 @@ def operator_parts(
     decode, length, prompts, prompt_length = np.broadcast_arrays(
         *(np.asarray(x, dtype=np.float64) for x in (decode, length, prompts, prompt_length))
     )
-    parts = token_parts(job, decode * checked + prompts * prompt_length)
-    parts["output layer"], _ = output_seconds(job, decode * checked + prompts)
+    rows = np.where(prompts > 0, decode, graph_rows(job.graph_sizes, decode)) * checked
+    parts = token_parts(job, rows + prompts * prompt_length)
+    parts["output layer"], _ = output_seconds(job, rows + prompts)
     parts["decode attention"] = decode_attention_seconds(job, decode, length)
     parts["prefill attention"] = prefill_attention_seconds(job, prompts, prompt_length)
     return parts

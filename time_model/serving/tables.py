@@ -74,8 +74,7 @@ class ServingCalibration:
         return {k: v for k, v in self.engines[own].items() if k in NUMBERS} if own else {}
 
     def factor(self, engine: EngineSpec, gpu: str, *, experts: bool = False) -> float:
-        """Of operators, or of routed experts alone, whose kernels were replaced from generation to generation: theirs is not
-        inherited, 1 where the generation has none."""
+        """Of operators, or of routed experts alone."""
         return self._factor(engine, gpu, "experts" if experts else "all")[0]
 
     def _generation(self, engine: EngineSpec) -> str | None:
@@ -87,7 +86,7 @@ class ServingCalibration:
         Measured; else the parent GPU's under this generation times what sets the two GPUs apart in the nearest generation that
         has both; else the GPU's, or its parent's, in the nearest generation.
         """
-        lineage = _lineage(engine) if kind == "all" else [engine.name]
+        lineage = _lineage(engine)
         own = self._known(engine.name, gpu, kind)
         if own is not None:
             return own, f"{gpu} under {engine.name}"
@@ -203,6 +202,9 @@ class ServingTables:
     decode_attention: dict[str, GridTable] = field(default_factory=dict)
     context_attention: dict[str, GridTable] = field(default_factory=dict)
     experts: dict[str, GridTable] = field(default_factory=dict)
+    skew: dict[str, GridTable] = field(default_factory=dict)
+    """`format:one` (a rank that holds all experts) and `format:many`: seconds of routed experts under skewed routing over those
+    under even routing, by rows an expert and local experts; empty where even routing was not measured."""
     latent_attention: dict[str, GridTable] = field(default_factory=dict)
     all_reduce: AllReduceTable
 
@@ -262,10 +264,12 @@ def _load(chip: str) -> ServingTables:
         there = _load(WEIGHT_ONLY_CHIP).gemm  # on the same grid: all files are written with the same axes
         logs = gemm["bf16"].logs + there[name].logs - there["bf16"].logs
         gemm[name] = GridTable(axes=gemm["bf16"].axes, logs=np.minimum(logs, np.log(MAX_SHARE)))
+    skews = {f"{key}:{where}": _grid(grid) for key, one in data["experts"].items() for where, grid in one["skew"].items()}
     return ServingTables(
         chip=chip,
         elsewhere=elsewhere,
         **grids,
+        skew=skews,
         all_reduce=AllReduceTable(
             link_bytes_per_s=load_gpu(chip).link_bytes_per_s,
             ranks=np.array(reduce["axes"]["ranks"], dtype=np.float64),
@@ -278,5 +282,5 @@ def _load(chip: str) -> ServingTables:
 def _grid(data: dict[str, Any]) -> GridTable:
     return GridTable(
         axes=tuple(np.log(np.array(axis, dtype=np.float64)) for axis in data["axes"].values()),
-        logs=np.log(np.array(data["share"], dtype=np.float64)).ravel(),
+        logs=np.log(np.array(data.get("share", data.get("ratio")), dtype=np.float64)).ravel(),
     )

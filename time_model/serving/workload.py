@@ -18,13 +18,29 @@ import numpy.typing as npt
 from autoconfig.specs.errors import UnknownNameError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.models.parameters import attention_gemms, expert_gemms, mlp_gemms, total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import KV_BYTES, ModuleFormats
 
 DEFAULTS = (2048, 8192)
 WHOLE_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
-"""Bytes per parameter as trtllm-bench counts them, 2 otherwise."""
+"""Bytes of a stored element as trtllm-bench counts them, 2 otherwise."""
+NVFP4_ELEMENTS = 0.5 + 1.0 / 16
+"""Stored elements of one NVFP4 weight: two share a byte, sixteen a scale (ModelOpt's checkpoints). trtllm-bench takes the
+elements of the safetensors files for parameters (tensorrt_llm/bench/build/dataclasses.py, get_param_count)."""
+
+
+def stored_elements(model: ModelSpec, formats: ModuleFormats) -> float:
+    """Elements of a checkpoint's tensors."""
+    attention = sum(attention_gemms(model, 1).values()) * model.num_layers * (formats.attention == "nvfp4")
+    routed = sum(expert_gemms(model, 1).values()) * (model.num_moe_experts or 0) * (formats.experts == "nvfp4")
+    shared, dense = (
+        sum(mlp_gemms(model, width, 1).values()) * (formats.mlp == "nvfp4")
+        for width in (model.moe_shared_expert_intermediate_size, model.ffn_hidden_size)
+    )
+    moe = sum(model.moe_pattern)
+    packed = attention + moe * (routed + shared) + (model.num_layers - moe) * dense
+    return float(total_parameters(model) - (1.0 - NVFP4_ELEMENTS) * packed)
 
 
 def trtllm_bench_limits(
@@ -32,7 +48,7 @@ def trtllm_bench_limits(
 ) -> tuple[int, int]:
     """(max_batch_size, max_num_tokens) that trtllm-bench chooses for a model, layout and lengths.
 
-    Requests r = 0.95 (memory - parameters) / (KV bytes of I + O tokens); batch b = min(r, 4096) / pp, tokens min(b (1 + I/O),
+    Requests r = 0.95 (memory - stored elements x bytes) / (KV bytes of I + O tokens); batch b = min(r, 4096) / pp, tokens min(b (1 + I/O),
     32768); both rounded up to coarse steps, at least 64 and 2,048. A head is h/a wide with multi-latent attention (it knows no
     better). Formats it does not know (mxfp4) get the engine's defaults. Source: NVIDIA/TensorRT-LLM
     tensorrt_llm/bench/build/tuning.py, build.py (TUNED_QUANTS).
@@ -41,7 +57,7 @@ def trtllm_bench_limits(
         return DEFAULTS
     width = model.hidden_size // model.num_attention_heads if model.multi_latent_attention else model.kv_channels
     ranks = plan.tp * plan.adp
-    free = gpu.memory_bytes * ranks * plan.pp - total_parameters(model) * WHOLE_BYTES.get(plan.weights, 2.0)
+    free = gpu.memory_bytes * ranks * plan.pp - stored_elements(model, formats) * WHOLE_BYTES.get(plan.weights, 2.0)
     heads = max(ranks, model.num_query_groups)
     each = 2.0 * model.num_layers * heads * width * KV_BYTES[plan.kv] * (isl + osl)
     batch = min(max(0.95 * free / each, 1.0), 4096.0) / plan.pp

@@ -37,6 +37,8 @@ stays. What is left is 0.88 to 0.97 of SGLang's rows, what was measured 1.32 to 
 to 64 rows, n and k from 1,024, on H100, H200, B200, GB200)."""
 
 
+BALANCED, SKEWED = "balanced", "power_law_1.01"
+"""Routing of the rows: all experts alike, or shares that fall as a power law, which aiconfigurator takes for served models."""
 LAYER = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 """Columns of a fused layer of experts, beside its tokens."""
 TUNED = 0.75
@@ -143,7 +145,7 @@ def expert_rows(wheel: Wheel, system: str, name: str) -> tuple[pd.DataFrame, lis
     every shape that both have."""
     parts, files, routing = [], [], ""
     for framework in READ["experts_from"].get(system, (READ["framework"],)):
-        for spread in ("balanced", "power_law"):
+        for spread in (BALANCED, "power_law"):
             keep = rows_with(without="nongated|min_latency", moe_dtype=name, distribution=spread)
             rows, file = newest(wheel, system, "moe", "moe_perf", keep, framework)
             if len(rows):
@@ -170,7 +172,30 @@ def experts(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
         sound = (f >= 128) & (local >= 1) & tuned(rows).to_numpy()
         points = [x[sound] for x in (per_expert, h, f, local)]
         found = table(READ["axes"]["experts"], points, best[sound], seconds[sound])
-        result[precision] = {"files": files, "routing": routing, **found}
+        skew = skewed(wheel, system, rows, name) if routing == BALANCED else {}
+        result[precision] = {"files": files, "routing": routing, **found, "skew": skew}
+    return result
+
+
+def skewed(wheel: Wheel, system: str, even: pd.DataFrame, name: str) -> dict[str, Any]:
+    """Seconds under skewed routing over those under even routing, of the same shapes, by rows an expert and local experts: `one`
+    rank that holds all experts, `many` that share them out, of which the busiest was timed."""
+    keep = rows_with(without="nongated|min_latency", moe_dtype=name, distribution=SKEWED)
+    rows, _ = newest(wheel, system, "moe", "moe_perf", keep)
+    if rows.empty:
+        return {}
+    keys = ["num_tokens", *LAYER]
+    both = even.merge(rows.groupby(keys, sort=True).latency.min().rename("skewed").reset_index(), on=keys)
+    axes, result = READ["axes"]["skew"], {}
+    for where, chosen in (("one", both.moe_ep_size == 1), ("many", both.moe_ep_size > 1)):
+        mine = both[chosen & (both.num_experts >= both.moe_ep_size)]
+        if mine.empty:
+            continue
+        per_expert, local = mine.num_tokens * mine.topk / mine.num_experts, mine.num_experts / mine.moe_ep_size
+        at = [np.log(x.to_numpy(dtype=np.float64)) for x in (per_expert, local)]
+        logs = [np.log(np.array(axis, dtype=np.float64)) for axis in axes.values()]
+        ratio = np.log((mine.skewed / mine.latency).to_numpy())
+        result[where] = {"rows": len(mine), "axes": axes, "ratio": rounded(np.exp(fit_grid(at, ratio, logs)), 3)}
     return result
 
 

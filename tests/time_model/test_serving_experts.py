@@ -1,0 +1,81 @@
+"""Mixtures of experts and CUDA graphs in serving: routing, gathering of tokens, padding, windows, checkpoints' elements."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from autoconfig.memory_model.serving import kv_sequence_bytes
+from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import load_engine, module_formats
+from autoconfig.time_model.serving.costs import (
+    ServingJob,
+    block_communication_seconds,
+    decode_attention_seconds,
+    experts_seconds,
+    graph_rows,
+    iteration_parts,
+    reduce_seconds,
+)
+from autoconfig.time_model.serving.tables import FOLDER, EngineConstants
+from autoconfig.time_model.serving.workload import stored_elements
+
+B200, H200 = load_gpu("b200"), load_gpu("h200")
+
+
+def job(model, gpu, weights="nvfp4", engine="trtllm-1.2", **plan):
+    plan = EnginePlan(weights=weights, kv="fp8", **plan)
+    return ServingJob(model=load_model(model), gpu=gpu, plan=plan, engine=load_engine(engine), constants=EngineConstants())
+
+
+def test_a_decode_iteration_is_padded_to_the_next_captured_graph():
+    assert graph_rows((1, 2, 4, 8), np.array([1.0, 3.0, 8.0, 9.0])).tolist() == [1.0, 4.0, 8.0, 9.0]
+    assert graph_rows((), 3.0) == 3.0
+    padded = dataclasses.replace(job("qwen3-30b-a3b", B200), graph_sizes=(256, 384))
+    free = dataclasses.replace(padded, graph_sizes=())
+    parts, whole = iteration_parts(padded, 300.0, 4096.0, 0.0, 1.0), iteration_parts(free, 384.0, 4096.0, 0.0, 1.0)
+    assert parts["experts"] == whole["experts"] and parts["linear"] == whole["linear"]
+    assert parts["decode attention"] < whole["decode attention"]  # dummies have nothing cached
+    mixed = [iteration_parts(one, 300.0, 4096.0, 1.0, 1000.0)["experts"] for one in (padded, free)]
+    assert mixed[0] == mixed[1]  # no graph where prompts are
+
+
+@pytest.mark.parametrize(("weights", "gathered"), [("bf16", 2.0), ("fp8", 1.0), ("nvfp4", 0.5 + 1.0 / 16)])
+def test_tokens_are_gathered_in_the_format_of_the_experts_and_scattered_in_16_bits(weights, gathered):
+    one, tokens = job("qwen3-235b-a22b", B200, weights, adp=4, ep=4), 1000.0
+    moved = one.model.hidden_size * tokens * 4 * (gathered + 2.0) / 2.0  # of an all-reduce, whose halves move as much
+    assert block_communication_seconds(one, tokens, True) == pytest.approx(float(reduce_seconds(one, 4, moved)))
+
+
+@pytest.mark.parametrize(("ep", "where", "local"), [(1, "one", 128), (4, "many", 32)])
+def test_skewed_routing_costs_what_was_measured_beside_even_routing(ep, where, local):
+    one = job("qwen3-235b-a22b", H200, "fp8", adp=ep, ep=ep)
+    tokens = 64.0 * 128 / 8 / ep  # 64 rows an expert
+    skewed, even = experts_seconds(one, tokens), experts_seconds(dataclasses.replace(one, imbalance=1.0), tokens)
+    table = json.loads((FOLDER / "h200-sxm-141gb.json").read_text())["experts"]["fp8"]["skew"][where]
+    column = np.interp(np.log(local), np.log(table["axes"]["experts"]), np.log(table["ratio"][table["axes"]["rows"].index(64)]))
+    assert skewed / even == pytest.approx(float(np.exp(column)))
+    assert skewed > even
+
+
+def test_windows_are_read_but_every_token_is_cached_unless_the_engine_keeps_windows():
+    model, plan = load_model("gpt-oss-20b"), EnginePlan(weights="nvfp4", kv="fp8")
+    pytorch, vllm = load_engine("trtllm-1.2"), load_engine("vllm")
+    whole, window = (kv_sequence_bytes(model, plan, engine, 32768.0) for engine in (pytorch, vllm))
+    layers = model.num_layers
+    assert whole == pytest.approx(layers * 32768 * 2 * 8 * 64)
+    assert window == pytest.approx(layers / 2 * (32768 + 128) * 2 * 8 * 64)
+    read, built = (job("gpt-oss-20b", B200, engine=engine) for engine in ("trtllm-1.2", "trtllm-0.17"))
+    assert decode_attention_seconds(read, 64.0, 32768.0) < 0.6 * decode_attention_seconds(built, 64.0, 32768.0)
+
+
+def test_stored_elements_of_a_checkpoint_in_nvfp4_are_bytes_and_scales():
+    model = load_model("deepseek-v3")  # attention in 16 bits, MLPs and experts in NVFP4
+    experts, shared, dense = (3 * 7168 * width for width in (2048, 2048, 18432))
+    packed = 58 * (256 * experts + shared) + 3 * dense
+    expected = float(total_parameters(model)) - packed * (1 - 0.5 - 1 / 16)
+    assert stored_elements(model, module_formats(model, "nvfp4", B200)) == pytest.approx(expected)
+    assert stored_elements(model, module_formats(model, "fp8", H200)) == float(total_parameters(model))
