@@ -177,8 +177,8 @@ def _network_seconds(job: ServingJob, kind: str, ranks: int, total_bytes: Number
 
 
 def block_communication_seconds(job: ServingJob, tokens: Number, moe: bool) -> Number:
-    """Of one layer: two all-reduces of T h over tp; with attention data parallelism a MoE layer gathers all ranks' tokens in the
-    experts' format and scatters the results in 16 bits: with 16 bits both ways as much as one all-reduce (2 (n-1)/n bytes)."""
+    """Of one layer: two all-reduces of T h over tp; with attention data parallelism a MoE layer gathers all ranks' tokens in
+    the experts' format and scatters the results in 16 bits: 16 bits both ways are one all-reduce (2 (n-1)/n bytes)."""
     model, plan = job.model, job.plan
     size = 2.0 * model.hidden_size * tokens
     total = (1.0 if moe and plan.adp > 1 else 2.0) * reduce_seconds(job, plan.tp, size)

@@ -48,9 +48,9 @@ def trtllm_bench_limits(
 ) -> tuple[int, int]:
     """(max_batch_size, max_num_tokens) that trtllm-bench chooses for a model, layout and lengths.
 
-    Requests r = 0.95 (memory - stored elements x bytes) / (KV bytes of I + O tokens); batch b = min(r, 4096) / pp, tokens min(b (1 + I/O),
-    32768); both rounded up to coarse steps, at least 64 and 2,048. A head is h/a wide with multi-latent attention (it knows no
-    better). Formats it does not know (mxfp4) get the engine's defaults. Source: NVIDIA/TensorRT-LLM
+    Requests r = 0.95 (memory - stored elements x bytes) / (KV bytes of I + O tokens); batch b = min(r, 4096) / pp, tokens
+    min(b (1 + I/O), 32768); both rounded up to coarse steps, at least 64 and 2,048. A head is h/a wide with multi-latent
+    attention (it knows no better). Formats it does not know (mxfp4) get the engine's defaults. Source: NVIDIA/TensorRT-LLM
     tensorrt_llm/bench/build/tuning.py, build.py (TUNED_QUANTS).
     """
     if any("mxfp4" in name for name in (formats.experts, plan.weights)):

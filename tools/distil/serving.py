@@ -178,8 +178,8 @@ def experts(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
 
 
 def skewed(wheel: Wheel, system: str, even: pd.DataFrame, name: str) -> dict[str, Any]:
-    """Seconds under skewed routing over those under even routing, of the same shapes, by rows an expert and local experts: `one`
-    rank that holds all experts, `many` that share them out, of which the busiest was timed."""
+    """Seconds under skewed routing over those under even routing, of the same shapes, by rows an expert and local experts:
+    `one` rank that holds all experts, `many` that share them out, of which the busiest was timed."""
     keep = rows_with(without="nongated|min_latency", moe_dtype=name, distribution=SKEWED)
     rows, _ = newest(wheel, system, "moe", "moe_perf", keep)
     if rows.empty:
