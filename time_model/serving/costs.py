@@ -320,7 +320,8 @@ def operator_parts(
     decode, length, prompts, prompt_length = np.broadcast_arrays(
         *(np.asarray(x, dtype=np.float64) for x in (decode, length, prompts, prompt_length))
     )
-    rows = np.where(prompts > 0, decode, graph_rows(job.graph_sizes, decode)) * checked
+    rows: Number = np.where(np.asarray(prompts) > 0, decode, graph_rows(job.graph_sizes, decode))
+    rows = rows * checked
     parts = token_parts(job, rows + prompts * prompt_length)
     parts["output layer"], _ = output_seconds(job, rows + prompts)
     parts["decode attention"] = decode_attention_seconds(job, decode, length)
