@@ -23,6 +23,7 @@ from autoconfig.time_model.serving.tables import shipped_calibration
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress
 
+OUT_OF_MEMORY = re.compile(r"out of memory|\boom\b|insufficient (kv cache )?memory", re.IGNORECASE)
 LEAST_DIFFERENCE = 1.03
 """Two layouts count as a pair where their measured throughputs are further apart."""
 
@@ -143,9 +144,15 @@ def _figure(name: str, errors: Sequence[float], statistic: str, bar: float | Non
 
 
 def _fitting(judged: Sequence[Judged]) -> tuple[int, int]:
-    """(runs that fit by prediction, runs predicted); all of them ran."""
-    fits = [one.predicted.fits for one in judged if one.predicted.fits is not None]
-    return sum(fits), len(fits)
+    """(runs of which the prediction says rightly whether they fit, runs predicted): a run fits unless its row says that
+    memory ran out (OUT_OF_MEMORY in `status` or `notes`, and no throughput)."""
+    known = [one for one in judged if one.predicted.fits is not None]
+    return sum(one.predicted.fits != _ran_out(one.row) for one in known), len(known)
+
+
+def _ran_out(row: Row) -> bool:
+    said = f"{cell(row, 'status')} {cell(row, 'notes')}"
+    return not cell(row, "out_tok_s_gpu") and OUT_OF_MEMORY.search(said) is not None
 
 
 def tensor_parallel_order(judged: Sequence[Judged]) -> tuple[int, int]:

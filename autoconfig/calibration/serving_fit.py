@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from autoconfig.runs.predict_serving import offline_generations, set_up
+from autoconfig.runs.predict_serving import best_setup, offline_generations
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import AutoconfigError
@@ -36,10 +36,13 @@ EAGER_START, EAGER_SPREAD = (400e-6, 10e-6), (100e-6, 10e-6)
 EAGER_GRIDS = (tuple(x * 1e-6 for x in range(0, 801, 50)), tuple(x * 1e-6 for x in range(0, 61, 5)))
 """Host floor of a layer launched operator by operator: some 40 operators of 10 us in PyTorch (assumed, knowing the v0.20
 rows) and of a sequence in Python (assumed), and what is tried."""
-PASSES = 4
-"""Which iterations stand on the floor is found anew that often."""
+PASSES = 6
+"""Which iterations stand on the floor, and which runs are outliers, is found anew that often."""
 FACTOR_SPREAD, EXPERTS_SPREAD = 0.1, 0.3
 PULL = 0.3
+OUTLIER = 0.1
+"""Relative error from which a run counts by its size and no longer by its square (Huber 1964): a few runs whose kernels or
+limits are not what their release's others had do not set the constants of all."""
 LIGHT_LOAD = 8.0
 """Open-loop rows up to this many requests a second show iterations that seldom carry prompts."""
 FACTOR, EXPERTS = 0, 1
@@ -83,9 +86,9 @@ def samples_of(rows: Iterable[Row]) -> tuple[list[Sample], list[FirstToken]]:
             case = read_case(row)
         except AutoconfigError:
             continue
-        if len(case.plans) > 1 or case.load == "single" or (cell(row, "kind") == "mlperf" and case.model.is_moe):
+        if case.load == "single":
             continue
-        setup = set_up(case, case.plans[0], empty)
+        setup = best_setup(case, empty)
         common: dict[str, Any] = {"source": cell(row, "source"), "engine": case.engine.name, "gpu": case.gpu.id}
         offline = case.load == "offline" or (np.isinf(case.rate) and case.lengths.output_cv == 0.0)
         if offline and setup.fits:
@@ -161,7 +164,8 @@ def _parents_first() -> list[str]:
 def _fit_generation(
     name: str, samples: Sequence[Sample], first: Sequence[FirstToken], before: ServingCalibration
 ) -> ServingCalibration:
-    """Non-negative least squares of the relative errors and of the pull towards the parent; the floor by trial."""
+    """Non-negative least squares of the relative errors (Huber's beyond OUTLIER) and of the pull towards the parent; the floor
+    by trial."""
     engine = load_engine(name)
     pairs = sorted({(s.gpu, kind) for s in samples for kind in ((FACTOR, EXPERTS) if s.moe else (FACTOR,))})
     parent = before.engine_numbers(engine)
@@ -207,13 +211,17 @@ class _Problem:
 
     def solve(self, eager: Vector) -> tuple[Vector, float]:
         """(constants, sum of squares) for a floor; iterations that stand on it count with it and leave the equation."""
-        solution = self.start
+        solution, weights = self.start, np.ones(len(self._first) + len(self.start))
         for _ in range(PASSES):
             system, target = self._equations(solution, eager)
             scale = 1.0 / np.maximum(np.abs(system).max(axis=0), 1e-30)
-            solution = nnls(system * scale, target)[0] * scale
-        system, target = self._equations(solution, eager)
-        return solution, float(((system @ solution - target) ** 2).sum())
+            solution = nnls(system * scale * weights[:, None], target * weights)[0] * scale
+            system, target = self._equations(solution, eager)
+            size = np.abs(system @ solution - target)
+            weights[: len(self._first)] = np.sqrt(OUTLIER / np.maximum(size[: len(self._first)], OUTLIER))
+        runs, pulls = size[: len(self._first)], size[len(self._first) :]
+        loss = np.where(runs > OUTLIER, OUTLIER * (2.0 * runs - OUTLIER), runs**2)
+        return solution, float(loss.sum() + (pulls**2).sum())
 
     def _equations(self, solution: Vector, eager: Vector) -> tuple[Vector, Vector]:
         floor = self._floors @ eager

@@ -138,6 +138,12 @@ def offline_throughput(case: ServingCase, setup: Setup) -> float:
     return tokens / sum(count * float(one.seconds(constants)) for count, one in generations)
 
 
+def best_setup(case: ServingCase, calibration: ServingCalibration) -> Setup:
+    """Of the plans that the row leaves open, the one with the most throughput; where none fits, with the most room."""
+    setups = [set_up(case, plan, calibration) for plan in case.plans]
+    return max(setups, key=lambda s: (s.fits, offline_throughput(case, s) if s.fits else float(s.memory.kv_pool_bytes)))
+
+
 def single_request(case: ServingCase, setup: Setup) -> tuple[float, float]:
     """(time to first token, time per output token) of one request alone."""
     lengths = case.lengths
@@ -325,9 +331,7 @@ def predict_row(row: Row, calibration: ServingCalibration) -> ServingPrediction:
     """One row; a row that cannot be predicted keeps the reason."""
     try:
         case = read_case(row)
-        setups = [set_up(case, plan, calibration) for plan in case.plans]
-        setup = max(setups, key=lambda s: (s.fits, offline_throughput(case, s) if s.fits else float(s.memory.kv_pool_bytes)))
-        return _answer(case, setup)
+        return _answer(case, best_setup(case, calibration))
     except AutoconfigError as error:
         return ServingPrediction(row=0, note=f"{FAILED}{error}")
     except Exception as error:  # a mistake of ours in one row must not cost the thousand others their predictions

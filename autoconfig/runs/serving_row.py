@@ -27,6 +27,7 @@ MEASURED = frozenset(
         "tpot_p99_ms",
         "latency_ms",
         "notes",
+        "status",
         "source",
         "locator",
     }
@@ -148,6 +149,10 @@ def read_engine(backend: str, version: str, assumed: list[str]) -> EngineSpec:
     if engine is None:
         engine = load_engine("trtllm-0.14" if backend.lower() == "fastertransformer" else "trtllm-1.2")
         assumed.append(f"engine {f'{backend} {version}'.strip() or '(none)'} priced as {engine.name}")
+    elif engine.between:
+        older, share = engine.between
+        way = f"between {older} and {engine.name} by date, {1 - share:.2f} of the way"
+        assumed.append(f"backend_version {version} priced {way}")
     elif not engine.is_release(version):
         assumed.append(f"backend_version {version} priced as {engine.name} ({engine.description})")
     return engine
@@ -226,16 +231,17 @@ def _plans(
         tp, adp = _given_degrees(given, pp, degree(row, "attn_dp"), gpus, assumed)
         if heads % tp:
             raise InputError(f"tp {tp} does not divide the {heads} attention heads of {model.name}")
-        found = [(tp, adp, degree(row, "ep"))]
+        found = _expert_layouts(row, model, engine, tp, adp, assumed)
     plans = tuple(
         EnginePlan(tp=tp, pp=pp, ep=ep, adp=adp, weights=weights, kv=kv, replicas=gpus // (tp * pp * adp))
         for tp, adp, ep in found
     )
-    if given is not None:
+    if given is not None and len(plans) == 1:
         return plans
     runs = tuple(plan for plan in plans if not limit(engine, plan))
     if not runs:
-        raise InputError(f"cell tp is empty, and {plans[0]}: {limit(engine, plans[0])}")
+        open_cells = "tp is" if given is None else "attn_dp or ep is"
+        raise InputError(f"cell {open_cells} empty, and {plans[0]}: {limit(engine, plans[0])}")
     return runs
 
 
@@ -247,6 +253,25 @@ def _given_degrees(tp: int, pp: int, adp: int, gpus: int, assumed: list[str]) ->
     if gpus % (tp * pp * adp):
         raise InputError(f"tp {tp} x pp {pp} x attn_dp {adp} does not divide n_gpus {gpus}")
     return tp, adp
+
+
+def _expert_layouts(
+    row: Row, model: ModelSpec, engine: EngineSpec, tp: int, adp: int, assumed: list[str]
+) -> list[tuple[int, int, int]]:
+    """Every (tp, adp, ep) of a row whose tp is given: of a mixture of experts whatever the cells attn_dp and ep leave open.
+    Attention data parallelism that is not named takes all of tp (TensorRT-LLM's enable_attention_dp)."""
+    if not model.is_moe:
+        return [(tp, adp, degree(row, "ep"))]
+    stages = [(tp, adp)] if cell(row, "attn_dp") or tp == 1 or not engine.attention_dp else [(tp, 1), (1, tp)]
+    found = [
+        (one, ranks, ep)
+        for one, ranks in stages
+        for ep in ([degree(row, "ep")] if cell(row, "ep") else expert_degrees(model, one, ranks))
+    ]
+    for name, at in (("attn_dp", 1), ("ep", 2)):
+        if len(values := sorted({one[at] for one in found})) > 1:
+            assumed.append(f"{name}: the best of {', '.join(map(str, values))}")
+    return found or [(tp, adp, degree(row, "ep"))]
 
 
 def _open_degrees(row: Row, model: ModelSpec, pp: int, gpus: int, assumed: list[str]) -> list[tuple[int, int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -132,6 +132,8 @@ class EngineSpec:
     """Sliding-window layers cache the window only; False: they keep every token."""
     reads_window_only: bool = True
     """Sliding-window layers read the window only; False: every cached token."""
+    attention_dp: bool = True
+    """Attention data parallelism is an option."""
     chunked_prefill: bool = True
     """Prompts are split over iterations by default."""
     eager_iterations: str = "none"
@@ -149,6 +151,8 @@ class EngineSpec:
     """The published offline runs rounded the batch down to what the cache holds (`dynamic_max_batch_size`)."""
     offline_graph_sizes: tuple[int, ...] = ()
     """Sequences of the CUDA graphs that the published offline runs captured (`cuda_graph_config.batch_sizes`)."""
+    between: tuple[str, float] | None = None
+    """(older generation, its share of the constants) of a release between two known ones; never in the catalogue."""
     submission: bool = False
     """Set up by the submitters of a benchmark: stands in for no other release."""
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
@@ -175,8 +179,21 @@ def load_engine(name: str) -> EngineSpec:
     raise UnknownNameError("engine", name[:40], engine_names(), f"there are {', '.join(engine_names())}", field="engine")
 
 
+RELEASED = {
+    "0.12": "2024-08", "0.13": "2024-09", "0.14": "2024-11", "0.15": "2024-12", "0.16": "2024-12", "0.17": "2025-02",
+    "0.18": "2025-03", "0.19": "2025-05", "0.20": "2025-06", "0.21": "2025-07", "1.0": "2025-09", "1.1": "2025-11",
+    "1.2": "2025-12",
+}  # fmt: skip
+"""Month of TensorRT-LLM's releases (NVIDIA/TensorRT-LLM, releases; 1.2: of the main branch whose runs are known)."""
+
+
 def nearest_release(backend: str, version: str) -> EngineSpec | None:
-    """The generation of `backend` whose release is nearest to `version` (the earlier of two); None for an unknown backend."""
+    """The generation of `backend` that stands for release `version`; None for an unknown backend.
+
+    Between two known ones of the same runtime it is the newer one's (0.20's published runs lacked CUDA graphs by mistake) with
+    `between`, by date; between runtimes, before the first and beyond the last the nearer one by date. Without a date of its
+    own a version counts as the last release before it.
+    """
     try:
         engine = load_engine(backend)
     except UnknownNameError:
@@ -188,7 +205,25 @@ def nearest_release(backend: str, version: str) -> EngineSpec | None:
     known = [(release, spec) for spec in family if not spec.submission and (release := _release(spec.name)) is not None]
     if wanted is None or not known or engine.submission:
         return engine
-    return min(known, key=lambda one: (abs(one[0] - wanted), one[0]))[1]
+    known.sort(key=lambda one: one[0])
+    older = [spec for release, spec in known if release <= wanted]
+    newer = [spec for release, spec in known if release >= wanted]
+    if not older or not newer:
+        return (older[-1:] or newer[:1])[0]
+    before, after, at = older[-1], newer[0], _month(wanted)
+    first, last = (_month(_release(spec.name) or 0) for spec in (before, after))
+    if before is after:
+        return before
+    if before.reserves_slots != after.reserves_slots:
+        return before if at - first <= last - at else after
+    return replace(after, between=(before.name, (last - at) / (last - first)))
+
+
+def _month(release: int) -> int:
+    """Months since year 0 of the last dated release up to this one."""
+    dated = {_release(name) or 0: date for name, date in RELEASED.items()}
+    year, month = dated[max((one for one in dated if one <= release), default=min(dated))].split("-")
+    return 12 * int(year) + int(month)
 
 
 RELEASES_BEFORE_1 = 22

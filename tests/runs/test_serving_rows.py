@@ -2,11 +2,14 @@
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.software.engine import engine_names, load_engine, nearest_release
+from autoconfig.time_model.serving.tables import shipped_calibration
 from tables import tabled
 
+from autoconfig.accuracy.serving import Judged, _fitting
 from autoconfig.runs import predict_serving as predict
-from autoconfig.runs.predict_serving import OUR_ERROR, predict_rows
+from autoconfig.runs.predict_serving import OUR_ERROR, ServingPrediction, predict_rows
 from autoconfig.runs.serving_row import ServingCase, read_case
 
 ROW = {
@@ -110,3 +113,44 @@ def test_the_nearest_release_stands_in(backend, version, engine):
 def test_releases_are_told_apart():
     assert load_engine("trtllm-0.14").is_release("0.14.0") and load_engine("trtllm-0.14").is_release("")
     assert not load_engine("trtllm-0.14").is_release("1.4") and nearest_release("tgi", "2") is None
+
+
+def test_a_release_between_two_known_ones_lies_between_them_by_date():
+    found = nearest_release("trtllm-pytorch", "1.0")  # September 2025, between June (0.20) and December (1.2)
+    assert found.name == "trtllm-1.2" and found.between == ("trtllm-0.20", 0.5)
+    assert nearest_release("trtllm", "0.21").between == ("trtllm-0.20", pytest.approx(5 / 6))
+    assert nearest_release("trtllm", "0.18").between is None  # its runtime is 0.17's, no mixture of C++ and Python
+    calibration, gpu = shipped_calibration(), load_gpu("b200")
+    older, newer, between = (
+        calibration.constants(one, gpu) for one in (load_engine("trtllm-0.20"), load_engine("trtllm-1.2"), found)
+    )
+    for name in ("factor", "experts_factor", "sequence_s", "eager_layer_s"):
+        assert getattr(between, name) == pytest.approx((getattr(older, name) + getattr(newer, name)) / 2)
+    assert older != newer
+    said = case_of(backend="trtllm-pytorch", backend_version="1.0").assumed
+    assert "backend_version 1.0 priced between trtllm-0.20 and trtllm-1.2 by date, 0.50 of the way" in said
+
+
+def test_what_a_mixture_leaves_open_is_the_best_of_the_legal_layouts():
+    given = {"model": "qwen3-235b-a22b", "gpu": "B200-180GB", "n_gpus": "4", "tp": "4", "backend": "trtllm-pytorch"}
+    case = case_of(**given, backend_version="1.2", weights="fp4", kv="fp8")
+    assert {(p.tp, p.adp, p.ep) for p in case.plans} == {(4, 1, 1), (4, 1, 2), (4, 1, 4), (1, 4, 1), (1, 4, 4)}
+    assert "attn_dp: the best of 1, 4" in case.assumed and "ep: the best of 1, 2, 4" in case.assumed
+    built = case_of(**{**given, "gpu": "H200-SXM-141GB", "backend": "trtllm-engine"}, backend_version="0.17", weights="fp8")
+    assert {p.adp for p in built.plans} == {1}  # attention data parallelism came with the PyTorch runtime
+    closed = case_of(**given, backend_version="1.2", attn_dp="1", ep="4")
+    assert [(p.tp, p.adp, p.ep) for p in closed.plans] == [(4, 1, 4)]
+    row = {"isl": "1000", "osl": "1000", "scenario": "offline", "kind": "max_throughput", **given, "weights": "fp4"}
+    (best,) = predict_rows([row])
+    others = [predict_rows([{**row, "attn_dp": str(p.adp), "ep": str(p.ep)}])[0] for p in case.plans]
+    assert best.out_tok_s_gpu == max(one.out_tok_s_gpu for one in others) and "plan tp=" in best.note
+
+
+def test_runs_that_ran_out_of_memory_count_in_what_fits():
+    def judged(fits, **cells):
+        return Judged(row={"out_tok_s_gpu": "", "notes": "", **cells}, predicted=ServingPrediction(row=0, fits=fits))
+
+    ran = {"out_tok_s_gpu": "100"}
+    assert _fitting([judged(True, **ran), judged(False, **ran)]) == (1, 2)
+    assert _fitting([judged(False, notes="CUDA out of memory"), judged(True, status="OOM")]) == (1, 2)
+    assert _fitting([judged(None, **ran)]) == (0, 0)

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from tables import table
 
 from autoconfig.accuracy.serving import published_rows
-from autoconfig.cli.serving import search_inference
+from autoconfig.cli.serving import deployments_command
 from autoconfig.planning.request_fields import SERVING_PROFILE
 from autoconfig.planning.resolve import field_names
 from autoconfig.planning.schemas import schema
@@ -22,7 +22,7 @@ from tests.cli.test_fuzz import CONFIG, GARBAGE
 VALUES = table(__file__, "good_values")
 OF_A_STUDY = field_names(SERVING_PROFILE)
 """Of --profile, which starts jobs: tests/study/test_serving_profile.py."""
-PARAMETERS = [p for p in search_inference.params if p.name not in OF_A_STUDY]
+PARAMETERS = [p for p in deployments_command.params if p.name not in OF_A_STUDY]
 SWITCHES = sorted({o for p in PARAMETERS if getattr(p, "is_flag", False) for o in (*p.opts, *p.secondary_opts)})
 MODELS = table(__file__, "models")
 GPUS = ["h100", "h200", "b200", "l40s", "a100", "v100-16gb", "mi300x", "gh200", "rtx-4090-24gb"]

@@ -20,7 +20,7 @@ from autoconfig.specs.software.engine import EngineSpec, ModuleFormats, module_f
 from autoconfig.time_model.hardware.efficiency import GridTable, efficiency_of
 from autoconfig.time_model.job import Group, collective_seconds, links_of
 from autoconfig.time_model.serving import ideal
-from autoconfig.time_model.serving.tables import EngineConstants, ServingTables, serving_tables_of
+from autoconfig.time_model.serving.tables import EngineConstants, ServingTables, host_slowness, serving_tables_of
 
 Vector = npt.NDArray[np.float64]
 HBM_POINTWISE = 0.8
@@ -357,11 +357,13 @@ def floor_parts(job: ServingJob, prompts: Number, sequences: Number) -> tuple[Nu
 
     `eager_iterations` of the engine: all, mixed (those that carry prompts; graphs are captured for decoding alone) or none (the
     runtime is compiled as well: TensorRT-LLM's C++ executor). A rank's own sequences: attention ranks schedule side by side.
+    Both counted in an x86 host's: a slower host (data/serving/chips.json) has more.
     """
     prompts, sequences = np.broadcast_arrays(np.asarray(prompts, dtype=np.float64), np.asarray(sequences, dtype=np.float64))
     kind = job.engine.eager_iterations
     eager = np.full(prompts.shape, kind == "all") if kind != "mixed" else prompts > 0
-    return np.where(eager, float(job.model.num_layers), 0.0), sequences * (kind != "none")
+    slow = host_slowness(job.gpu.id)
+    return np.where(eager, slow * job.model.num_layers, 0.0), slow * sequences * (kind != "none")
 
 
 def floor_seconds(job: ServingJob, prompts: Number, sequences: Number) -> Number:

@@ -48,7 +48,8 @@ class EngineConstants:
     origin: str = ""
 
 
-NUMBERS = {f.name for f in fields(EngineConstants)} - {"factor", "experts_factor", "origin"}
+_NUMBERS = [f for f in fields(EngineConstants) if f.name != "origin"]
+NUMBERS = {f.name for f in _NUMBERS} - {"factor", "experts_factor"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,12 @@ class ServingCalibration:
     """GPU -> the one whose factor stands in."""
 
     def constants(self, engine: EngineSpec, gpu: GpuSpec) -> EngineConstants:
-        """Constants for this pair, from the nearest generation and GPU that have them."""
+        """Constants for this pair, from the nearest generation and GPU that have them; between two generations by date."""
+        if engine.between:
+            name, share = engine.between
+            older, newer = self.constants(load_engine(name), gpu), self.constants(load_engine(engine.name), gpu)
+            numbers = {f.name: share * getattr(older, f.name) + (1.0 - share) * getattr(newer, f.name) for f in _NUMBERS}
+            return EngineConstants(**numbers, origin=f"{share:.2f} x ({older.origin}) and {1 - share:.2f} x ({newer.origin})")
         factor, where = self._factor(engine, gpu.id, "all")
         experts, _ = self._factor(engine, gpu.id, "experts")
         own = self._generation(engine)
@@ -119,15 +125,21 @@ def _lineage(engine: EngineSpec) -> list[str]:
 
 
 @cache
-def _chips() -> dict[str, dict[str, str]]:
-    """`chips`: GPU -> the chip that stands in for it; `parents`: GPU -> GPU whose factor stands in."""
-    found: dict[str, dict[str, str]] = json.loads((FOLDER / "chips.json").read_text(encoding="utf-8"))
+def _chips() -> dict[str, Any]:
+    """`chips`: GPU -> the chip that stands in for it; `parents`: GPU -> GPU whose factor stands in; `hosts`."""
+    found: dict[str, Any] = json.loads((FOLDER / "chips.json").read_text(encoding="utf-8"))
     return found
 
 
 def gpu_parents() -> Mapping[str, str]:
     """GPU -> GPU whose factor stands in; written down before fitting."""
-    return _chips()["parents"]
+    parents: dict[str, str] = _chips()["parents"]
+    return parents
+
+
+def host_slowness(gpu: str) -> float:
+    """Times that the Python runtime's work takes on this GPU's host beside an x86 one."""
+    return float(_chips()["hosts"].get(gpu, 1.0))
 
 
 @cache
@@ -210,7 +222,7 @@ class ServingTables:
 
 
 def _chip_of(gpu: GpuSpec) -> str:
-    return _chips()["chips"].get(gpu.id, gpu.id)
+    return str(_chips()["chips"].get(gpu.id, gpu.id))
 
 
 def has_tables(gpu: GpuSpec) -> bool:
