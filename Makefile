@@ -20,7 +20,7 @@ LINKS := build/import
 SEED ?= $(shell date +%s)
 
 .NOTPARALLEL:
-.PHONY: help demo test services lint judge bench soak tables calibration accuracy inference-docs profiling-docs gpu clean
+.PHONY: help demo test services lint judge bench soak mutants tables calibration accuracy inference-docs profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -34,6 +34,7 @@ help:
 	@echo "make inference-docs  write the examples of docs/inference.md (after a refit)"
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
+	@echo "make mutants share of small mutations of the formulas that survive the tests (make mutants SAMPLE=50; resumable)"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -101,6 +102,11 @@ soak: $(DEV)
 	AUTOCONFIG_SOAK=1 AUTOCONFIG_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -m 'soak or judge' --hypothesis-seed=$(SEED)
 	@[ -e $(JUDGE) ] || echo "the judge's random plans are left out: run make judge first"
 	@[ ! -e $(JUDGE) ] || $(JUDGE_BIN)/python -m pytest -m soak tests/judge
+
+# Small mutations of the pure packages, each against its tests; goes on where it was stopped. SAMPLE=0: all of them.
+SAMPLE ?= 200
+mutants: $(DEV)
+	$(BIN)/python -m tools.mutants --sample $(SAMPLE)
 
 clean:
 	rm -rf $(VENV) $(JUDGE_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
