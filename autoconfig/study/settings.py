@@ -73,16 +73,16 @@ def kind_of(body: Any) -> str:
     return str(body.get("kind", "")) if isinstance(body, dict) else ""
 
 
-OPTION_OF_KIND = {"": "", "inference": " --inference"}
-"""What `autoconfig search` is told for studies of a kind."""
+COMMAND_OF_KIND = {"": "search", "inference": "deployments"}
+"""The command that goes on with studies of a kind."""
 
 
 def settings_of(body: Any, where: str, wanted: type[Settings]) -> Settings:
     """From JSON. Raises InputError where it was written by another version, or is another kind of study."""
     kind = kind_of(body)
-    if kind != wanted.kind and kind in OPTION_OF_KIND:
+    if kind != wanted.kind and kind in COMMAND_OF_KIND:
         said = "serving" if kind else "training"
-        raise InputError(f"{where} measures {said}: go on with autoconfig search{OPTION_OF_KIND[kind]} --resume NAME")
+        raise InputError(f"{where} measures {said}: go on with autoconfig {COMMAND_OF_KIND[kind]} --resume NAME")
     if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
         raise InputError(f"{where} holds no question that this version can read; give it a new name with --study")
     rest = {key: value for key, value in body.items() if key not in ("schema_version", "kind")}
