@@ -21,13 +21,14 @@ from autoconfig.specs.scenario import Calibration
 from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
 from autoconfig.formats.check import read_any
+from autoconfig.formats.convert import convert
 from autoconfig.megatron.check import check
-from autoconfig.megatron.check_input import check_request
+from autoconfig.megatron.check_input import CheckRequest, check_request
 from autoconfig.megatron.export import export_texts
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
 from autoconfig.planning.resolve import parse, shipped
 from autoconfig.planning.resolve import to_json as calibration_json
-from autoconfig.render.check import check_json
+from autoconfig.render.check import check_json, converted_json
 from autoconfig.render.scaling import scaling_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json
 from autoconfig.runs.predict import COLUMNS, TEXT_COLUMNS, predict_rows
@@ -118,13 +119,21 @@ def scaling(body: dict[str, Any]) -> bytes:
 
 def checked(body: dict[str, Any]) -> bytes:
     """`POST /v1/check`: as `autoconfig check --json`."""
+    return _dumps(check_json(check(read_any(body["text"], _check_request(body)))))
+
+
+def _check_request(body: dict[str, Any]) -> CheckRequest:
     given = {**body, "set": body["settings"]}
     if given["model"] is not None:
         given["model"] = resolve_model(given["model"], paths=False)[0].name
     if str(given["gpu"] or "").strip().lower() == "local":
         raise InputError("gpu 'local' means nothing to a service; name a GPU type of GET /v1/gpus", field="gpu")
-    request = replace(check_request(given), own_calibration=body.get(OWN))
-    return _dumps(check_json(check(read_any(body["text"], request))))
+    return replace(check_request(given), own_calibration=body.get(OWN))
+
+
+def converted(body: dict[str, Any]) -> bytes:
+    """`POST /v1/convert`: as `autoconfig convert --json`."""
+    return _dumps(converted_json(convert(body["text"], _check_request(body), body["format"])))
 
 
 def predicted(body: dict[str, Any]) -> bytes:
@@ -187,6 +196,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "explain": explained,
     "scaling": scaling,
     "check": checked,
+    "convert": converted,
     "predict": predicted,
     "timeline": timelined,
     "export": exported,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from autoconfig.accuracy.serving import ServingValidation
     from autoconfig.accuracy.validate import Validation
+    from autoconfig.formats.convert import Converted
     from autoconfig.megatron.check import CheckAnswer
     from autoconfig.megatron.export import Export
     from autoconfig.post_training.answer import RlAnswer
@@ -124,6 +125,18 @@ def check(file: str | Path, **said: Any) -> CheckAnswer:
     from autoconfig.megatron.check_input import check_request
 
     return check_file(Path(file), check_request(said))
+
+
+@_question("CONVERT", but=("output", "force"))
+def convert(file: str | Path, *, format: str, **said: Any) -> Converted:
+    """The plan of a file as a file of another launcher: `autoconfig convert`, without writing it (`written.text`).
+
+    `unsaid` lists what the format leaves to other places; what it has no words for is an InputError.
+    """
+    from autoconfig.formats.convert import convert_file
+    from autoconfig.megatron.check_input import check_request
+
+    return convert_file(Path(file), check_request(said), format)
 
 
 @_question("SCALING", but=("plot",))

@@ -135,6 +135,10 @@ class Client:
         """A launch script, argument list or plan.json of your own."""
         return self._ask("POST", "/v1/check", {"text": text, **question})
 
+    def convert(self, text: str, format: str, **question: Any) -> Mapping[str, Any]:
+        """The plan of a file of your own as a file of another launcher (`text`), and what that cannot say (`unsaid`)."""
+        return self._ask("POST", "/v1/convert", {"text": text, "format": format, **question})
+
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """Predictions of a table of runs."""
         return self._ask("POST", "/v1/predict", {"rows": [dict(row) for row in rows]})

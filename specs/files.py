@@ -51,6 +51,19 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
+def write_new(path: Path, text: str, *, force: bool = False) -> None:
+    """`write_text` into a folder that exists; a file that exists is replaced with `force` only. Raises FileError."""
+    name = str(path)[:200]
+    try:
+        if "\0" in name or path.is_dir() or not path.parent.is_dir():
+            raise FileError(f"{name!r}: name a file in a folder that exists")
+        if path.exists() and not force:
+            raise FileError(f"{name!r} exists: name another file, or say --force to replace it")
+    except OSError as error:  # a name too long
+        raise FileError(f"{name!r} cannot be used as a file name: {error.strerror or error}") from error
+    write_text(path, text)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -23,7 +23,7 @@ from pydantic_core import core_schema
 
 from autoconfig.megatron.export import ADDED_LATER, PlanFileJson
 from autoconfig.render.audit import AuditJson
-from autoconfig.render.check import CheckJson
+from autoconfig.render.check import CheckJson, ConvertedJson
 from autoconfig.render.core import EmulateJson, TraceJson
 from autoconfig.render.scaling import ScalingJson
 from autoconfig.render.training_json import ExplanationJson, SearchJson, TimelineJson
@@ -34,6 +34,7 @@ PUBLISHED = ROOT / "autoconfig" / "schemas"
 ANSWERS: dict[str, tuple[str, Any]] = {
     "audit": ("autoconfig audit --json", AuditJson),
     "check": ("autoconfig check --json", CheckJson),
+    "convert": ("autoconfig convert --json", ConvertedJson),
     "emulate": ("autoconfig emulate --json", EmulateJson),
     "explain": ("autoconfig explain --json", ExplanationJson),
     "scaling": ("autoconfig scaling --json", ScalingJson),

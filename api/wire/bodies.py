@@ -10,6 +10,7 @@ from autoconfig.api.problems import RefusedError, unknown_field, wrong_value
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic import Field as PydanticField
 
+from autoconfig.formats.convert import FORMATS as CONVERTED
 from autoconfig.megatron.export import FORMATS
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.resolve import Field, Fields, field_names
@@ -67,7 +68,7 @@ _profile = _said(bool, "Measure the most promising plans with short jobs of a wo
 _format = _said(Literal[FORMATS], "megatron: launch scripts and plan.json; plan: plan.json.", default=FORMATS[0])
 _counts = "GPU counts: a list, or text such as `64:1024` (doubling) or `64:1024:64`."
 _types = list[_Text] | _Text | None
-_script = "A Megatron-LM launch script, an argument list or a plan.json. It is read, never run."
+_script = "A launch script, an argument list, a plan.json or a trainer's configuration. It is read, never run."
 _started = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 ..."
 PlansBody = _body("PlansBody", fields.QUESTION, fields.SEARCH)
 SearchBody = _body("SearchBody", fields.QUESTION, fields.SEARCH, fields.PROFILE, without=("profile",), profile=_profile)
@@ -81,14 +82,14 @@ ScalingBody = _body(
     gpus=_said(list[int] | _Text, _counts, examples=["64:1024"]),
     gpu=_said(_types, "One or more GPU types.", default=None, examples=[["h100-sxm-80gb"]]),
 )
-CheckBody = _body(
-    "CheckBody",
-    fields.CHECK,
-    without=("model", "cluster"),
-    text=_said(Annotated[str, PydanticField(max_length=1_000_000)], _script, examples=[_started]),
-    settings=_said(dict[str, str], "Variables that the script does not set.", default_factory=dict, max_length=MAX_TEXTS),
-    model=_said(_Text | None, "Catalogue name, instead of the script's model.", default=None),
-)
+_file: dict[str, Any] = {
+    "text": _said(Annotated[str, PydanticField(max_length=1_000_000)], _script, examples=[_started]),
+    "settings": _said(dict[str, str], "Variables and keys that it does not set.", default_factory=dict, max_length=MAX_TEXTS),
+    "model": _said(_Text | None, "Catalogue name, instead of its model.", default=None),
+}
+CheckBody = _body("CheckBody", fields.CHECK, without=("model", "cluster"), **_file)
+_target = _said(Literal[CONVERTED], "What to write.", examples=["deepspeed"])
+ConvertBody = _body("ConvertBody", fields.CONVERT, without=("model", "cluster", "format"), **_file, format=_target)
 
 
 class TraceRow(BaseModel):

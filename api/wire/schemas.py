@@ -136,7 +136,7 @@ Predictions = create_model("Predictions", __base__=_Versioned, calibration=(str,
 _SHOWN = (Problem, SearchPage, Scripts, Study, MeasurementsTaken, MeasurementPage, Predictions)
 _BODIES = (
     *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody, bodies.ScalingBody),
-    *(bodies.CheckBody, bodies.PredictBody, bodies.MeasurementsBody, bodies.DeploymentsBody),
+    *(bodies.CheckBody, bodies.ConvertBody, bodies.PredictBody, bodies.MeasurementsBody, bodies.DeploymentsBody),
 )
 
 

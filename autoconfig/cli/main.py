@@ -267,14 +267,14 @@ def wants_profile(ctx: click.Context) -> bool:
 _WHAT_FOR = {
     "Training": ("search", "explain", "export", "scaling"),
     "Post-training": ("rl",),
-    "What you have": ("check", "audit"),
+    "What you have": ("check", "convert", "audit"),
     "Serving": ("deployments", "engines"),
     "Measuring": ("studies", "trace", "emulate", "calibrate", "predict", "validate"),
     "Lists": ("models", "gpus", "software"),
     "Service": ("serve", "worker", "keys"),
 }
 _MODULES = {
-    "megatron": ("audit", "check", "emulate", "trace"),
+    "megatron": ("audit", "check", "convert", "emulate", "trace"),
     "post_training": ("rl",),
     "runs": ("calibrate", "engines", "gpus", "models", "predict", "scaling", "software", "validate"),
     "service": ("keys", "serve", "worker"),

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, json_option, options, print_json
-from autoconfig.planning.request_fields import CHECK, QUESTION
+from autoconfig.planning.request_fields import CHECK, CONVERT, QUESTION
 
 LONG_TABLE = 20
 """Recipes from which on progress is written where stderr is no terminal."""
@@ -48,6 +48,37 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, **given: Any
         ctx.exit(EXIT_BAD_INPUT)
     if answer.report is not None and not answer.report.fits:
         ctx.exit(EXIT_NOTHING_FITS)
+
+
+@click.command("convert")
+@click.argument("file", type=click.Path(path_type=Path))
+@options(CONVERT)
+@json_option
+def convert_command(file: Path, as_json: bool, **given: Any) -> None:
+    """Write the plan of FILE as a file of another launcher, and say what that file cannot say.
+
+    FILE is anything that `autoconfig check` reads. Exit code 0: written; 2: not readable, or no words for the plan.
+
+    autoconfig convert pretrain.sh --format torchtitan --output train.toml
+    """
+    from autoconfig.formats.convert import convert_file
+    from autoconfig.megatron.check_input import check_request
+    from autoconfig.render.check import converted_json
+    from autoconfig.specs.files import write_new
+
+    found = convert_file(file, check_request(given), given["format"])
+    output = given["output"]
+    if output is not None:
+        write_new(Path(output), found.written.text, force=given["force"])
+    if as_json:
+        print_json(converted_json(found))
+        return
+    if output is None:
+        click.echo(found.written.text, nl=False)
+    else:
+        click.echo(f"{found.source.plan} is in {output}.", err=True)
+    for text in found.unsaid:
+        click.echo(f"not in the file: {text}", err=True)
 
 
 @click.command("audit")

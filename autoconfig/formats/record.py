@@ -26,6 +26,10 @@ Flags = Mapping[str, tuple[str, ...]]
 Spell = Callable[[Scenario, TrainPlan], dict[str, tuple[str, ...]]]
 
 
+FILLED_IN = ("deepspeed", "accelerate", "llama-factory")
+"""Formats whose `auto` another program fills in."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Document:
     """A file that was recognised."""
@@ -41,7 +45,9 @@ class Document:
         values = self.values
         for key in filter(None, path.split(".")):
             values = values.get(key) if isinstance(values, dict) else None
-        return Section(values if isinstance(values, dict) else {}, self.text, self.request.settings, prefix=path)
+        words = frozenset({"auto", "???"} if self.format in FILLED_IN else {"???"})
+        found = values if isinstance(values, dict) else {}
+        return Section(found, self.text, self.request.settings, open_words=words, prefix=path)
 
 
 @dataclass(kw_only=True)

@@ -131,6 +131,8 @@ class Section:
     settings: Mapping[str, str] = field(default_factory=dict)
     """What the caller says instead of the file: `--set train_micro_batch_size_per_gpu=4`."""
     used: set[str] = field(default_factory=set)
+    open_words: frozenset[str] = frozenset({"???"})
+    """Values that say that there is none yet."""
     prefix: str = ""
     """Where in the file the section stands."""
 
@@ -168,7 +170,7 @@ class Section:
             if default := _DEFAULTED.fullmatch(inner):
                 return load_yaml(default[1])
         value = _INTERPOLATED.sub(_default, value)
-        if whole or _INTERPOLATED.search(value) or value.strip() in ("auto", "???") or re.fullmatch(r"\$\w+", value.strip()):
+        if whole or _INTERPOLATED.search(value) or value.strip() in self.open_words or re.fullmatch(r"\$\w+", value.strip()):
             raise InputError(f"{self.place(path)} is {value.strip()[:60]!r}, which is not known: say --set {path}=VALUE")
         return value
 

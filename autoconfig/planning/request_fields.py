@@ -96,6 +96,10 @@ CHECK: Fields = (
     *SWITCHES,
     *_some("check", "set", "apply_to", "force"),
 )
+CONVERT: Fields = (
+    *(field for field in CHECK if field.name not in ("memory_margin", "apply_to", "force", *(one.name for one in SWITCHES))),
+    *_all("convert"),
+)
 EXPORT: Fields = _all("export")
 BINDS, CALIBRATION = _GROUPS["explain"]["binds"], _GROUPS["question"]["calibration"]
 SORTS = _GROUPS["search"]["sort_by"].choices

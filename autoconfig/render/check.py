@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.formats.check import READERS
+from autoconfig.formats.convert import Converted
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.training import seconds_text, show_question, show_remedies, speed_text, table_of
@@ -80,6 +81,36 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     """Lines of shell that the script needs for the better (else the nearest legal) plan and does not have."""
     plans_ranked: Natural
     """Plans that fit and were compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertedJson(PlanJson, AnswerJson):
+    """A plan as a file of another launcher."""
+
+    kind: Annotated[str, Keywords(enum=KINDS)]
+    """What the file was."""
+    format: str
+    """What it is now."""
+    file_name: str
+    """A usual name for such a file."""
+    text: str
+    """The file."""
+    unsaid: tuple[str, ...]
+    """What stands elsewhere in that launcher (a model beside a DeepSpeed file), or is lost."""
+
+
+def converted_json(found: Converted) -> ConvertedJson:
+    """The whole answer of `convert`."""
+    plan, batch = found.source.plan, found.source.question.scenario.workload.global_batch_size
+    return ConvertedJson(
+        kind=found.source.kind,
+        format=found.format,
+        plan=named_plan(plan, batch),
+        short=str(plan),
+        file_name=found.written.file_name,
+        text=found.written.text,
+        unsaid=found.unsaid,
+    )
 
 
 def check_json(answer: CheckAnswer) -> CheckJson:

@@ -54,7 +54,7 @@ def read(document: Document) -> CheckInput:
         micro_batch=micro, accumulation=local // micro if whole < 0 else None, global_batch=whole if whole > 0 else None,
         seq_length=needed(section.count("training.seq_len"), section, "training.seq_len"),
         recompute=_recompute(section), numerics=_numerics(section), assumed=assumed,
-        fsdp=0 if shard == 1 else _stage(section, at, pp),
+        fsdp=0 if shard == 1 and cp == 1 else _stage(section, at, pp),
     )  # fmt: skip
     if pp > 1:
         run.vpp, run.split = _stages(section, at, model.num_layers, pp)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.writers.words import NumericsWords, Settings, Written, flat, foreign, head
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
 from autoconfig.megatron.write import overlap_arguments
 from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -80,5 +80,7 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
         f"model {scenario.model.name}: the recipe's",
         f"{scenario.cluster.num_gpus} GPUs: torchrun's --nnodes and --nproc-per-node",
     )
-    text = "\n".join([f"# {head(scenario, plan)}", f"# model: {scenario.model.name}", *lines, ""])
+    text = "\n".join(
+        [f"# {head(scenario, plan)}", f"# model: {catalogue_name(scenario.model) or scenario.model.name}", *lines, ""]
+    )
     return Written(file_name="overrides.txt", text=text, unsaid=unsaid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoconfig.formats.writers.megatron_yaml import refused as refused_by_megatron
-from autoconfig.formats.writers.words import NumericsWords, Settings, Written, foreign, head
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, foreign, head
 from autoconfig.megatron.check import plan_flags
 from autoconfig.planning.export_files import quoted, remark
 from autoconfig.specs.plan import TrainPlan
@@ -53,7 +53,7 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
             "#!/usr/bin/env bash",
             f"# {remark(head(scenario, plan))}",
             "set -eu",
-            f'MODEL="${{MODEL:-{scenario.model.name}}}"  # id or path of the checkpoint',
+            f'MODEL="${{MODEL:-{catalogue_name(scenario.model) or scenario.model.name}}}"  # id or path of the checkpoint',
             'DATASET="${DATASET:?set it to a data set of ms-swift}"',
             f'export NPROC_PER_NODE="{per_node}" NNODES="{cluster.num_nodes}"',
             "megatron sft \\",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.writers.words import NumericsWords, Settings, Written, flat, foreign, head
+from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
@@ -35,7 +35,7 @@ WISH = Constraints(
 
 def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     """The file's tables that a plan decides."""
-    name, flavour = FLAVOURS.get(scenario.model.name, ("", ""))
+    name, flavour = FLAVOURS.get(catalogue_name(scenario.model), ("", ""))
     local = scenario.workload.global_batch_size // plan.dp if plan.pp > 1 else plan.mbs
     parallel: dict[str, Any] = {
         "data_parallel_replicate_degree": 1 if plan.fsdp else plan.dp,
@@ -106,10 +106,13 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
         found.append(f"recompute={plan.recompute}")
     if plan.tp > 1 and not plan.sp and scenario.model.is_moe:
         found.append("sp=0")
+    alone, unsharded = plan.fsdp and plan.dp * plan.cp == 1, not plan.fsdp and plan.cp > 1
+    if alone or unsharded:
+        found.append(f"fsdp={plan.fsdp} (it shards over data and context parallelism, wherever there is any)")
     layers, stages = scenario.model.num_layers, plan.pp * plan.vpp
     if layers % stages or plan.first is not None or plan.last is not None:
         found.append(f"stages of {layers} layers over {stages}: first={plan.first},last={plan.last}")
-    if scenario.model.name not in FLAVOURS:
+    if catalogue_name(scenario.model) not in FLAVOURS:
         found.append(f"model {scenario.model.name}: none of torchtitan's flavours")
     return found
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from autoconfig.specs.json_record import to_json
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.plan_names import named_plan
 from autoconfig.specs.scenario import Numerics, Scenario
@@ -40,6 +42,23 @@ def foreign(scenario: Scenario, plan: TrainPlan, keys: Collection[str], numerics
         if name not in _PRICED_ONLY and value not in allowed and (name != "fp8_recipe" or scenario.numerics.precision == "fp8"):
             found.append(f"{name}={value}")
     return found
+
+
+_SHAPE = (
+    "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size", "num_moe_experts",
+    "kv_channels", "gated_linear_unit", "normalization",
+)  # fmt: skip
+
+
+def catalogue_name(model: ModelSpec) -> str:
+    """The catalogue's name of a model: its own, else that of one of the same shape and vocabulary; empty: none."""
+    if model.name in model_names():
+        return model.name
+    for name in model_names():
+        known = load_model(name)
+        if all(getattr(known, key) == getattr(model, key) for key in _SHAPE) and known.vocab_size == model.vocab_size:
+            return name
+    return ""
 
 
 def accumulation(scenario: Scenario, plan: TrainPlan) -> int:
