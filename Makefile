@@ -137,6 +137,7 @@ $(JUDGE): pyproject.toml setup.py
 	fi
 	@$(JUDGE_PIP) $(TORCH_FOR_CPU) >/dev/null 2>&1 || echo "no wheel $(TORCH_FOR_CPU) here: torch's CUDA build is installed (5 GB)"
 	$(JUDGE_PIP) --editable '.[judge]'
+	$(JUDGE_PIP) --no-deps 'torchtitan==0.2.2'  # the last with TOML; its data loaders and loggers are not needed
 	@touch $@
 
 # A virtual environment that works: the one that is there, or a new one.

@@ -58,6 +58,7 @@ def test_the_same_question_gives_the_same_bytes(http, services):
     ("scaling", {"model": "1.7b", "gpus": "8:32", "gpu": ["a100-80gb"], "tokens": "300B", "keep": ["pp"]}, "scaling"),
     ("scaling", {"model": "1.7b", "gpus": [8, 16], "gpu": "a100-80gb,h100", "tokens": 3e11, "days": 30.0}, "scaling"),
     ("check", CHECK_EXAMPLE, "check"),
+    ("convert", {**CHECK_EXAMPLE, "format": "megatron-yaml"}, "convert"),
 ])  # fmt: skip
 def test_answers_follow_the_published_schemas(http, path, body, name):
     body = {key: value for key, value in body.items() if path not in ("explain", "timeline") or key not in ("fix", "top")}

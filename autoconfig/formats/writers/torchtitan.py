@@ -42,7 +42,6 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         "data_parallel_shard_degree": plan.dp if plan.fsdp else 1,
         "fsdp_reshard_after_forward": "always" if plan.fsdp == 3 else "never",
         "tensor_parallel_degree": plan.tp,
-        "enable_sequence_parallel": plan.sp or plan.tp == 1,
         "pipeline_parallel_degree": plan.pp,
         "context_parallel_degree": plan.cp,
         "expert_parallel_degree": plan.ep,
@@ -104,8 +103,8 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     found = foreign(scenario, plan, KEYS, NUMERICS)
     if plan.recompute not in (NONE, FULL, BY_OPERATOR):
         found.append(f"recompute={plan.recompute}")
-    if plan.tp > 1 and not plan.sp and scenario.model.is_moe:
-        found.append("sp=0")
+    if plan.tp > 1 and not plan.sp:
+        found.append("sp=0 (its tensor parallelism divides the sequence, too)")
     alone, unsharded = plan.fsdp and plan.dp * plan.cp == 1, not plan.fsdp and plan.cp > 1
     if alone or unsharded:
         found.append(f"fsdp={plan.fsdp} (it shards over data and context parallelism, wherever there is any)")
