@@ -27,6 +27,9 @@ from autoconfig.planning.resolve import Field
 from autoconfig.specs.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autoconfig.megatron.check_input import CheckInput
     from autoconfig.megatron.export import Export
     from autoconfig.training.answer import SearchAnswer
 
@@ -65,7 +68,7 @@ def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """
     given["fix"] += tuple(f"{key}={value}" for key in PLAN_KEYS for value in given.pop(key))
     asked = [dict(zip(COMPARED, values, strict=True)) for values in product(*(given[name] or (None,) for name in COMPARED))]
-    given |= asked[0]
+    given = _with_plans_of_files(given | asked[0])
     if len(asked) > 1:
         _compare(given, asked, as_json=as_json)
         return
@@ -157,20 +160,46 @@ def export_command(ctx: click.Context, /, plan: str, **given: Any) -> None:
     _show_export(export)
 
 
+def _file_named(text: str) -> Path | None:
+    """The file that stands where a plan is asked for; None for a plan."""
+    try:
+        return Path(text) if text and Path(text).is_file() else None
+    except (OSError, ValueError):  # a name too long, or with NUL
+        return None
+
+
+def _read_file(file: Path, given: Mapping[str, Any]) -> CheckInput:
+    """What a launch script or a trainer's configuration says; the command's options say what it does not."""
+    from autoconfig.formats.check import WANTED, read_any
+    from autoconfig.megatron.check_input import check_request, read_text
+
+    return read_any(read_text(file, WANTED), check_request(given))
+
+
+def _with_plans_of_files(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the plan of every file that --include names in its place."""
+    named = ((text, _file_named(text)) for text in given["include"])
+    return {**given, "include": tuple(str(_read_file(file, given).plan) if file else text for text, file in named)}
+
+
 @click.command("explain", cls=ManyOptions)
 @click.argument("plan")
 @options(fields.QUESTION, (fields.BINDS,))
 @json_option
 @click.pass_context
 def explain_command(ctx: click.Context, /, plan: str, as_json: bool, **given: Any) -> None:
-    """Memory per stage and part, time per part, of one PLAN.
+    """Memory per stage and part, time per part, of one PLAN, or of the plan of a FILE that `check` reads.
 
     autoconfig explain --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
     """
-    from autoconfig.training.answer import explain
+    from autoconfig.training.answer import explain, explain_plan
     from autoconfig.training.question import request_of
 
-    explanation = explain(request_of(given), plan, binds=given["binds"])
+    if file := _file_named(plan):
+        source = _read_file(file, given)
+        explanation = explain_plan(source.question, source.plan, binds=given["binds"])
+    else:
+        explanation = explain(request_of(given), plan, binds=given["binds"])
     included = explanation.included
     if as_json:
         from autoconfig.render.training_json import explain_json

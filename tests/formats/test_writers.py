@@ -165,3 +165,14 @@ def test_a_deepspeed_file_is_json():
     body = json.loads(write_plan(scenario, parse_plan("tp=1,pp=1,mbs=2,fsdp=3", 8), "deepspeed").text)
     assert body["train_batch_size"] == 64 and body["gradient_accumulation_steps"] == 4
     assert body["zero_optimization"]["stage"] == 3 and body["bf16"]["enabled"]
+
+
+def test_explain_and_include_take_a_file(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    found = autoconfig.json("explain", str(tmp_path / "run.sh"))
+    assert found["short"] == "tp=2,pp=1,dp=4,mbs=1,sp=1,recompute=none" and found["model"]["num_layers"] == 32
+    asked = ("search", "--model", "llama3-8b", "--gpus", "8", "--seq-length", "8192", "--global-batch-size", "128")
+    body = autoconfig.json(*asked, "--include", str(tmp_path / "run.sh"))
+    assert [one["short"] for one in body["included"]] == [found["short"]]
+    refused = autoconfig.run("explain", str(Path(__file__)))
+    assert refused.exit_code == 2 and refused.stderr.startswith("error: ")
