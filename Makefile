@@ -59,6 +59,7 @@ lint: $(DEV)
 judge: $(JUDGE)
 	$(JUDGE_BIN)/python -m pytest -m 'not soak' tests/judge tests/trainer/test_agreement.py tests/trainer/test_faults.py
 	$(JUDGE_BIN)/python -m tools.judge.page
+	$(JUDGE_BIN)/python -m tools.judge.families
 
 # With BASE, a revision: the wall time of a whole search beside that revision's.
 bench: $(DEV)

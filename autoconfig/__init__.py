@@ -11,7 +11,7 @@ Keywords are the command line's long options with `_` for `-` (docs/cli.md); ans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autoconfig.megatron.check import CheckAnswer
     from autoconfig.megatron.export import Export
     from autoconfig.post_training.answer import RlAnswer
+    from autoconfig.render.model import ModelJson
     from autoconfig.runs.predict import Prediction
     from autoconfig.runs.predict_serving import ServingPrediction
     from autoconfig.serving.answer import ServeAnswer
@@ -148,6 +149,14 @@ def scaling(**question: Any) -> ScalingAnswer:
     from autoconfig.sizing.sizing import scale, scaling_request
 
     return scale(scaling_request(question))
+
+
+@_question()
+def model(model: str | Path | Mapping[str, Any]) -> ModelJson:
+    """Family, exact parameters and what they leave out, of a name, a size, a config.json or its content: `autoconfig model`."""
+    from autoconfig.render.model import describe
+
+    return describe(model if isinstance(model, Mapping) else str(model))
 
 
 @_question()

@@ -286,6 +286,7 @@ def not_buildable(model: ModelSpec) -> list[str]:
         "a LayerNorm without bias": model.normalization == "LayerNorm" and not model.layernorm_bias,
         f"the activation {model.activation}": model.activation in ("geglu", "relu"),
         "norms behind attention and MLP (four a layer)": model.num_layernorms_per_layer > 2 and not model.parallel_attention,
+        "norms over all channels of queries and keys": model.qk_layernorm_full,
         "biases in some linear layers only": model.add_attention_output_bias != all_biases(model) and not model.add_bias_linear,
     }
     return [reason for reason, holds in reasons.items() if holds]

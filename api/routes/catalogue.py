@@ -20,8 +20,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from autoconfig.planning.schemas import schema
 from autoconfig.render.html import INDEX, media_type, page_text, served_names
 from autoconfig.render.listings import gpu_rows, model_rows, software_rows
+from autoconfig.render.model import describe, model_json_text
 
 CATALOGUES: dict[str, Callable[[], list[dict[str, Any]]]] = {"models": model_rows, "gpus": gpu_rows, "software": software_rows}
 
@@ -39,6 +41,12 @@ def _listing(name: str) -> Endpoint:
 
     listing.__name__ = name
     return listing
+
+
+async def model(request: HttpRequest) -> Response:
+    """One model of the catalogue, or of a size."""
+    found = await run_in_threadpool(describe, request.path_params["name"], local_files=False)
+    return respond(request, render(200, model_json_text(found).encode()))
 
 
 async def healthz(_: HttpRequest) -> Response:
@@ -80,7 +88,7 @@ def router() -> APIRouter:
     """The catalogues and the operator's endpoints."""
     found = APIRouter()
     for name in CATALOGUES:
-        schema = {
+        listed = {
             "type": "object",
             "properties": {
                 "schema_version": {"const": 1},
@@ -89,11 +97,17 @@ def router() -> APIRouter:
             },
             "required": ["schema_version", name, "next"],
         }
-        page = {200: {"description": "A page.", "content": {JSON: {"schema": schema}}}, **HELD}
+        page = {200: {"description": "A page.", "content": {JSON: {"schema": listed}}}, **HELD}
         add(
             found, f"/v1/{name}", "read", _listing(name), page, {"parameters": PAGE_PARAMETERS},
             problems={422: "limit or cursor cannot be used."}, tags=["catalogue"], summary=f"The {name} of the catalogue.",
         )  # fmt: skip
+    one = {200: {"description": "The model.", "content": {JSON: {"schema": schema("model")}}}, **HELD}
+    named = {"parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]}
+    add(
+        found, "/v1/models/{name}", "read", model, one, named,
+        problems={422: "No such model, or one that cannot be planned."}, tags=["catalogue"], summary="One model's parameters.",
+    )  # fmt: skip
     yes = {200: {"description": "Yes.", "content": {JSON: {"schema": _STATUS}}}}
     text = {200: {"description": "Prometheus' text format.", "content": {"text/plain": _TEXT}}}
     add(found, "/healthz", "read", healthz, yes, {}, problems={503: "No."}, tags=["operation"])

@@ -193,6 +193,24 @@ def _listing(name: str, rows: str, text: str) -> click.Command:
     return command
 
 
+@click.command("model")
+@click.argument("model", metavar="FILE_OR_NAME")
+@json_option
+def model_command(model: str, as_json: bool) -> None:
+    """One model: family, exact parameters, active ones, and what the count leaves out. Exit code 2, with the reason, where it
+    cannot be planned.
+
+    FILE_OR_NAME is a name of the catalogue, a size, or a Hugging Face config.json.
+    """
+    from autoconfig.render.model import describe, model_text
+
+    found = describe(model)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(model_text(found))
+
+
 models_command = _listing("models", "model_rows", "List the models of the catalogue.")
 gpus_command = _listing("gpus", "gpu_rows", "List the GPU types of the catalogue.")
 software_command = _listing("software", "software_rows", "List the software stacks: what each saves, fuses and overlaps.")

@@ -72,6 +72,10 @@ class ConfigReader:
             raise self.fail(f"{key}={_short(value)} must be a number of at least 0")
         return float(value)
 
+    def values(self) -> dict[str, Any]:
+        """A copy of what the object holds."""
+        return dict(self._values)
+
     def optional_integer(self, key: str, *, low: int = 1) -> int | None:
         """Like `integer`, or None where the key is absent or null."""
         return self.integer(key, low=low) if key in self else None

@@ -15,9 +15,12 @@ from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError
 from autoconfig.specs.models.config_reader import ConfigReader, read_json_object
-from autoconfig.specs.models.huggingface_families import FAMILIES
+from autoconfig.specs.models.huggingface_encoders import ENCODERS
+from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
+from autoconfig.specs.models.huggingface_later import LATER
 from autoconfig.specs.models.model import ModelSpec
 
+FAMILIES = DECODERS | LATER | ENCODERS
 REFUSED = json.loads((Path(__file__).parents[1] / "catalogue" / "refused.json").read_text(encoding="utf-8"))
 """`model_types` of configs, and `names`, by why they cannot be planned."""
 _REFUSED = {name: reason for reason, names in REFUSED["model_types"].items() for name in names}
@@ -33,6 +36,12 @@ def model_from_config(path: str | Path) -> ModelSpec:
     return model_from_mapping(read_json_object(file), str(file), _name(file))
 
 
+def model_type_of(path: str | Path) -> str:
+    """What a local config.json says. Raises as `model_from_config`."""
+    file = _config_file(path)
+    return _model_type(ConfigReader(read_json_object(file), str(file)))
+
+
 def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelSpec:
     """The model of a config.json's values; `where` opens every message. Raises InputError or UnsupportedError."""
     reader = ConfigReader(data, where)
@@ -44,7 +53,7 @@ def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelS
         if key in reader:
             raise UnsupportedError(f"{where}: has {key}: a multi-modal model, of which only part is a language model; save "
                                    f"that part as a config.json of its own (model_type one of {', '.join(sorted(FAMILIES))})")
-    if reader.boolean("is_encoder_decoder", False):
+    if reader.boolean("is_encoder_decoder", False) and model_type not in ENCODERS:
         raise UnsupportedError(f"{where}: is_encoder_decoder is true; only decoder-only models can be planned")
     fields = build(reader)
     fields.setdefault("sources", {"*": where})
@@ -73,7 +82,7 @@ def _model_type(reader: ConfigReader) -> str:
 def _refusal(where: str, model_type: str) -> str:
     shown = model_type if len(model_type) <= 40 else model_type[:37] + "..."
     reason = _REFUSED.get(model_type, "an architecture this project does not know")
-    return (f"{where}: model_type {shown!r} is {reason}; supported are the decoder-only families "
+    return (f"{where}: model_type {shown!r} is {reason}; supported are "
             f"{', '.join(sorted(FAMILIES))}")
 
 

@@ -19,17 +19,18 @@ _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "q
 _ACTIVATIONS = dict.fromkeys(_GELU, "gelu") | {"relu": "relu", "relu2": "squared-relu", "silu": "silu", "swish": "silu"}
 
 
-def _unsupported(cfg: ConfigReader, text: str) -> UnsupportedError:
+def unsupported(cfg: ConfigReader, text: str) -> UnsupportedError:
+    """An error for what is understood and cannot be planned."""
     return UnsupportedError(f"{cfg.where}: {text}")
 
 
-def _activation(cfg: ConfigReader, key: str, default: str, gated: bool) -> str:
+def activation_name(cfg: ConfigReader, key: str, default: str, gated: bool) -> str:
     """ModelSpec's name for the activation function, gated (`silu` -> swiglu, `gelu` -> geglu) or not."""
     given = cfg.text(key, default)
     plain = _ACTIVATIONS.get(given)
     named = {"silu": "swiglu", "gelu": "geglu"}.get(plain or "") if gated else (plain if plain != "silu" else None)
     if named is None:
-        raise _unsupported(
+        raise unsupported(
             cfg,
             f"{key}={given[:40]!r} in a{' gated' if gated else 'n ungated'} MLP cannot be planned; "
             f"known are {'silu and gelu' if gated else 'gelu, relu and relu2'}",
@@ -37,7 +38,8 @@ def _activation(cfg: ConfigReader, key: str, default: str, gated: bool) -> str:
     return named
 
 
-def _layers(cfg: ConfigReader, key: str = "num_hidden_layers", default: int | None = None) -> int:
+def layer_count(cfg: ConfigReader, key: str = "num_hidden_layers", default: int | None = None) -> int:
+    """A number of layers, at most MAX_LAYERS."""
     return cfg.integer(key, high=MAX_LAYERS) if default is None else cfg.integer(key, default, high=MAX_LAYERS)
 
 
@@ -49,7 +51,7 @@ def _head_dim(cfg: ConfigReader, hidden: int, heads: int, key: str = "head_dim")
     return hidden // heads
 
 
-def _sliding(cfg: ConfigReader, layers: int, window: int | None, pattern: list[bool]) -> Fields:
+def sliding(cfg: ConfigReader, layers: int, window: int | None, pattern: list[bool]) -> Fields:
     """window_size and window_attn_skip_freq for a pattern of sliding layers; refused if no frequency gives the pattern."""
     if window is None or not any(pattern):
         return {}
@@ -58,14 +60,14 @@ def _sliding(cfg: ConfigReader, layers: int, window: int | None, pattern: list[b
     first_full = pattern.index(False) + 1
     if first_full > 1 and all(slides == bool((i + 1) % first_full) for i, slides in enumerate(pattern)):
         return {"window_size": window, "window_attn_skip_freq": first_full}
-    raise _unsupported(
+    raise unsupported(
         cfg,
         f"layer_types mixes full and sliding attention over {layers} layers in an order that no "
         "window_attn_skip_freq gives (every n-th layer full, the others sliding)",
     )
 
 
-def _layer_types(cfg: ConfigReader, layers: int) -> list[bool] | None:
+def layer_types(cfg: ConfigReader, layers: int) -> list[bool] | None:
     """True for each sliding layer, from `layer_types`; None where it is absent."""
     types = cfg.items("layer_types", str)
     if types is None:
@@ -74,11 +76,11 @@ def _layer_types(cfg: ConfigReader, layers: int) -> list[bool] | None:
         raise cfg.fail(f"layer_types has {len(types)} entries for {layers} layers")
     other = sorted(set(types) - {"full_attention", "sliding_attention"})
     if other:
-        raise _unsupported(cfg, f"layer_types has {other[0][:40]!r}; only full_attention and sliding_attention can be planned")
+        raise unsupported(cfg, f"layer_types has {other[0][:40]!r}; only full_attention and sliding_attention can be planned")
     return [kind == "sliding_attention" for kind in types]
 
 
-def _decoder(
+def decoder(
     cfg: ConfigReader,
     *,
     tied: bool = False,
@@ -91,7 +93,7 @@ def _decoder(
     """What the Llama-like families share: RMSNorm, rotary positions, gated MLP, no biases."""
     hidden, heads = cfg.integer("hidden_size"), cfg.integer("num_attention_heads")
     return {
-        "num_layers": _layers(cfg),
+        "num_layers": layer_count(cfg),
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "vocab_size": cfg.integer("vocab_size"),
@@ -100,7 +102,7 @@ def _decoder(
         "kv_channels": _head_dim(cfg, hidden, heads),
         "max_position_embeddings": cfg.integer("max_position_embeddings", 4096),
         "gated_linear_unit": gated,
-        "activation": _activation(cfg, activation_key, activation, gated),
+        "activation": activation_name(cfg, activation_key, activation, gated),
         "normalization": "RMSNorm",
         "norm_epsilon": norm_epsilon(cfg),
         "add_bias_linear": False,
@@ -109,28 +111,29 @@ def _decoder(
     }
 
 
-def _biases(cfg: ConfigReader) -> Fields:
+def biases(cfg: ConfigReader) -> Fields:
     """`attention_bias` (query, key, value and output) and `mlp_bias` of Llama; MLP biases alone cannot be said."""
     attention, mlp = cfg.boolean("attention_bias", False), cfg.boolean("mlp_bias", False)
     if mlp and not attention:
-        raise _unsupported(cfg, "mlp_bias without attention_bias cannot be planned; both or neither, or attention_bias alone")
+        raise unsupported(cfg, "mlp_bias without attention_bias cannot be planned; both or neither, or attention_bias alone")
     if mlp:
         return {"add_bias_linear": True}
     return {"add_qkv_bias": True, "add_attention_output_bias": True} if attention else {}
 
 
 def _llama(cfg: ConfigReader) -> Fields:
-    return _decoder(cfg) | _biases(cfg)
+    return decoder(cfg) | biases(cfg)
 
 
-def _mistral(cfg: ConfigReader, rotary_base: int = 10_000) -> Fields:
-    fields = _decoder(cfg, kv_default=None if "num_key_value_heads" in cfg else 8, rotary_base=rotary_base)
-    slides = _layer_types(cfg, fields["num_layers"]) or [True] * fields["num_layers"]
-    return fields | _sliding(cfg, fields["num_layers"], cfg.optional_integer("sliding_window"), slides)
+def mistral(cfg: ConfigReader, rotary_base: int = 10_000) -> Fields:
+    """Llama with grouped queries, all layers sliding where a window is given, or those of `layer_types`."""
+    fields = decoder(cfg, kv_default=None if "num_key_value_heads" in cfg else 8, rotary_base=rotary_base)
+    slides = layer_types(cfg, fields["num_layers"]) or [True] * fields["num_layers"]
+    return fields | sliding(cfg, fields["num_layers"], cfg.optional_integer("sliding_window"), slides)
 
 
 def _mixtral(cfg: ConfigReader) -> Fields:
-    fields = _mistral(cfg, rotary_base=1_000_000)
+    fields = mistral(cfg, rotary_base=1_000_000)
     return fields | {
         "num_moe_experts": cfg.integer("num_local_experts", 8),
         "moe_ffn_hidden_size": fields["ffn_hidden_size"],
@@ -140,8 +143,8 @@ def _mixtral(cfg: ConfigReader) -> Fields:
 
 
 def _phi3(cfg: ConfigReader) -> Fields:
-    fields = _decoder(cfg)
-    return fields | _sliding(cfg, fields["num_layers"], cfg.optional_integer("sliding_window"), [True] * fields["num_layers"])
+    fields = decoder(cfg)
+    return fields | sliding(cfg, fields["num_layers"], cfg.optional_integer("sliding_window"), [True] * fields["num_layers"])
 
 
 def _qwen_sliding(cfg: ConfigReader, layers: int) -> Fields:
@@ -149,17 +152,18 @@ def _qwen_sliding(cfg: ConfigReader, layers: int) -> Fields:
     if not cfg.boolean("use_sliding_window", False):
         return {}
     first = cfg.integer("max_window_layers", 28, low=0)
-    slides = _layer_types(cfg, layers) or [i >= first for i in range(layers)]
-    return _sliding(cfg, layers, cfg.integer("sliding_window", 4096), slides)
+    slides = layer_types(cfg, layers) or [i >= first for i in range(layers)]
+    return sliding(cfg, layers, cfg.integer("sliding_window", 4096), slides)
 
 
 def _qwen2(cfg: ConfigReader) -> Fields:
-    fields = _decoder(cfg) | {"add_qkv_bias": True}
+    fields = decoder(cfg) | {"add_qkv_bias": True}
     return fields | _qwen_sliding(cfg, fields["num_layers"])
 
 
-def _qwen3(cfg: ConfigReader) -> Fields:
-    fields = _decoder(cfg) | {"qk_layernorm": True} | _biases(cfg)
+def qwen3(cfg: ConfigReader) -> Fields:
+    """Llama with norms over the channels of each head."""
+    fields = decoder(cfg) | {"qk_layernorm": True} | biases(cfg)
     return fields | {"kv_channels": cfg.integer("head_dim", 128)} | _qwen_sliding(cfg, fields["num_layers"])
 
 
@@ -176,7 +180,7 @@ def _qwen_moe(cfg: ConfigReader, fields: Fields, experts: int, topk: int, width:
         fields
         | _sparse_step(cfg, fields["num_layers"])
         | {
-            "num_moe_experts": cfg.integer("num_experts", experts),
+            "num_moe_experts": cfg.integer("num_experts" if "num_experts" in cfg else "num_local_experts", experts),
             "moe_router_topk": cfg.integer("num_experts_per_tok", topk),
             "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size", width),
             **softmax_router(cfg, None),
@@ -185,7 +189,7 @@ def _qwen_moe(cfg: ConfigReader, fields: Fields, experts: int, topk: int, width:
 
 
 def _qwen2_moe(cfg: ConfigReader) -> Fields:
-    fields = _decoder(cfg) | {"add_qkv_bias": cfg.boolean("qkv_bias", True)}
+    fields = decoder(cfg) | {"add_qkv_bias": cfg.boolean("qkv_bias", True)}
     shared = cfg.integer("shared_expert_intermediate_size", 5632)
     return (
         _qwen_moe(cfg, fields, 60, 4, 1408)
@@ -194,19 +198,20 @@ def _qwen2_moe(cfg: ConfigReader) -> Fields:
     )
 
 
-def _qwen3_moe(cfg: ConfigReader) -> Fields:
-    fields = _decoder(cfg) | {"qk_layernorm": True} | _biases(cfg)
+def qwen3_moe(cfg: ConfigReader) -> Fields:
+    """Qwen3 with experts."""
+    fields = decoder(cfg) | {"qk_layernorm": True} | biases(cfg)
     slides = {"window_size": cfg.integer("sliding_window", 4096)} if cfg.boolean("use_sliding_window", False) else {}
     return _qwen_moe(cfg, fields, 128, 8, 768) | slides
 
 
-def _deepseek(cfg: ConfigReader) -> Fields:
+def deepseek(cfg: ConfigReader) -> Fields:
     """DeepSeek-V2 and V3: multi-latent attention, the first layers dense, shared experts, V3 with MTP and correction biases.
     Kimi K2 is built as V3 is (moonshotai/Kimi-K2-Instruct, modeling_deepseek.py)."""
     if cfg.boolean("attention_bias", False) or cfg.boolean("mlp_bias", False):
-        raise _unsupported(cfg, "attention_bias or mlp_bias with multi-latent attention cannot be planned; both must be false")
+        raise unsupported(cfg, "attention_bias or mlp_bias with multi-latent attention cannot be planned; both must be false")
     v3 = cfg.text("model_type") in ("deepseek_v3", "kimi_k2")
-    heads, layers = cfg.integer("num_attention_heads"), _layers(cfg)
+    heads, layers = cfg.integer("num_attention_heads"), layer_count(cfg)
     value_dim = cfg.integer("v_head_dim", 128)
     q_rank = cfg.optional_integer("q_lora_rank") if cfg.has_key("q_lora_rank") else 1536
     common = {
@@ -219,7 +224,7 @@ def _deepseek(cfg: ConfigReader) -> Fields:
         "ffn_hidden_size": cfg.integer("intermediate_size"),
         "max_position_embeddings": cfg.integer("max_position_embeddings", 4096),
         "gated_linear_unit": True,
-        "activation": _activation(cfg, "hidden_act", "silu", True),
+        "activation": activation_name(cfg, "hidden_act", "silu", True),
         "normalization": "RMSNorm",
         "norm_epsilon": norm_epsilon(cfg),
         **rotary_fields(cfg),
@@ -255,13 +260,13 @@ def _deepseek_experts(cfg: ConfigReader, layers: int, v3: bool) -> Fields:
 
 
 def _gpt_oss(cfg: ConfigReader) -> Fields:
-    fields = _decoder(cfg, kv_default=None if "num_key_value_heads" in cfg else 8, rotary_base=150_000)
+    fields = decoder(cfg, kv_default=None if "num_key_value_heads" in cfg else 8, rotary_base=150_000)
     layers = fields["num_layers"]
-    slides = _layer_types(cfg, layers) or [bool((i + 1) % 2) for i in range(layers)]
+    slides = layer_types(cfg, layers) or [bool((i + 1) % 2) for i in range(layers)]
     bias = cfg.boolean("attention_bias", True)
     return (
         fields
-        | _sliding(cfg, layers, cfg.integer("sliding_window", 128), slides)
+        | sliding(cfg, layers, cfg.integer("sliding_window", 128), slides)
         | {
             "kv_channels": cfg.integer("head_dim", 64),
             "add_qkv_bias": bias,
@@ -278,25 +283,26 @@ def _gpt_oss(cfg: ConfigReader) -> Fields:
 
 
 def _nemotron(cfg: ConfigReader) -> Fields:
-    fields = _decoder(cfg, activation="relu2", gated=False) | {"normalization": "LayerNorm"} | _biases(cfg)
+    fields = decoder(cfg, activation="relu2", gated=False) | {"normalization": "LayerNorm"} | biases(cfg)
     return fields | rotary_fields(cfg, percent=0.5)
 
 
-def _gemma(cfg: ConfigReader) -> Fields:
+def gemma(cfg: ConfigReader) -> Fields:
+    """Llama with GELU, wider heads and tied embeddings."""
     key = "hidden_activation" if "hidden_activation" in cfg else "hidden_act"
-    fields = _decoder(cfg, tied=True, activation_key=key, activation="gelu_pytorch_tanh") | _biases(cfg)
+    fields = decoder(cfg, tied=True, activation_key=key, activation="gelu_pytorch_tanh") | biases(cfg)
     return fields | {"kv_channels": cfg.integer("head_dim", 256)}
 
 
 def _gemma2(cfg: ConfigReader) -> Fields:
     """Gemma 2: norms before and after both halves of the layer, every second layer slides."""
-    fields = _gemma(cfg)
+    fields = gemma(cfg)
     layers = fields["num_layers"]
-    slides = _layer_types(cfg, layers) or [bool((i + 1) % 2) for i in range(layers)]
-    return fields | _sliding(cfg, layers, cfg.integer("sliding_window", 4096), slides) | {"num_layernorms_per_layer": 4}
+    slides = layer_types(cfg, layers) or [bool((i + 1) % 2) for i in range(layers)]
+    return fields | sliding(cfg, layers, cfg.integer("sliding_window", 4096), slides) | {"num_layernorms_per_layer": 4}
 
 
-def _gpt_like(cfg: ConfigReader, layers: int, hidden: int, heads: int, ffn: int, positions: int, tied: bool = True) -> Fields:
+def gpt_like(cfg: ConfigReader, layers: int, hidden: int, heads: int, ffn: int, positions: int, tied: bool = True) -> Fields:
     """What the GPT-2-like families share: LayerNorm, biases, ungated MLP, multi-head attention."""
     return {
         "num_layers": layers,
@@ -316,27 +322,27 @@ def _gpt_like(cfg: ConfigReader, layers: int, hidden: int, heads: int, ffn: int,
 
 def _gpt2(cfg: ConfigReader) -> Fields:
     if cfg.boolean("add_cross_attention", False):
-        raise _unsupported(cfg, "add_cross_attention is true; only decoder-only models can be planned")
+        raise unsupported(cfg, "add_cross_attention is true; only decoder-only models can be planned")
     hidden = cfg.integer("n_embd")
-    return _gpt_like(
+    return gpt_like(
         cfg,
-        _layers(cfg, "n_layer"),
+        layer_count(cfg, "n_layer"),
         hidden,
         cfg.integer("n_head"),
         cfg.integer("n_inner", 4 * hidden),
         cfg.integer("n_positions", 1024),
     ) | {
         "position_embedding_type": "learned_absolute",
-        "activation": _activation(cfg, "activation_function", "gelu_new", False),
+        "activation": activation_name(cfg, "activation_function", "gelu_new", False),
     }
 
 
 def _gpt_neox(cfg: ConfigReader) -> Fields:
     if not cfg.boolean("attention_bias", True):
-        raise _unsupported(cfg, "attention_bias is false while the MLP has biases: this mixture cannot be planned")
-    return _gpt_like(
+        raise unsupported(cfg, "attention_bias is false while the MLP has biases: this mixture cannot be planned")
+    return gpt_like(
         cfg,
-        _layers(cfg),
+        layer_count(cfg),
         cfg.integer("hidden_size"),
         cfg.integer("num_attention_heads"),
         cfg.integer("intermediate_size"),
@@ -344,7 +350,7 @@ def _gpt_neox(cfg: ConfigReader) -> Fields:
         tied=False,
     ) | {
         **rotary_fields(cfg, percent=0.25),
-        "activation": _activation(cfg, "hidden_act", "gelu", False),
+        "activation": activation_name(cfg, "hidden_act", "gelu", False),
         "parallel_attention": cfg.boolean("use_parallel_residual", True),
     }
 
@@ -354,9 +360,9 @@ def _falcon(cfg: ConfigReader) -> Fields:
     new, parallel = cfg.boolean("new_decoder_architecture", False), cfg.boolean("parallel_attn", True)
     groups = cfg.integer("num_kv_heads", heads) if new else 1 if cfg.boolean("multi_query", True) else heads
     two_norms = not parallel or cfg.integer("num_ln_in_parallel_attn", 2 if new else 1, high=2) == 2
-    return _gpt_like(
+    return gpt_like(
         cfg,
-        _layers(cfg),
+        layer_count(cfg),
         hidden,
         heads,
         cfg.integer("ffn_hidden_size", 4 * hidden),
@@ -366,16 +372,16 @@ def _falcon(cfg: ConfigReader) -> Fields:
         "add_bias_linear": cfg.boolean("bias", False),
         "parallel_attention": parallel,
         "num_layernorms_per_layer": 2 if two_norms else 1,
-        "activation": _activation(cfg, "activation", "gelu", False),
+        "activation": activation_name(cfg, "activation", "gelu", False),
         **({"position_embedding_type": "alibi"} if cfg.boolean("alibi", False) else rotary_fields(cfg)),
     }
 
 
 def _bloom(cfg: ConfigReader) -> Fields:
     hidden = cfg.integer("hidden_size" if "hidden_size" in cfg else "n_embed")
-    layers = _layers(cfg, "n_layer" if "n_layer" in cfg else "num_hidden_layers")
+    layers = layer_count(cfg, "n_layer" if "n_layer" in cfg else "num_hidden_layers")
     heads = cfg.integer("n_head" if "n_head" in cfg else "num_attention_heads")
-    return _gpt_like(cfg, layers, hidden, heads, 4 * hidden, cfg.integer("seq_length", 2048)) | {
+    return gpt_like(cfg, layers, hidden, heads, 4 * hidden, cfg.integer("seq_length", 2048)) | {
         "position_embedding_type": "alibi",
         "embedding_layernorm": True,
     }
@@ -384,13 +390,13 @@ def _bloom(cfg: ConfigReader) -> Fields:
 def _opt(cfg: ConfigReader) -> Fields:
     hidden = cfg.integer("hidden_size")
     if not cfg.boolean("do_layer_norm_before", True) or cfg.integer("word_embed_proj_dim", hidden) != hidden:
-        raise _unsupported(cfg, "norms after the sublayers or a projected embedding (OPT-350m) cannot be planned")
+        raise unsupported(cfg, "norms after the sublayers or a projected embedding (OPT-350m) cannot be planned")
     if not cfg.boolean("layer_norm_elementwise_affine", True) or cfg.boolean("_remove_final_layer_norm", False):
-        raise _unsupported(cfg, "norms without weights, or no final norm, cannot be planned")
+        raise unsupported(cfg, "norms without weights, or no final norm, cannot be planned")
     # modeling_opt.py: OPTLearnedPositionalEmbedding holds two rows more than max_position_embeddings
-    return _gpt_like(
+    return gpt_like(
         cfg,
-        _layers(cfg),
+        layer_count(cfg),
         hidden,
         cfg.integer("num_attention_heads"),
         cfg.integer("ffn_dim"),
@@ -398,7 +404,7 @@ def _opt(cfg: ConfigReader) -> Fields:
     ) | {
         "default_seq_length": cfg.integer("max_position_embeddings", 2048),
         "position_embedding_type": "learned_absolute",
-        "activation": _activation(cfg, "activation_function", "relu", False),
+        "activation": activation_name(cfg, "activation_function", "relu", False),
         "add_bias_linear": cfg.boolean("enable_bias", True),
     }
 
@@ -407,14 +413,14 @@ def _mpt(cfg: ConfigReader) -> Fields:
     """MPT as transformers builds it: no biases, norms without bias either, ALiBi."""
     attention = cfg.section("attn_config")
     if attention.boolean("qk_ln", False) or not attention.boolean("alibi", True):
-        raise _unsupported(cfg, "only MPT with ALiBi and without qk_ln can be planned (as transformers' modeling_mpt.py)")
+        raise unsupported(cfg, "only MPT with ALiBi and without qk_ln can be planned (as transformers' modeling_mpt.py)")
     hidden, heads = cfg.integer("d_model"), cfg.integer("n_heads")
     kind = attention.text("attn_type", "multihead_attention")
     if attention.integer("kv_n_heads", heads) != heads or kind != "multihead_attention":
-        raise _unsupported(cfg, "only MPT with multihead_attention can be planned")
-    return _gpt_like(
+        raise unsupported(cfg, "only MPT with multihead_attention can be planned")
+    return gpt_like(
         cfg,
-        _layers(cfg, "n_layers"),
+        layer_count(cfg, "n_layers"),
         hidden,
         heads,
         cfg.integer("expansion_ratio", 4, high=1000) * hidden,
@@ -423,11 +429,11 @@ def _mpt(cfg: ConfigReader) -> Fields:
 
 
 _NAMED_ALIKE = (
-    *(_bloom, _falcon, _gemma, _gemma2, _gpt2, _gpt_neox, _gpt_oss, _llama, _mistral, _mixtral, _mpt, _nemotron, _opt, _phi3),
-    *(_qwen2, _qwen2_moe, _qwen3, _qwen3_moe),
+    *(_bloom, _falcon, gemma, _gemma2, _gpt2, _gpt_neox, _gpt_oss, _llama, mistral, _mixtral, _mpt, _nemotron, _opt, _phi3),
+    *(_qwen2, _qwen2_moe, qwen3, qwen3_moe),
 )
 FAMILIES: dict[str, Callable[[ConfigReader], Fields]] = {
-    **{function.__name__[1:]: function for function in _NAMED_ALIKE},
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), _deepseek),
+    **{function.__name__.lstrip("_"): function for function in _NAMED_ALIKE},
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), deepseek),
 }
 """`model_type` -> the function that reads that family's keys."""

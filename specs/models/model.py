@@ -66,6 +66,8 @@ class ModelSpec:
     add_qkv_bias: bool = False
     add_attention_output_bias: bool = False
     qk_layernorm: bool = False
+    qk_layernorm_full: bool = False
+    """Norms over all channels of queries and of keys, not over those of a head (OLMo 2)."""
     untie_embeddings_and_output_weights: bool = False
     make_vocab_size_divisible_by: int = 128
     parallel_attention: bool = False

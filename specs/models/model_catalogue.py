@@ -190,6 +190,12 @@ def model_aliases() -> dict[str, str]:
     return dict(_index())
 
 
+def family_of_name(name: str) -> str | None:
+    """The family that a catalogue model's file says; None for other names. A changed one (llama3-8b*) is of the same."""
+    canonical = _index().get(_normalised(name.rstrip("*")))
+    return None if canonical is None else str(_read(FOLDER / f"{canonical}.json")["family"])
+
+
 def load_model(name: str) -> ModelSpec:
     """The catalogue model with this name.
 

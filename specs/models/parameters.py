@@ -91,6 +91,9 @@ def attention_parameters(model: ModelSpec, tp: Number) -> Number:
         total = total + h
     if model.multi_latent_attention:
         total = total + norm_parameters(model, model.kv_lora_rank) + norm_parameters(model, model.q_lora_rank or 0)
+    elif model.qk_layernorm_full:
+        keys = model.num_query_groups * model.kv_channels
+        total = total + norm_parameters(model, model.query_size) + norm_parameters(model, keys)
     elif model.qk_layernorm:
         total = total + 2 * norm_parameters(model, model.kv_channels)
     if model.attention_sinks:

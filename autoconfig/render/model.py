@@ -1,0 +1,85 @@
+"""One model: its family and parameters, and what the count leaves out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from autoconfig.planning.resolve import read_model
+from autoconfig.specs.json_record import Keywords, Positive
+from autoconfig.specs.models.huggingface import model_type_of
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import family_of_name
+from autoconfig.specs.models.parameters import expert_parameters, mtp_depths_held, total_parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelJson:
+    """What `autoconfig model --json` prints."""
+
+    schema_version: Annotated[int, Keywords(const=1)] = 1
+    name: str
+    family: str
+    """Of the catalogue, or a config.json's model_type; gpt3 for a bare size."""
+    parameters: Positive
+    """All, the vocabulary unpadded, as the model's publisher counts: exact."""
+    active_parameters: Positive
+    """Those that one token passes: of the routed experts only the chosen ones."""
+    left_out: tuple[str, ...]
+    """What the model has beside them."""
+    assumed: tuple[str, ...]
+
+
+def describe(model: str | Mapping[str, Any], *, local_files: bool = True) -> ModelJson:
+    """A catalogue name, a size, the path of a config.json or (a mapping) its content. Raises InputError, and UnsupportedError
+    with the reason where the model cannot be planned."""
+    spec, assumed = read_model(model, local_files=local_files)
+    total = total_parameters(spec)
+    return ModelJson(
+        name=spec.name,
+        family=_family(model, spec),
+        parameters=total,
+        active_parameters=total - _idle_parameters(spec),
+        left_out=_left_out(spec, total),
+        assumed=tuple(assumed),
+    )
+
+
+def _family(given: str | Mapping[str, Any], spec: ModelSpec) -> str:
+    if not isinstance(given, str):
+        return str(given.get("model_type", ""))
+    if (family := family_of_name(spec.name)) is not None:
+        return family
+    path = Path(given.strip()).expanduser()
+    return model_type_of(path) if path.exists() else "gpt3"
+
+
+def _idle_parameters(spec: ModelSpec) -> int:
+    """Of the routed experts that a token does not reach, in all layers."""
+    experts = (spec.num_moe_experts or spec.moe_router_topk) - spec.moe_router_topk
+    return round(spec.layer_kinds.count("moe") * experts * float(expert_parameters(spec, 1))) if spec.is_moe else 0
+
+
+def _left_out(spec: ModelSpec, total: int) -> tuple[str, ...]:
+    depths = mtp_depths_held(spec)
+    if not depths:
+        return ()
+    more = total_parameters(spec, mtp=True) - total
+    return (f"{depths} multi-token-prediction depth{'s' * (depths > 1)}: {more:,} parameters",)
+
+
+def model_text(found: ModelJson) -> str:
+    """For a person."""
+    lines = [f"{found.name} ({found.family}): {found.parameters:,} parameters, {found.active_parameters:,} active"]
+    lines += [f"left out: {text}" for text in found.left_out]
+    return "\n".join([*lines, *(f"assumed: {text}" for text in found.assumed)])
+
+
+def model_json_text(found: ModelJson) -> str:
+    """The same as JSON, for the service."""
+    from autoconfig.specs.json_record import to_json
+
+    return json.dumps(to_json(found), allow_nan=False)

@@ -1,0 +1,144 @@
+"""Hugging Face families with an encoder: T5, mT5, UMT5; BERT, RoBERTa and what is built as they are.
+
+Defaults for absent keys are those of `transformers` 5.23, models/*/configuration_*.py; tests/judge/test_families.py holds the
+counts to its classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autoconfig.specs.models.config_reader import ConfigReader, norm_epsilon
+from autoconfig.specs.models.huggingface_families import Fields, activation_name, layer_count, unsupported
+
+T5_HEAD, BERT_HEADS = "ForConditionalGeneration", ("ForMaskedLM", "ForPreTraining", "LMHeadModel", "ForCausalLM")
+
+
+def _architecture(cfg: ConfigReader, known: tuple[str, ...]) -> str:
+    """The end of the class's name in `architectures`; the first known one where the file does not say it."""
+    named = cfg.items("architectures", str) or []
+    if not named:
+        return known[0]
+    found = next((end for end in known if named[0].endswith(end)), None)
+    if found is None:
+        raise unsupported(
+            cfg, f"architectures is {named[0][:40]!r}; parameters are counted of classes ending in {', '.join(known)}"
+        )
+    return found
+
+
+def _t5(cfg: ConfigReader) -> Fields:
+    """No biases, RMS norms, one table of relative positions in each stack (UMT5: in each layer)."""
+    _architecture(cfg, (T5_HEAD,))
+    encoder = layer_count(cfg, "num_layers", 6)
+    decoder = layer_count(cfg, "num_decoder_layers", encoder)
+    heads, own = cfg.integer("num_heads", 8), cfg.text("model_type")
+    feed = cfg.text("feed_forward_proj", "relu" if own == "t5" else "gated-gelu")
+    gated = feed.startswith("gated-")
+    if feed.removeprefix("gated-") not in ("relu", "gelu"):
+        raise unsupported(cfg, f"feed_forward_proj={feed[:40]!r} cannot be planned; known are relu, gelu and gated-gelu")
+    if cfg.boolean("is_gated_act", gated) != gated:
+        raise cfg.fail(f"is_gated_act and feed_forward_proj={feed!r} contradict each other")
+    if gated and feed != "gated-gelu":
+        raise unsupported(cfg, f"feed_forward_proj={feed[:40]!r} cannot be planned; of gated ones gated-gelu")
+    return {
+        "num_layers": encoder + decoder,
+        "encoder_num_layers": encoder,
+        "hidden_size": cfg.integer("d_model", 512),
+        "num_attention_heads": heads,
+        "num_query_groups": heads,
+        "kv_channels": cfg.integer("d_kv", 64),
+        "ffn_hidden_size": cfg.integer("d_ff", 2048 if own == "t5" else 1024),
+        "vocab_size": cfg.integer("vocab_size"),
+        "max_position_embeddings": cfg.integer("n_positions", 512),
+        "gated_linear_unit": gated,
+        "activation": "geglu" if gated else feed,
+        "normalization": "RMSNorm",
+        "norm_epsilon": norm_epsilon(cfg),
+        "position_embedding_type": "relative",
+        "relative_attention_num_buckets": cfg.integer("relative_attention_num_buckets", 32),
+        "relative_attention_in_every_layer": own == "umt5",
+        "add_bias_linear": False,
+        "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", True),
+    }
+
+
+def _bert(cfg: ConfigReader) -> Fields:
+    """Learned positions, token types, biases, a norm behind each half of a layer and behind the embedding, and none behind the
+    last layer; a linear layer with a norm and one bias for each word before the output."""
+    head = _architecture(cfg, BERT_HEADS)
+    if cfg.boolean("add_cross_attention", False) or cfg.boolean("use_task_id", False):
+        raise unsupported(cfg, "add_cross_attention and use_task_id cannot be planned; both must be false")
+    if cfg.text("position_embedding_type", "absolute") != "absolute":
+        raise unsupported(cfg, "position_embedding_type must be absolute")
+    hidden, heads = cfg.integer("hidden_size", 768), cfg.integer("num_attention_heads", 12)
+    if hidden % heads:
+        raise cfg.fail(f"hidden_size {hidden} is not a multiple of {heads} attention heads")
+    if not cfg.boolean("tie_word_embeddings", True):
+        raise unsupported(cfg, "tie_word_embeddings must be true: transformers holds two biases of each word otherwise")
+    count = layer_count(cfg, "num_hidden_layers", 12)
+    return {
+        "num_layers": count,
+        "encoder_num_layers": count,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_query_groups": heads,
+        "kv_channels": hidden // heads,
+        "ffn_hidden_size": cfg.integer("intermediate_size", 4 * hidden),
+        "vocab_size": cfg.integer("vocab_size"),
+        "max_position_embeddings": cfg.integer("max_position_embeddings", 512),
+        "activation": activation_name(cfg, "hidden_act", "gelu", False),
+        "normalization": "LayerNorm",
+        "norm_epsilon": norm_epsilon(cfg),
+        "embedding_layernorm": True,
+        "final_layernorm": False,
+        "num_tokentypes": cfg.integer("type_vocab_size", 2),
+        "output_layer_bias": True,
+        "masked_lm_head": True,
+        "bert_binary_head": head == "ForPreTraining",
+    }
+
+
+def _roberta(cfg: ConfigReader) -> Fields:
+    """As BERT; positions start behind the padding token's, so two rows are no positions."""
+    fields = _bert(cfg)
+    positions = fields["max_position_embeddings"]
+    return fields | {"bert_binary_head": False, "default_seq_length": max(1, positions - 2)}
+
+
+def _xlm_roberta_xl(cfg: ConfigReader) -> Fields:
+    """RoBERTa with norms as Megatron-LM's BERT has them."""
+    return _roberta(cfg) | {"embedding_layernorm": False, "final_layernorm": True}
+
+
+def _distilbert(cfg: ConfigReader) -> Fields:
+    """BERT without token types, by other names of its keys."""
+    if cfg.boolean("sinusoidal_pos_embds", False):
+        raise unsupported(cfg, "sinusoidal_pos_embds must be false")
+    names = {"dim": "hidden_size", "hidden_dim": "intermediate_size", "n_layers": "num_hidden_layers",
+             "n_heads": "num_attention_heads", "activation": "hidden_act"}  # fmt: skip
+    usual = {"dim": 768, "hidden_dim": 3072, "n_layers": 6, "n_heads": 12}
+    values = {**usual, **cfg.values()}
+    return _bert(ConfigReader({names.get(key, key): value for key, value in values.items()}, cfg.where)) | {"num_tokentypes": 0}
+
+
+def _megatron_bert(cfg: ConfigReader) -> Fields:
+    """Norms before each half of a layer, one behind the last, none behind the embedding (Megatron-LM's BERT)."""
+    return _bert(cfg) | {"embedding_layernorm": False, "final_layernorm": True}
+
+
+def _roberta_prelayernorm(cfg: ConfigReader) -> Fields:
+    """RoBERTa with norms before each half of a layer, and one behind the last."""
+    return _roberta(cfg) | {"final_layernorm": True}
+
+
+ENCODERS: dict[str, Callable[[ConfigReader], Fields]] = {
+    **dict.fromkeys(("t5", "mt5", "umt5"), _t5),
+    **dict.fromkeys(("bert", "ernie"), _bert),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text"), _roberta),
+    "distilbert": _distilbert,
+    "megatron-bert": _megatron_bert,
+    "xlm-roberta-xl": _xlm_roberta_xl,
+    "roberta-prelayernorm": _roberta_prelayernorm,
+}
+"""`model_type` -> the function that reads that family's keys."""

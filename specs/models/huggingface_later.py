@@ -1,0 +1,430 @@
+"""Decoder families of Hugging Face that are Llama, GPT-2, Mixtral or DeepSeek but for a few traits.
+
+Defaults for absent keys are those of `transformers` 5.23, models/*/configuration_*.py; tests/judge/test_families.py holds the
+counts to its classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autoconfig.specs.models.config_reader import ConfigReader, norm_epsilon, rotary_fields, softmax_router
+from autoconfig.specs.models.huggingface_families import (
+    MAX_LAYERS,
+    Fields,
+    activation_name,
+    biases,
+    decoder,
+    deepseek,
+    gemma,
+    gpt_like,
+    layer_count,
+    layer_types,
+    mistral,
+    qwen3,
+    qwen3_moe,
+    sliding,
+    unsupported,
+)
+
+LAYER_NORM = {"normalization": "LayerNorm"}
+
+
+def _needs(cfg: ConfigReader, key: str, wanted: bool, default: bool, why: str) -> None:
+    if cfg.boolean(key, default) != wanted:
+        raise unsupported(cfg, f"{key} must be {str(wanted).lower()}: {why}")
+
+
+def _windows(cfg: ConfigReader, fields: Fields, default: int | None = None) -> Fields:
+    """Sliding layers by `layer_types`; none where the file does not say them."""
+    layers = fields["num_layers"]
+    slides = layer_types(cfg, layers)
+    return {} if slides is None else sliding(cfg, layers, cfg.optional_integer("sliding_window") or default, slides)
+
+
+def _llama_like(cfg: ConfigReader) -> Fields:
+    fields = decoder(cfg) | biases(cfg)
+    return fields | _windows(cfg, fields)
+
+
+def _helium(cfg: ConfigReader) -> Fields:
+    """`attention_bias`: of queries, keys and values only; the output projection is as wide as the model."""
+    fields = decoder(cfg) | {"add_qkv_bias": cfg.boolean("attention_bias", False)}
+    _needs(cfg, "mlp_bias", False, False, "biases of the MLP beside these cannot be said")
+    if fields["kv_channels"] * fields["num_attention_heads"] != fields["hidden_size"]:
+        raise cfg.fail("head_dim x num_attention_heads must be hidden_size")
+    return fields
+
+
+def _tied_llama(cfg: ConfigReader) -> Fields:
+    _needs(cfg, "use_sliding_window", False, False, "which layers slide is not read")
+    return decoder(cfg, tied=True) | biases(cfg)
+
+
+def _arcee(cfg: ConfigReader) -> Fields:
+    return decoder(cfg, gated=False, activation="relu2") | biases(cfg)
+
+
+def _all_biases(cfg: ConfigReader) -> Fields:
+    """`use_bias`: of every linear layer but the output's."""
+    return {"add_bias_linear": cfg.boolean("use_bias", False)}
+
+
+def _ernie(cfg: ConfigReader) -> Fields:
+    return decoder(cfg, tied=True) | _all_biases(cfg)
+
+
+def _ernie_moe(cfg: ConfigReader) -> Fields:
+    """Experts from one layer to another, every n-th; shared ones; a correction bias among the parameters."""
+    _needs(cfg, "use_bias", False, False, "biases of experts are not read")
+    fields = _ernie(cfg)
+    layers, width = fields["num_layers"], cfg.integer("moe_intermediate_size", 1536)
+    first, step = cfg.integer("moe_layer_start_index", 1, low=0), cfg.integer("moe_layer_interval", 1)
+    last = cfg.integer("moe_layer_end_index", layers - 1, low=0)
+    pattern = tuple(int(first <= i <= last and (i + 1) % step == 0) for i in range(layers))
+    return fields | {
+        "num_moe_experts": cfg.integer("moe_num_experts", 64),
+        "moe_router_topk": cfg.integer("moe_k", 6),
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": width * cfg.integer("moe_num_shared_experts", 2, low=0),
+        "moe_layer_freq": pattern,
+        "moe_router_enable_expert_bias": True,
+    }
+
+
+def _exaone4(cfg: ConfigReader) -> Fields:
+    """Norms behind attention and MLP, as many as others have before them."""
+    fields = decoder(cfg) | {"qk_layernorm": True}
+    return fields | _windows(cfg, fields)
+
+
+def _glm(cfg: ConfigReader) -> Fields:
+    """`attention_bias`: of queries, keys and values only."""
+    return decoder(cfg) | rotary_fields(cfg, percent=0.5) | {"add_qkv_bias": cfg.boolean("attention_bias", False)}
+
+
+def _glm4(cfg: ConfigReader) -> Fields:
+    return _glm(cfg) | {"num_layernorms_per_layer": 4}
+
+
+def _hyperclovax(cfg: ConfigReader) -> Fields:
+    return decoder(cfg) | biases(cfg) | {"num_layernorms_per_layer": 4 if cfg.boolean("use_post_norm", True) else 2}
+
+
+def _olmo2(cfg: ConfigReader) -> Fields:
+    """Norms over all channels of queries and of keys; norms behind attention and MLP."""
+    fields = decoder(cfg) | biases(cfg) | {"qk_layernorm_full": True}
+    return fields | _windows(cfg, fields)
+
+
+def _experts(cfg: ConfigReader, fields: Fields, key: str, experts: int, topk: int) -> Fields:
+    """Every layer is a mixture of experts as wide as `intermediate_size`."""
+    return fields | {
+        "num_moe_experts": cfg.integer(key, experts),
+        "moe_router_topk": cfg.integer("num_experts_per_tok", topk),
+        "moe_ffn_hidden_size": fields["ffn_hidden_size"],
+    }
+
+
+def _olmoe(cfg: ConfigReader) -> Fields:
+    return _experts(cfg, _olmo2(cfg), "num_experts", 64, 8) | softmax_router(cfg, None)
+
+
+def _granitemoe(cfg: ConfigReader) -> Fields:
+    fields = _experts(cfg, decoder(cfg) | biases(cfg), "num_local_experts", 8, 2)
+    return fields | {"moe_shared_expert_intermediate_size": cfg.integer("shared_intermediate_size", 0, low=0)}
+
+
+def _phimoe(cfg: ConfigReader) -> Fields:
+    fields = _experts(cfg, decoder(cfg) | biases(cfg) | LAYER_NORM, "num_local_experts", 16, 2)
+    return fields | {"output_layer_bias": cfg.boolean("lm_head_bias", False)} | _windows(cfg, fields)
+
+
+def _minimax_m2(cfg: ConfigReader) -> Fields:
+    fields = _experts(cfg, decoder(cfg), "num_local_experts", 256, 8)
+    return fields | {"qk_layernorm_full": True, "moe_router_enable_expert_bias": True}
+
+
+def _glm4_moe(cfg: ConfigReader) -> Fields:
+    """The first layers dense, then experts chosen as DeepSeek-V3 does, and shared ones."""
+    fields = decoder(cfg) | {"add_qkv_bias": cfg.boolean("attention_bias", False)} | rotary_fields(cfg, percent=0.5)
+    layers, width = fields["num_layers"], cfg.integer("moe_intermediate_size", 1408)
+    dense = cfg.integer("first_k_dense_replace", 1, low=0)
+    return fields | {
+        "qk_layernorm": cfg.boolean("use_qk_norm", False),
+        "num_moe_experts": cfg.integer("n_routed_experts", 128),
+        "moe_router_topk": cfg.integer("num_experts_per_tok", 8),
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": width * cfg.integer("n_shared_experts", 1, low=0),
+        "moe_layer_freq": tuple(int(i >= dense) for i in range(layers)),
+        "moe_router_enable_expert_bias": True,
+        "mtp_num_layers": cfg.integer("num_nextn_predict_layers", 0, low=0, high=MAX_LAYERS),
+    }
+
+
+def _seed_oss(cfg: ConfigReader) -> Fields:
+    _needs(cfg, "mlp_bias", False, False, "biases of the MLP beside these cannot be said")
+    qkv, out = cfg.boolean("attention_bias", True), cfg.boolean("attention_out_bias", False)
+    return decoder(cfg) | {"add_qkv_bias": qkv, "add_attention_output_bias": out}
+
+
+def _stablelm(cfg: ConfigReader) -> Fields:
+    _needs(cfg, "qk_layernorm", False, False, "norms of single heads are not modelled")
+    parallel = cfg.boolean("use_parallel_residual", False)
+    return (
+        decoder(cfg)
+        | LAYER_NORM
+        | rotary_fields(cfg, percent=0.25)
+        | {
+            "add_qkv_bias": cfg.boolean("use_qkv_bias", False),
+            "parallel_attention": parallel,
+            "num_layernorms_per_layer": 1 if parallel else 2,
+        }
+    )
+
+
+def _starcoder2(cfg: ConfigReader) -> Fields:
+    fields = decoder(cfg, tied=True, gated=False, activation="gelu_pytorch_tanh") | LAYER_NORM
+    fields["add_bias_linear"] = cfg.boolean("use_bias", True)
+    return fields | _windows(cfg, fields)
+
+
+def _cohere(cfg: ConfigReader) -> Fields:
+    """Attention and MLP in parallel behind one norm without bias."""
+    _needs(cfg, "use_qk_norm", False, False, "norms of single heads are not modelled")
+    out = cfg.boolean("attention_bias", False)
+    fields = (
+        decoder(cfg, tied=True)
+        | LAYER_NORM
+        | {
+            "layernorm_bias": False,
+            "parallel_attention": True,
+            "num_layernorms_per_layer": 1,
+            "add_qkv_bias": out,
+            "add_attention_output_bias": out,
+        }
+    )
+    return fields | _windows(cfg, fields)
+
+
+def _phi(cfg: ConfigReader) -> Fields:
+    _needs(cfg, "qk_layernorm", False, False, "norms of single heads are not modelled")
+    fields = decoder(cfg, gated=False, activation="gelu_new") | LAYER_NORM | rotary_fields(cfg, percent=0.5)
+    return fields | {
+        "add_bias_linear": True,
+        "parallel_attention": True,
+        "num_layernorms_per_layer": 1,
+        "output_layer_bias": True,
+    }
+
+
+def _persimmon(cfg: ConfigReader) -> Fields:
+    fields = decoder(cfg, gated=False, activation="relu2") | LAYER_NORM | rotary_fields(cfg, percent=0.5)
+    heads = fields["num_attention_heads"]
+    return fields | {
+        "num_query_groups": heads,
+        "add_bias_linear": True,
+        "qk_layernorm": cfg.boolean("qk_layernorm", True),
+    }
+
+
+def _jais2(cfg: ConfigReader) -> Fields:
+    _needs(cfg, "attention_bias", True, True, "as in the MLP")
+    _needs(cfg, "mlp_bias", True, True, "as in attention")
+    return decoder(cfg, gated=False, activation="relu2") | LAYER_NORM | {"add_bias_linear": True}
+
+
+def _gemma3(cfg: ConfigReader) -> Fields:
+    _needs(cfg, "use_bidirectional_attention", False, False, "an encoder")
+    fields = gemma(cfg) | {"qk_layernorm": True, "num_layernorms_per_layer": 4}
+    return fields | _windows(cfg, fields, 4096)
+
+
+def _vaultgemma(cfg: ConfigReader) -> Fields:
+    fields = gemma(cfg)
+    return fields | _windows(cfg, fields, 4096)
+
+
+def _gpt_bigcode(cfg: ConfigReader) -> Fields:
+    _needs(cfg, "add_cross_attention", False, False, "only decoder-only models of this family can be planned")
+    hidden, heads = cfg.integer("n_embd"), cfg.integer("n_head")
+    inner, positions = cfg.integer("n_inner", 4 * hidden), cfg.integer("n_positions", 1024)
+    fields = gpt_like(cfg, layer_count(cfg, "n_layer"), hidden, heads, inner, positions)
+    return fields | {
+        "num_query_groups": 1 if cfg.boolean("multi_query", True) else heads,
+        "position_embedding_type": "learned_absolute",
+        "activation": activation_name(cfg, "activation_function", "gelu_pytorch_tanh", False),
+    }
+
+
+def _biogpt(cfg: ConfigReader) -> Fields:
+    """Two rows of the table of positions are none."""
+    layers, hidden, heads = layer_count(cfg), cfg.integer("hidden_size"), cfg.integer("num_attention_heads")
+    positions = cfg.integer("max_position_embeddings", 1024)
+    return gpt_like(cfg, layers, hidden, heads, cfg.integer("intermediate_size", 4 * hidden), positions + 2) | {
+        "default_seq_length": positions,
+        "position_embedding_type": "learned_absolute",
+        "activation": activation_name(cfg, "hidden_act", "gelu", False),
+    }
+
+
+def _xglm(cfg: ConfigReader) -> Fields:
+    """Positions by sines, which are no parameters."""
+    _needs(cfg, "add_cross_attention", False, False, "only decoder-only models of this family can be planned")
+    layers, hidden, heads = layer_count(cfg, "num_layers"), cfg.integer("d_model"), cfg.integer("attention_heads")
+    positions = cfg.integer("max_position_embeddings", 2048)
+    return gpt_like(cfg, layers, hidden, heads, cfg.integer("ffn_dim", 4 * hidden), positions) | {
+        "position_embedding_type": "none",
+        "activation": activation_name(cfg, "activation_function", "gelu", False),
+    }
+
+
+def _latent_attention(cfg: ConfigReader) -> Fields:
+    """DeepSeek's latent attention and a dense MLP."""
+    return deepseek(cfg) | {"untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", True)}
+
+
+def _qwen_hybrid(cfg: ConfigReader) -> Fields:
+    """Gated DeltaNet, and gated attention in every n-th layer; behind each an MLP or experts with a gated shared one."""
+    _needs(cfg, "attention_bias", False, False, "biases of gated attention are not modelled")
+    moe = "num_experts" in cfg and cfg.integer("num_experts", low=0) > 0
+    if cfg.integer("decoder_sparse_step", 1) != 1 or cfg.items("mlp_only_layers", int):
+        raise unsupported(cfg, "decoder_sparse_step and mlp_only_layers: every layer must have experts")
+    if moe and "intermediate_size" not in cfg:
+        cfg = ConfigReader({**cfg.values(), "intermediate_size": cfg.integer("moe_intermediate_size")}, cfg.where)
+    fields = decoder(cfg) | rotary_fields(cfg, percent=0.25)
+    layers, every = fields["num_layers"], cfg.integer("full_attention_interval", 4)
+    types = cfg.items("layer_types", str) or [
+        "full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)
+    ]
+    if len(types) != layers or set(types) - {"full_attention", "linear_attention"}:
+        raise cfg.fail(f"layer_types must be {layers} of full_attention and linear_attention")
+    behind = "E" if moe else "-"
+    fields |= {
+        "num_layers": 2 * layers,
+        "hybrid_layer_pattern": "".join(("*" if kind == "full_attention" else "G") + behind for kind in types),
+        "qk_layernorm": True,
+        "attention_output_gate": True,
+        "linear_num_key_heads": cfg.integer("linear_num_key_heads", 16),
+        "linear_num_value_heads": cfg.integer("linear_num_value_heads", 32),
+        "linear_key_head_dim": cfg.integer("linear_key_head_dim", 128),
+        "linear_value_head_dim": cfg.integer("linear_value_head_dim", 128),
+        "linear_conv_kernel_dim": cfg.integer("linear_conv_kernel_dim", 4),
+    }
+    if not moe:
+        return fields
+    return fields | {
+        "num_moe_experts": cfg.integer("num_experts"),
+        "moe_router_topk": cfg.integer("num_experts_per_tok"),
+        "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size"),
+        "moe_shared_expert_intermediate_size": cfg.integer("shared_expert_intermediate_size", 512, low=0),
+        "moe_shared_expert_gate": True,
+        **softmax_router(cfg, None),
+    }
+
+
+def _mellum(cfg: ConfigReader) -> Fields:
+    fields = qwen3_moe(cfg)
+    return fields | _windows(cfg, fields)
+
+
+def _glm4_moe_lite(cfg: ConfigReader) -> Fields:
+    """DeepSeek-V3 whose leading dense layers are said layer by layer (`mlp_layer_types`)."""
+    types = cfg.items("mlp_layer_types", str) or ["dense", *["sparse"] * (layer_count(cfg) - 1)]
+    dense = types.index("sparse") if "sparse" in types else len(types)
+    if len(types) != layer_count(cfg) or set(types[dense:]) - {"sparse"} or set(types[:dense]) - {"dense"}:
+        raise cfg.fail(f"mlp_layer_types must be {layer_count(cfg)} of dense, and behind them sparse")
+    return deepseek(ConfigReader({**cfg.values(), "model_type": "deepseek_v3", "first_k_dense_replace": dense}, cfg.where))
+
+
+BLOCKS = {"mamba": "M", "attention": "*", "full_attention": "*", "linear_attention": "M", "moe": "E", "mlp": "-"}
+
+
+def _nemotron_h(cfg: ConfigReader) -> Fields:
+    """Mamba-2, attention, MLP and experts, each a layer of its own; no positions."""
+    for key in ("use_bias", "mamba_proj_bias", "attention_bias", "mlp_bias"):
+        _needs(cfg, key, False, False, "biases of hybrids are not modelled")
+    _needs(cfg, "use_conv_bias", True, True, "the convolution's bias is counted")
+    _needs(cfg, "tie_word_embeddings", False, False, "transformers never ties them")
+    blocks = cfg.items("layers_block_type", str)
+    pattern = cfg.text("hybrid_override_pattern", "")
+    if blocks is not None:
+        if other := sorted(set(blocks) - set(BLOCKS)):
+            raise unsupported(cfg, f"layers_block_type has {other[0][:40]!r}; known are {', '.join(BLOCKS)}")
+        pattern = "".join(BLOCKS[block] for block in blocks)
+    if not pattern:
+        raise cfg.fail("layers_block_type (or hybrid_override_pattern) is missing")
+    values = {**cfg.values(), "num_hidden_layers": len(pattern)}
+    fields = decoder(ConfigReader(values, cfg.where), activation_key="mlp_hidden_act", activation="relu2", gated=False)
+    fields |= {
+        "position_embedding_type": "none",
+        "rotary_base": None,
+        "rope_scaling": None,
+        "rotary_percent": 1.0,
+        "hybrid_layer_pattern": pattern,
+        "mamba_num_heads": cfg.integer("mamba_num_heads", 128),
+        "mamba_head_dim": cfg.integer("mamba_head_dim", 64),
+        "mamba_state_dim": cfg.integer("ssm_state_size", 128),
+        "mamba_num_groups": cfg.integer("n_groups", 8),
+        "linear_conv_kernel_dim": cfg.integer("conv_kernel", 4),
+    }
+    if "E" not in pattern:
+        return fields
+    if cfg.integer("n_shared_experts", 1, low=0) < 1:
+        raise unsupported(cfg, "n_shared_experts must be at least 1")
+    shared = cfg.integer("moe_shared_expert_intermediate_size", 7688)
+    return fields | {
+        "num_moe_experts": cfg.integer("n_routed_experts", 8),
+        "moe_router_topk": cfg.integer("num_experts_per_tok", 2),
+        "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size", 7688),
+        "moe_shared_expert_intermediate_size": shared,
+        "moe_router_enable_expert_bias": True,
+        "moe_latent_size": cfg.optional_integer("moe_latent_size"),
+    }
+
+
+def _eurobert(cfg: ConfigReader) -> Fields:
+    """Llama as an encoder."""
+    fields = decoder(cfg) | biases(cfg)
+    return fields | {"encoder_num_layers": fields["num_layers"], "norm_epsilon": norm_epsilon(cfg)}
+
+
+LATER: dict[str, Callable[[ConfigReader], Fields]] = {
+    **dict.fromkeys(("granite", "internlm3", "iquestcoder", "ministral3"), _llama_like),
+    **dict.fromkeys(("smollm3",), _tied_llama),
+    **dict.fromkeys(("olmo2", "olmo3"), _olmo2),
+    **dict.fromkeys(("olmoe", "flex_olmo"), _olmoe),
+    **dict.fromkeys(("granitemoe", "granitemoeshared"), _granitemoe),
+    **dict.fromkeys(("cohere", "cohere2"), _cohere),
+    **dict.fromkeys(("youtu", "minicpm3"), _latent_attention),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _qwen_hybrid),
+    "arcee": _arcee,
+    "biogpt": _biogpt,
+    "ernie4_5": _ernie,
+    "ernie4_5_moe": _ernie_moe,
+    "eurobert": _eurobert,
+    "exaone4": _exaone4,
+    "gemma3_text": _gemma3,
+    "glm": _glm,
+    "glm4": _glm4,
+    "glm4_moe": _glm4_moe,
+    "gpt_bigcode": _gpt_bigcode,
+    "helium": _helium,
+    "hyperclovax": _hyperclovax,
+    "jais2": _jais2,
+    "glm4_moe_lite": _glm4_moe_lite,
+    "hunyuan_v1_dense": qwen3,
+    "mellum": _mellum,
+    "ministral": mistral,
+    "minimax_m2": _minimax_m2,
+    "nemotron_h": _nemotron_h,
+    "persimmon": _persimmon,
+    "phi": _phi,
+    "phimoe": _phimoe,
+    "seed_oss": _seed_oss,
+    "stablelm": _stablelm,
+    "starcoder2": _starcoder2,
+    "vaultgemma": _vaultgemma,
+    "xglm": _xglm,
+}
+"""`model_type` -> the function that reads that family's keys."""
