@@ -14,6 +14,7 @@ from autoconfig.api.context import JSON, Endpoint, Rendered, render, respond, se
 from autoconfig.api.http import PAGE_PARAMETERS, page_of
 from autoconfig.api.problems import RefusedError
 from autoconfig.api.routes.answers import Responses, add, problem_responses
+from autoconfig.specs.errors import InputError
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.concurrency import run_in_threadpool
@@ -45,7 +46,10 @@ def _listing(name: str) -> Endpoint:
 
 async def model(request: HttpRequest) -> Response:
     """One model of the catalogue, or of a size."""
-    found = await run_in_threadpool(describe, request.path_params["name"], local_files=False)
+    try:
+        found = await run_in_threadpool(describe, request.path_params["name"], local_files=False)
+    except InputError as error:
+        raise RefusedError(422, error.text) from None
     return respond(request, render(200, model_json_text(found).encode()))
 
 

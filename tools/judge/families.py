@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import transformers
+import transformers  # type: ignore[import-not-found]
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.huggingface import FAMILIES, model_from_mapping
-from transformers.models.auto import modeling_auto
+from transformers.models.auto import modeling_auto  # type: ignore[import-not-found]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 LISTS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM")
