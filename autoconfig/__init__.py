@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autoconfig.megatron.check import CheckAnswer
     from autoconfig.megatron.export import Export
     from autoconfig.post_training.answer import RlAnswer
-    from autoconfig.render.model import ModelJson
+    from autoconfig.render.model import ModelCountJson
     from autoconfig.runs.predict import Prediction
     from autoconfig.runs.predict_serving import ServingPrediction
     from autoconfig.serving.answer import ServeAnswer
@@ -152,7 +152,7 @@ def scaling(**question: Any) -> ScalingAnswer:
 
 
 @_question()
-def model(model: str | Path | Mapping[str, Any]) -> ModelJson:
+def model(model: str | Path | Mapping[str, Any]) -> ModelCountJson:
     """Family, exact parameters and what they leave out, of a name, a size, a config.json or its content: `autoconfig model`."""
     from autoconfig.render.model import describe
 

@@ -25,7 +25,7 @@ from autoconfig.megatron.export import ADDED_LATER, PlanFileJson
 from autoconfig.render.audit import AuditJson
 from autoconfig.render.check import CheckJson, ConvertedJson
 from autoconfig.render.core import EmulateJson, TraceJson
-from autoconfig.render.model import ModelJson
+from autoconfig.render.model import ModelCountJson
 from autoconfig.render.scaling import ScalingJson
 from autoconfig.render.training_json import ExplanationJson, SearchJson, TimelineJson
 from autoconfig.serving.deployment_json import ServeJson
@@ -38,7 +38,7 @@ ANSWERS: dict[str, tuple[str, Any]] = {
     "convert": ("autoconfig convert --json", ConvertedJson),
     "emulate": ("autoconfig emulate --json", EmulateJson),
     "explain": ("autoconfig explain --json", ExplanationJson),
-    "model": ("autoconfig model --json", ModelJson),
+    "model": ("autoconfig model --json", ModelCountJson),
     "scaling": ("autoconfig scaling --json", ScalingJson),
     "search": ("autoconfig search --json", SearchJson),
     "serve": ("autoconfig deployments --json", ServeJson),

@@ -17,7 +17,7 @@ from autoconfig.specs.models.parameters import expert_parameters, mtp_depths_hel
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelJson:
+class ModelCountJson:
     """What `autoconfig model --json` prints."""
 
     schema_version: Annotated[int, Keywords(const=1)] = 1
@@ -33,12 +33,12 @@ class ModelJson:
     assumed: tuple[str, ...]
 
 
-def describe(model: str | Mapping[str, Any], *, local_files: bool = True) -> ModelJson:
+def describe(model: str | Mapping[str, Any], *, local_files: bool = True) -> ModelCountJson:
     """A catalogue name, a size, the path of a config.json or (a mapping) its content. Raises InputError, and UnsupportedError
     with the reason where the model cannot be planned."""
     spec, assumed = read_model(model, local_files=local_files)
     total = total_parameters(spec)
-    return ModelJson(
+    return ModelCountJson(
         name=spec.name,
         family=_family(model, spec),
         parameters=total,
@@ -71,14 +71,14 @@ def _left_out(spec: ModelSpec, total: int) -> tuple[str, ...]:
     return (f"{depths} multi-token-prediction depth{'s' * (depths > 1)}: {more:,} parameters",)
 
 
-def model_text(found: ModelJson) -> str:
+def model_text(found: ModelCountJson) -> str:
     """For a person."""
     lines = [f"{found.name} ({found.family}): {found.parameters:,} parameters, {found.active_parameters:,} active"]
     lines += [f"left out: {text}" for text in found.left_out]
     return "\n".join([*lines, *(f"assumed: {text}" for text in found.assumed)])
 
 
-def model_json_text(found: ModelJson) -> str:
+def model_json_text(found: ModelCountJson) -> str:
     """The same as JSON, for the service."""
     from autoconfig.specs.json_record import to_json
 
