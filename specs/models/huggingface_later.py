@@ -24,15 +24,10 @@ from autoconfig.specs.models.huggingface_families import (
     qwen3,
     qwen3_moe,
     sliding,
-    unsupported,
 )
+from autoconfig.specs.models.huggingface_hybrids import needs, nemotron_h, qwen_hybrid
 
 LAYER_NORM = {"normalization": "LayerNorm"}
-
-
-def _needs(cfg: ConfigReader, key: str, wanted: bool, default: bool, why: str) -> None:
-    if cfg.boolean(key, default) != wanted:
-        raise unsupported(cfg, f"{key} must be {str(wanted).lower()}: {why}")
 
 
 def _windows(cfg: ConfigReader, fields: Fields, default: int | None = None) -> Fields:
@@ -50,14 +45,14 @@ def _llama_like(cfg: ConfigReader) -> Fields:
 def _helium(cfg: ConfigReader) -> Fields:
     """`attention_bias`: of queries, keys and values only; the output projection is as wide as the model."""
     fields = decoder(cfg) | {"add_qkv_bias": cfg.boolean("attention_bias", False)}
-    _needs(cfg, "mlp_bias", False, False, "biases of the MLP beside these cannot be said")
+    needs(cfg, "mlp_bias", False, False, "biases of the MLP beside these cannot be said")
     if fields["kv_channels"] * fields["num_attention_heads"] != fields["hidden_size"]:
         raise cfg.fail("head_dim x num_attention_heads must be hidden_size")
     return fields
 
 
 def _tied_llama(cfg: ConfigReader) -> Fields:
-    _needs(cfg, "use_sliding_window", False, False, "which layers slide is not read")
+    needs(cfg, "use_sliding_window", False, False, "which layers slide is not read")
     return decoder(cfg, tied=True) | biases(cfg)
 
 
@@ -76,7 +71,7 @@ def _ernie(cfg: ConfigReader) -> Fields:
 
 def _ernie_moe(cfg: ConfigReader) -> Fields:
     """Experts from one layer to another, every n-th; shared ones; a correction bias among the parameters."""
-    _needs(cfg, "use_bias", False, False, "biases of experts are not read")
+    needs(cfg, "use_bias", False, False, "biases of experts are not read")
     fields = _ernie(cfg)
     layers, width = fields["num_layers"], cfg.integer("moe_intermediate_size", 1536)
     first, step = cfg.integer("moe_layer_start_index", 1, low=0), cfg.integer("moe_layer_interval", 1)
@@ -163,13 +158,13 @@ def _glm4_moe(cfg: ConfigReader) -> Fields:
 
 
 def _seed_oss(cfg: ConfigReader) -> Fields:
-    _needs(cfg, "mlp_bias", False, False, "biases of the MLP beside these cannot be said")
+    needs(cfg, "mlp_bias", False, False, "biases of the MLP beside these cannot be said")
     qkv, out = cfg.boolean("attention_bias", True), cfg.boolean("attention_out_bias", False)
     return decoder(cfg) | {"add_qkv_bias": qkv, "add_attention_output_bias": out}
 
 
 def _stablelm(cfg: ConfigReader) -> Fields:
-    _needs(cfg, "qk_layernorm", False, False, "norms of single heads are not modelled")
+    needs(cfg, "qk_layernorm", False, False, "norms of single heads are not modelled")
     parallel = cfg.boolean("use_parallel_residual", False)
     return (
         decoder(cfg)
@@ -191,7 +186,7 @@ def _starcoder2(cfg: ConfigReader) -> Fields:
 
 def _cohere(cfg: ConfigReader) -> Fields:
     """Attention and MLP in parallel behind one norm without bias."""
-    _needs(cfg, "use_qk_norm", False, False, "norms of single heads are not modelled")
+    needs(cfg, "use_qk_norm", False, False, "norms of single heads are not modelled")
     out = cfg.boolean("attention_bias", False)
     fields = (
         decoder(cfg, tied=True)
@@ -208,7 +203,7 @@ def _cohere(cfg: ConfigReader) -> Fields:
 
 
 def _phi(cfg: ConfigReader) -> Fields:
-    _needs(cfg, "qk_layernorm", False, False, "norms of single heads are not modelled")
+    needs(cfg, "qk_layernorm", False, False, "norms of single heads are not modelled")
     fields = decoder(cfg, gated=False, activation="gelu_new") | LAYER_NORM | rotary_fields(cfg, percent=0.5)
     return fields | {
         "add_bias_linear": True,
@@ -229,13 +224,13 @@ def _persimmon(cfg: ConfigReader) -> Fields:
 
 
 def _jais2(cfg: ConfigReader) -> Fields:
-    _needs(cfg, "attention_bias", True, True, "as in the MLP")
-    _needs(cfg, "mlp_bias", True, True, "as in attention")
+    needs(cfg, "attention_bias", True, True, "as in the MLP")
+    needs(cfg, "mlp_bias", True, True, "as in attention")
     return decoder(cfg, gated=False, activation="relu2") | LAYER_NORM | {"add_bias_linear": True}
 
 
 def _gemma3(cfg: ConfigReader) -> Fields:
-    _needs(cfg, "use_bidirectional_attention", False, False, "an encoder")
+    needs(cfg, "use_bidirectional_attention", False, False, "an encoder")
     fields = gemma(cfg) | {"qk_layernorm": True, "num_layernorms_per_layer": 4}
     return fields | _windows(cfg, fields, 4096)
 
@@ -246,7 +241,7 @@ def _vaultgemma(cfg: ConfigReader) -> Fields:
 
 
 def _gpt_bigcode(cfg: ConfigReader) -> Fields:
-    _needs(cfg, "add_cross_attention", False, False, "only decoder-only models of this family can be planned")
+    needs(cfg, "add_cross_attention", False, False, "only decoder-only models of this family can be planned")
     hidden, heads = cfg.integer("n_embd"), cfg.integer("n_head")
     inner, positions = cfg.integer("n_inner", 4 * hidden), cfg.integer("n_positions", 1024)
     fields = gpt_like(cfg, layer_count(cfg, "n_layer"), hidden, heads, inner, positions)
@@ -270,7 +265,7 @@ def _biogpt(cfg: ConfigReader) -> Fields:
 
 def _xglm(cfg: ConfigReader) -> Fields:
     """Positions by sines, which are no parameters."""
-    _needs(cfg, "add_cross_attention", False, False, "only decoder-only models of this family can be planned")
+    needs(cfg, "add_cross_attention", False, False, "only decoder-only models of this family can be planned")
     layers, hidden, heads = layer_count(cfg, "num_layers"), cfg.integer("d_model"), cfg.integer("attention_heads")
     positions = cfg.integer("max_position_embeddings", 2048)
     return gpt_like(cfg, layers, hidden, heads, cfg.integer("ffn_dim", 4 * hidden), positions) | {
@@ -282,45 +277,6 @@ def _xglm(cfg: ConfigReader) -> Fields:
 def _latent_attention(cfg: ConfigReader) -> Fields:
     """DeepSeek's latent attention and a dense MLP."""
     return deepseek(cfg) | {"untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", True)}
-
-
-def _qwen_hybrid(cfg: ConfigReader) -> Fields:
-    """Gated DeltaNet, and gated attention in every n-th layer; behind each an MLP or experts with a gated shared one."""
-    _needs(cfg, "attention_bias", False, False, "biases of gated attention are not modelled")
-    moe = "num_experts" in cfg and cfg.integer("num_experts", low=0) > 0
-    if cfg.integer("decoder_sparse_step", 1) != 1 or cfg.items("mlp_only_layers", int):
-        raise unsupported(cfg, "decoder_sparse_step and mlp_only_layers: every layer must have experts")
-    if moe and "intermediate_size" not in cfg:
-        cfg = ConfigReader({**cfg.values(), "intermediate_size": cfg.integer("moe_intermediate_size")}, cfg.where)
-    fields = decoder(cfg) | rotary_fields(cfg, percent=0.25)
-    layers, every = fields["num_layers"], cfg.integer("full_attention_interval", 4)
-    types = cfg.items("layer_types", str) or [
-        "full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)
-    ]
-    if len(types) != layers or set(types) - {"full_attention", "linear_attention"}:
-        raise cfg.fail(f"layer_types must be {layers} of full_attention and linear_attention")
-    behind = "E" if moe else "-"
-    fields |= {
-        "num_layers": 2 * layers,
-        "hybrid_layer_pattern": "".join(("*" if kind == "full_attention" else "G") + behind for kind in types),
-        "qk_layernorm": True,
-        "attention_output_gate": True,
-        "linear_num_key_heads": cfg.integer("linear_num_key_heads", 16),
-        "linear_num_value_heads": cfg.integer("linear_num_value_heads", 32),
-        "linear_key_head_dim": cfg.integer("linear_key_head_dim", 128),
-        "linear_value_head_dim": cfg.integer("linear_value_head_dim", 128),
-        "linear_conv_kernel_dim": cfg.integer("linear_conv_kernel_dim", 4),
-    }
-    if not moe:
-        return fields
-    return fields | {
-        "num_moe_experts": cfg.integer("num_experts"),
-        "moe_router_topk": cfg.integer("num_experts_per_tok"),
-        "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size"),
-        "moe_shared_expert_intermediate_size": cfg.integer("shared_expert_intermediate_size", 512, low=0),
-        "moe_shared_expert_gate": True,
-        **softmax_router(cfg, None),
-    }
 
 
 def _mellum(cfg: ConfigReader) -> Fields:
@@ -337,52 +293,6 @@ def _glm4_moe_lite(cfg: ConfigReader) -> Fields:
     return deepseek(ConfigReader({**cfg.values(), "model_type": "deepseek_v3", "first_k_dense_replace": dense}, cfg.where))
 
 
-BLOCKS = {"mamba": "M", "attention": "*", "full_attention": "*", "linear_attention": "M", "moe": "E", "mlp": "-"}
-
-
-def _nemotron_h(cfg: ConfigReader) -> Fields:
-    """Mamba-2, attention, MLP and experts, each a layer of its own; no positions."""
-    for key in ("use_bias", "mamba_proj_bias", "attention_bias", "mlp_bias"):
-        _needs(cfg, key, False, False, "biases of hybrids are not modelled")
-    _needs(cfg, "use_conv_bias", True, True, "the convolution's bias is counted")
-    _needs(cfg, "tie_word_embeddings", False, False, "transformers never ties them")
-    blocks = cfg.items("layers_block_type", str)
-    pattern = cfg.text("hybrid_override_pattern", "")
-    if blocks is not None:
-        if other := sorted(set(blocks) - set(BLOCKS)):
-            raise unsupported(cfg, f"layers_block_type has {other[0][:40]!r}; known are {', '.join(BLOCKS)}")
-        pattern = "".join(BLOCKS[block] for block in blocks)
-    if not pattern:
-        raise cfg.fail("layers_block_type (or hybrid_override_pattern) is missing")
-    values = {**cfg.values(), "num_hidden_layers": len(pattern)}
-    fields = decoder(ConfigReader(values, cfg.where), activation_key="mlp_hidden_act", activation="relu2", gated=False)
-    fields |= {
-        "position_embedding_type": "none",
-        "rotary_base": None,
-        "rope_scaling": None,
-        "rotary_percent": 1.0,
-        "hybrid_layer_pattern": pattern,
-        "mamba_num_heads": cfg.integer("mamba_num_heads", 128),
-        "mamba_head_dim": cfg.integer("mamba_head_dim", 64),
-        "mamba_state_dim": cfg.integer("ssm_state_size", 128),
-        "mamba_num_groups": cfg.integer("n_groups", 8),
-        "linear_conv_kernel_dim": cfg.integer("conv_kernel", 4),
-    }
-    if "E" not in pattern:
-        return fields
-    if cfg.integer("n_shared_experts", 1, low=0) < 1:
-        raise unsupported(cfg, "n_shared_experts must be at least 1")
-    shared = cfg.integer("moe_shared_expert_intermediate_size", 7688)
-    return fields | {
-        "num_moe_experts": cfg.integer("n_routed_experts", 8),
-        "moe_router_topk": cfg.integer("num_experts_per_tok", 2),
-        "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size", 7688),
-        "moe_shared_expert_intermediate_size": shared,
-        "moe_router_enable_expert_bias": True,
-        "moe_latent_size": cfg.optional_integer("moe_latent_size"),
-    }
-
-
 def _eurobert(cfg: ConfigReader) -> Fields:
     """Llama as an encoder."""
     fields = decoder(cfg) | biases(cfg)
@@ -397,7 +307,7 @@ LATER: dict[str, Callable[[ConfigReader], Fields]] = {
     **dict.fromkeys(("granitemoe", "granitemoeshared"), _granitemoe),
     **dict.fromkeys(("cohere", "cohere2"), _cohere),
     **dict.fromkeys(("youtu", "minicpm3"), _latent_attention),
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _qwen_hybrid),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), qwen_hybrid),
     "arcee": _arcee,
     "biogpt": _biogpt,
     "ernie4_5": _ernie,
@@ -417,7 +327,7 @@ LATER: dict[str, Callable[[ConfigReader], Fields]] = {
     "mellum": _mellum,
     "ministral": mistral,
     "minimax_m2": _minimax_m2,
-    "nemotron_h": _nemotron_h,
+    "nemotron_h": nemotron_h,
     "persimmon": _persimmon,
     "phi": _phi,
     "phimoe": _phimoe,

@@ -1,0 +1,97 @@
+"""Hybrid families of Hugging Face: Qwen3-Next and Qwen3.5, Nemotron-H. tests/judge/test_families.py holds their counts."""
+
+from __future__ import annotations
+
+from autoconfig.specs.models.config_reader import ConfigReader, rotary_fields, softmax_router
+from autoconfig.specs.models.huggingface_families import Fields, decoder, unsupported
+
+
+def needs(cfg: ConfigReader, key: str, wanted: bool, default: bool, why: str) -> None:
+    """Raises UnsupportedError where a switch of the file is not as wanted."""
+    if cfg.boolean(key, default) != wanted:
+        raise unsupported(cfg, f"{key} must be {str(wanted).lower()}: {why}")
+
+
+def qwen_hybrid(cfg: ConfigReader) -> Fields:
+    """Gated DeltaNet, and gated attention in every n-th layer; behind each an MLP or experts with a gated shared one."""
+    needs(cfg, "attention_bias", False, False, "biases of gated attention are not modelled")
+    moe = "num_experts" in cfg and cfg.integer("num_experts", low=0) > 0
+    if cfg.integer("decoder_sparse_step", 1) != 1 or cfg.items("mlp_only_layers", int):
+        raise unsupported(cfg, "decoder_sparse_step and mlp_only_layers: every layer must have experts")
+    if moe and "intermediate_size" not in cfg:
+        cfg = ConfigReader({**cfg.values(), "intermediate_size": cfg.integer("moe_intermediate_size")}, cfg.where)
+    fields = decoder(cfg) | rotary_fields(cfg, percent=0.25)
+    layers, every = fields["num_layers"], cfg.integer("full_attention_interval", 4)
+    types = cfg.items("layer_types", str) or [
+        "full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)
+    ]
+    if len(types) != layers or set(types) - {"full_attention", "linear_attention"}:
+        raise cfg.fail(f"layer_types must be {layers} of full_attention and linear_attention")
+    behind = "E" if moe else "-"
+    fields |= {
+        "num_layers": 2 * layers,
+        "hybrid_layer_pattern": "".join(("*" if kind == "full_attention" else "G") + behind for kind in types),
+        "qk_layernorm": True,
+        "attention_output_gate": True,
+        "linear_num_key_heads": cfg.integer("linear_num_key_heads", 16),
+        "linear_num_value_heads": cfg.integer("linear_num_value_heads", 32),
+        "linear_key_head_dim": cfg.integer("linear_key_head_dim", 128),
+        "linear_value_head_dim": cfg.integer("linear_value_head_dim", 128),
+        "linear_conv_kernel_dim": cfg.integer("linear_conv_kernel_dim", 4),
+    }
+    if not moe:
+        return fields
+    return fields | {
+        "num_moe_experts": cfg.integer("num_experts"),
+        "moe_router_topk": cfg.integer("num_experts_per_tok"),
+        "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size"),
+        "moe_shared_expert_intermediate_size": cfg.integer("shared_expert_intermediate_size", 512, low=0),
+        "moe_shared_expert_gate": True,
+        **softmax_router(cfg, None),
+    }
+
+
+BLOCKS = {"mamba": "M", "attention": "*", "full_attention": "*", "linear_attention": "M", "moe": "E", "mlp": "-"}
+
+
+def nemotron_h(cfg: ConfigReader) -> Fields:
+    """Mamba-2, attention, MLP and experts, each a layer of its own; no positions."""
+    for key in ("use_bias", "mamba_proj_bias", "attention_bias", "mlp_bias"):
+        needs(cfg, key, False, False, "biases of hybrids are not modelled")
+    needs(cfg, "use_conv_bias", True, True, "the convolution's bias is counted")
+    needs(cfg, "tie_word_embeddings", False, False, "transformers never ties them")
+    blocks = cfg.items("layers_block_type", str)
+    pattern = cfg.text("hybrid_override_pattern", "")
+    if blocks is not None:
+        if other := sorted(set(blocks) - set(BLOCKS)):
+            raise unsupported(cfg, f"layers_block_type has {other[0][:40]!r}; known are {', '.join(BLOCKS)}")
+        pattern = "".join(BLOCKS[block] for block in blocks)
+    if not pattern:
+        raise cfg.fail("layers_block_type (or hybrid_override_pattern) is missing")
+    values = {**cfg.values(), "num_hidden_layers": len(pattern)}
+    fields = decoder(ConfigReader(values, cfg.where), activation_key="mlp_hidden_act", activation="relu2", gated=False)
+    fields |= {
+        "position_embedding_type": "none",
+        "rotary_base": None,
+        "rope_scaling": None,
+        "rotary_percent": 1.0,
+        "hybrid_layer_pattern": pattern,
+        "mamba_num_heads": cfg.integer("mamba_num_heads", 128),
+        "mamba_head_dim": cfg.integer("mamba_head_dim", 64),
+        "mamba_state_dim": cfg.integer("ssm_state_size", 128),
+        "mamba_num_groups": cfg.integer("n_groups", 8),
+        "linear_conv_kernel_dim": cfg.integer("conv_kernel", 4),
+    }
+    if "E" not in pattern:
+        return fields
+    if cfg.integer("n_shared_experts", 1, low=0) < 1:
+        raise unsupported(cfg, "n_shared_experts must be at least 1")
+    shared = cfg.integer("moe_shared_expert_intermediate_size", 7688)
+    return fields | {
+        "num_moe_experts": cfg.integer("n_routed_experts", 8),
+        "moe_router_topk": cfg.integer("num_experts_per_tok", 2),
+        "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size", 7688),
+        "moe_shared_expert_intermediate_size": shared,
+        "moe_router_enable_expert_bias": True,
+        "moe_latent_size": cfg.optional_integer("moe_latent_size"),
+    }
