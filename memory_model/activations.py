@@ -69,6 +69,17 @@ def query_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, sh
     return packed
 
 
+def query_key_norms(model: ModelSpec, stack: StackMemory, numerics: Numerics, shape: Shape) -> Number:
+    """Inputs of the norms of each head's q and k, copies out of the packed qkv, 2 T (q + kv) / t, with 4 T (a + a_kv) / t of
+    fp32 statistics; nothing without such norms. Source: Transformer Engine 2.x, ops/basic/rmsnorm.py (op_forward saves
+    input.contiguous()); RoPE needs no output of theirs."""
+    if not model.qk_layernorm or model.multi_latent_attention:
+        return 0.0 * shape.tokens
+    heads = model.num_attention_heads / shape.tp + kv_heads_per_rank(model, shape.tp)
+    per_head = stack.norm_input_bytes * numerics.activation_bytes / 2 * model.kv_channels + stack.norm_statistics_bytes
+    return per_head * shape.tokens * heads
+
+
 def expanded_key_value(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """Where keys and values are repeated to all heads inside of core attention, q and the repeated ones are kept instead of
     what `query_key_value` says: 2 T 3 q / t in all; nothing without grouped queries."""
@@ -174,6 +185,7 @@ def attention_activations(
     parts = {
         "latents": latents(model, numerics, shape),
         "query_key_value": query_key_value(model, numerics, stack, shape),
+        "query_key_norms": query_key_norms(model, stack, numerics, shape),
         "expanded_key_value": expanded_key_value(model, numerics, stack, shape),
         "padded_values": padded_values(model, numerics, stack, shape),
         "gathered_key_value": gathered_key_value(model, numerics, stack, shape),

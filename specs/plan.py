@@ -277,6 +277,19 @@ class RunSettings:
     def full_iteration(self) -> bool:
         return FULL_ITERATION in self.cuda_graphs
 
+    def beside(self, recompute: Recompute) -> RunSettings:
+        """Those switches that Megatron runs with this recomputation: with `full` neither EP overlap nor CUDA graphs but of the
+        full iteration, with `moe` neither EP overlap nor graphs of the router (NV081, NV146, NV152: megatron-core 0.19.2,
+        transformer_config.py)."""
+        graphs = self.cuda_graphs
+        if recompute.granularity == "full":
+            graphs = graphs & {FULL_ITERATION}
+        elif "moe" in recompute.modules:
+            graphs = graphs - {"moe_router", "moe_preprocess"}
+        else:
+            return self
+        return replace(self, cuda_graphs=graphs, ep_overlap=False)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GivenSettings:

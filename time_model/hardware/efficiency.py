@@ -232,8 +232,6 @@ class RecurrentEfficiency:
 
     scan: float
     """Of peak."""
-    scan_least_s: float
-    """Forward of one scan, however few heads it has."""
     delta_rule: float
     """Of peak."""
     convolution: float

@@ -17,7 +17,7 @@ from autoconfig.specs.models.parameters import (
     output_bias_parameters,
     output_layer_parameters,
 )
-from autoconfig.specs.plan import Recompute
+from autoconfig.specs.plan import Recompute, RunSettings
 from autoconfig.specs.scenario import Numerics
 from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.cross import cross_attention_operators, shapes_of_stack
@@ -65,6 +65,9 @@ CROSS_ATTENTION_LAUNCHES = 1.5
 """Launches of a decoder's layer over those of an encoder's: three blocks, not two (megatron-core models/T5/t5_spec.py)."""
 
 
+FULLY = Recompute("full", (), "uniform", 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayerTable:
     """One row per distinct shape; lists are by layer kind (`kinds`). Seconds per layer and micro-batch."""
@@ -76,7 +79,10 @@ class LayerTable:
     backward: list[Number]
     """With host floor, without recomputation."""
     recompute: list[Number]
-    """[shapes, recomputes]: forward time run again in backward; 0 in full:block columns, which depend on the stage."""
+    """[shapes, recomputes]: forward time run again in backward, and what is lost with switches that cannot run beside it
+    (RunSettings.beside); no layer runs again in full:block columns, which depend on the stage."""
+    rerun: list[Number]
+    """Forward of a layer that full recomputation runs again."""
     floor: list[tuple[Number, Number]]
     """What the host floor added to forward and backward."""
     embedding: tuple[Number, Number]
@@ -94,20 +100,23 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
     """Price every operator once per shape and add them up by layer kind."""
     hidden = BlockCollectives(job, x, float(job.model.hidden_size))
     operators = at_the_clock(job, x, price_operators(job, x, hidden))
-    forward, backward, floor, recompute = [], [], [], []
+    forward, backward, floor, recompute, rerun = [], [], [], [], []
     for kind in job.model.kinds:
         mine = [op for op in operators if op.layer in ("all", kind)]
-        fore, back, extra = _with_host(job, x, kind, mine, x.overlapped)
+        fore, back, extra = _with_host(job, x, kind, mine, job.settings)
         forward.append(fore)
         backward.append(back)
         floor.append(extra)
-        again = recompute_seconds(mine, fore, recomputes)
-        if kind == "moe" and job.settings.ep_overlap:
-            plain = _without_overlap(job, x, mine)
-            alone = _with_host(job, x, kind, plain, 0.0)
+        again, whole = recompute_seconds(mine, fore, recomputes), fore
+        for settings in {job.settings.beside(r) for r in recomputes} - {job.settings}:
+            plain = _without_overlap(job, x, mine) if job.settings.ep_overlap else mine
+            alone = _with_host(job, x, kind, plain, settings)
             lost = (alone[0] + alone[1] - fore - back)[..., None] + recompute_seconds(plain, alone[0], recomputes)
-            again = np.where([_stops_overlap(r) for r in recomputes], lost, again)
+            again = np.where([job.settings.beside(r) == settings for r in recomputes], lost, again)
+            if settings == job.settings.beside(FULLY):
+                whole = alone[0]
         recompute.append(again)
+        rerun.append(whole)
     outside = {layer: [op for op in operators if op.layer == layer] for layer in ("embedding", "head", "mtp")}
     depths = job.model.mtp_num_layers
     head = tuple((1 + depths) * a + depths * b for a, b in zip(_pair(outside["head"]), _pair(outside["mtp"]), strict=True))
@@ -117,6 +126,7 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
         forward=forward,
         backward=backward,
         recompute=recompute,
+        rerun=rerun,
         floor=floor,
         embedding=_pair(outside["embedding"]),
         head=(head[0], head[1]),
@@ -138,7 +148,7 @@ def at_the_clock(job: TrainingJob, x: Shapes, operators: list[Operator]) -> list
     busy, every = 0.0 * x.tokens, 0.0 * x.tokens
     for kind in job.model.kinds:
         mine = [op for op in operators if op.layer in ("all", kind)]
-        fore, back, _ = _with_host(job, x, kind, mine, x.overlapped)
+        fore, back, _ = _with_host(job, x, kind, mine, job.settings)
         count = job.model.layer_kinds.count(kind)
         every = every + count * (fore + back)
         busy = busy + count * sum((op.forward + op.dgrad + op.wgrad for op in mine if op.formula in TENSOR_WORK), 0.0)
@@ -153,16 +163,16 @@ def at_the_clock(job: TrainingJob, x: Shapes, operators: list[Operator]) -> list
 
 
 def _with_host(
-    job: TrainingJob, x: Shapes, kind: str, operators: Sequence[Operator], overlapped: Number
+    job: TrainingJob, x: Shapes, kind: str, operators: Sequence[Operator], settings: RunSettings
 ) -> tuple[Number, Number, tuple[Number, Number]]:
-    """Forward and backward of one layer, and what the host's launches add to both."""
+    """Forward and backward of one layer under these switches, and what the host's launches add to both."""
     fore, back = _sum(operators, "forward"), _sum(operators, "dgrad") + _sum(operators, "wgrad")
     experts = local_experts(job, x) if kind == "moe" else 0.0
     launches = layer_launch_seconds(
         job.software,
-        job.settings,
+        settings,
         experts,
-        overlapped=overlapped,
+        overlapped=x.overlapped if settings.ep_overlap else 0.0,
         quantised=job.quantised,
         sublayer=kind if job.model.is_hybrid else "",
     )
@@ -170,12 +180,6 @@ def _with_host(
         launches = CROSS_ATTENTION_LAUNCHES * launches
     extra = host_floor_seconds(fore, back, x.tp, launches)
     return fore + extra[0], back + extra[1], extra
-
-
-def _stops_overlap(recompute: Recompute) -> bool:
-    """Dispatch and combine do not overlap where the whole layer or its experts are run again (megatron-core 0.19.2,
-    transformer_config.py)."""
-    return recompute.granularity == "full" or "moe" in recompute.modules
 
 
 def _without_overlap(job: TrainingJob, x: Shapes, operators: Sequence[Operator]) -> list[Operator]:

@@ -91,6 +91,10 @@ HYBRIDEP_NIC_SHARE, HYBRIDEP_NIC_LOSS = 1.17, 0.115
 """Share of the network card's rate, less for each doubling of link domains: H100, 16 SMs, 54 / 47 / 41 GB/s at 16 / 32 / 64
 ranks (deepseek-ai/DeepEP, branch hybrid-ep)."""
 
+PROBABILITY_BYTES = 4.0
+"""fp32 routing weight of one expert (deepseek-ai/DeepEP, branch hybrid-ep of July 2026, csrc/hybrid_ep/backend/
+hybrid_ep_backend.cuh: FORWARD_DISPATCH and BACKWARD_COMBINE copy experts per rank x ranks per node of them with each token)."""
+
 
 def places_reached(places: Number, topk: int) -> Number:
     """Of D places, how many a token is sent to when its k experts are drawn evenly: D (1 - (1 - 1/D)^k). Counting."""
@@ -125,8 +129,9 @@ def _dispatch_and_combine(job: TrainingJob, x: Shapes, rows: Number, once: Numbe
     """Both ways of `rows` tokens, `once` bytes where each is sent to one place.
 
     alltoall: a copy for each of the k experts. deepep, hybridep: a copy to each rank inside the link domain over the links,
-    beside one to each further domain over the network; the slower decides. allgather: every token to every rank, and a
-    reduce-scatter back.
+    beside one to each further domain over the network; the slower decides. One of HybridEP's two ways (forward's dispatch,
+    backward's combine) also carries, with each copy, the routing weights of all experts of the link domain. allgather: every
+    token to every rank, and a reduce-scatter back.
     """
     kind, k, group, links = job.settings.dispatcher, job.model.moe_router_topk, x.expert_group, job.links
     if kind == "allgather":
@@ -139,12 +144,18 @@ def _dispatch_and_combine(job: TrainingJob, x: Shapes, rows: Number, once: Numbe
     copies = places_reached(group.size, k)
     remote = places_reached(group.domains, k) * (1.0 - 1.0 / group.domains)
     if kind == "hybridep":
-        inside = once * copies / (_link_rate(job) * job.software.hybridep_link_share)
-        share = HYBRIDEP_NIC_SHARE - HYBRIDEP_NIC_LOSS * np.log2(group.domains)
+        link = _link_rate(job) * job.software.hybridep_link_share
+        share, per_copy = HYBRIDEP_NIC_SHARE - HYBRIDEP_NIC_LOSS * np.log2(group.domains), 0.0
+        with_weights = once + PROBABILITY_BYTES * rows * (job.model.num_moe_experts or 0) / group.domains
     else:
-        inside, share = once * copies / (_link_rate(job) * DEEPEP_LINK_SHARE) + DEEPEP_S_PER_COPY * rows * copies, 1.0
-    outside = once * remote * job.factors.communication / (share * job.cluster.nic_bytes_per_s)
-    return 2.0 * (np.maximum(inside, outside) + START_UP_S[kind])
+        link, share, per_copy, with_weights = _link_rate(job) * DEEPEP_LINK_SHARE, 1.0, DEEPEP_S_PER_COPY, once
+
+    def one_way(sent: Number) -> Number:
+        inside = sent * copies / link + per_copy * rows * copies
+        outside = sent * remote * job.factors.communication / (share * job.cluster.nic_bytes_per_s)
+        return np.maximum(inside, outside) + START_UP_S[kind]
+
+    return one_way(with_weights) + one_way(once)
 
 
 def local_experts(job: TrainingJob, x: Shapes) -> Number:

@@ -36,11 +36,11 @@ def recurrent_gemm_shapes(job: TrainingJob, x: Shapes, kind: str) -> list[GemmSh
     ]
 
 
-def scan_seconds(flops: Number, *, flops_per_s: float, least_s: float) -> Number:
-    """Forward of Mamba-2's chunked scan: FLOPs over the reached rate, and at least the time of one long sequence, whose chunks
-    wait for each other. Source: operator tables of aiconfigurator-core 0.12.0 (B200: 0.68 ns a token and head of 64 x 128,
-    8,192 tokens of one sequence never below 0.71 ms)."""
-    return np.maximum(flops / flops_per_s, least_s)
+def scan_seconds(flops: Number, *, flops_per_s: float) -> Number:
+    """Forward of Mamba-2's chunked scan: FLOPs over the reached rate, one sequence or many. Source: operator tables of
+    aiconfigurator 0.8.0 (GB200, mamba_chunk_scan_combined: one sequence of 8,192 tokens takes 0.35 to 0.41 ms with 64 heads of
+    64 x 128, 0.65 to 0.99 with 128; four sequences with 64 heads 1.27 to 1.53)."""
+    return flops / flops_per_s
 
 
 def delta_rule_seconds(flops: Number, *, flops_per_s: float) -> Number:
@@ -88,7 +88,7 @@ def _core(job: TrainingJob, x: Shapes, kind: str) -> Operator:
     reached, peak = job.gpu.recurrent, job.flops_per_s
     if kind == "mamba":
         flops = scan_flops_per_token(job.model) / x.tp * x.tokens
-        forward = scan_seconds(flops, flops_per_s=peak * reached.scan, least_s=reached.scan_least_s)
+        forward = scan_seconds(flops, flops_per_s=peak * reached.scan)
         name, formula = "mamba scan", "scan_seconds"
     else:
         flops = delta_rule_flops_per_token(job.model) / x.tp * x.tokens

@@ -172,10 +172,11 @@ class _Attention(Function):
 
 
 class _Norm(Function):
-    """A norm on its own: input and statistics are saved; the output is whoever reads it."""
+    """A norm on its own: input, made contiguous, and statistics are saved; the output is whoever reads it."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, bias: Any) -> Any:
+        x = x.contiguous()
         statistics = [x.new_empty(x.shape[:-1], dtype=torch.float32) for _ in range(1 if bias is None else 2)]
         ctx.has_bias = bias is not None
         ctx.save_for_backward(x, weight, *statistics)
