@@ -277,6 +277,13 @@ class RunSettings:
     def full_iteration(self) -> bool:
         return FULL_ITERATION in self.cuda_graphs
 
+    @property
+    def static_sizes(self) -> bool:
+        """Whether the host knows the sizes of all tensors of dropless experts before a step: HybridEP alone fills buffers of a
+        fixed size; with the others the host waits for the rows of each expert, which no graph of the iteration can
+        (megatron-core 0.19.2, moe/token_dispatcher.py: cuda_sync_point)."""
+        return self.dispatcher == "hybridep"
+
     def beside(self, recompute: Recompute) -> RunSettings:
         """Those switches that Megatron runs with this recomputation: with `full` neither EP overlap nor CUDA graphs but of the
         full iteration, with `moe` neither EP overlap nor graphs of the router (NV081, NV146, NV152: megatron-core 0.19.2,
@@ -341,7 +348,8 @@ def resolve_settings(
 ) -> RunSettings:
     """The switches of a run in `precision` (bf16, or how a quantised format is scaled): what is given, else the recipe of
     this model nearest to `plan`, else what most recipes of the release and GPU do, else what the stack does. DeepEP gives way
-    to all-to-all where links join more than one board (Megatron-Core: "DeepEP only supports Ampere, Hopper, B200 and B300")."""
+    to all-to-all where links join more than one board (Megatron-Core: "DeepEP only supports Ampere, Hopper, B200 and B300"),
+    and usual graphs of the full iteration to none where a given dispatcher's sizes are not static."""
     defaults = _of_stack(model, cluster, software, dropless)
     if software.release and model.is_moe:
         defaults = _of_recipes(defaults, model, cluster, precision, software.release, plan)
@@ -349,6 +357,9 @@ def resolve_settings(
     found = replace(defaults, **said)
     if found.dispatcher == "deepep" and cluster.link_domain_size > 8:
         found = replace(found, dispatcher="alltoall")
+    waits = model.is_moe and dropless and not found.static_sizes
+    if given.cuda_graphs is None and found.full_iteration and waits:
+        found = replace(found, cuda_graphs=frozenset())
     return found
 
 

@@ -157,12 +157,14 @@ def _line(scenario: Scenario, ranking: Ranking, plan: TrainPlan, place: Included
 
 
 def _at_memory(line: PlacedPlan, scenario: Scenario, ranking: Ranking, plan: TrainPlan) -> PlacedPlan:
-    """The plan among those that need no more predicted memory: of each layout the fastest such plan."""
+    """The plan among those that need no more predicted memory, buffers of collectives and dispatchers included: of each layout
+    the fastest such plan."""
     try:
         theirs = report_plan(scenario, plan)
     except PlanError:
         return line
-    small = np.flatnonzero(ranking.peak_bytes <= theirs.peak_bytes * (1.0 + 1e-6))
+    more = (ranking.peak_bytes - ranking.limit_bytes) - (theirs.peak_bytes - theirs.limit_bytes)
+    small = np.flatnonzero(more <= 1e-6 * theirs.peak_bytes)
     if not len(small):
         return line
     of_layout = ranking.step_seconds[small][np.unique(ranking.row[small], return_index=True)[1]]

@@ -158,6 +158,7 @@ def understand(request: Request) -> Question:
         calibration=_calibration(request),
         given=read_switches(request.switches, model, numerics),
     )
+    _check_static_sizes(scenario)
     assumed += assumed_switches(scenario)
     constraints = Constraints(
         fixed=_sets(request.fix, "fix"), at_most=_caps(request.max), excluded=_sets(request.exclude, "exclude")
@@ -167,6 +168,19 @@ def understand(request: Request) -> Question:
         with _named("include", text):
             parse_plan(text, cluster.num_gpus)
     return Question(scenario=scenario, constraints=constraints, assumed=tuple(assumed), request=request)
+
+
+def _check_static_sizes(scenario: Scenario) -> None:
+    """Raises InputError for given graphs of the full iteration where the host has to wait for the experts' rows."""
+    found, given = scenario.settings(), scenario.given.cuda_graphs or frozenset()
+    dropless = scenario.model.is_moe and scenario.numerics.moe_capacity_factor is None
+    if FULL_ITERATION in given and dropless and not found.static_sizes:
+        raise InputError(
+            f"{option('cuda_graphs')} {FULL_ITERATION}: with dispatcher {found.dispatcher} and no dropped tokens the host waits for "
+            f"the rows of each expert, whose sizes are not static; use {option('dispatcher')} hybridep or "
+            f"{option('moe_capacity_factor')}, or graphs of parts (attn,moe_router)",
+            field="cuda_graphs",
+        )
 
 
 def _calibration(request: Request) -> Calibration:

@@ -254,7 +254,7 @@ def _other_switches(scenario: Scenario, now: RunSettings) -> Iterator[tuple[str,
         if name != now.dispatcher:
             yield f"{name} instead of {now.dispatcher}", {"dispatcher": name}
     numerics = scenario.numerics
-    shapes_known = numerics.moe_capacity_factor is not None or now.dispatcher == "hybridep"
+    shapes_known = numerics.moe_capacity_factor is not None or now.static_sizes
     scopes = {"full-iteration": frozenset({FULL_ITERATION}), "partial": PARTS, "no": frozenset[str]()}
     for kind, scope in scopes.items():
         if scope != now.cuda_graphs and (shapes_known or kind != "full-iteration"):

@@ -68,7 +68,8 @@ def _exchange(dispatcher: str, gpu: str, ep: int, gpus: int, model: ModelSpec = 
 def test_hybridep_sends_one_copy_to_each_rank_and_gathers_the_routing_map() -> None:
     forward, backward = _exchange("hybridep", "gb200", 8, 8)
     copies = 8 * (1 - (7 / 8) ** 8)
-    assert backward == pytest.approx(2 * (4096 * 2048 * 2 * copies / (0.78 * 900e9) + 50e-6))
+    tokens, weights = 4096 * 2048 * 2, 4096 * 128 * 4
+    assert backward == pytest.approx((2 * tokens + weights) * copies / (0.78 * 900e9) + 2 * 50e-6)
     routing = 8 * 4096 * 128
     assert forward - backward == pytest.approx(routing * (1 / (0.78 * 900e9) + 2 / 8e12))
 
@@ -76,7 +77,8 @@ def test_hybridep_sends_one_copy_to_each_rank_and_gathers_the_routing_map() -> N
 def test_over_the_network_the_slower_of_links_and_cards_decides() -> None:
     backward = _exchange("hybridep", "h100", 32, 32)[1]
     remote = 3 * (1 - (3 / 4) ** 8)
-    assert backward == pytest.approx(2 * (4096 * 2048 * 2 * remote / ((1.17 - 0.115 * 2) * 50e9) + 50e-6))
+    sent = 2 * 4096 * 2048 * 2 + 4096 * 128 * 4 / 4  # a domain's routing weights are those of its own experts
+    assert backward == pytest.approx(sent * remote / ((1.17 - 0.115 * 2) * 50e9) + 2 * 50e-6)
     copies = 32 * (1 - (31 / 32) ** 8)
     deep = _exchange("deepep", "h100", 32, 32)[1]
     assert deep == pytest.approx(2 * (4096 * 2048 * 2 * copies / (0.45 * 450e9) + 11e-9 * 4096 * copies + 60e-6))
@@ -110,7 +112,26 @@ def test_overlap_hides_a_share_of_the_exchange_where_its_schedule_can_run() -> N
         assert with_it == pytest.approx(share * without)
 
 
-@pytest.mark.parametrize("recompute", ["full:uniform:1", "selective:moe"])
+@pytest.mark.parametrize(
+    ("recompute", "scope", "left"),
+    [
+        ("full:uniform:1", "attn moe_router moe_preprocess", "none"),
+        ("full:block:3", "attn", "none"),
+        ("full:uniform:1", "full_iteration", "full_iteration"),
+        ("selective:moe", "attn moe_router moe_preprocess", "attn"),
+        ("selective:layernorm", "attn moe_router", "attn moe_router"),
+    ],
+)
+def test_recomputation_runs_without_the_graphs_that_megatron_refuses_beside_it(recompute: str, scope: str, left: str) -> None:
+    plan = "tp=1,pp=2,ep=8,mbs=1"
+    asked, without = (
+        _step(plan, "h100", dataclasses.replace(PLAIN, cuda_graphs=read_graphs(graphs)), recompute)[0] for graphs in (scope, left)
+    )
+    assert asked == pytest.approx(without)
+    assert left == scope or asked > 1.02 * _step(plan, "h100", dataclasses.replace(PLAIN, cuda_graphs=read_graphs(scope)))[0]
+
+
+@pytest.mark.parametrize("recompute", ["full:uniform:1", "full:block:2", "selective:moe"])
 def test_recomputed_experts_hide_nothing(recompute: str) -> None:
     plan = "tp=1,pp=2,vpp=2,ep=8,mbs=1"
     assert _step(plan, "h100", OVERLAP, recompute)[0] == pytest.approx(_step(plan, "h100", PLAIN, recompute)[0])

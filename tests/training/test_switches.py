@@ -39,6 +39,8 @@ def test_switches_are_read_from_every_edge():
     ("qwen3-30b-a3b", {"cuda_graphs": "moe"}, "NV149"),
     ("qwen3-30b-a3b", {"cuda_graphs": "mlp"}, "NV150"),
     ("qwen3-30b-a3b", {"cuda_graphs": "full_iteration attn"}, "alone"),
+    ("qwen3-30b-a3b", {"cuda_graphs": "full_iteration", "dispatcher": "alltoall"}, "not static"),
+    ("qwen3-30b-a3b", {"cuda_graphs": "full_iteration", "dispatcher": "deepep"}, "not static"),
 ])  # fmt: skip
 def test_what_megatron_has_not_is_refused(model, switches, says):
     with pytest.raises(InputError, match=says):
