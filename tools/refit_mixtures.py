@@ -7,8 +7,8 @@ Constants: those of CONSTANTS (StackTime), one value for every GPU, model and re
 25.11 to 26.08 and of Megatron-LM's model zoo whose plan is their recipe's; runs of one plan with the same switches and release
 generation count as one. They are priced with what dense runs say of the GPU and the software (calibration); a mixture's own
 factors stay 1. Printed: shipped and fitted values with their range over the folds, and errors of the shipped constants, of the
-fitted ones, and of ones fitted without the run's model or without its GPU. `shipped` is what the project ships: it has seen
-these runs too. Fit: log(measured / predicted), least squares with errors beyond HUBER times the scatter counting less, and a
+fitted ones, and of ones fitted without the run's model or without its GPU. What the project ships has
+seen these runs too: what this printed, rounded. Fit: log(measured / predicted), least squares with errors beyond HUBER times the scatter counting less, and a
 prior of PRIOR_LOG_SD around the shipped values; linear in the constants' logarithms, priced again STEPS times.
 """
 

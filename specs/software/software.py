@@ -226,13 +226,14 @@ class StackTime:
     overlap_moe_expert_parallel_comm)."""
     moe_host_seconds: float = 0.0009
     """More than host_floor_seconds for the forward of a layer with experts: router, permutation, dispatch."""
-    expert_host_seconds: float = 0.00013
-    """The same per local expert under a quantised format: its launches and casts of its own; half of it in 16 bits."""
-    ep_overlap_hides: float = 0.79
+    expert_host_seconds: float = 0.000115
+    """The same per local expert under a quantised format: its launches and casts of its own; half of it in 16 bits. This and
+    the next four: python -m tools.refit_mixtures."""
+    ep_overlap_hides: float = 0.85
     """Share of dispatch and combine that the combined 1F1B schedule hides."""
-    ep_overlap_host: float = 1.7
+    ep_overlap_host: float = 2.2
     """Host time of router and experts under that schedule, over the plain one's: each node runs an autograd of its own."""
-    grouped_gemm_share: float = 0.84
+    grouped_gemm_share: float = 0.89
     """Rate of a grouped GEMM of many rows over one dense GEMM of all of them."""
     hybridep_link_share: float = 0.78
     """Share of the links' rate that HybridEP reaches inside a link domain (its API, 32 SMs)."""
