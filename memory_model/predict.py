@@ -293,7 +293,7 @@ def nccl_bytes(tp: Number, pp: Number, cp: Number, ep: Number, dp: Number) -> Nu
 
 
 def dispatch_buffer_bytes(scenario: Scenario, layouts: Layouts) -> Number:
-    """HybridEP's registered buffers, outside of the allocator: ep T/u h activations (dispatch and combine share them), the
+    """HybridEP's registered buffers, outside of the allocator: ep T/u h activations (h of the experts; dispatch and combine share them), the
     routing map of ep T/u E fp32 twice, and T/u h activations for every further link domain. 0 for other dispatchers and
     without experts.
 
@@ -304,7 +304,7 @@ def dispatch_buffer_bytes(scenario: Scenario, layouts: Layouts) -> Number:
         return np.zeros(len(layouts))
     tokens = layouts.mbs * scenario.workload.seq_length / layouts.cp / np.where(layouts.sp, layouts.tp, 1)
     domains = np.ceil(layouts.ep * layouts.etp / scenario.cluster.link_domain_size)
-    token_bytes = model.hidden_size * scenario.numerics.activation_bytes
+    token_bytes = model.expert_width * scenario.numerics.activation_bytes
     inside = layouts.ep * tokens * (token_bytes + 8.0 * (model.num_moe_experts or 0))
     return np.where(layouts.ep > 1, inside + (domains - 1.0) * tokens * token_bytes, 0.0)
 

@@ -279,6 +279,9 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     pp, vpp, m = layouts.pp[:, None], layouts.vpp[:, None], layouts.num_microbatches[:, None]
     chunks = chunks_in_flight(pp, vpp, stages.index, m)
     in_flight = _layers_in_flight(model, layouts, stages, chunks)
+    if offloaded := scenario.settings().offload_layers:
+        share = np.where(pp == 1, state.share_on_gpu(model.num_layers, offloaded), 1.0)
+        in_flight = {kind: held * share for kind, held in in_flight.items()}
     groups = _parameter_groups(model, numerics, layouts, stages)
     parts = _state_parts(scenario, layouts, groups)
     embedding = sum(state.embedding_dropout(model, numerics, x) for x in ends)[:, None] * stages.is_first

@@ -268,6 +268,8 @@ class RunSettings:
     fp8_attention: bool = False
     fp8_output: bool = False
     """The output layer's GEMM is quantised like those of the layers (fp8_output_proj)."""
+    offload_layers: int = 0
+    """Layers whose saved activations wait in host memory (cpu_offloading_num_layers; one pipeline stage only)."""
 
     def graphed(self, part: str) -> bool:
         """Whether this part of a layer is replayed."""
@@ -308,6 +310,7 @@ class GivenSettings:
     fused_experts: bool | None = None
     fp8_attention: bool | None = None
     fp8_output: bool | None = None
+    offload_layers: int | None = None
     of_a_run: bool = False
     """They are those of a run that ran: no rule judges them."""
 

@@ -46,6 +46,7 @@ MIN_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
 ROWS_PER_BLOCK = 1_000
 MORE_COLUMNS = frozenset(
+<<<<<<< HEAD
     [
         "encoder_layers",
         "decoder_seq",
@@ -58,6 +59,9 @@ MORE_COLUMNS = frozenset(
         "moe_dispatcher",
         "pipeline_layout",
     ]
+=======
+    ["etp", "fp8_recipe", "hidden_dropout", "deterministic", "cuda_graph_scope", "moe_dispatcher", "pipeline_layout", "offload_layers"]
+>>>>>>> ff48a64 (Activations of offloaded layers; fused loss of NVIDIA's recipes; HybridEP's buffers on the experts' width)
 )
 """Read, and not among the columns of the table that ships."""
 

@@ -182,6 +182,7 @@ def recipe_row_of_2026(row: Row) -> dict[str, str]:
     sharded = (number(row, "fsdp") or 0) > 0
     kind = _kind(model)
     task = {"pretrain": ""}.get(cell(row, "task"), f" {cell(row, 'task')}").upper().replace("LORA", "LoRA")
+    offloaded = known.row["offload_layers"] if known is not None and known.plan[1:] == plan[1:] else ""
     return {
         "id": cell(row, "id"),
         "source": f"NVIDIA 2026 {gpu} {kind} {(recipe or precision).upper()}{task}{doubt}",
@@ -193,6 +194,8 @@ def recipe_row_of_2026(row: Row) -> dict[str, str]:
         "fp8_recipe": recipe,
         "sp": "1" if cell(row, "tp") not in ("", "1") else "0",
         "fsdp": "3" if sharded else "1",
+        "offload": "activations" if offloaded and sharded else "",
+        "offload_layers": offloaded,
         "recompute": f"selective({modules.replace(' ', ',')})" if modules else "none",
         "software": software,
         "peft": "lora" if cell(row, "task") == "lora" else "",
@@ -238,6 +241,8 @@ def as_training_row(row: Row) -> dict[str, str]:
     doubt = DOUBTFUL if model.is_moe and known is not None and not same and cell(row, "release") != "25.09" else ""
     if not cell(row, "recompute") and known is not None and same and known.row["recompute"]:
         recompute = f"selective({known.row['recompute'].replace(' ', ',')})"
+    sharded = (number(row, "fsdp") or 0) > 0
+    offloaded = known.row["offload_layers"] if known is not None and same and sharded else ""
     return {
         "id": f"{cell(row, 'release')} {cell(row, 'model')} {cell(row, 'num_gpus')} {cell(row, 'system')} {precision}",
         "source": nvidia_source(row) + doubt,
@@ -255,7 +260,9 @@ def as_training_row(row: Row) -> dict[str, str]:
         "cp": cell(row, "cp"),
         "ep": cell(row, "ep"),
         "etp": cell(row, "etp"),
-        "fsdp": "3" if (number(row, "fsdp") or 0) > 0 else "1",
+        "fsdp": "3" if sharded else "1",
+        "offload": "activations" if offloaded else "",
+        "offload_layers": offloaded,
         "mbs": cell(row, "mbs"),
         "gbs": cell(row, "gbs"),
         "recompute": recompute,

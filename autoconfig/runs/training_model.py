@@ -190,14 +190,17 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
 EP_OVERLAP = "overlap-moe-expert-parallel-comm"
 
 
-def read_settings(row: Row) -> GivenSettings:
-    """What the row says of dispatcher, CUDA graphs and overlap; an empty cell is the default of release, GPU and model."""
+def read_settings(row: Row, num_layers: int) -> GivenSettings:
+    """What the row says of dispatcher, CUDA graphs, overlap and offloaded activations (of as many layers as `offload_layers`
+    says, else of all but one: NV123); an empty cell is the default of release, GPU and model."""
     graphed, scope = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope")
     graphs = read_graphs(scope) if scope and graphed is not False else frozenset() if graphed is False else None
+    offloads = cell(row, "offload").lower() == "activations"
     return GivenSettings(
         dispatcher=cell(row, "moe_dispatcher").lower() or None,
         cuda_graphs=graphs,
         ep_overlap=EP_OVERLAP in cell(row, "overlap").split("+") if cell(row, "overlap") else None,
+        offload_layers=min(count_of(row, "offload_layers") or num_layers, num_layers - 1) if offloads else None,
     )
 
 

@@ -192,7 +192,7 @@ def _scenario(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, b
         numerics=read_numerics(row, stack, cluster.gpu, assumed),
         software=stack,
         workload=workload,
-        given=read_settings(row),
+        given=read_settings(row, model.num_layers),
     )
 
 

@@ -233,7 +233,7 @@ class StackTime:
     """Share of dispatch and combine that the combined 1F1B schedule hides."""
     ep_overlap_host: float = 2.2
     """Host time of router and experts under that schedule, over the plain one's: each node runs an autograd of its own."""
-    grouped_gemm_share: float = 0.89
+    grouped_gemm_share: float = 0.86
     """Rate of a grouped GEMM of many rows over one dense GEMM of all of them."""
     hybridep_link_share: float = 0.78
     """Share of the links' rate that HybridEP reaches inside a link domain (its API, 32 SMs)."""
@@ -316,7 +316,7 @@ def _known(kind: type, values: dict[str, Any], name: str) -> dict[str, Any]:
     return values
 
 
-LOSS_BYTES = {"none": 6.0, "native": 10.0, "overwrite": 2.0}
+LOSS_BYTES = {"none": 6.0, "native": 10.0, "te": 4.0, "overwrite": 2.0}
 """Fusion of the loss -> bytes per logit (docs/memory_model.md, part `loss`)."""
 GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP = "overlap-grad-reduce", "overlap-param-gather", "tp-comm-overlap"
 USERBUFFERS_SHARE = 0.6

@@ -27,10 +27,23 @@ def scenario(model: str, gpu: str, gpus: int, dispatcher: str) -> Scenario:
     ("gpt-oss-120b", "tp=1,pp=1,ep=16,mbs=4", 16 * 4 * 4096 * (2880 * 2 + 8 * 128)),
     ("qwen3-30b-a3b", "tp=2,sp=1,pp=1,ep=8,mbs=1", 8 * 2048 * (2048 * 2 + 8 * 128)),
     ("qwen3-30b-a3b", "tp=1,pp=1,ep=1,mbs=1", 0),
+    ("nemotron-3-super", "tp=1,pp=1,ep=64,mbs=1", 64 * 4096 * (1024 * 2 + 8 * 512)),
 ])  # fmt: skip
 def test_hybridep_registers_buffers_that_grow_with_the_group(model: str, plan: str, expected: float) -> None:
     asked = scenario(model, "gb200", 256, "hybridep")
     assert float(dispatch_buffer_bytes(asked, asked.layouts([parse_plan(plan, 256)]))[0]) == expected
+
+
+def test_offloaded_layers_leave_the_gpu_on_one_pipeline_stage() -> None:
+    """Half of the layers' activations; a pipeline offloads none (NV036)."""
+    plain = scenario("llama3-70b", "gb200", 64, "alltoall")
+    half = dataclasses.replace(plain, given=dataclasses.replace(plain.given, offload_layers=40))
+    for text, share in (("tp=1,pp=1,mbs=2,fsdp=3", 0.5), ("tp=2,pp=4,mbs=1", 1.0)):
+        plan = parse_plan(text, 64)
+        before, after = (
+            estimate_memory(asked, asked.layouts([plan]), [NONE], detail=True).parts["mlp_inside"].max() for asked in (plain, half)
+        )
+        assert after == pytest.approx(share * before)
 
 
 def test_further_domains_take_a_share_and_other_dispatchers_none() -> None:

@@ -38,6 +38,9 @@ def test_formats(cells: dict[str, str], precision: str, recipe: str) -> None:
     ({"cuda_graph": "1"}, {"cuda_graphs": {"full_iteration"}}),
     ({"cuda_graph": "1", "cuda_graph_scope": "attn,moe_router"}, {"cuda_graphs": {"attn", "moe_router"}}),
     ({"moe_dispatcher": "alltoall"}, {"dispatcher": "alltoall"}),
+    ({"offload": "activations", "offload_layers": "20"}, {"offload_layers": 20}),
+    ({"offload": "activations"}, {"offload_layers": 60}),
+    ({"offload": "optimizer"}, {"offload_layers": 0}),
     ({"overlap": "tp-comm-overlap"}, {"ep_overlap": False}),
     ({"overlap": "tp-comm-overlap+overlap-moe-expert-parallel-comm", "software": "nemo-26.02"}, {"ep_overlap": True}),
 ])  # fmt: skip

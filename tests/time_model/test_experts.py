@@ -199,7 +199,7 @@ def test_a_grouped_gemm_is_a_dense_one_of_all_rows_at_a_share_that_grows_with_th
         16 * m, 1536.0, 2048.0, flops_per_s=job.gemm_rate(False, job.gpu.tables.gemm["bf16"]),
         hbm_bytes_per_s=job.hbm_bytes_per_s, num_sms=132, constants=job.gpu.gemm, table=job.gpu.tables.gemm["bf16"],
     )  # fmt: skip
-    assert fc1.forward_seconds == pytest.approx(float(dense) / (0.89 * m / (m + 96)))
+    assert fc1.forward_seconds == pytest.approx(float(dense) / (0.86 * m / (m + 96)))
     assert grouped_gemm_seconds(1.0, 96.0, 1.0) == 2.0
 
 
