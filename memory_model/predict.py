@@ -293,9 +293,9 @@ def nccl_bytes(tp: Number, pp: Number, cp: Number, ep: Number, dp: Number) -> Nu
 
 
 def dispatch_buffer_bytes(scenario: Scenario, layouts: Layouts) -> Number:
-    """HybridEP's registered buffers, outside of the allocator: ep T/u h activations (h of the experts; dispatch and combine share them), the
-    routing map of ep T/u E fp32 twice, and T/u h activations for every further link domain. 0 for other dispatchers and
-    without experts.
+    """HybridEP's registered buffers, outside of the allocator: ep T/u h activations, h of the experts (dispatch and combine
+    share them), the routing map of ep T/u E fp32 twice, and T/u h activations for every further link domain. 0 for other
+    dispatchers and without experts.
 
     Source: deepseek-ai/DeepEP, branch hybrid-ep (buffer allocation); no measured peak.
     """

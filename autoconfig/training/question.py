@@ -176,8 +176,8 @@ def _check_static_sizes(scenario: Scenario) -> None:
     dropless = scenario.model.is_moe and scenario.numerics.moe_capacity_factor is None
     if FULL_ITERATION in given and dropless and not found.static_sizes:
         raise InputError(
-            f"{option('cuda_graphs')} {FULL_ITERATION}: with dispatcher {found.dispatcher} and no dropped tokens the host waits for "
-            f"the rows of each expert, whose sizes are not static; use {option('dispatcher')} hybridep or "
+            f"{option('cuda_graphs')} {FULL_ITERATION}: with dispatcher {found.dispatcher} and no dropped tokens the host "
+            f"waits for the rows of each expert, whose sizes are not static; use {option('dispatcher')} hybridep or "
             f"{option('moe_capacity_factor')}, or graphs of parts (attn,moe_router)",
             field="cuda_graphs",
         )

@@ -41,7 +41,8 @@ def test_offloaded_layers_leave_the_gpu_on_one_pipeline_stage() -> None:
     for text, share in (("tp=1,pp=1,mbs=2,fsdp=3", 0.5), ("tp=2,pp=4,mbs=1", 1.0)):
         plan = parse_plan(text, 64)
         before, after = (
-            estimate_memory(asked, asked.layouts([plan]), [NONE], detail=True).parts["mlp_inside"].max() for asked in (plain, half)
+            estimate_memory(asked, asked.layouts([plan]), [NONE], detail=True).parts["mlp_inside"].max()
+            for asked in (plain, half)
         )
         assert after == pytest.approx(share * before)
 

@@ -125,7 +125,8 @@ def test_overlap_hides_a_share_of_the_exchange_where_its_schedule_can_run() -> N
 def test_recomputation_runs_without_the_graphs_that_megatron_refuses_beside_it(recompute: str, scope: str, left: str) -> None:
     plan = "tp=1,pp=2,ep=8,mbs=1"
     asked, without = (
-        _step(plan, "h100", dataclasses.replace(PLAIN, cuda_graphs=read_graphs(graphs)), recompute)[0] for graphs in (scope, left)
+        _step(plan, "h100", dataclasses.replace(PLAIN, cuda_graphs=read_graphs(graphs)), recompute)[0]
+        for graphs in (scope, left)
     )
     assert asked == pytest.approx(without)
     assert left == scope or asked > 1.02 * _step(plan, "h100", dataclasses.replace(PLAIN, cuda_graphs=read_graphs(scope)))[0]
