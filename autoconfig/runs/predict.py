@@ -46,15 +46,10 @@ MIN_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
 ROWS_PER_BLOCK = 1_000
 MORE_COLUMNS = frozenset(
-<<<<<<< HEAD
-<<<<<<< HEAD
     [
         "encoder_layers",
         "decoder_seq",
         "kv_channels",
-=======
-    [
->>>>>>> 0390ee3 (Lint; notes)
         "etp",
         "fp8_recipe",
         "hidden_dropout",
@@ -62,15 +57,8 @@ MORE_COLUMNS = frozenset(
         "cuda_graph_scope",
         "moe_dispatcher",
         "pipeline_layout",
-<<<<<<< HEAD
-    ]
-=======
-    ["etp", "fp8_recipe", "hidden_dropout", "deterministic", "cuda_graph_scope", "moe_dispatcher", "pipeline_layout", "offload_layers"]
->>>>>>> ff48a64 (Activations of offloaded layers; fused loss of NVIDIA's recipes; HybridEP's buffers on the experts' width)
-=======
         "offload_layers",
     ]
->>>>>>> 0390ee3 (Lint; notes)
 )
 """Read, and not among the columns of the table that ships."""
 

@@ -61,13 +61,9 @@ from autoconfig.time_model.operators.operator import (
 )
 from autoconfig.time_model.operators.recurrent import RECURRENT, recurrent_gemm_shapes, recurrent_operators
 
-<<<<<<< HEAD
 CROSS_ATTENTION_LAUNCHES = 1.5
 """Launches of a decoder's layer over those of an encoder's: three blocks, not two (megatron-core models/T5/t5_spec.py)."""
 
-
-=======
->>>>>>> 0390ee3 (Lint; notes)
 FULLY = Recompute("full", (), "uniform", 1)
 
 
