@@ -7,9 +7,10 @@ Constants: those of CONSTANTS (StackTime), one value for every GPU, model and re
 Megatron-Bridge 25.11 to 26.08 and of Megatron-LM's model zoo whose plan is their recipe's; runs of one plan with the same
 switches count as one. They are priced with what dense runs say of the GPU and the software (calibration); a mixture's own
 factors stay 1. Printed: shipped and fitted values with their range over the folds, and errors of the shipped constants, of the
-fitted ones, and of ones fitted without the run's model or without its GPU. What the project ships has seen these runs too: what
-this printed, rounded, the grouped GEMM's rate half way from what it was (its folds are 0.83 to 0.94 wide, and half way runs of
-releases that no constant has seen are nearer). Fit: log(measured / predicted), least squares with errors beyond HUBER times the
+fitted ones, and of ones fitted without the run's model or without its GPU. What the project ships was fitted so before the
+sustained clock (hardware/clock.py) was priced, the grouped GEMM's rate half way; with the clock the fit moves (0.127 ms, 2.0,
+0.76, 0.72, 0.74) and is no better on models and GPUs that it has not seen (9.4 and 9.7 % against 9.5), so they stay.
+Fit: log(measured / predicted), least squares with errors beyond HUBER times the
 scatter counting less, and a prior of PRIOR_LOG_SD around the shipped values; linear in the constants' logarithms, priced again
 STEPS times.
 """

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import ExitCode, read_measurement
@@ -18,7 +19,7 @@ from tables import tabled
 from autoconfig.accuracy.memory import gpu_runs
 from autoconfig.accuracy.sheets import gpu_sheet
 from autoconfig.engines.export import export_texts
-from tools import gpu, release_docs
+from tools import gpu, refit_mixtures, release_docs
 from tools.architecture import PICTURE, draw
 from tools.host_floor import ARCHITECTURES, host_seconds, launch_bound_runs, slopes
 from tools.judge.serving_plans import deployments
@@ -315,3 +316,19 @@ def test_what_the_source_does_not_say_is_refused(source, exported, tmp_path, fil
 def test_a_flag_takes_no_value(source):
     assert isinstance(source[0], click.Command)
     assert source[0].make_context("serve", ["model", "--fail_fast"]).params["fail_fast"] is True
+
+
+def test_constants_of_mixtures_are_found_again():
+    """Errors that are linear in the constants' logarithms: the fit finds those that made them; runs of a plan count once."""
+    start = dict.fromkeys(refit_mixtures.CONSTANTS, 0.5)
+    true = {**start, "expert_host_seconds": 0.6, "grouped_gemm_share": 0.45}
+    slopes = np.random.default_rng(1).uniform(0.1, 0.6, (60, len(start)))
+
+    def price(values):
+        return slopes @ np.log([values[name] / true[name] for name in start])
+
+    found = refit_mixtures.fitted(price, np.ones(60), start)
+    assert all(found[name] == pytest.approx(true[name], rel=0.03) for name in start)
+    runs = refit_mixtures.mixtures()
+    weight = refit_mixtures.weights(runs)
+    assert len(runs) > 60 and 20 < weight.sum() < 0.7 * len(runs)
