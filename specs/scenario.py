@@ -13,7 +13,8 @@ from autoconfig.specs.json_record import AboveZero, Keywords, Positive
 from autoconfig.specs.layouts import Layouts, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.plan import NOTHING_GIVEN, GivenSettings, RunSettings, TrainPlan, parse_plan, resolve_settings
+from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.run_settings import NOTHING_GIVEN, GivenSettings, RunSettings, resolve_settings
 from autoconfig.specs.software.software import SoftwareStack
 
 POOL = "*"

@@ -11,7 +11,7 @@ from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.plan import RunSettings
+from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.scenario import TYPE_BYTES, Factors, Numerics, Scenario, gathers_fp8
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.hardware.efficiency import (

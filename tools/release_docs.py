@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoconfig.specs.plan import RunSettings
+from autoconfig.specs.run_settings import RunSettings
 from autoconfig.time_model.predict import estimate_step_time
 
 from autoconfig.runs.sources import recipe_row_of_2026

@@ -28,8 +28,9 @@ from autoconfig.specs.json_record import (
 )  # fmt: skip
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
-from autoconfig.specs.plan import GivenSettings, TrainPlan, parse_plan
+from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.plan_names import NamedPlan, named_plan
+from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.training.nearest import nearest_legal

@@ -8,7 +8,8 @@ from typing import Any
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.write_model import Argument, Collector
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.plan import FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings, RunSettings, TrainPlan
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.run_settings import FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings, RunSettings
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.training.plan_rules import broken_rules

@@ -14,7 +14,7 @@ from autoconfig.runs.table import Row, cell, names_of, number
 from autoconfig.specs.errors import UnknownNameError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import PLAN_COLUMNS, RecipeSettings, nearest_recipe
+from autoconfig.specs.run_settings import PLAN_COLUMNS, RecipeSettings, nearest_recipe
 
 USES = ("calibrate", "bands", "memory", "fits")
 

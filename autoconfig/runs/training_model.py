@@ -16,7 +16,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.plan import GivenSettings, read_graphs
+from autoconfig.specs.run_settings import GivenSettings, read_graphs
 from autoconfig.specs.scenario import PRECISIONS, Numerics
 from autoconfig.specs.software.software import (
     DEFAULT_STACK,

@@ -20,7 +20,8 @@ from autoconfig.runs.training_model import read_model, read_numerics, read_setti
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan, settings_of_a_run
+from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
+from autoconfig.specs.run_settings import settings_of_a_run
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout

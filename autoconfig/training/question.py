@@ -28,18 +28,8 @@ from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.json_record import Keywords, record_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
-from autoconfig.specs.plan import (
-    FULL,
-    FULL_ITERATION,
-    GRAPH_SCOPES,
-    SHORT_TO_LONG,
-    GivenSettings,
-    RunSettings,
-    TrainPlan,
-    parse_keys,
-    parse_plan,
-    read_graphs,
-)
+from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
+from autoconfig.specs.run_settings import FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings, RunSettings, read_graphs
 from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, Numerics, Scenario, Workload
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule

@@ -10,7 +10,8 @@ from autoconfig.memory_model.predict import headroom_bytes
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
 from autoconfig.specs.json_record import AboveZero, NotNegative
-from autoconfig.specs.plan import FULL_ITERATION, RunSettings, TrainPlan
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.run_settings import FULL_ITERATION, RunSettings
 from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import estimate_step_time

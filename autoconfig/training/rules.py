@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.specs.models.hybrid import gdn_projected, mamba_projected
-from autoconfig.specs.plan import FULL_ITERATION, Recompute
+from autoconfig.specs.plan import Recompute
+from autoconfig.specs.run_settings import FULL_ITERATION
 from autoconfig.specs.scenario import Scenario, all_biases
 
 Mask = npt.NDArray[np.bool_]

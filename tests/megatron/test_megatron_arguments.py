@@ -3,7 +3,7 @@
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
-from autoconfig.specs.plan import GivenSettings
+from autoconfig.specs.run_settings import GivenSettings
 from tables import tabled
 
 from autoconfig.megatron.argument_list import known_arguments, name_hint, not_modelled_arguments, split_arguments

@@ -6,14 +6,7 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import (
-    GivenSettings,
-    RunSettings,
-    nearest_recipe,
-    read_graphs,
-    recipes,
-    resolve_settings,
-)
+from autoconfig.specs.run_settings import GivenSettings, RunSettings, nearest_recipe, read_graphs, recipes, resolve_settings
 from autoconfig.specs.software.software import load_stack
 
 PARTS = read_graphs("attn moe_router moe_preprocess")

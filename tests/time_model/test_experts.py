@@ -10,7 +10,8 @@ import pytest
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import GivenSettings, Recompute, RunSettings, parse_plan, read_graphs
+from autoconfig.specs.plan import Recompute, parse_plan
+from autoconfig.specs.run_settings import GivenSettings, RunSettings, read_graphs
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, load_stack
 from autoconfig.time_model.job import TrainingJob, shapes_of

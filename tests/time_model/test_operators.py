@@ -9,7 +9,8 @@ import pytest
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import RunSettings, parse_plan, read_graphs
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.run_settings import RunSettings, read_graphs
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack, software_names
 from autoconfig.time_model.hardware.efficiency import COLLECTIVES, CollectiveEfficiency, GemmEfficiency, efficiency_of

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import NONE, GivenSettings, parse_plan
+from autoconfig.specs.plan import NONE, parse_plan
+from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.job import TrainingJob, shapes_of

@@ -12,7 +12,7 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import RunSettings
+from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.software.software import load_stack
 from tables import tabled
 

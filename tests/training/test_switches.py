@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.plan import GivenSettings, parse_plan, read_graphs
+from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.run_settings import GivenSettings, read_graphs
 from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.plan import RunSettings
+from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.hardware.efficiency import GemmEfficiency, GridTable

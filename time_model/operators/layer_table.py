@@ -17,7 +17,8 @@ from autoconfig.specs.models.parameters import (
     output_bias_parameters,
     output_layer_parameters,
 )
-from autoconfig.specs.plan import Recompute, RunSettings
+from autoconfig.specs.plan import Recompute
+from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.scenario import Numerics
 from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.cross import cross_attention_operators, shapes_of_stack

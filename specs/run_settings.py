@@ -1,0 +1,210 @@
+"""What a run switches on beside its plan: given in a question, read off NVIDIA's recipes, or usual for its software."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import resources
+
+from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import Recompute, TrainPlan
+from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
+
+FULL_ITERATION, FULL = "full_iteration", "full"
+GRAPH_SCOPES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", FULL, FULL_ITERATION)
+"""Parts of a layer that may be replayed as CUDA graphs (Megatron's --cuda-graph-scope), and the whole iteration."""
+PLAN_COLUMNS = ("gpus", "tp", "pp", "cp", "vpp", "ep", "mbs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Switches of one run."""
+
+    dispatcher: str = "alltoall"
+    cuda_graphs: frozenset[str] = frozenset()
+    """Some of GRAPH_SCOPES; empty: the host launches every kernel."""
+    ep_overlap: bool = False
+    """Dispatch and combine of one micro-batch run beside the compute of another (--overlap-moe-expert-parallel-comm)."""
+    fused_experts: bool = False
+    """One kernel for the experts' GEMM, activation and quantisation (Transformer Engine's fused grouped MLP)."""
+    fp8_attention: bool = False
+    fp8_output: bool = False
+    """The output layer's GEMM is quantised like those of the layers (fp8_output_proj)."""
+    offload_layers: int = 0
+    """Layers whose saved activations wait in host memory (cpu_offloading_num_layers; one pipeline stage only)."""
+
+    def graphed(self, part: str) -> bool:
+        """Whether this part of a layer is replayed."""
+        return bool(self.cuda_graphs & {part, FULL, FULL_ITERATION})
+
+    @property
+    def full_iteration(self) -> bool:
+        return FULL_ITERATION in self.cuda_graphs
+
+    @property
+    def static_sizes(self) -> bool:
+        """Whether the host knows the sizes of all tensors of dropless experts before a step: HybridEP alone fills buffers of a
+        fixed size; with the others the host waits for the rows of each expert, which no graph of the iteration can
+        (megatron-core 0.19.2, moe/token_dispatcher.py: cuda_sync_point)."""
+        return self.dispatcher == "hybridep"
+
+    def beside(self, recompute: Recompute) -> RunSettings:
+        """Those switches that Megatron runs with this recomputation: with `full` neither EP overlap nor CUDA graphs but of the
+        full iteration, with `moe` neither EP overlap nor graphs of the router (NV081, NV146, NV152: megatron-core 0.19.2,
+        transformer_config.py)."""
+        graphs = self.cuda_graphs
+        if recompute.granularity == "full":
+            graphs = graphs & {FULL_ITERATION}
+        elif "moe" in recompute.modules:
+            graphs = graphs - {"moe_router", "moe_preprocess"}
+        else:
+            return self
+        return replace(self, cuda_graphs=graphs, ep_overlap=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenSettings:
+    """The switches that a question gives; None: the default of its release, GPU and model."""
+
+    dispatcher: str | None = None
+    cuda_graphs: frozenset[str] | None = None
+    ep_overlap: bool | None = None
+    fused_experts: bool | None = None
+    fp8_attention: bool | None = None
+    fp8_output: bool | None = None
+    offload_layers: int | None = None
+    of_a_run: bool = False
+    """They are those of a run that ran: no rule judges them."""
+
+    def __post_init__(self) -> None:
+        if self.dispatcher is not None and self.dispatcher not in DISPATCHERS:
+            raise InputError(f"dispatcher {self.dispatcher!r} is not one of {', '.join(DISPATCHERS)}", field="dispatcher")
+        if odd := (self.cuda_graphs or frozenset()) - {*GRAPH_SCOPES}:
+            raise InputError(
+                f"cuda_graphs {' '.join(sorted(odd))!r}: known are none, {', '.join(GRAPH_SCOPES)} ({option('cuda_graphs')})",
+                field="cuda_graphs",
+            )
+
+
+NOTHING_GIVEN = GivenSettings()
+
+
+def settings_of_a_run(settings: RunSettings) -> GivenSettings:
+    """All switches of a run as they were."""
+    return GivenSettings(**vars(settings), of_a_run=True)
+
+
+def read_graphs(text: str) -> frozenset[str]:
+    """Scopes from a text with blanks, commas or plus signs between them; `none` is the empty set."""
+    words = text.replace(",", " ").replace("+", " ").split()
+    return frozenset() if words in (["none"], ["0"]) else frozenset(words)
+
+
+@cache
+def resolve_settings(
+    given: GivenSettings,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    software: SoftwareStack,
+    *,
+    precision: str,
+    dropless: bool,
+    plan: TrainPlan | None = None,
+) -> RunSettings:
+    """The switches of a run in `precision` (bf16, or how a quantised format is scaled): what is given, else the recipe of
+    this model nearest to `plan`, else what most recipes of the release and GPU do, else what the stack does. DeepEP gives way
+    to all-to-all where links join more than one board (Megatron-Core: "DeepEP only supports Ampere, Hopper, B200 and B300"),
+    and usual graphs of the full iteration to none where a given dispatcher's sizes are not static."""
+    defaults = _of_stack(model, cluster, software, dropless)
+    if software.release and model.is_moe:
+        defaults = _of_recipes(defaults, model, cluster, precision, software.release, plan)
+    said = {f.name: value for f in fields(RunSettings) if (value := getattr(given, f.name)) is not None}
+    found = replace(defaults, **said)
+    if found.dispatcher == "deepep" and cluster.link_domain_size > 8:
+        found = replace(found, dispatcher="alltoall")
+    waits = model.is_moe and dropless and not found.static_sizes
+    if given.cuda_graphs is None and found.full_iteration and waits:
+        found = replace(found, cuda_graphs=frozenset())
+    return found
+
+
+def _of_stack(model: ModelSpec, cluster: ClusterSpec, software: SoftwareStack, dropless: bool) -> RunSettings:
+    time, wide = software.time, cluster.link_domain_size > 8
+    if not model.is_moe:
+        return RunSettings(cuda_graphs=frozenset({FULL} if time.cuda_graphs else ()))
+    dispatcher = time.moe_dispatcher_wide if wide and time.moe_dispatcher_wide else time.moe_dispatcher
+    parts = ("attn", "moe_router", "moe_preprocess") if wide and time.moe_graphs_wide else ()
+    return RunSettings(
+        dispatcher=dispatcher,
+        cuda_graphs=frozenset({FULL} if time.cuda_graphs else parts),
+        ep_overlap=time.moe_ep_overlap and dropless and not wide,
+    )
+
+
+@dataclass(frozen=True)
+class RecipeSettings:
+    """One row of releases.csv."""
+
+    model: str
+    gpu: str
+    precision: str
+    release: str
+    until: str
+    """The last release that has it, of those that the table knows."""
+    plan: tuple[int, ...]
+    settings: RunSettings
+    row: Mapping[str, str]
+
+
+@cache
+def recipes() -> tuple[RecipeSettings, ...]:
+    """All recipes, in the order of the table."""
+    path = resources.files("autoconfig.specs") / "catalogue" / "software" / "releases.csv"
+    return tuple(_recipe(row) for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def _recipe(row: Mapping[str, str]) -> RecipeSettings:
+    flags = {name: row[name] == "1" for name in ("ep_overlap", "fused_experts", "fp8_attention", "fp8_output")}
+    settings = RunSettings(dispatcher=row["dispatcher"], cuda_graphs=read_graphs(row["cuda_graphs"]), **flags)
+    plan = tuple(int(row[column]) for column in PLAN_COLUMNS)
+    return RecipeSettings(row["model"], row["gpu"], row["precision"], row["software"], row["until"], plan, settings, row)
+
+
+def nearest_recipe(model: str, gpu: str, precision: str, release: str, plan: tuple[int, ...] | None) -> RecipeSettings | None:
+    """Of the release's recipes, or those of the nearest one before it, the one whose plan (PLAN_COLUMNS) is most like `plan`;
+    the last one without a plan or where two are alike. Of another precision where there is none of this one."""
+    known = [r for r in recipes() if (r.model, r.gpu) == (model, gpu) and r.release <= release]
+    known = [r for r in known if r.precision == precision] or known
+    last = max((r.until for r in known), default="")
+    current = [r for r in known if r.until >= min(last, release)]
+    if not current:
+        return None
+    same = [0 if plan is None else sum(a == b for a, b in zip(r.plan, plan, strict=True)) for r in current]
+    return max(enumerate(current), key=lambda item: (same[item[0]], item[0]))[1]
+
+
+def _of_recipes(
+    stack: RunSettings, model: ModelSpec, cluster: ClusterSpec, precision: str, release: str, plan: TrainPlan | None
+) -> RunSettings:
+    name, gpu = model.name.rstrip("*"), cluster.gpu.id.split("-")[0]
+    mine = None if plan is None else (plan.world_size, plan.tp, plan.pp, plan.cp, plan.vpp, plan.ep, plan.mbs)
+    if (recipe := nearest_recipe(name, gpu, precision, release, mine)) is not None:
+        return recipe.settings
+    newest: dict[str, RecipeSettings] = {}
+    for other in recipes():
+        dense = other.model.startswith("llama")
+        if (other.gpu, other.precision) == (gpu, precision) and other.release <= release and not dense:
+            newest[other.model] = other
+    return _most(stack, [r.settings for r in newest.values()])
+
+
+def _most(stack: RunSettings, known: Sequence[RunSettings]) -> RunSettings:
+    """Of each switch what most recipes do; the stack's own where there is none."""
+    if not known:
+        return stack
+    return RunSettings(**{f.name: Counter(getattr(s, f.name) for s in known).most_common(1)[0][0] for f in fields(RunSettings)})
