@@ -276,12 +276,10 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     stages = stage_table(model, layouts, every=every)
     ends = [_shape(scenario.stack(kind), layouts) for kind in (("encoder", "decoder") if model.is_encoder_decoder else ("",))]
     shape = ends[-1]
-    pp, vpp, m = layouts.pp[:, None], layouts.vpp[:, None], layouts.num_microbatches[:, None]
-    chunks = chunks_in_flight(pp, vpp, stages.index, m)
-    in_flight = _layers_in_flight(model, layouts, stages, chunks)
-    if offloaded := scenario.settings().offload_layers:
-        share = np.where(pp == 1, state.share_on_gpu(model.num_layers, offloaded), 1.0)
-        in_flight = {kind: held * share for kind, held in in_flight.items()}
+    pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
+    chunks = chunks_in_flight(pp, vpp, stages.index, layouts.num_microbatches[:, None])
+    share = np.where(pp == 1, state.share_on_gpu(model.num_layers, scenario.settings().offload_layers), 1.0)
+    in_flight = {kind: held * share for kind, held in _layers_in_flight(model, layouts, stages, chunks).items()}
     groups = _parameter_groups(model, numerics, layouts, stages)
     parts = _state_parts(scenario, layouts, groups)
     embedding = sum(state.embedding_dropout(model, numerics, x) for x in ends)[:, None] * stages.is_first
