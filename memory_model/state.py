@@ -8,6 +8,7 @@ optimizer is ZeRO-1 over dp x cp ranks for dense parameters and over the expert 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from autoconfig.memory_model.activations import Number, Shape
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 from autoconfig.specs.models.parameters import attention_gemms, kv_heads_per_rank, mlp_gemms
-from autoconfig.specs.scenario import TYPE_BYTES, Numerics
+from autoconfig.specs.scenario import TYPE_BYTES, Numerics, Scenario
 from autoconfig.specs.software.software import StackMemory
 
 
@@ -73,15 +74,17 @@ def optimizer_step_bytes(group: ParameterGroup, numerics: Numerics) -> Number:
     return 4.0 * group.trainable / group.shard
 
 
-def share_on_gpu(num_layers: int, offloaded: int) -> float:
-    """Of the layers' saved activations, what is on the GPU at the peak where those of N of L layers wait in host memory:
-    (L - N) / L.
+def on_gpu(scenario: Scenario, pp: Number, in_flight: Mapping[str, Number]) -> dict[str, Number]:
+    """Layers in flight by kind whose saved activations are on the GPU at the peak: (L - N) / L of them where those of N of L
+    layers wait in host memory, which one pipeline stage can (NV036).
 
     Source: Transformer Engine 2.x, pytorch/cpu_offload.py (AsyncDoubleBufferGroupOffloadHandler): the copies of the i-th of N
     layers are dropped L i / N layers into forward, all of them before the loss, and come back as backward frees the others. The
     time of the copies is not priced: on NVLink-C2C it is hidden (four Llama-3-70B runs on GB200 with N = 40 are within 5 %).
     """
-    return (num_layers - offloaded) / num_layers
+    layers = scenario.model.num_layers
+    share = np.where(np.equal(pp, 1), (layers - scenario.settings().offload_layers) / layers, 1.0)
+    return {kind: held * share for kind, held in in_flight.items()}
 
 
 def fsdp_unit_bytes(layer_parameters: Number, numerics: Numerics, fsdp: Number) -> Number:

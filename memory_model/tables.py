@@ -278,8 +278,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     shape = ends[-1]
     pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
     chunks = chunks_in_flight(pp, vpp, stages.index, layouts.num_microbatches[:, None])
-    share = np.where(pp == 1, state.share_on_gpu(model.num_layers, scenario.settings().offload_layers), 1.0)
-    in_flight = {kind: held * share for kind, held in _layers_in_flight(model, layouts, stages, chunks).items()}
+    in_flight = state.on_gpu(scenario, pp, _layers_in_flight(model, layouts, stages, chunks))
     groups = _parameter_groups(model, numerics, layouts, stages)
     parts = _state_parts(scenario, layouts, groups)
     embedding = sum(state.embedding_dropout(model, numerics, x) for x in ends)[:, None] * stages.is_first
