@@ -85,6 +85,7 @@ inference-docs: $(DEV)
 	$(BIN)/python docs/generate_inference.py
 
 accuracy: $(DEV)
+	$(BIN)/python -m tools.first_plan_record
 	$(BIN)/autoconfig validate --docs docs/accuracy.md
 	$(BIN)/autoconfig validate --rl --docs docs/post_training.md
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +80,17 @@ def banded(leave_out: LeaveOut = "source") -> list[Predicted]:
     return [p for p in predictions(leave_out) if "bands" in source_of(p.source).use]
 
 
-def band_from(predicted: Sequence[Predicted]) -> Band:
+class Scattered(Protocol):
+    """A run beside a prediction."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def log_ratio(self) -> float:
+        """log(measured / predicted step time)."""
+
+
+def band_from(predicted: Sequence[Scattered]) -> Band:
     """Where a run of a source that nobody has seen lies: the prediction interval of a random-effects model (Higgins, Thompson
     and Spiegelhalter 2009, J. R. Stat. Soc. A 172, section 2.2) of x = log(measured / predicted), with a scatter for each side:
 

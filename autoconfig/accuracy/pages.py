@@ -17,6 +17,8 @@ from autoconfig.accuracy.sheets import (
     coverage_sheet,
     decision_sheet,
     error_sheet,
+    first_plan_sheet,
+    first_plan_summary_sheet,
     headline_sheet,
     line_sheet,
     memory_sheet,
@@ -64,7 +66,8 @@ def write_docs(target: Path, progress: Progress | None = None) -> list[Path]:
 
 def front_page(by_source: Validation, folder: str) -> str:
     """What to trust; `folder` holds the details."""
-    every = [blind_sheet(blind_bars()), line_sheet(by_source), coverage_sheet(by_source), reading_sheet(by_source)]
+    every = [blind_sheet(blind_bars()), first_plan_summary_sheet(by_source), line_sheet(by_source), coverage_sheet(by_source)]
+    every.append(reading_sheet(by_source))
     return filled_template(
         "accuracy.md",
         VERSION=shipped().version,
@@ -82,6 +85,7 @@ def details(by_source: Validation, by_model: Validation) -> dict[str, str]:
         "steps": ("Step times, source by source", [error_sheet(by_source), error_sheet(by_model)]),
         "plans": ("Rankings: measured plans, published plans", [decision_sheet(by_source), plan_sheet(by_source.placed)]),
         "memory": ("Memory", [memory_sheet(by_source), verdict_sheet(by_source)]),
+        "first_plans": ("First plans: what the search promises", [first_plan_sheet(by_source)]),
         "headlines": ("Headlines, and runs added after the formulas", [headline_sheet(by_source), unseen_sheet(by_source)]),
     }
     found = {

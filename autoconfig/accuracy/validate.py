@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from autoconfig.accuracy.bands import POOLED, ROWS_OF_A_CLASS, Coverage, Reading, banded, bands_of, coverage, readings
+from autoconfig.accuracy.first_plans import FirstPlan, first_plan_lines, first_plans
 from autoconfig.accuracy.groups import (
     Bar,
     Constants,
@@ -246,9 +247,10 @@ class Sections:
     decisions: bool = False
     memory: bool = False
     headlines: bool = False
+    first_plans: bool = False
 
 
-EVERYTHING = Sections(decisions=True, memory=True, headlines=True)
+EVERYTHING = Sections(decisions=True, memory=True, headlines=True, first_plans=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +269,7 @@ class Validation:
     memory: tuple[MemoryGroup, ...] = ()
     verdicts: tuple[Verdicts, ...] = ()
     headlines: tuple[Headline, ...] = ()
+    first_plans: tuple[FirstPlan, ...] = ()
     readings: tuple[Reading, ...] = ()
     unseen: tuple[Unseen, ...] = ()
     gpu_runs: tuple[GpuRun, ...] = ()
@@ -313,6 +316,7 @@ def validate(
         memory=tuple(memory_groups()) if sections.memory else (),
         verdicts=tuple(verdicts()) if sections.memory else (),
         headlines=tuple(headlines(progress)) if sections.headlines else (),
+        first_plans=tuple(first_plans(progress)) if sections.first_plans else (),
         readings=tuple(readings(progress)) if leave_out is not None else (),
         unseen=unseen_runs(),
         gpu_runs=own,
@@ -340,6 +344,7 @@ def judged_lines(found: Validation) -> list[JudgedLine]:
     if found.unseen:
         name = f"Mean error of torchtitan's runs up to {SHORT:,} tokens"
         lines.append(JudgedLine(name=name, most=MOST, reached=mean_error_of_short(found.unseen)))
+    lines += [JudgedLine(**line) for line in first_plan_lines(found.first_plans)]
     if found.leave_out is not None:
         lines += _decision_lines(found.decisions)
     for line in found.verdicts:
@@ -395,6 +400,7 @@ def validation_json(found: Validation) -> dict[str, Any]:
     body["unseen"] = [{**asdict(run), "error": run.error} for run in found.unseen]
     body["memory"] = [asdict(line) for line in found.memory]
     body["verdicts"] = [asdict(line) for line in found.verdicts]
+    body["first_plans"] = [{**asdict(plan), "ratio": plan.ratio} for plan in found.first_plans]
     body["headlines"] = [{**asdict(line), "deviation": line.deviation} for line in found.headlines]
     body["gpu_runs"] = [{**asdict(run), "agrees": run.agrees} for run in found.gpu_runs]
     cleaned: dict[str, Any] = _finite(body)

@@ -254,7 +254,7 @@ def published_runs() -> PublishedRuns:
     """All published tables, NVIDIA's rows in the columns of the first."""
     runs: list[Run] = []
     dropped: list[Dropped] = []
-    for row, reason in _published_rows():
+    for row, reason in every_published_row():
         found = reason or run_of(row)
         if isinstance(found, Run):
             runs.append(found)
@@ -264,8 +264,8 @@ def published_runs() -> PublishedRuns:
     return PublishedRuns(runs=tuple(runs), dropped=tuple(dropped))
 
 
-def _published_rows() -> Iterator[tuple[Row, str]]:
-    """(row, reason why it cannot be read or an empty text)."""
+def every_published_row() -> Iterator[tuple[Row, str]]:
+    """(row in the columns of training_measurements.csv, reason why it cannot be read or an empty text)."""
     yield from ((row, "") for name in ("training_measurements", "cloud_measurements") for row in published_rows(name))
     tables = (("nvidia_training_measurements", as_training_row), ("nvidia_training_2026", recipe_row_of_2026))
     for name, read in tables:

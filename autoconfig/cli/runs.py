@@ -138,6 +138,7 @@ def _calibrate_machine(gpu_table: Path | None, output: Path | None, budget: str 
 )
 @click.option("--memory", is_flag=True, help="Also peak memory and out-of-memory verdicts.")
 @click.option("--headlines", is_flag=True, help="Also the field's headline results beside ours.")
+@click.option("--first-plans", is_flag=True, help="Also what our first plan promises beside the best published run (minutes).")
 @json_option
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write one page with plots to FILE.")
 @click.option("--docs", type=click.Path(path_type=Path), metavar="FILE", help="Write docs/accuracy.md (everything) to FILE.")

@@ -172,6 +172,12 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
         f"[dim]{tie if ties > 1 else ''}90 % band of the first: {edges}. "
         "peak is torch's allocated memory on the worst stage, fit the chance not to run out of it.[/dim]"
     )
+    if answer.plans[0].rank == 1 and (record := answer.first_plan_record) is not None:
+        console.print(
+            f"[dim]The first of many plans is also the luckiest: the best published runs of {record.rows} questions "
+            f"({record.kind}) took a median of {record.middle:.2f} times the step of our first plan (90 %: {record.p5:.2f} to "
+            f"{record.p95:.2f}), which makes {seconds_text(first.step_seconds * record.middle)} here.[/dim]"
+        )
     if answer.safe is not None and band.fit_probability < SAFE_FIT:
         safe = answer.safe
         console.print(

@@ -13,7 +13,7 @@ from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegati
 from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.time_model.operators.listing import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
-from autoconfig.training.price import FLOPS_CONVENTION, Confidence, PlanReport, Violation
+from autoconfig.training.price import FLOPS_CONVENTION, Confidence, FirstPlanRecord, PlanReport, Violation
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
 from autoconfig.training.remedies import Gain, SwitchGain
@@ -186,6 +186,8 @@ class SearchJson(QuestionJson, AnswerJson):
     """Null when something fits."""
     gpus_tried: tuple[GpuCountJson, ...]
     """With --gpus-at-most: the GPU counts tried."""
+    first_plan_record: FirstPlanRecord | None
+    """How far published runs fell short of first plans of this kind; null where no such run stands behind the GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,6 +305,7 @@ def search_json(answer: SearchAnswer) -> SearchJson:
             shortfall_gib=(miss.peak_bytes - miss.limit_bytes) / GIB,
             try_=tuple(str(remedy) for remedy in answer.remedies),
         ),
+        first_plan_record=answer.first_plan_record,
         gpus_tried=tuple(GpuCountJson(num_gpus=gpus, step_seconds=step) for gpus, step in answer.gpus_tried),
     )
 

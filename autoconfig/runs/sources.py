@@ -113,6 +113,11 @@ def source_of(name: str) -> PublishedSource:
     raise UnknownNameError("source of published runs", name, [source.match for source in sources()])
 
 
+def untuned(source: str) -> str:
+    """Why the best run of this source is not the best of its question; empty where it is taken for it."""
+    return next((entry["why"] for entry in _data()["untuned"] if re.fullmatch(entry["match"], source)), "")
+
+
 @cache
 def harder_readings() -> tuple[HarderReading, ...]:
     """Readings that are named there."""

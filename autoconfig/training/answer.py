@@ -13,7 +13,19 @@ from autoconfig.specs.layouts import first_positions, pareto_front, stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.nearest import nearest_legal, nothing_legal
-from autoconfig.training.price import Money, PlanReport, Violation, report_plan, report_plans, violations
+from autoconfig.training.price import (
+    LONG_SEQUENCE,
+    UNCALIBRATED,
+    FirstPlanRecord,
+    Money,
+    PlanReport,
+    Violation,
+    first_plan_kind,
+    first_plan_record,
+    report_plan,
+    report_plans,
+    violations,
+)
 from autoconfig.training.question import Question, Request, understand
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, SLOWEST, Ranking, rank_plans
 from autoconfig.training.remedies import (
@@ -135,6 +147,15 @@ class SearchAnswer:
     """Where nothing fits, or no plan has the asked chance to: changes that were tried, with their outcome."""
     gpus_tried: tuple[tuple[int, float | None], ...] = ()
     """With gpus_at_most: GPU counts tried and the best step seconds of each."""
+
+    @property
+    def first_plan_record(self) -> FirstPlanRecord | None:
+        """What first plans of this kind came to; None without a plan, for long sequences, no run behind the GPU."""
+        scenario = self.question.scenario
+        known = self.plans and self.plans[0].report.confidence.level != UNCALIBRATED
+        if not known or scenario.workload.seq_length > LONG_SEQUENCE:
+            return None
+        return first_plan_record(first_plan_kind(moe=scenario.model.is_moe, precision=scenario.numerics.precision))
 
 
 def search(request: Request, progress: Callable[[str], None] | None = None, *, whole: bool = False) -> SearchAnswer:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, dispatch_buffer_bytes, estimate_memory, nccl_bytes
 from autoconfig.specs.errors import SECONDS_PER_DAY
-from autoconfig.specs.json_record import Keywords, NotNegative, Share
+from autoconfig.specs.json_record import AboveZero, Keywords, NotNegative, Positive, Share
 from autoconfig.specs.models.parameters import model_flops_per_token, total_parameters
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import POOL, OwnRuns, Scenario
@@ -27,7 +27,8 @@ from autoconfig.training.rules import RULE_TEXT
 CALIBRATED = "calibrated generation"
 RELATED = "related generation"
 UNFAMILIAR = "unfamiliar software"
-UNCALIBRATED = "uncalibrated GPU"
+UNCALIBRATED = "formula only"
+"""No run on a GPU of this generation is in the calibration: datasheet rates and defaults."""
 MOE = "mixture of experts"
 LONG = "long context"
 SMALL = "small model"
@@ -109,6 +110,39 @@ def shipped_bands() -> Mapping[str, Band]:
         name: Band(p5=item["p5"], p95=item["p95"], rows=item["rows"], sources=tuple(item["sources"]))
         for name, item in json.loads(text)["bands"].items()
     }
+
+
+LONG_SEQUENCE = 32_768
+"""Above it there are few published runs, and first plans have no record."""
+FIRST_PLAN_KINDS = ("dense, 16 bits", "dense, FP8 and FP4", "mixtures of experts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstPlanRecord:
+    """What the best published runs of questions of one kind reached of what our first plans promise: the first of many plans is
+    also the luckiest. Measured over promised step time."""
+
+    kind: str
+    middle: AboveZero
+    """Median over the sources' medians: the promise is to be multiplied by it."""
+    p5: AboveZero
+    """Ends of the 90 % interval for a run of one more source."""
+    p95: AboveZero
+    rows: Positive
+    """Questions."""
+    sources: Positive
+
+
+def first_plan_kind(*, moe: bool, precision: str) -> str:
+    """Which of FIRST_PLAN_KINDS a question belongs to."""
+    return FIRST_PLAN_KINDS[2 if moe else 0 if precision.startswith(("bf16", "fp16", "fp32")) else 1]
+
+
+@cache
+def first_plan_record(kind: str) -> FirstPlanRecord:
+    """The record of data/first_plans.json (tools/first_plan_record.py)."""
+    text = (resources.files("autoconfig") / "data" / "first_plans.json").read_text(encoding="utf-8")
+    return FirstPlanRecord(kind=kind, **json.loads(text)["kinds"][kind])
 
 
 def band_of(level: str, bands: Mapping[str, Band]) -> Band:

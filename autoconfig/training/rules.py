@@ -282,6 +282,12 @@ def ulysses_heads(s: Scenario, c: Columns) -> Mask:
     return (c["cp"] == 1) | (s.software.sharding != "deepspeed") | whole
 
 
+@_rule("AC018", "tp pp")
+def model_parallel_support(s: Scenario, c: Columns) -> Mask:
+    """This software stack has neither tensor nor pipeline parallelism."""
+    return ((c["tp"] == 1) & (c["pp"] == 1)) | s.software.supports_model_parallel
+
+
 @_rule("AC009", "fsdp")
 def fsdp_support(s: Scenario, c: Columns) -> Mask:
     """This software stack has no FSDP."""

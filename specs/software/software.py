@@ -130,6 +130,8 @@ class SoftwareStack:
     """Stages by --pipeline-model-parallel-layout (megatron-core 0.13.0 and later)."""
     supports_context_parallel: bool = True
     supports_sequence_parallel: bool = True
+    supports_model_parallel: bool = True
+    """Tensor and pipeline parallelism; without it a stack shards data-parallel ranks only (rule AC018)."""
     memory: StackMemory
     time: StackTime
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)

@@ -36,8 +36,8 @@ from autoconfig.runs.training_row import published_rows
 from autoconfig.training.price import Band, band_of, narrowed
 
 pytestmark = pytest.mark.xdist_group("validate")
-NOT_REACHED: set[str] = set()
-"""Lines that docs/accuracy.md says NO to."""
+NOT_REACHED = {"B200 bf16", "GB300, dense, FP8 and MXFP8"}
+"""Lines that docs/accuracy.md says NO to: the bias of both is 5 to 7 %, one way and the other."""
 BLIND_NOT_REACHED = {"Pythia"}
 """The same of blind readings: GPT-NeoX is slower than the fused Megatron that it grew from."""
 ALONE = {"transformers-deepspeed"}
@@ -55,7 +55,7 @@ def by_model() -> Validation:
 
 
 def test_every_row_is_counted_once(by_source: Validation) -> None:
-    rows = sum(1 for _ in published_rows())
+    rows = sum(1 for name in ("training_measurements", "cloud_measurements") for _ in published_rows(name))
     nvidia = sum(row["task"] != "inference" for row in published_rows("nvidia_training_measurements"))
     later = sum(1 for _ in published_rows("nvidia_training_2026"))
     assert sum(group.rows for group in by_source.groups) == rows + nvidia + later

@@ -1,0 +1,224 @@
+"""What our search promises with its first plan, beside the best published run of the same question.
+
+A question is (source, model, GPU, number of GPUs, precision); its row is the one with the highest published throughput. The
+search is free: of the row it takes model, hardware, precision, sequence length, batch and software, never the plan."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from autoconfig.accuracy.bands import band_from
+from autoconfig.calibration.observe import every_published_row, predicted_seconds
+from autoconfig.planning.progress import Progress
+from autoconfig.planning.resolve import shipped
+from autoconfig.runs.sources import DOUBTFUL, source_of, untuned
+from autoconfig.runs.table import NO, Row, cell
+from autoconfig.runs.training_row import measured_step_seconds, read_case, read_partial
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.plan import Recompute, TrainPlan
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.price import FIRST_PLAN_KINDS, LONG_SEQUENCE, UNCALIBRATED, first_plan_kind, report_plan
+from autoconfig.training.rank import rank_plans
+
+LEAST_PARAMETERS = 1e9
+MEDIAN = 0.93, 1.05
+"""Published over promised throughput that the median is held to."""
+LEAST_RATIO = 0.80
+"""No row may lie below it without a cause in data/sources.toml."""
+INSIDE = 0.85, 0.95
+"""Share of rows that the bands of first plans are held to."""
+TUNED = "tuned"
+FINE_TUNING = re.compile(r".* (SFT|LoRA)\b.*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstPlan:
+    """One question. Throughputs are tokens a second and GPU."""
+
+    id: str
+    source: str
+    model: str
+    gpu: str
+    gpus: int
+    precision: str
+    seq_length: int
+    software: str
+    published: float
+    promised: float
+    plan: str
+    own: float | None
+    """Published over predicted throughput of the published plan itself; None where it is not printed whole."""
+    inside: bool
+    """The published step lies inside the 90 % band of our first plan."""
+    moe: bool
+    cause: str
+    """Why the best run of this source is not the best of its question, or why no promise is made; empty: it is held to."""
+
+    @property
+    def ratio(self) -> float:
+        return self.published / self.promised
+
+    @property
+    def log_ratio(self) -> float:
+        """log(measured / promised step time)."""
+        return -math.log(self.ratio)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Best:
+    row: Row
+    scenario: Scenario
+    measured_s: float
+
+    @property
+    def rate(self) -> float:
+        return self.scenario.workload.tokens_per_step / self.measured_s / self.scenario.cluster.num_gpus
+
+
+def best_rows() -> list[_Best]:
+    """The best printed row of every question, in the tables' order: whole pre-training steps of models above 1B parameters."""
+    best: dict[tuple[str, str, str, int, str], _Best] = {}
+    for row, reason in every_published_row():
+        source = cell(row, "source")
+        if reason or cell(row, "status") == "oom" or FINE_TUNING.fullmatch(source) or not source_of(source).whole_step:
+            continue
+        try:
+            scenario = replace(read_partial(row).scenario, calibration=shipped())
+            measured = measured_step_seconds(row, scenario)
+        except AutoconfigError:
+            continue
+        if measured is None or total_parameters(scenario.model) < LEAST_PARAMETERS:
+            continue
+        found = _Best(row=row, scenario=scenario, measured_s=measured)
+        cluster = scenario.cluster
+        key = (source.removesuffix(DOUBTFUL), scenario.model.name, cluster.gpu.id, cluster.num_gpus, cell(row, "precision"))
+        if key not in best or best[key].rate < found.rate:
+            best[key] = found
+    return list(best.values())
+
+
+def first_plans(progress: Progress | None = None) -> list[FirstPlan]:
+    """Every question that has a plan which fits."""
+    found = []
+    for number, best in enumerate(best_rows(), 1):
+        if progress is not None and number % 20 == 0:
+            progress(f"first plans: question {number}")
+        ranking = rank_plans(best.scenario, first=1)
+        if not len(ranking.step_seconds):
+            continue
+        scenario, plan = best.scenario, ranking.plan(0)
+        report = report_plan(scenario, plan)
+        band = report.confidence
+        found.append(
+            FirstPlan(
+                id=cell(best.row, "id"),
+                source=cell(best.row, "source"),
+                model=scenario.model.name,
+                gpu=scenario.cluster.gpu.id,
+                gpus=scenario.cluster.num_gpus,
+                precision=cell(best.row, "precision") or scenario.numerics.precision,
+                seq_length=scenario.workload.seq_length,
+                software=scenario.software.name,
+                published=best.rate,
+                promised=report.tokens_per_second_per_gpu,
+                plan=str(plan),
+                own=_own(best),
+                inside=band.step_seconds_p5 <= best.measured_s <= band.step_seconds_p95,
+                moe=scenario.model.is_moe,
+                cause=_cause(best, band.level, plan),
+            )
+        )
+    return found
+
+
+def _cause(best: _Best, level: str, plan: TrainPlan) -> str:
+    source, said = cell(best.row, "source"), cell(best.row, "recompute")
+    if level == UNCALIBRATED:
+        return "no calibration of this GPU: formula only"
+    everything = said.startswith("full") or (not said and cell(best.row, "flops_convention") == "full+recompute")
+    if everything and plan.recompute != Recompute.parse("full"):
+        return "the run recomputes every layer, as all of its source; our first plan does not need to"
+    return untuned(source) or ("the printed plan is in doubt" if source.endswith(DOUBTFUL) else "")
+
+
+def _own(best: _Best) -> float | None:
+    if cell(best.row, "full_plan").lower() in NO:
+        return None
+    try:
+        case = read_case(best.row)
+    except AutoconfigError:
+        return None
+    return predicted_seconds(replace(case.scenario, calibration=shipped()), case.plan) / best.measured_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstPlanSummary:
+    """Of some questions: published over promised throughput."""
+
+    name: str
+    rows: int
+    median: float
+    least: float
+    below: int
+    """Below LEAST_RATIO."""
+    inside: float
+    optimism: float | None
+    """Median of own ratio over first plan's: how much faster our first is predicted than the published plan, less 1."""
+
+
+def summaries(plans: Sequence[FirstPlan]) -> list[FirstPlanSummary]:
+    """All questions, those of tuned runs, and the tuned ones by kind."""
+    tuned = [plan for plan in plans if not plan.cause]
+    groups = {"all": list(plans), TUNED: tuned, **{f"{TUNED}, {kind}": mine for kind, mine in by_kind(tuned).items()}}
+    return [_summary(name, members) for name, members in groups.items() if members]
+
+
+def by_kind(plans: Sequence[FirstPlan]) -> dict[str, list[FirstPlan]]:
+    """The plans by FIRST_PLAN_KINDS."""
+    return {kind: [p for p in plans if first_plan_kind(moe=p.moe, precision=p.precision) == kind] for kind in FIRST_PLAN_KINDS}
+
+
+def record_of(plans: Sequence[FirstPlan]) -> dict[str, dict[str, Any]]:
+    """Kind -> what the best published runs of tuned questions reached of our first plans: the middle over sources and the band
+    for a run of one more source (bands.band_from), as measured over promised step time. Without long sequences."""
+    found = {}
+    tuned = [plan for plan in plans if not plan.cause and plan.seq_length <= LONG_SEQUENCE]
+    for kind, mine in by_kind(tuned).items():
+        band = band_from(mine)
+        middle = median(median(p.log_ratio for p in mine if p.source == source) for source in band.sources)
+        numbers = {"middle": round(math.exp(middle), 4), "p5": round(band.p5, 4), "p95": round(band.p95, 4)}
+        found[kind] = {**numbers, "rows": band.rows, "sources": len(band.sources)}
+    return found
+
+
+def _summary(name: str, plans: Sequence[FirstPlan]) -> FirstPlanSummary:
+    both = [math.log(plan.own / plan.ratio) for plan in plans if plan.own is not None]
+    return FirstPlanSummary(
+        name=name,
+        rows=len(plans),
+        median=median(plan.ratio for plan in plans),
+        least=min(plan.ratio for plan in plans),
+        below=sum(plan.ratio < LEAST_RATIO for plan in plans),
+        inside=sum(plan.inside for plan in plans) / len(plans),
+        optimism=math.expm1(median(both)) if both else None,
+    )
+
+
+def first_plan_lines(plans: Sequence[FirstPlan]) -> list[dict[str, Any]]:
+    """What the table is held to, as fields of a JudgedLine; nothing without plans."""
+    if not plans:
+        return []
+    tuned = next(line for line in summaries(plans) if line.name == TUNED)
+    low, high = MEDIAN
+    return [
+        {"name": f"First plans: published over promised throughput, median of {len(plans)}", "least": low, "most": high,
+         "reached": median(plan.ratio for plan in plans)},
+        {"name": f"First plans below {LEAST_RATIO:.0%} without a cause", "most": 0.0, "reached": tuned.below / tuned.rows},
+        {"name": "First plans of tuned runs: inside the band", "least": INSIDE[0], "most": INSIDE[1], "reached": tuned.inside},
+    ]  # fmt: skip

@@ -1,0 +1,74 @@
+"""First plans beside the best published run of their question: which row is the best, what has a cause, what is summed up."""
+
+from dataclasses import replace
+
+import pytest
+
+from autoconfig.accuracy import first_plans as module
+from autoconfig.accuracy.first_plans import FirstPlan, best_rows, first_plan_lines, first_plans, record_of, summaries
+from autoconfig.training.answer import search
+from autoconfig.training.price import FIRST_PLAN_KINDS, first_plan_record
+from autoconfig.training.question import Request
+
+PLAN = FirstPlan(
+    id="X-1", source="NVIDIA DGX Cloud H100 dense", model="llama3-8b", gpu="h100-sxm-80gb", gpus=8, precision="bf16",
+    seq_length=8192, software="nemo-25.02", published=90.0, promised=100.0, plan="tp=1,pp=1",
+    own=0.99, inside=True, moe=False, cause="",
+)  # fmt: skip
+
+
+def test_the_best_row_of_a_question_is_the_fastest_and_no_question_comes_twice() -> None:
+    rows = best_rows()
+    assert len(rows) >= 300
+    keys = []
+    for row in rows:
+        cluster = row.scenario.cluster
+        keys.append((row.row["source"], row.scenario.model.name, cluster.gpu.id, cluster.num_gpus, row.row["precision"]))
+    assert len(set(keys)) == len(keys)
+    mine = rows[keys.index(("NVIDIA DGX Cloud H100 dense", "llama3.1-8b", "h100-sxm-80gb", 8, "bf16"))]
+    assert mine.row["id"] == "DX-0071" and mine.measured_s == 12.27  # 12.78 s with the release before it
+    assert mine.rate == pytest.approx(8192 * 128 / 12.27 / 8)
+    assert not [r for r in rows if "LoRA" in r.row["source"] or "SFT" in r.row["source"]]
+
+
+def test_summary_counts_only_rows_without_a_cause() -> None:
+    low = replace(PLAN, published=70.0, own=None, inside=False)
+    excused = replace(low, published=10.0, cause="the run recomputes every layer")
+    found = {line.name: line for line in summaries([PLAN, low, excused])}
+    assert found["all"].rows == 3 and found["all"].least == pytest.approx(0.1)
+    tuned = found["tuned"]
+    assert (tuned.rows, tuned.below, tuned.inside) == (2, 1, 0.5) and tuned.median == pytest.approx(0.8)
+    assert tuned.optimism == pytest.approx(0.99 / 0.9 - 1)
+    lines = {line["name"]: line for line in first_plan_lines([PLAN, low, excused])}
+    assert [line["reached"] for line in lines.values()] == [pytest.approx(0.7), 0.5, 0.5]
+    assert first_plan_lines([]) == []
+
+
+def test_the_record_is_of_tuned_short_questions_by_kind() -> None:
+    others = [replace(PLAN, id=str(n), source=f"paper {n}", published=100.0 / ratio) for n, ratio in enumerate((1.0, 1.1, 1.2))]
+    low = [replace(plan, precision="fp8") for plan in others]
+    moe = [replace(plan, moe=True) for plan in others]
+    strange = [replace(PLAN, published=1.0, cause="not tuned"), replace(PLAN, published=1.0, seq_length=65536)]
+    found = record_of([*others, *low, *moe, *strange])
+    assert set(found) == set(FIRST_PLAN_KINDS) and all(line["rows"] == line["sources"] == 3 for line in found.values())
+    for line in found.values():
+        assert line["middle"] == pytest.approx(1.1) and line["p5"] < 1.0 and line["p95"] > 1.2
+    for kind in FIRST_PLAN_KINDS:
+        shipped = first_plan_record(kind)
+        assert 0.9 < shipped.middle < 1.15 and shipped.p5 < shipped.middle < shipped.p95 and shipped.rows >= 30
+
+
+def test_an_answer_shows_the_record_of_its_kind() -> None:
+    request = Request(model="llama3-8b", gpus=8, gpu="h100", numerics={"precision": "bf16"}, top=1)
+    assert search(request).first_plan_record == first_plan_record("dense, 16 bits")
+    assert search(replace(request, numerics={"precision": "fp8"})).first_plan_record == first_plan_record("dense, FP8 and FP4")
+    assert search(replace(request, gpu="mi300x")).first_plan_record is None
+    assert search(replace(request, seq_length=65536, global_batch_size=8)).first_plan_record is None
+
+
+def test_a_promise_is_that_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = next(b for b in best_rows() if b.row["id"] == "DX-0071")
+    monkeypatch.setattr(module, "best_rows", lambda: [best])
+    (found,) = first_plans()
+    assert 0.9 < found.ratio < 1.05 and found.own is not None and found.ratio <= found.own
+    assert found.inside and not found.cause
