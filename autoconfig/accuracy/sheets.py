@@ -239,8 +239,8 @@ def first_plan_sheet(found: Validation) -> Sheet:
         sorted(found.first_plans, key=lambda plan: plan.ratio),
         "row: {id} | source: {source} | model: {model} | GPUs: where | precision: {precision} | software: {software} | "
         "published tokens/s/GPU: {published:,.0f} | promised: {promised:,.0f} | published / promised: {ratio:.2f} | "
-        "of the published plan: {own:.2f} | our first plan: {plan} | cause: {cause}",
-        texts={"where": lambda plan: f"{plan.gpus:,} x {plan.gpu}"},
+        "of the published plan: {own:.2f} | our first plan: {plan} | cause: why",
+        texts={"where": lambda plan: f"{plan.gpus:,} x {plan.gpu}", "why": lambda plan: plan.cause or plan.separates},
     )
 
 

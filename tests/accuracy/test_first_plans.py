@@ -40,7 +40,9 @@ def test_summary_counts_only_rows_without_a_cause() -> None:
     assert (tuned.rows, tuned.below, tuned.inside) == (2, 1, 0.5) and tuned.median == pytest.approx(0.8)
     assert tuned.optimism == pytest.approx(0.99 / 0.9 - 1)
     lines = {line["name"]: line for line in first_plan_lines([PLAN, low, excused])}
-    assert [line["reached"] for line in lines.values()] == [pytest.approx(0.7), 0.5, 0.5]
+    assert [line["reached"] for line in lines.values()] == [pytest.approx(0.7), pytest.approx(1 / 3), 0.5]
+    tried = first_plan_lines([PLAN, replace(low, separates="ours saves the host floor"), excused])
+    assert tried[1]["reached"] == 0.0
     assert first_plan_lines([]) == []
 
 
