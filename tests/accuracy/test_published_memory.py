@@ -43,7 +43,7 @@ def test_entries_say_what_they_are_for() -> None:
 
 def test_sources_and_models_that_published_runs_left_out_before_are_still_left_out() -> None:
     fitted = {run.case.source for run in published_runs().runs if "calibrate" in source_of(run.case.source).use}
-    for part in ("SFT", "LoRA", "long context", "golden", "single", "SimuMax", "Table4-layer", "stas00", "Google"):
+    for part in ("SFT", "LoRA", "long context", "golden", "single", "Table4-layer", "stas00", "Google"):
         assert not [name for name in fitted if part in name]
 
 
