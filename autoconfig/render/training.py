@@ -16,7 +16,7 @@ from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
-from autoconfig.training.price import FLOPS_CONVENTION, PlanReport
+from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, record_for, record_text
 from autoconfig.training.question import Question
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
 from autoconfig.training.remedies import Remedy
@@ -172,12 +172,8 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
         f"[dim]{tie if ties > 1 else ''}90 % band of the first: {edges}. "
         "peak is torch's allocated memory on the worst stage, fit the chance not to run out of it.[/dim]"
     )
-    if answer.plans[0].rank == 1 and (record := answer.first_plan_record) is not None:
-        console.print(
-            f"[dim]The first of many plans is also the luckiest: the best published runs of {record.rows} questions "
-            f"({record.kind}) took a median of {record.middle:.2f} times the step of our first plan (90 %: {record.p5:.2f} to "
-            f"{record.p95:.2f}), which makes {seconds_text(first.step_seconds * record.middle)} here.[/dim]"
-        )
+    if answer.plans[0].rank == 1 and (record := record_for(answer.question.scenario, first)) is not None:
+        console.print(f"[dim]{escape(record_text(record, seconds_text(first.step_seconds * record.middle)))}[/dim]")
     if answer.safe is not None and band.fit_probability < SAFE_FIT:
         safe = answer.safe
         console.print(

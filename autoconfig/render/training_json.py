@@ -13,7 +13,7 @@ from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegati
 from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.time_model.operators.listing import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
-from autoconfig.training.price import FLOPS_CONVENTION, Confidence, FirstPlanRecord, PlanReport, Violation
+from autoconfig.training.price import FLOPS_CONVENTION, Confidence, FirstPlanRecord, PlanReport, Violation, record_for
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
 from autoconfig.training.remedies import Gain, SwitchGain
@@ -305,7 +305,7 @@ def search_json(answer: SearchAnswer) -> SearchJson:
             shortfall_gib=(miss.peak_bytes - miss.limit_bytes) / GIB,
             try_=tuple(str(remedy) for remedy in answer.remedies),
         ),
-        first_plan_record=answer.first_plan_record,
+        first_plan_record=record_for(answer.question.scenario, answer.plans[0].report if answer.plans else None),
         gpus_tried=tuple(GpuCountJson(num_gpus=gpus, step_seconds=step) for gpus, step in answer.gpus_tried),
     )
 

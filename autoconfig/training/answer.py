@@ -14,14 +14,9 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.nearest import nearest_legal, nothing_legal
 from autoconfig.training.price import (
-    LONG_SEQUENCE,
-    UNCALIBRATED,
-    FirstPlanRecord,
     Money,
     PlanReport,
     Violation,
-    first_plan_kind,
-    first_plan_record,
     report_plan,
     report_plans,
     violations,
@@ -147,15 +142,6 @@ class SearchAnswer:
     """Where nothing fits, or no plan has the asked chance to: changes that were tried, with their outcome."""
     gpus_tried: tuple[tuple[int, float | None], ...] = ()
     """With gpus_at_most: GPU counts tried and the best step seconds of each."""
-
-    @property
-    def first_plan_record(self) -> FirstPlanRecord | None:
-        """What first plans of this kind came to; None without a plan, for long sequences, no run behind the GPU."""
-        scenario = self.question.scenario
-        known = self.plans and self.plans[0].report.confidence.level != UNCALIBRATED
-        if not known or scenario.workload.seq_length > LONG_SEQUENCE:
-            return None
-        return first_plan_record(first_plan_kind(moe=scenario.model.is_moe, precision=scenario.numerics.precision))
 
 
 def search(request: Request, progress: Callable[[str], None] | None = None, *, whole: bool = False) -> SearchAnswer:

@@ -145,6 +145,22 @@ def first_plan_record(kind: str) -> FirstPlanRecord:
     return FirstPlanRecord(kind=kind, **json.loads(text)["kinds"][kind])
 
 
+def record_for(scenario: Scenario, first: PlanReport | None) -> FirstPlanRecord | None:
+    """The record of first plans like this one; None without one, for long sequences, where no run stands behind the GPU."""
+    if first is None or first.confidence.level == UNCALIBRATED or scenario.workload.seq_length > LONG_SEQUENCE:
+        return None
+    return first_plan_record(first_plan_kind(moe=scenario.model.is_moe, precision=scenario.numerics.precision))
+
+
+def record_text(record: FirstPlanRecord, step: str) -> str:
+    """A sentence; `step`: the promised step times the middle, as text."""
+    return (
+        f"The first of many plans is also the luckiest: the best published runs of {record.rows} questions ({record.kind}) took "
+        f"a median of {record.middle:.2f} times the step of our first plan (90 %: {record.p5:.2f} to {record.p95:.2f}), which "
+        f"makes {step} here."
+    )
+
+
 def band_of(level: str, bands: Mapping[str, Band]) -> Band:
     """The band of a class, the pooled one where the class has none."""
     return bands.get(level, bands["pooled"])

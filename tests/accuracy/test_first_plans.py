@@ -7,7 +7,7 @@ import pytest
 from autoconfig.accuracy import first_plans as module
 from autoconfig.accuracy.first_plans import FirstPlan, best_rows, first_plan_lines, first_plans, record_of, summaries
 from autoconfig.training.answer import search
-from autoconfig.training.price import FIRST_PLAN_KINDS, first_plan_record
+from autoconfig.training.price import FIRST_PLAN_KINDS, FirstPlanRecord, first_plan_record, record_for
 from autoconfig.training.question import Request
 
 PLAN = FirstPlan(
@@ -62,10 +62,14 @@ def test_the_record_is_of_tuned_short_questions_by_kind() -> None:
 
 def test_an_answer_shows_the_record_of_its_kind() -> None:
     request = Request(model="llama3-8b", gpus=8, gpu="h100", numerics={"precision": "bf16"}, top=1)
-    assert search(request).first_plan_record == first_plan_record("dense, 16 bits")
-    assert search(replace(request, numerics={"precision": "fp8"})).first_plan_record == first_plan_record("dense, FP8 and FP4")
-    assert search(replace(request, gpu="mi300x")).first_plan_record is None
-    assert search(replace(request, seq_length=65536, global_batch_size=8)).first_plan_record is None
+    def shown(request: Request) -> FirstPlanRecord | None:
+        answer = search(request)
+        return record_for(answer.question.scenario, answer.plans[0].report)
+
+    assert shown(request) == first_plan_record("dense, 16 bits")
+    assert shown(replace(request, numerics={"precision": "fp8"})) == first_plan_record("dense, FP8 and FP4")
+    assert shown(replace(request, gpu="mi300x")) is None
+    assert shown(replace(request, seq_length=65536, global_batch_size=8)) is None
 
 
 def test_a_promise_is_that_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
