@@ -155,9 +155,9 @@ def record_for(scenario: Scenario, first: PlanReport | None) -> FirstPlanRecord 
 def record_text(record: FirstPlanRecord, step: str) -> str:
     """A sentence; `step`: the promised step times the middle, as text."""
     return (
-        f"The first of many plans is also the luckiest: the best published runs of {record.rows} questions ({record.kind}) took "
-        f"a median of {record.middle:.2f} times the step of our first plan (90 %: {record.p5:.2f} to {record.p95:.2f}), which "
-        f"makes {step} here."
+        f"The first of many plans is also the luckiest: the best published runs of {record.rows} questions ({record.kind}) "
+        f"took a median of {record.middle:.2f} times the step of our first plan (90 %: {record.p5:.2f} to {record.p95:.2f}), "
+        f"which makes {step} here."
     )
 
 
