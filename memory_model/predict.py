@@ -178,7 +178,8 @@ def _detailed(
         chosen.append(moment)
         parts.append(_parts(fixed, recompute, r, held, moment))
     per_stage = np.stack(stages, axis=1)
-    merged = {name: np.stack([p[name] for p in parts], axis=1) for name in parts[0]}
+    names = dict.fromkeys(name for option in parts for name in option)  # an option may recompute the whole of a part
+    merged = {name: np.stack([p.get(name, np.zeros(p["layer_input"].shape)) for p in parts], axis=1) for name in names}
     return MemoryEstimate(
         peak_bytes=per_stage.max(axis=2),
         limit_bytes=limit,

@@ -93,7 +93,7 @@ class Field:
         """What a request holds: a number for a text with a unit, a tuple for several values. Raises InputError."""
         if self.many:
             return tuple(given or ())
-        if self.parse is None or given is None:
+        if self.parse is None or given is None or given == self.default:
             return given
         try:
             return self.parse(given)
