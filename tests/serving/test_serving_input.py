@@ -291,7 +291,7 @@ def test_messages_of_the_command_line(autoconfig):
         ([*llama, "--goal", "cost"], "--goal cost needs --price"),
         ([*llama, "--gpu", "mi300x"], "a chip like it, but on a100-80gb, b200-180gb, b300-288gb"),
         ([*llama, "--engine", "tgi"], "there are megatron, sglang, trtllm-0.12"),
-        ([*asked, "--model", "t5-11b"], "only decoder-only transformers can be planned"),
+        ([*asked, "--model", "t5-11b"], "has an encoder: serving prices decoders that generate"),
     ):
         done = autoconfig.run(*arguments)
         assert done.exit_code == 2 and message in " ".join(done.stderr.split())
