@@ -138,6 +138,7 @@ def test_importing_it_loads_nothing_heavy():
 def test_no_function_has_the_name_of_a_module():
     assert {"search", "explain", "export", "check", "predict", "scaling", "validate", "calibrate"} <= functions()
     assert functions() & {module.name for module in pkgutil.iter_modules(autoconfig.__path__)} == set()
+    assert functions() & {path.parent.name for path in ROOT.glob("*/__init__.py")} == set()
 
 
 def test_a_search_is_the_command_lines():

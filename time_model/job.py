@@ -331,11 +331,6 @@ class TrainingJob:
         return np.where(narrow, self.numerics.format.gathered_bytes, self.numerics.activation_bytes)
 
     @property
-    def wide_domain(self) -> bool:
-        """Links join more than one 8-GPU board (NVL72)."""
-        return self.cluster.link_domain_size > 8
-
-    @property
     def drops_tokens(self) -> bool:
         """Experts take a fixed number of rows: shapes are known before routing."""
         return self.numerics.moe_capacity_factor is not None

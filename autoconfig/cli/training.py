@@ -61,8 +61,7 @@ def _plan_options(command: Any) -> Any:
 @json_option
 @click.pass_context
 def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Rank the plans that fit, fastest first; with --profile measure the most promising ones. --gpu or --precision given
-    more than once: their best plans beside each other.
+    """Rank the plans that fit, best first; --profile measures them. A repeated --gpu or --precision compares their best plans.
 
     autoconfig search --model 175b --gpus 1024
     """

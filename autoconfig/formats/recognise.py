@@ -14,7 +14,6 @@ MEGATRON = ("script", "arguments", "plan")
 _SWIFT = re.compile(
     r"(?:^|[\s/;&])(?:megatron|swift)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py", re.MULTILINE
 )
-_QUOTED_KEY = re.compile(r"^\s*[\"'][\w-]+[\"']\s*:", re.MULTILINE)
 _RECIPE = re.compile(r"(?:^|\s)(?:model|trainer\.strategy)\.tensor_model_parallel_size=|--(?:recipe|factory)[= ]\S+")
 _OTHERS = (
     ("base_model", "axolotl", "its settings are not read"),

@@ -138,7 +138,7 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
 
 
 def exported_gpu(text: str) -> str | None:
-    """The GPU in the header of a script that `export` wrote (export/scripts.py); None for other files."""
+    """The GPU in the header of a script that `export` wrote (megatron/scripts.py); None for other files."""
     head = text[:HEADER_CHARACTERS]
     found = re.search(r"^# .+ on [\d,]+ x ([a-z0-9.-]+) \(", head, re.MULTILINE)
     return found[1] if MARK in head and found and found[1] in gpu_ids() else None

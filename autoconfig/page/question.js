@@ -11,7 +11,7 @@ const SEARCH = [...LIMITS, "sort_by", "top"];
 const KINDS = { gpus: "number", gpus_per_node: "number", seq_length: "number", global_batch_size: "number", memory_margin: "number",
   price: "number", top: "number", fix: "list", max: "list", exclude: "list" };
 /** Fields that a search made elsewhere may have besides. */
-const ELSEWHERE = ["include", "gpus_at_most"];
+const ELSEWHERE = ["include", "gpus_at_most", "fit_chance"];
 /** What the link holds beside the question. */
 const CHOICES = ["plan", "compare", "view", "counts", "types", "days", ...SERVING];
 

@@ -17,8 +17,6 @@ from autoconfig.specs.models.parameters import total_parameters
 ASLEEP_BYTES = 1.5 * GIB
 """What a sleeping engine keeps on the GPU: context, communicators and CUDA graphs (vLLM's sleep mode frees weights and cache;
 the 1.5 GB of engines/vllm.json, runtime_bytes)."""
-SLEEP_LEVELS = {1: "weights wait on the host", 2: "weights are dropped and come with the next synchronisation"}
-"""vLLM's sleep levels; waking takes 8.26 or 8.33 s either way (verl, pull request 3019)."""
 
 
 @dataclass(frozen=True, kw_only=True)

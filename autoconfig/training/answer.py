@@ -201,17 +201,20 @@ def _ranked(question: Question, first: int | None) -> Ranking:
     return plainest_first(rank_plans(question.scenario, question.constraints, request.memory_margin, first, request.fit_chance))
 
 
+PLAINER = 0.03
+"""A plainer plan may come before the fastest when it is so much slower at most: half of a tie."""
+
+
 def plainest_first(ranking: Ranking) -> Ranking:
-    """The same with the layouts of the first tie in another order: fewest unusual settings first, of these the fastest. Unusual
-    are chunks of one layer, uneven stages where even ones exist, context parallelism and FSDP beside plans that do without, and
-    selective recomputation of several modules."""
-    count = int((tie_groups(ranking.step_seconds[ranking.best]) == 1).sum())
+    """The same with the layouts within PLAINER of the fastest in another order: fewest unusual settings first, of these the
+    fastest. Unusual are chunks of one layer, uneven stages where even ones exist, context parallelism, FSDP, and selective
+    recomputation of several modules."""
+    steps = ranking.step_seconds[ranking.best]
+    count = int(np.searchsorted(steps, steps[0] * (1 + PLAINER), side="right")) if len(steps) else 0
     tied = ranking.best[:count]
     rows, num_layers = ranking.space.layouts.take(ranking.row[tied]), ranking.scenario.model.num_layers
     lists = np.array([len(option.modules) > 1 for option in ranking.options], bool)
-    chunks = rows.pp * rows.vpp
-    strange = (rows.vpp > 1) & (chunks == num_layers)
-    strange = strange.astype(int) + ((num_layers % rows.pp == 0) & (rows.pp > 1) & (rows.first * rows.pp != num_layers))
+    strange = ((rows.vpp > 1) & (rows.pp * rows.vpp == num_layers)).astype(int) + ((num_layers % rows.pp == 0) & (rows.pp > 1) & (rows.first * rows.pp != num_layers))
     strange += (rows.cp > 1).astype(int) + (rows.fsdp > 0) + lists[ranking.option[tied]]
     order = np.argsort(strange, kind="stable")
     return replace(ranking, best=np.concatenate([tied[order], ranking.best[count:]]))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from autoconfig.memory_model.predict import fit_probability, headroom_bytes
 
-from autoconfig.training.answer import plainest_first, search
+from autoconfig.training.answer import PLAINER, plainest_first, search
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import RESOLUTION, rank_plans
+from autoconfig.training.rank import rank_plans
 
 DENSE = [
     ("llama3-8b", 8), ("llama3-8b", 24), ("llama3-70b", 64), ("llama3-70b", 512), ("llama3.1-405b", 1024), ("gpt3-175b", 1024),
@@ -73,11 +73,11 @@ def test_headroom_is_the_inverse_of_the_chance():
         assert fit_probability(50e9 - headroom_bytes(chance, 80e9), 50e9, 80e9) == pytest.approx(chance)
 
 
-def test_within_a_tie_the_plainest_plan_comes_first():
+def test_the_plainest_of_the_fastest_plans_comes_first():
     question = understand(Request(model="llama3-70b", gpus=64))
     ranking = rank_plans(question.scenario, fit_chance=0.9)
     found = plainest_first(ranking)
-    tied = int((ranking.step_seconds[ranking.best] <= ranking.step_seconds[0] * (1 + RESOLUTION)).sum())
+    tied = int((ranking.step_seconds[ranking.best] <= ranking.step_seconds[0] * (1 + PLAINER)).sum())
     assert sorted(found.best[:tied]) == sorted(ranking.best[:tied]) and np.array_equal(found.best[tied:], ranking.best[tied:])
     first, fastest = found.plan(int(found.best[0])), ranking.plan(int(ranking.best[0]))
     assert fastest.first is not None and first.first is None and first.cp == 1 and not first.fsdp

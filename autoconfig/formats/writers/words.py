@@ -6,11 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from autoconfig.specs.json_record import to_json
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.plan import NONE, TrainPlan
-from autoconfig.specs.plan_names import named_plan
 from autoconfig.specs.scenario import Numerics, Scenario
 
 Settings = dict[str, tuple[str, ...]]
@@ -85,8 +83,3 @@ def head(scenario: Scenario, plan: TrainPlan) -> str:
         f"Written by megatron-autoconfig: {scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}, sequence "
         f"{workload.seq_length:,}, global batch {workload.global_batch_size:,}; plan {plan}"
     )
-
-
-def plan_values(scenario: Scenario, plan: TrainPlan) -> Any:
-    """The plan under Megatron's long names."""
-    return to_json(named_plan(plan, scenario.workload.global_batch_size))
