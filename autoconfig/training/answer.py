@@ -1,4 +1,4 @@
-"""The application: one function per command, shared by the command line and (later) the HTTP API. They parse, call, render."""
+"""The answers to questions about training, shared by the command line, the HTTP API and Python."""
 
 from __future__ import annotations
 
@@ -214,8 +214,9 @@ def plainest_first(ranking: Ranking) -> Ranking:
     tied = ranking.best[:count]
     rows, num_layers = ranking.space.layouts.take(ranking.row[tied]), ranking.scenario.model.num_layers
     lists = np.array([len(option.modules) > 1 for option in ranking.options], bool)
-    strange = ((rows.vpp > 1) & (rows.pp * rows.vpp == num_layers)).astype(int) + ((num_layers % rows.pp == 0) & (rows.pp > 1) & (rows.first * rows.pp != num_layers))
-    strange += (rows.cp > 1).astype(int) + (rows.fsdp > 0) + lists[ranking.option[tied]]
+    uneven = (num_layers % rows.pp == 0) & (rows.pp > 1) & (rows.first * rows.pp != num_layers)
+    thin = (rows.vpp > 1) & (rows.pp * rows.vpp == num_layers)
+    strange = np.sum([uneven, thin, rows.cp > 1, rows.fsdp > 0, lists[ranking.option[tied]]], axis=0)
     order = np.argsort(strange, kind="stable")
     return replace(ranking, best=np.concatenate([tied[order], ranking.best[count:]]))
 
@@ -306,11 +307,9 @@ def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
     by memory its smallest, smallest first. Cost follows step time, the GPUs being the same."""
     if sort_by != "memory" and ranking.fit_chance_met:
         return ranking.best
-    if sort_by != "memory":
-        likeliest = np.lexsort((ranking.step_seconds, ranking.peak_bytes - ranking.limit_bytes))
-        return likeliest[first_positions(ranking.space.layout_id[ranking.row[likeliest]])]
-    by_peak = np.lexsort((ranking.step_seconds, ranking.peak_bytes))
-    return by_peak[first_positions(ranking.space.layout_id[ranking.row[by_peak]])]
+    size = ranking.peak_bytes - (0.0 if sort_by == "memory" else ranking.limit_bytes)
+    smallest = np.lexsort((ranking.step_seconds, size))
+    return smallest[first_positions(ranking.space.layout_id[ranking.row[smallest]])]
 
 
 def include(
