@@ -303,8 +303,7 @@ def _safe_position(ranking: Ranking) -> int | None:
 
 
 def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
-    """One plan per layout: its fastest, fastest first; where none has the asked chance to fit, its likeliest, likeliest first;
-    by memory its smallest, smallest first. Cost follows step time, the GPUs being the same."""
+    """One plan per layout: fastest first, or smallest, or likeliest where none has the asked chance to fit."""
     if sort_by != "memory" and ranking.fit_chance_met:
         return ranking.best
     size = ranking.peak_bytes - (0.0 if sort_by == "memory" else ranking.limit_bytes)
