@@ -122,6 +122,7 @@ def test_torchtitan_reads_what_is_written(tmp_path):
 
 
 @pytest.mark.parametrize("question", [SMALL, MOE], ids=["dense", "moe"])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # advice on what is legal
 def test_megatron_core_builds_the_config_that_is_written(question):
     check_transformer_config(question, 10)
 
