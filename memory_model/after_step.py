@@ -64,7 +64,7 @@ def _unsplit(scenario: Scenario, layouts: Layouts, stage: npt.NDArray[np.int64])
     return np.array(found)
 
 
-SMALL, LARGE_SEGMENT, LEAST_OWN_SEGMENT, ROUNDED = MIB, 20 * MIB, 10 * MIB, 2 * MIB
+SMALL, LARGE_SEGMENT, MIN_OWN_SEGMENT, ROUNDED = MIB, 20 * MIB, 10 * MIB, 2 * MIB
 """kSmallSize, kLargeBuffer, kMinLargeAlloc, kRoundLarge of c10/cuda/CUDACachingAllocator.cpp."""
 
 
@@ -99,7 +99,7 @@ def unsplit_bytes(layers: tuple[tuple[float, ...], ...], weight: int, states: tu
         if at < len(free):
             block = free.pop(at)
         else:
-            block = LARGE_SEGMENT if size < LEAST_OWN_SEGMENT else -(-size // ROUNDED) * ROUNDED
+            block = LARGE_SEGMENT if size < MIN_OWN_SEGMENT else -(-size // ROUNDED) * ROUNDED
         rest = block - size
         if rest > SMALL:
             insort(free, rest)

@@ -47,8 +47,13 @@ def expert_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shap
 
 
 def expert_activation(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Input of the grouped fc2: 2 R f_e / etp; what recomputing `moe_act` frees."""
-    return gemm_input_bytes(numerics, stack) * routed_rows(model, numerics, shape) * model.moe_ffn_hidden_size / shape.etp
+    """What recomputing `moe_act` frees: input of the grouped fc2, 2 R f_e / etp; where the activation is clamped (gpt-oss)
+    also the fc1 output behind the clamp, 2 R G f_e / etp, as the clamp is no part of the fused kernel. Source: megatron-core
+    0.19.2, fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl; read off its trace."""
+    each = gemm_input_bytes(numerics, stack)
+    if model.clamped_swiglu:
+        each += numerics.activation_bytes * model.gate_factor
+    return each * routed_rows(model, numerics, shape) * model.moe_ffn_hidden_size / shape.etp
 
 
 def shared_experts_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:

@@ -7,7 +7,15 @@ ssm/gated_delta_net.py); no measured peak stands behind it. Symbols: specs/model
 from __future__ import annotations
 
 from autoconfig.memory_model.activations import Number, Shape, gemm_input_bytes
-from autoconfig.specs.models.hybrid import MAMBA_CHUNK, gdn_keys, gdn_projected, gdn_values, mamba_inner, mamba_projected
+from autoconfig.specs.models.hybrid import (
+    MAMBA_CHUNK,
+    gdn_keys,
+    gdn_projected,
+    gdn_values,
+    mamba_convolved,
+    mamba_inner,
+    mamba_projected,
+)
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import StackMemory
@@ -41,10 +49,19 @@ def delta_rule_outputs(model: ModelSpec, numerics: Numerics, stack: StackMemory,
 
 
 def mamba_backward(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
-    """Temporaries of the scan's backward: fp32 states of every chunk, 4 T / C d_i n / t with C = 128, and the gradient of
-    in_proj's output."""
-    states = 4.0 * shape.tokens / MAMBA_CHUNK * mamba_inner(model) * model.mamba_state_dim / shape.tp
-    return states + mamba_projections(model, numerics, shape)
+    """Temporaries of the scan's backward while the states are passed back, w bytes per activation, all over t:
+
+    gradient of in_proj's output w T (2 d_i + 2 g n + H); x, B and C convolved again and their gradient 2 w T (d_i + 2 g n);
+    fp32 steps and decays 8 T H; fp32 products of B and C 4 T g C; of the states of every chunk, T / C d_i n elements with
+    C = 128, themselves and their gradient in fp32 and in 16 bits, 8 + 2 w bytes. The gradients before and behind the gate take
+    the place of the norm's input and output, which are gone by then. Source: state-spaces/mamba at e9594ce,
+    mamba_ssm/ops/triton/ssd_combined.py, backward of MambaSplitConv1dScanCombinedFn and _mamba_chunk_scan_combined_bwd.
+    """
+    wide, heads, groups = numerics.activation_bytes, model.mamba_num_heads, model.mamba_num_groups
+    states = (8.0 + 2 * wide) * mamba_inner(model) * model.mamba_state_dim / MAMBA_CHUNK
+    steps = 8.0 * heads + 4.0 * groups * MAMBA_CHUNK
+    per_token = wide * (mamba_projected(model) + 2 * mamba_convolved(model)) + steps + states
+    return shape.tokens * per_token / shape.tp
 
 
 def gdn_backward(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:

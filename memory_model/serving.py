@@ -9,11 +9,22 @@ from dataclasses import dataclass
 
 import numpy as np
 from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.models.hybrid import (
+    gdn_gemms,
+    gdn_projected,
+    gdn_values,
+    mamba_gemms,
+    mamba_inner,
+    mamba_projected,
+    state_layer_bytes,
+)
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import (
     Number,
     attention_gemms,
+    expert_gemms,
     kv_heads_per_rank,
+    latent_gemms,
     mlp_gemms,
     norm_parameters,
     padded_vocab_size,
@@ -23,6 +34,7 @@ from autoconfig.specs.software.engine import KV_BYTES, WEIGHT_BYTES, EngineSpec,
 
 LOGIT_BYTES = 4.0
 """Logits are sampled in fp32."""
+RECURRENT_GEMMS = {"mamba": mamba_gemms, "gdn": gdn_gemms}
 RESERVED_LOGITS, RESERVED_TOKEN_BYTES, TOP_K_BYTES = 5, 7 * 4, 1024 * 8 * 8
 """Of a slot of TensorRT-LLM's C++ runtime: rows of the vocabulary, bytes a token, top-K's candidates (1,024 in 8 blocks)."""
 
@@ -56,26 +68,42 @@ def stage_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
     return tuple(range(model.num_layers - -(-model.num_layers // pp), model.num_layers))
 
 
+def attends(model: ModelSpec, kind: str) -> bool:
+    """A layer of this kind looks at a cache of keys and values."""
+    return kind == "attention" if model.is_hybrid else True
+
+
+def state_sequence_bytes(model: ModelSpec, plan: EnginePlan) -> float:
+    """States of one sequence in all recurrent layers of a stage."""
+    return sum(state_layer_bytes(model, model.layer_kinds[layer], plan.tp) for layer in stage_layers(model, plan.pp))
+
+
 def weight_parts_bytes(model: ModelSpec, plan: EnginePlan, formats: ModuleFormats) -> dict[str, float]:
     """Weights of one GPU by part.
 
-    Attention and dense MLPs are divided over tp, routed experts over tp x adp; each weight takes WEIGHT_BYTES of its format;
-    router, norms, embedding and output layer 2 bytes. With pp = 1 embedding and output layer are both here.
+    Attention, recurrent layers and dense MLPs are divided over tp, routed experts over tp x adp; each weight takes WEIGHT_BYTES
+    of its format; router, norms, embedding and output layer 2 bytes. With pp = 1 embedding and output layer are both here.
     """
     attention = sum(attention_gemms(model, plan.tp).values()) * WEIGHT_BYTES[formats.attention]
-    norms = 2.0 * 2 * norm_parameters(model, model.hidden_size)
+    norms = 2.0 * (1 if model.is_hybrid else 2) * norm_parameters(model, model.hidden_size)
     parts = {"attention": 0.0, "mlp": 0.0, "experts": 0.0, "embedding and output": 0.0, "norms and routers": 0.0}
     for layer in stage_layers(model, plan.pp):
-        parts["attention"] += float(attention)
+        kind = model.layer_kinds[layer]
         parts["norms and routers"] += norms
-        if model.moe_pattern[layer]:
-            each = sum(mlp_gemms(model, model.moe_ffn_hidden_size, 1).values())
+        if kind in RECURRENT_GEMMS:
+            weights = sum(RECURRENT_GEMMS[kind](model, plan.tp).values()) * WEIGHT_BYTES[formats.attention]
+            parts["recurrent"] = parts.get("recurrent", 0.0) + float(weights)
+        elif attends(model, kind):
+            parts["attention"] += float(attention)
+        if kind == "moe":
+            each = sum(expert_gemms(model, 1).values())
             shared = sum(mlp_gemms(model, model.moe_shared_expert_intermediate_size, plan.tp).values())
+            shared = shared + sum(latent_gemms(model).values())
             count = float(model.num_moe_experts or 0)
             parts["experts"] += float(each * count / (plan.tp * plan.adp)) * WEIGHT_BYTES[formats.experts]
             parts["mlp"] += float(shared) * WEIGHT_BYTES[formats.mlp]
             parts["norms and routers"] += 2.0 * count * model.hidden_size
-        else:
+        elif kind in ("dense", "mlp"):
             parts["mlp"] += float(sum(mlp_gemms(model, model.ffn_hidden_size, plan.tp).values())) * WEIGHT_BYTES[formats.mlp]
     vocabulary = float(padded_vocab_size(model, plan.tp)) * model.hidden_size / plan.tp * 2.0
     parts["embedding and output"] = vocabulary * (2.0 if model.untie_embeddings_and_output_weights and plan.pp == 1 else 1.0)
@@ -99,27 +127,36 @@ def kv_layer_bytes(model: ModelSpec, tp: int, kv: str) -> float:
 
 
 def kv_sequence_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, length: Number) -> Number:
-    """Cache of one sequence of `length` tokens on one rank: full layers keep all blocks, sliding ones the window's."""
+    """Cache of one sequence of `length` tokens on one rank: full layers keep all blocks, sliding ones the window's, recurrent
+    ones their state."""
     each, block = kv_layer_bytes(model, plan.tp, plan.kv), engine.kv_block_tokens
     total: Number = 0.0
     for layer in stage_layers(model, plan.pp):
+        if not attends(model, model.layer_kinds[layer]):
+            continue
         slides = model.sliding_pattern[layer] and engine.keeps_window_only and model.window_size
         total = total + np.ceil(np.asarray(np.minimum(length, slides) if slides else length) / block) * block
-    return each * total
+    return each * total + state_sequence_bytes(model, plan)
 
 
 def kv_token_bytes(model: ModelSpec, plan: EnginePlan) -> float:
-    """Cache of one token in all layers of a stage, windows aside."""
-    return kv_layer_bytes(model, plan.tp, plan.kv) * len(stage_layers(model, plan.pp))
+    """Cache of one token in all layers of a stage, windows and states aside."""
+    layers = sum(attends(model, model.layer_kinds[layer]) for layer in stage_layers(model, plan.pp))
+    return kv_layer_bytes(model, plan.tp, plan.kv) * layers
 
 
 def activation_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, tokens: Number) -> Number:
     """Live at once in an iteration: hidden buffers, the widest layer's inputs and outputs; without logits (slot_bytes).
 
-    2 (c h + w) bytes a token, w = (G + 1) f/t of a dense MLP, or k (G + 1) f_e/(tp adp / ep) + h of routed experts.
+    2 (c h + w) bytes a token, w = (G + 1) f/t of a dense MLP, or k (G + 1) f_e/(tp adp / ep) + h of routed experts, or what a
+    recurrent layer projects and puts out, over tp.
     """
     h, g = model.hidden_size, model.gate_factor + 1.0
-    width = 0.0 if all(model.moe_pattern) else g * model.ffn_hidden_size / plan.tp
+    width = g * model.ffn_hidden_size / plan.tp if {"dense", "mlp"} & {*model.layer_kinds} else 0.0
+    if "mamba" in model.layer_kinds:
+        width = max(width, (mamba_projected(model) + mamba_inner(model)) / plan.tp)
+    if "gdn" in model.layer_kinds:
+        width = max(width, (gdn_projected(model) + gdn_values(model)) / plan.tp)
     if model.is_moe:
         routed = (
             model.moe_router_topk * (g * model.moe_ffn_hidden_size * plan.ep / (plan.tp * plan.adp) + h) / plan.ep * plan.adp

@@ -91,6 +91,15 @@ def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
     return [by_lower[low] for low in dict.fromkeys(starts + hits)][:count]
 
 
+def chance_text(chance: float) -> str:
+    """A chance in percent, never rounded up: 89.6 % is below 90 %, and 99.6 % below 99.9 %. Whole percents up to 99 %, tenths
+    above; 100 % from 99.99 % on."""
+    if chance >= 0.9999:
+        return "100%"
+    tenths = math.floor(chance * 1000 + 1e-9)
+    return f"{tenths // 10}%" if tenths <= 990 else f"{tenths / 10:g}%"
+
+
 GIB = 2**30
 MIB = 2**20
 SECONDS_PER_DAY = 86_400.0

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from autoconfig.specs.errors import FileError
+from autoconfig.specs.errors import FileError, option
 
 
 def check_output_path(path: Path, suffixes: tuple[str, ...]) -> None:
@@ -58,7 +58,7 @@ def write_new(path: Path, text: str, *, force: bool = False) -> None:
         if "\0" in name or path.is_dir() or not path.parent.is_dir():
             raise FileError(f"{name!r}: name a file in a folder that exists")
         if path.exists() and not force:
-            raise FileError(f"{name!r} exists: name another file, or say --force to replace it")
+            raise FileError(f"{name!r} exists: name another file, or say {option('force')} to replace it")
     except OSError as error:  # a name too long
         raise FileError(f"{name!r} cannot be used as a file name: {error.strerror or error}") from error
     write_text(path, text)

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from autoconfig.specs.errors import FileError, InputError, PlanError, option
 from autoconfig.specs.json_record import Keywords, Positive, canonical_json, from_json, to_json
 from autoconfig.specs.layouts import stage_layers
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.specs.software.software import StackMemory
@@ -150,15 +150,15 @@ class Job:
             layers = layers_per_chunk * self.plan.pp * self.plan.vpp
             if not 1 <= layers <= self.model.num_layers:
                 raise InputError(f"layers_per_chunk={layers_per_chunk}: {layers} layers, the model has {self.model.num_layers}")
-            pattern = self.model.moe_layer_freq
-            kept = pattern if isinstance(pattern, int) else pattern[:layers]
-            model = self.model.replace(num_layers=layers, moe_layer_freq=kept)
+            given = {name: getattr(self.model, name) for name in PER_LAYER}
+            kept = {name: value[:layers] for name, value in given.items() if isinstance(value, tuple)}
+            model = self.model.replace(num_layers=layers, **kept)
             job = job.replace(model=model, plan=self.plan.replace(first=None, last=None))
         if num_microbatches is not None:
             if not 1 <= num_microbatches <= self.num_microbatches:
                 raise InputError(f"num_microbatches={num_microbatches}: the job has {self.num_microbatches}")
             batch = num_microbatches * self.plan.mbs * self.plan.dp
-            job = job.replace(workload=Workload(seq_length=self.workload.seq_length, global_batch_size=batch))
+            job = job.replace(workload=dataclasses.replace(self.workload, global_batch_size=batch))
         return job
 
 

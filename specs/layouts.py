@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.errors import PlanError
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.pattern import pattern_letters
 from autoconfig.specs.plan import Recompute, TrainPlan
 
 IntColumn = npt.NDArray[np.int64]
@@ -263,6 +264,17 @@ def layout_text(model: ModelSpec, plan: TrainPlan) -> str:
     chunks = [count for chunk in chunk_layers(model, plan) for count in chunk]
     first, last, between = ("t" * count for count in (chunks[0], chunks[-1], chunks[1]))
     return f"E{first}|({between}|)*{len(chunks) - 2}{last}{'m' * model.mtp_num_layers}L"
+
+
+def staged_pattern(model: ModelSpec, plan: TrainPlan) -> str:
+    """Megatron's pattern with the layers of every chunk of every stage between its `|`: chunk 0 of all stages, then chunk 1."""
+    pattern, sizes = model.pattern, stage_layers(model, plan)
+    segments, position = [], 0
+    for _ in range(plan.vpp):
+        for size in sizes:
+            segments.append(pattern_letters(pattern.layers[position : position + size // plan.vpp]))
+            position += size // plan.vpp
+    return "|".join(segments) + f"/{pattern_letters(pattern.mtp)}" * model.mtp_num_layers
 
 
 def _is_irregular(model: ModelSpec) -> bool:

@@ -165,8 +165,8 @@ FORMATS: dict[tuple[str, str], GemmFormat] = {
 """(precision, fp8 recipe; empty where there is none) -> format."""
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in FORMATS))
 FP8_RECIPES = tuple(recipe for precision, recipe in FORMATS if precision == "fp8")
-PRECISION_WORDS = (*PRECISIONS, "mxfp8", "blockwise", "tensorwise")
-"""What a question may call a precision: those of FORMATS, and recipes of fp8 by their own names."""
+PRECISION_WORDS = (*PRECISIONS, *reversed(FP8_RECIPES[1:]))
+"""What a question may call a precision: those of FORMATS, and recipes of fp8 by their own names, but for the usual one."""
 TYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 CHOICES: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
@@ -178,6 +178,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "exp_avg_sq_dtype": ("fp32", "bf16", "fp16", "fp8"),
 }
 """What the fields of Numerics that name a type or recipe may be."""
+LORA_MODULES = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
 
 
@@ -209,7 +210,8 @@ class Numerics:
     """Megatron's --deterministic-mode: limits which attention kernels may run."""
     peft: Annotated[str, Keywords(enum=CHOICES["peft"])] = "none"
     lora_rank: Positive = 8
-    lora_target_modules: tuple[str, ...] = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+    lora_target_modules: tuple[str, ...] = LORA_MODULES
+    """Linear layers with adapters."""
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
@@ -220,6 +222,9 @@ class Numerics:
                 raise InputError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
         if self.fp8_param_gather and not self.format.quantised:
             raise InputError(f"fp8_param_gather needs precision fp8 ({option('precision')} fp8)")
+        if not self.lora_target_modules or not set(self.lora_target_modules) <= set(LORA_MODULES):
+            given = " ".join(self.lora_target_modules)
+            raise InputError(f"lora_target_modules={given[:60]!r}: give one or more of {', '.join(LORA_MODULES)}")
         if not 1 <= self.lora_rank <= 65_536:
             raise InputError(f"lora_rank={self.lora_rank} must be from 1 to 65,536")
         if not 1.0 <= self.moe_imbalance <= 1000.0:
@@ -253,14 +258,26 @@ class Workload:
     """Samples of one optimizer step over the whole cluster."""
     decoder_seq_length: Positive | None = None
     """Tokens of one sample in the decoder behind an encoder; None: no such decoder, or as many as in the encoder."""
+    packed_length: Positive | None = None
+    """Of samples packed from shorter sequences: length of the sequence that a token stands in, on average over the tokens (the
+    sum of squared lengths over the sum of lengths); None: a sample is one sequence."""
 
     def __post_init__(self) -> None:
-        for name, most in (("seq_length", 2**24), ("global_batch_size", 2**24), ("decoder_seq_length", 2**24)):
-            value = getattr(self, name)
-            if name == "decoder_seq_length" and value is None:
+        for name in ("seq_length", "global_batch_size", "decoder_seq_length", "packed_length"):
+            value, most = getattr(self, name), 2**24
+            if name in ("decoder_seq_length", "packed_length") and value is None:
                 continue
             if not isinstance(value, int) or not 1 <= value <= most:
                 raise InputError(f"{name}={value!r} must be a whole number from 1 to {most:,}")
+
+        if self.packed_length is not None and self.packed_length > self.seq_length:
+            said = f"more than the {self.seq_length:,} tokens of a sample ({option('seq_length')})"
+            raise InputError(f"packed_length={self.packed_length:,} is {said}: give the length of one of its sequences")
+
+    @property
+    def attended_length(self) -> int:
+        """Tokens of the sequence that a token attends within."""
+        return self.packed_length or self.seq_length
 
     def tokens_of(self, kind: str) -> int:
         """Tokens of one sample in a layer of this kind (ModelSpec.kinds)."""
@@ -277,18 +294,21 @@ def all_biases(model: ModelSpec) -> bool:
     return model.add_bias_linear or (model.add_attention_output_bias and model.moe_expert_bias)
 
 
-def not_buildable(model: ModelSpec) -> list[str]:
-    """What of this architecture Megatron has no setting for, in words; empty where it can be built."""
+def not_buildable(model: ModelSpec, *, encoders: bool = False) -> list[str]:
+    """What of this architecture Megatron has no setting for, in words; empty where it can be built. `encoders`: T5 and BERT
+    can, with --quick-geglu for a gated GELU."""
+    geglu = model.activation == "geglu" and not (encoders and model.encoder_num_layers)
     reasons = {
-        "an encoder (pretrain_t5.py and pretrain_bert.py are not written yet)": model.encoder_num_layers > 0,
+        "an encoder": model.encoder_num_layers > 0 and not encoders,
         "alibi positions": model.position_embedding_type == "alibi",
         "attention and MLP in parallel": model.parallel_attention,
         "a norm behind the embedding": model.embedding_layernorm,
         "a LayerNorm without bias": model.normalization == "LayerNorm" and not model.layernorm_bias,
-        f"the activation {model.activation}": model.activation in ("geglu", "relu"),
+        f"the activation {model.activation}": geglu or model.activation == "relu",
         "norms behind attention and MLP (four a layer)": model.num_layernorms_per_layer > 2 and not model.parallel_attention,
         "norms over all channels of queries and keys": model.qk_layernorm_full,
-        "biases in some linear layers only": model.add_attention_output_bias != all_biases(model) and not model.add_bias_linear,
+        "biases in some linear layers only": not model.add_bias_linear
+        and (model.add_mlp_bias or model.add_attention_output_bias != all_biases(model)),
     }
     return [reason for reason, holds in reasons.items() if holds]
 

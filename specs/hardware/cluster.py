@@ -80,7 +80,8 @@ def gpu_ids() -> tuple[str, ...]:
 
 
 def load_gpu(name: str) -> GpuSpec:
-    """The GPU with this id, alias or unambiguous beginning of an id. Raises UnknownNameError naming the candidates."""
+    """The GPU with this id or alias, or whose id alone begins with these whole words (l40 is not l40s). Raises UnknownNameError
+    naming the candidates."""
     return _load(_resolve(_normal(name), name))
 
 
@@ -103,12 +104,11 @@ def _resolve(wanted: str, given: str) -> str:
     whole_words = [gpu for gpu in ids if gpu.startswith(wanted + "-")] if wanted else []
     if len(whole_words) == 1:
         return whole_words[0]
-    if wanted in _aliases():
-        return _aliases()[wanted]
+    joined = {name.replace("-", ""): gpu for name, gpu in {**{gpu: gpu for gpu in ids}, **_aliases()}.items()}
+    if wanted.replace("-", "") in joined:  # rtx4090 for rtx-4090
+        return joined[wanted.replace("-", "")]
     candidates = whole_words or [gpu for gpu in ids if wanted and gpu.startswith(wanted)]
-    if len(candidates) == 1:
-        return candidates[0]
-    if candidates:
+    if len(candidates) > 1:
         raise UnknownNameError("GPU", given, candidates, f"ambiguous: name one of {', '.join(candidates)}", field="gpu")
     raise UnknownNameError("GPU", given, [*ids, *_aliases()], _HINT, field="gpu")
 
@@ -249,7 +249,7 @@ def _read_nvml(tried: list[str]) -> list[tuple[str, float]]:
 
 
 MAX_GPUS = 1_000_000
-LEAST_POWER_SHARE = 0.35
+MIN_POWER_SHARE = 0.35
 """Of a GPU's own power limit: the lowest limit that a measurement stands behind (time_model/operators/kernels.py)."""
 MAX_BYTES = 1e20
 """Of a rate or a memory: beyond, products of them leave the range of a float; no machine comes near."""
@@ -343,10 +343,10 @@ def _check_power(watts: float, gpu: GpuSpec) -> None:
         raise InputError(
             f"{option('power_limit')}: the power of {gpu.id} alone is not known, so what a limit costs is not: leave it out"
         )
-    if not LEAST_POWER_SHARE <= watts / gpu.power_watts <= 1.0:
+    if not MIN_POWER_SHARE <= watts / gpu.power_watts <= 1.0:
         raise InputError(
             f"{option('power_limit')} {watts:g}: {gpu.id} has {gpu.power_watts:g} W; use "
-            f"{LEAST_POWER_SHARE * gpu.power_watts:.0f} to {gpu.power_watts:g} W"
+            f"{MIN_POWER_SHARE * gpu.power_watts:.0f} to {gpu.power_watts:g} W"
         )
 
 

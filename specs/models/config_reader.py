@@ -138,7 +138,7 @@ _YARN = {"beta_fast": 32.0, "beta_slow": 1.0}
 
 def rotary_fields(cfg: ConfigReader, base: int = 10_000, percent: float = 1.0) -> dict[str, Any]:
     """position_embedding_type, rotary_base, rotary_percent, rope_scaling; `base`, `percent`: the family's for absent keys."""
-    scaling = _scaling(cfg.section("rope_scaling") if "rope_scaling" in cfg else cfg.section("rope_parameters"))
+    scaling = _scaling(cfg.section("rope_scaling") if "rope_scaling" in cfg else _rope_section(cfg))
     return {
         "position_embedding_type": "yarn" if scaling is not None and scaling.type == "yarn" else "rope",
         "rotary_base": _base(cfg, base),
@@ -147,8 +147,14 @@ def rotary_fields(cfg: ConfigReader, base: int = 10_000, percent: float = 1.0) -
     }
 
 
+def _rope_section(cfg: ConfigReader) -> ConfigReader:
+    """`rope_parameters`; of a file that has them by kind of layer, those of full attention."""
+    section = cfg.section("rope_parameters")
+    return section.section("full_attention") if "full_attention" in section else section
+
+
 def _base(cfg: ConfigReader, default: int) -> int:
-    for reader, key in ((cfg, "rope_theta"), (cfg.section("rope_parameters"), "rope_theta"), (cfg, "rotary_emb_base")):
+    for reader, key in ((cfg, "rope_theta"), (_rope_section(cfg), "rope_theta"), (cfg, "rotary_emb_base")):
         if key in reader:
             value = reader.number(key)
             if value < 1 or value >= 2**31 or value != int(value):
@@ -160,7 +166,7 @@ def _base(cfg: ConfigReader, default: int) -> int:
 def _percent(cfg: ConfigReader, default: float) -> float:
     for reader, key in (
         (cfg, "partial_rotary_factor"),
-        (cfg.section("rope_parameters"), "partial_rotary_factor"),
+        (_rope_section(cfg), "partial_rotary_factor"),
         (cfg, "rotary_pct"),
     ):
         if key in reader:

@@ -16,11 +16,15 @@ from typing import Any
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError
 from autoconfig.specs.models.config_reader import ConfigReader, read_json_object
 from autoconfig.specs.models.huggingface_encoders import ENCODERS
+from autoconfig.specs.models.huggingface_experts import WITH_EXPERTS
 from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
 from autoconfig.specs.models.huggingface_later import LATER
 from autoconfig.specs.models.model import ModelSpec
 
-FAMILIES = DECODERS | LATER | ENCODERS
+FAMILIES = DECODERS | LATER | WITH_EXPERTS | ENCODERS
+_SHOWN = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3", "nemotron_h", "t5", "bert")
+KNOWN = f"{', '.join(_SHOWN)} and {len(FAMILIES) - len(_SHOWN)} others (docs/families.md has them all)"
+"""For messages."""
 REFUSED = json.loads((Path(__file__).parents[1] / "catalogue" / "refused.json").read_text(encoding="utf-8"))
 """`model_types` of configs, and `names`, by why they cannot be planned."""
 _REFUSED = {name: reason for reason, names in REFUSED["model_types"].items() for name in names}
@@ -52,7 +56,7 @@ def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelS
     for key in ("text_config", "vision_config", "audio_config", "language_config"):
         if key in reader:
             raise UnsupportedError(f"{where}: has {key}: a multi-modal model, of which only part is a language model; save "
-                                   f"that part as a config.json of its own (model_type one of {', '.join(sorted(FAMILIES))})")
+                                   f"that part as a config.json of its own (model_type one of {KNOWN})")
     if reader.boolean("is_encoder_decoder", False) and model_type not in ENCODERS:
         raise UnsupportedError(f"{where}: is_encoder_decoder is true; only decoder-only models can be planned")
     fields = build(reader)
@@ -75,15 +79,13 @@ def _config_file(path: str | Path) -> Path:
 def _model_type(reader: ConfigReader) -> str:
     if "model_type" in reader:
         return reader.text("model_type")
-    raise reader.fail(f"has no model_type, so it is no Hugging Face model's config.json; model_type is one of "
-                      f"{', '.join(sorted(FAMILIES))}")
+    raise reader.fail(f"has no model_type, so it is no Hugging Face model's config.json; model_type is one of {KNOWN}")
 
 
 def _refusal(where: str, model_type: str) -> str:
     shown = model_type if len(model_type) <= 40 else model_type[:37] + "..."
     reason = _REFUSED.get(model_type, "an architecture this project does not know")
-    return (f"{where}: model_type {shown!r} is {reason}; supported are "
-            f"{', '.join(sorted(FAMILIES))}")
+    return f"{where}: model_type {shown!r} is {reason}; supported are {KNOWN}"
 
 
 def _name(file: Path) -> str:

@@ -52,7 +52,7 @@ def _head_dim(cfg: ConfigReader, hidden: int, heads: int, key: str = "head_dim")
 
 
 def sliding(cfg: ConfigReader, layers: int, window: int | None, pattern: list[bool]) -> Fields:
-    """window_size and window_attn_skip_freq for a pattern of sliding layers; refused if no frequency gives the pattern."""
+    """window_size and window_attn_skip_freq for a pattern of sliding layers: one number where every n-th layer is full."""
     if window is None or not any(pattern):
         return {}
     if all(pattern):
@@ -60,11 +60,7 @@ def sliding(cfg: ConfigReader, layers: int, window: int | None, pattern: list[bo
     first_full = pattern.index(False) + 1
     if first_full > 1 and all(slides == bool((i + 1) % first_full) for i, slides in enumerate(pattern)):
         return {"window_size": window, "window_attn_skip_freq": first_full}
-    raise unsupported(
-        cfg,
-        f"layer_types mixes full and sliding attention over {layers} layers in an order that no "
-        "window_attn_skip_freq gives (every n-th layer full, the others sliding)",
-    )
+    return {"window_size": window, "window_attn_skip_freq": tuple(int(slides) for slides in pattern)}
 
 
 def layer_types(cfg: ConfigReader, layers: int) -> list[bool] | None:
@@ -112,12 +108,10 @@ def decoder(
 
 
 def biases(cfg: ConfigReader) -> Fields:
-    """`attention_bias` (query, key, value and output) and `mlp_bias` of Llama; MLP biases alone cannot be said."""
+    """`attention_bias` (query, key, value and output) and `mlp_bias` of Llama."""
     attention, mlp = cfg.boolean("attention_bias", False), cfg.boolean("mlp_bias", False)
-    if mlp and not attention:
-        raise unsupported(cfg, "mlp_bias without attention_bias cannot be planned; both or neither, or attention_bias alone")
     if mlp:
-        return {"add_bias_linear": True}
+        return {"add_bias_linear": True} if attention else {"add_mlp_bias": True}
     return {"add_qkv_bias": True, "add_attention_output_bias": True} if attention else {}
 
 
@@ -338,8 +332,7 @@ def _gpt2(cfg: ConfigReader) -> Fields:
 
 
 def _gpt_neox(cfg: ConfigReader) -> Fields:
-    if not cfg.boolean("attention_bias", True):
-        raise unsupported(cfg, "attention_bias is false while the MLP has biases: this mixture cannot be planned")
+    biased = cfg.boolean("attention_bias", True)
     return gpt_like(
         cfg,
         layer_count(cfg),
@@ -352,6 +345,7 @@ def _gpt_neox(cfg: ConfigReader) -> Fields:
         **rotary_fields(cfg, percent=0.25),
         "activation": activation_name(cfg, "hidden_act", "gelu", False),
         "parallel_attention": cfg.boolean("use_parallel_residual", True),
+        **({} if biased else {"add_bias_linear": False, "add_mlp_bias": True}),
     }
 
 

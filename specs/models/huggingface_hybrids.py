@@ -1,4 +1,4 @@
-"""Hybrid families of Hugging Face: Qwen3-Next and Qwen3.5, Nemotron-H. tests/judge/test_families.py holds their counts."""
+"""Hybrid families of Hugging Face: Qwen3-Next, Qwen3.5, Nemotron-H, Granite 4. Counts: tests/judge/test_families.py."""
 
 from __future__ import annotations
 
@@ -52,6 +52,43 @@ def qwen_hybrid(cfg: ConfigReader) -> Fields:
 
 
 BLOCKS = {"mamba": "M", "attention": "*", "full_attention": "*", "linear_attention": "M", "moe": "E", "mlp": "-"}
+
+
+def granite_hybrid(cfg: ConfigReader) -> Fields:
+    """Granite 4: Mamba-2 or attention, behind each of them experts with a shared one, or an MLP where there are no experts."""
+    needs(cfg, "attention_bias", False, False, "biases of hybrids are not modelled")
+    needs(cfg, "mamba_proj_bias", False, False, "biases of hybrids are not modelled")
+    needs(cfg, "mamba_conv_bias", True, True, "the convolution's bias is counted")
+    experts, shared = cfg.integer("num_local_experts", 8, low=0), cfg.integer("shared_intermediate_size", 1024)
+    width = cfg.integer("intermediate_size")
+    fields = decoder(ConfigReader({**cfg.values(), "intermediate_size": shared}, cfg.where))
+    layers, heads = fields["num_layers"], cfg.integer("mamba_n_heads", 128)
+    types = cfg.items("layer_types", str) or cfg.items("layers_block_type", str) or ["mamba"] * layers
+    if len(types) != layers or set(types) - set(BLOCKS):
+        raise cfg.fail(f"layer_types must be {layers} of mamba and attention")
+    routed = {
+        "num_moe_experts": experts,
+        "moe_router_topk": cfg.integer("num_experts_per_tok", 2),
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": shared,
+    }
+    if cfg.text("position_embedding_type", "nope") != "rope":
+        fields |= {"position_embedding_type": "none", "rotary_base": None, "rope_scaling": None, "rotary_percent": 1.0}
+    if {BLOCKS[kind] for kind in types} == {"*"}:
+        return fields | (routed if experts else {})
+    inner = cfg.integer("mamba_expand", 2) * fields["hidden_size"]
+    if inner % heads:
+        raise cfg.fail(f"mamba_n_heads={heads} does not divide mamba_expand x hidden_size = {inner}")
+    fields |= {
+        "num_layers": 2 * layers,
+        "hybrid_layer_pattern": "".join(BLOCKS[kind] + ("E" if experts else "-") for kind in types),
+        "mamba_num_heads": heads,
+        "mamba_head_dim": inner // heads,
+        "mamba_state_dim": cfg.integer("mamba_d_state", 256),
+        "mamba_num_groups": cfg.integer("mamba_n_groups", 1),
+        "linear_conv_kernel_dim": cfg.integer("mamba_d_conv", 4),
+    }
+    return fields | (routed if experts else {})
 
 
 def nemotron_h(cfg: ConfigReader) -> Fields:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoconfig.specs.models.config_reader import ConfigReader, norm_epsilon, rotary_fields, softmax_router
+from autoconfig.specs.models.huggingface_experts import sparse_layers
 from autoconfig.specs.models.huggingface_families import (
     MAX_LAYERS,
     Fields,
@@ -25,7 +26,7 @@ from autoconfig.specs.models.huggingface_families import (
     qwen3_moe,
     sliding,
 )
-from autoconfig.specs.models.huggingface_hybrids import needs, nemotron_h, qwen_hybrid
+from autoconfig.specs.models.huggingface_hybrids import granite_hybrid, needs, nemotron_h, qwen_hybrid
 
 LAYER_NORM = {"normalization": "LayerNorm"}
 
@@ -37,6 +38,23 @@ def _windows(cfg: ConfigReader, fields: Fields, default: int | None = None) -> F
     return {} if slides is None else sliding(cfg, layers, cfg.optional_integer("sliding_window") or default, slides)
 
 
+def _cwm(cfg: ConfigReader) -> Fields:
+    """Llama without biases in attention, sliding where `layer_types` says, else in three of four layers."""
+    fields = decoder(cfg) | {"add_mlp_bias": cfg.boolean("mlp_bias", False)}
+    layers = fields["num_layers"]
+    slides = layer_types(cfg, layers) or [i % 4 > 0 for i in range(layers)]
+    return fields | sliding(cfg, layers, cfg.optional_integer("sliding_window"), slides)
+
+
+def _granite_swa(cfg: ConfigReader) -> Fields:
+    """Granite with one learned logit a head, and windows in three of four layers."""
+    experts = cfg.text("model_type") == "granitemoe_swa"
+    fields = (_granitemoe(cfg) if experts else decoder(cfg, tied=True) | biases(cfg)) | {"attention_sinks": True}
+    layers = fields["num_layers"]
+    slides = layer_types(cfg, layers) or [i % 4 > 0 for i in range(layers)]
+    return fields | sliding(cfg, layers, cfg.integer("sliding_window", 128), slides)
+
+
 def _llama_like(cfg: ConfigReader) -> Fields:
     fields = decoder(cfg) | biases(cfg)
     return fields | _windows(cfg, fields)
@@ -44,8 +62,8 @@ def _llama_like(cfg: ConfigReader) -> Fields:
 
 def _helium(cfg: ConfigReader) -> Fields:
     """`attention_bias`: of queries, keys and values only; the output projection is as wide as the model."""
-    fields = decoder(cfg) | {"add_qkv_bias": cfg.boolean("attention_bias", False)}
-    needs(cfg, "mlp_bias", False, False, "biases of the MLP beside these cannot be said")
+    biased = {"add_qkv_bias": cfg.boolean("attention_bias", False), "add_mlp_bias": cfg.boolean("mlp_bias", False)}
+    fields = decoder(cfg) | biased
     if fields["kv_channels"] * fields["num_attention_heads"] != fields["hidden_size"]:
         raise cfg.fail("head_dim x num_attention_heads must be hidden_size")
     return fields
@@ -158,9 +176,9 @@ def _glm4_moe(cfg: ConfigReader) -> Fields:
 
 
 def _seed_oss(cfg: ConfigReader) -> Fields:
-    needs(cfg, "mlp_bias", False, False, "biases of the MLP beside these cannot be said")
     qkv, out = cfg.boolean("attention_bias", True), cfg.boolean("attention_out_bias", False)
-    return decoder(cfg) | {"add_qkv_bias": qkv, "add_attention_output_bias": out}
+    mlp = cfg.boolean("mlp_bias", False)
+    return decoder(cfg) | {"add_qkv_bias": qkv, "add_attention_output_bias": out, "add_mlp_bias": mlp}
 
 
 def _stablelm(cfg: ConfigReader) -> Fields:
@@ -274,6 +292,43 @@ def _xglm(cfg: ConfigReader) -> Fields:
     }
 
 
+def _gptj(cfg: ConfigReader) -> Fields:
+    """GPT-J and CodeGen: biases in the MLP and behind the output layer, none in attention; one norm for both halves."""
+    hidden, heads, positions = cfg.integer("n_embd"), cfg.integer("n_head"), cfg.integer("n_positions", 2048)
+    layers, inner = layer_count(cfg, "n_layer"), cfg.integer("n_inner", 4 * hidden)
+    fields = gpt_like(cfg, layers, hidden, heads, inner, positions, tied=False)
+    rotating = min(cfg.integer("rotary_dim", 64), fields["kv_channels"])
+    return fields | {
+        "activation": activation_name(cfg, "activation_function", "gelu_new", False),
+        "position_embedding_type": "rope",
+        "rotary_base": 10_000,
+        "rotary_percent": rotating / fields["kv_channels"],
+        "add_bias_linear": False,
+        "add_mlp_bias": True,
+        "parallel_attention": True,
+        "num_layernorms_per_layer": 1,
+        "output_layer_bias": True,
+    }
+
+
+def _gpt_neo(cfg: ConfigReader) -> Fields:
+    """GPT-2 without biases of queries, keys and values; windows by `attention_types`, [[[kinds of layers], times], ...]."""
+    hidden, heads, layers = cfg.integer("hidden_size"), cfg.integer("num_heads"), layer_count(cfg, "num_layers")
+    positions = cfg.integer("max_position_embeddings", 2048)
+    fields = gpt_like(cfg, layers, hidden, heads, cfg.integer("intermediate_size", 4 * hidden), positions)
+    kinds = cfg.items("attention_layers", str) or ["global", "local"] * (layers // 2) + ["global"] * (layers % 2)
+    if len(kinds) != layers or set(kinds) - {"global", "local"}:
+        raise cfg.fail(f"attention_layers must be {layers} of global and local")
+    fields |= {
+        "activation": activation_name(cfg, "activation_function", "gelu_new", False),
+        "position_embedding_type": "learned_absolute",
+        "add_bias_linear": False,
+        "add_attention_output_bias": True,
+        "add_mlp_bias": True,
+    }
+    return fields | sliding(cfg, layers, cfg.integer("window_size", 256), [kind == "local" for kind in kinds])
+
+
 def _latent_attention(cfg: ConfigReader) -> Fields:
     """DeepSeek's latent attention and a dense MLP."""
     return deepseek(cfg) | {"untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", True)}
@@ -281,7 +336,7 @@ def _latent_attention(cfg: ConfigReader) -> Fields:
 
 def _mellum(cfg: ConfigReader) -> Fields:
     fields = qwen3_moe(cfg)
-    return fields | _windows(cfg, fields)
+    return fields | _windows(cfg, fields) | {"moe_layer_freq": sparse_layers(cfg, fields["num_layers"], 0)}
 
 
 def _glm4_moe_lite(cfg: ConfigReader) -> Fields:
@@ -294,9 +349,10 @@ def _glm4_moe_lite(cfg: ConfigReader) -> Fields:
 
 
 def _eurobert(cfg: ConfigReader) -> Fields:
-    """Llama as an encoder."""
+    """Llama as an encoder; `mlp_bias` is of the output layer too."""
     fields = decoder(cfg) | biases(cfg)
-    return fields | {"encoder_num_layers": fields["num_layers"], "norm_epsilon": norm_epsilon(cfg)}
+    output = cfg.boolean("mlp_bias", False)
+    return fields | {"encoder_num_layers": fields["num_layers"], "norm_epsilon": norm_epsilon(cfg), "output_layer_bias": output}
 
 
 LATER: dict[str, Callable[[ConfigReader], Fields]] = {
@@ -306,10 +362,13 @@ LATER: dict[str, Callable[[ConfigReader], Fields]] = {
     **dict.fromkeys(("olmoe", "flex_olmo"), _olmoe),
     **dict.fromkeys(("granitemoe", "granitemoeshared"), _granitemoe),
     **dict.fromkeys(("cohere", "cohere2"), _cohere),
+    **dict.fromkeys(("codegen", "gptj"), _gptj),
+    **dict.fromkeys(("granite_swa", "granitemoe_swa"), _granite_swa),
     **dict.fromkeys(("youtu", "minicpm3"), _latent_attention),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), qwen_hybrid),
     "arcee": _arcee,
     "biogpt": _biogpt,
+    "cwm": _cwm,
     "ernie4_5": _ernie,
     "ernie4_5_moe": _ernie_moe,
     "eurobert": _eurobert,
@@ -318,7 +377,9 @@ LATER: dict[str, Callable[[ConfigReader], Fields]] = {
     "glm": _glm,
     "glm4": _glm4,
     "glm4_moe": _glm4_moe,
+    "granitemoehybrid": granite_hybrid,
     "gpt_bigcode": _gpt_bigcode,
+    "gpt_neo": _gpt_neo,
     "helium": _helium,
     "hyperclovax": _hyperclovax,
     "jais2": _jais2,

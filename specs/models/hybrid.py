@@ -77,6 +77,27 @@ def gdn_parameters(model: ModelSpec, tp: Number) -> Number:
     return sum(gdn_gemms(model, tp).values()) + small / np.asarray(tp) + model.linear_value_head_dim
 
 
+STATE_BYTES = 4.0
+"""The state of Mamba-2 and Gated DeltaNet is kept in fp32: config.json of Nemotron-3 (mamba_ssm_cache_dtype) and Qwen3-Next
+(mamba_ssm_dtype) ask for it; the inputs of the convolution that are kept take 2 bytes."""
+
+
+def state_layer_bytes(model: ModelSpec, kind: str, tp: int) -> float:
+    """State of one sequence in a recurrent layer on one rank, as long as the sequence lives; 0 for other kinds.
+
+    Mamba-2: 4 H p n + 2 (taps - 1)(d_i + 2 g n); Gated DeltaNet: 4 H_v d_k d_v + 2 (taps - 1)(2 H_k d_k + H_v d_v), over tp.
+    Source: Dao and Gu 2024 (arXiv:2405.21060); Yang et al. 2024 (arXiv:2412.06464); vLLM model_executor/layers/mamba/
+    mamba_utils.py (shapes of both states).
+    """
+    if kind == "mamba":
+        state, channels = mamba_inner(model) * model.mamba_state_dim, mamba_convolved(model)
+    elif kind == "gdn":
+        state, channels = gdn_values(model) * model.linear_key_head_dim, gdn_convolved(model)
+    else:
+        return 0.0
+    return (STATE_BYTES * state + 2.0 * (model.linear_conv_kernel_dim - 1) * channels) / tp
+
+
 MAMBA_CHUNK, GDN_CHUNK = 128, 64
 """Tokens of a chunk: --mamba-chunk-size's default, and that of flash-linear-attention's gated delta rule."""
 

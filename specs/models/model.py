@@ -28,6 +28,8 @@ ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
 POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "relative", "none")
 DENSE_KINDS = ("dense", "encoder", "decoder")
 """Kinds of layers with attention and a dense MLP."""
+PER_LAYER = ("moe_layer_freq", "window_attn_skip_freq")
+"""Fields that are one number, or one for each layer."""
 MAX_DIMENSION = 2**31
 MAX_PARAMETERS = 10**18
 
@@ -65,6 +67,8 @@ class ModelSpec:
     add_bias_linear: bool = True
     add_qkv_bias: bool = False
     add_attention_output_bias: bool = False
+    add_mlp_bias: bool = False
+    """Of the dense MLP and the shared expert, where not every linear layer has biases (GPT-J)."""
     qk_layernorm: bool = False
     qk_layernorm_full: bool = False
     """Norms over all channels of queries and of keys, not over those of a head (OLMo 2)."""
@@ -97,8 +101,9 @@ class ModelSpec:
     """One learned logit per head (GPT-OSS)."""
     window_size: int | None = None
     """Tokens of sliding-window attention, None for full attention."""
-    window_attn_skip_freq: int | None = None
-    """Every n-th layer is full attention, the others sliding; None: all layers slide if window_size is set."""
+    window_attn_skip_freq: int | tuple[Annotated[int, Keywords(enum=(0, 1))], ...] | None = None
+    """Every n-th layer is full attention, the others sliding; or of each layer 1 where it slides, else 0; None: all layers
+    slide if window_size is set."""
 
     num_moe_experts: int | None = None
     moe_router_topk: int = 1
@@ -157,6 +162,7 @@ class ModelSpec:
     def __post_init__(self) -> None:
         _check_positive(self)
         _check_choices(self)
+        _check_windows(self)
         if self.num_moe_experts is not None:
             _check_moe(self)
         if self.hybrid_layer_pattern:
@@ -206,7 +212,15 @@ class ModelSpec:
             return (0,) * self.num_layers
         if self.window_attn_skip_freq is None:
             return (1,) * self.num_layers
+        if isinstance(self.window_attn_skip_freq, tuple):
+            return self.window_attn_skip_freq
         return tuple(int((i + 1) % self.window_attn_skip_freq != 0) for i in range(self.num_layers))
+
+    @property
+    def clamped_swiglu(self) -> bool:
+        """gpt-oss, known by sinks and biased experts: its SwiGLU is clamped at 7 with alpha 1.702 (openai/gpt-oss,
+        gpt_oss/torch/model.py, swiglu); its arithmetic costs what any SwiGLU's does. megatron-core: a quick GeGLU."""
+        return self.activation == "swiglu" and self.attention_sinks and self.moe_expert_bias
 
     @property
     def is_hybrid(self) -> bool:
@@ -317,6 +331,17 @@ def _check_choices(model: ModelSpec) -> None:
     ):
         if getattr(model, name) not in allowed:
             raise InputError(f"{model.name}: {name}={getattr(model, name)!r} is not one of {', '.join(allowed)}")
+
+
+def _check_windows(model: ModelSpec) -> None:
+    given = model.window_attn_skip_freq
+    if isinstance(given, tuple):
+        if len(given) != model.num_layers or set(given) - {0, 1}:
+            raise InputError(f"{model.name}: window_attn_skip_freq must be {model.num_layers} zeros and ones, or one number")
+    elif given is not None and (not isinstance(given, int) or isinstance(given, bool) or not 1 <= given < MAX_DIMENSION):
+        raise InputError(
+            f"{model.name}: window_attn_skip_freq={given!r} must be a whole number from 1 to {MAX_DIMENSION - 1}, or left out"
+        )
 
 
 def _check_moe(model: ModelSpec) -> None:

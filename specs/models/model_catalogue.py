@@ -17,7 +17,7 @@ from typing import Any
 
 from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, UnsupportedError, nearest, parse_count
 from autoconfig.specs.models.huggingface import REFUSED, model_from_config
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.models.parameters import total_parameters
 
@@ -229,12 +229,12 @@ def resolve_model(text: str, *, paths: bool = True) -> tuple[ModelSpec, list[str
         if paths and _looks_like_path(text):
             model = model_from_config(text)
             return model, [f"model {model.name} is read from {text.strip()}"]
-        refused = _REFUSED_NAME.match(_normalised(text))
-        if refused:
+        refused, size = _REFUSED_NAME.match(_normalised(text)), _BARE_SIZE.fullmatch(_normalised(text))
+        if refused and size is None:
             raise UnsupportedError(
-                f"model {text.strip()[:80]!r} is {_REFUSED_KINDS[refused[1]]}; only decoder-only transformers can be planned"
+                f"model {text.strip()[:80]!r} is {_REFUSED_KINDS[refused[1]]}; plan a decoder-only transformer: a catalogue "
+                "name (autoconfig models), a size like 13b, or a config.json"
             ) from unknown
-        size = _BARE_SIZE.fullmatch(_normalised(text))
         if size is None or len(size[1]) > 24:
             raise
         return _from_size(text.strip(), size[1], unknown)
@@ -264,7 +264,7 @@ def _find(wanted: str) -> str | None:
     index = _index()
     if wanted in index:
         return index[wanted]
-    if len(wanted) < 3 or not wanted[0].isalpha():
+    if len(wanted) < 3 or not wanted[0].isalpha() or _REFUSED_NAME.fullmatch(wanted):
         return None
     hits = {
         canonical
@@ -310,8 +310,7 @@ def _build(data: dict[str, Any], stem: str) -> ModelSpec:
     if unknown or data.get("name") != stem:
         raise CatalogueError(f"models/{stem}.json: name {data.get('name')!r}, unknown keys {sorted(unknown)}")
     values = {key: value for key, value in data.items() if key in _SPEC_FIELDS}
-    if isinstance(values.get("moe_layer_freq"), list):
-        values["moe_layer_freq"] = tuple(values["moe_layer_freq"])
+    values |= {key: tuple(values[key]) for key in PER_LAYER if isinstance(values.get(key), list)}
     for name, read in (("rope_scaling", rope_scaling_of), ("router", router_of)):
         values[name] = read(values[name]) if values.get(name) is not None else None
     return ModelSpec(**values)

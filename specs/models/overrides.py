@@ -71,6 +71,8 @@ def apply_overrides(model: ModelSpec, changes: Mapping[str, object]) -> ModelSpe
     given = {key: value for key, value in given.items() if value != getattr(model, key)}
     if not given:
         return model
+    if isinstance(model.window_attn_skip_freq, tuple) and "num_layers" in given and "window_attn_skip_freq" not in given:
+        raise InputError(f"{model.name}: which layers slide is said one by one; give window_attn_skip_freq with num_layers")
     derived = {**_attention(model, given), **_mlp(model, given), **_experts(model, given), **_positions(model, given)}
     sources = {**model.sources, **dict.fromkeys(given, "given by the user")}
     name = model.name if model.name.endswith("*") else f"{model.name}*"

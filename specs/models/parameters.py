@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,10 @@ def mlp_parameters(model: ModelSpec, ffn: int, tp: Number, bias: bool) -> Number
     return total + model.gate_factor * ffn / np.asarray(tp) + model.hidden_size if bias else total
 
 
+def _mlp_biases(model: ModelSpec) -> bool:
+    return model.add_bias_linear or model.add_mlp_bias
+
+
 def expert_gemms(model: ModelSpec, etp: Number) -> dict[str, Number]:
     """Weight elements of one routed expert: an MLP of f_e on the experts' width (h, or the latent one), divided by etp."""
     width, etp = model.expert_width, np.asarray(etp)
@@ -160,14 +165,14 @@ def layer_parameters(model: ModelSpec, kind: str, tp: Number = 1, etp: Number = 
     """One layer of this kind (ModelSpec.kinds) of one rank."""
     dense, gemms = _mixer(model, kind, tp)
     if kind in (*DENSE_KINDS, "mlp"):
-        dense = dense + mlp_parameters(model, model.ffn_hidden_size, tp, model.add_bias_linear)
+        dense = dense + mlp_parameters(model, model.ffn_hidden_size, tp, _mlp_biases(model))
         gemms += tuple(mlp_gemms(model, model.ffn_hidden_size, tp).values())
     if kind != "moe":
         return LayerParameters(dense=dense, experts=0 * np.asarray(ep), gemm_shapes=gemms)
     dense = dense + router_parameters(model) + sum(latent_gemms(model).values())
     gemms += tuple(latent_gemms(model).values())
     if model.moe_shared_expert_intermediate_size:
-        dense = dense + mlp_parameters(model, model.moe_shared_expert_intermediate_size, tp, model.add_bias_linear)
+        dense = dense + mlp_parameters(model, model.moe_shared_expert_intermediate_size, tp, _mlp_biases(model))
         dense = dense + (model.hidden_size if model.moe_shared_expert_gate else 0)
         gemms += tuple(mlp_gemms(model, model.moe_shared_expert_intermediate_size, tp).values())
     gemms += tuple(expert_gemms(model, etp).values())
@@ -262,6 +267,7 @@ def mtp_depths_held(model: ModelSpec) -> int:
     return min(model.mtp_num_layers, 1) if model.mtp_use_repeated_layer else model.mtp_num_layers
 
 
+@lru_cache(maxsize=256)  # asked again for every sample of a fit
 def total_parameters(model: ModelSpec, *, mtp: bool = False) -> int:
     """All parameters, vocabulary unpadded, counted as the model's publisher counts (MTP modules only on request)."""
     total = float(embedding_parameters(model, vocab=model.vocab_size)) + final_norm_parameters(model)

@@ -15,6 +15,7 @@ from autoconfig.memory_model.activations import (
     warmup_chunks,
 )
 from autoconfig.memory_model.experts import expert_backward
+from autoconfig.memory_model.recurrent import mamba_backward
 from autoconfig.memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, slot_bytes, weights_bytes
 from autoconfig.memory_model.tables import layer_activations, stage_terms
 from autoconfig.specs.hardware.cluster import load_gpu
@@ -385,3 +386,19 @@ def test_a_hybrids_sublayers_save_what_is_read_in_their_code() -> None:
     assert float(parts["latent_experts"]) == 2 * t / 2 * 1024
     gated = layer_activations(load_model("qwen3-next-80b-a3b"), "attention", numerics, stack, shape, gpu)
     assert float(gated["attention_gate"]) == 2 * 2 * t * 4096 / 2
+
+
+def test_scan_backward_holds_what_the_kernel_allocates() -> None:
+    """Nemotron-3-Nano, one micro-batch of 8,192 tokens in MiB: gradient of in_proj's output, x, B, C and their gradient, steps
+    and decays, products of B and C; 2 MiB of states a chunk and 64 chunks, in fp32 and 16 bits, with gradients."""
+    shape = Shape.of(seq_length=8192, tp=1, sp=False, cp=1, ep=1, etp=1, mbs=1)
+    expected = 161 + 2 * 96 + 4 + 32 + (128 + 128) + (64 + 64)
+    assert mamba_backward(load_model("nemotron-3-nano"), Numerics(), shape) == expected * 2**20
+
+
+def test_gpt_oss_keeps_its_experts_first_product_before_and_behind_the_clamp() -> None:
+    """By hand, 4,096 tokens, top-4: routed rows x 2,880 channels; fc2's input is one, the clamped copy two, of 2 bytes each."""
+    shape = Shape.of(seq_length=4096, tp=1, sp=False, cp=1, ep=16, etp=1, mbs=1)
+    stack, gpu = load_stack("transformer-engine").memory, load_gpu("h100")
+    parts = layer_activations(load_model("gpt-oss-120b"), "moe", Numerics(), stack, shape, gpu)
+    assert float(parts["expert_activation"]) == 3 * 2 * 4 * 4096 * 2880 * Numerics().moe_imbalance

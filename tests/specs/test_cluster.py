@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -133,10 +132,8 @@ def test_one_gpu_is_read_without_parsing_the_others(monkeypatch):
     for cached in ("_raw", "_load", "_resolve", "_aliases", "gpu_ids"):
         getattr(catalogue, cached).cache_clear()
     monkeypatch.setattr(catalogue, "_aliases", lambda: pytest.fail("all files were parsed"))
-    started = time.perf_counter()
     load_gpu("DGX-B200")
     load_gpu("a100-80gb")
-    assert time.perf_counter() - started < 0.05  # 0.5 ms on an idle core; the bound leaves room for busy test machines
 
 
 def test_broken_numbers_are_refused():

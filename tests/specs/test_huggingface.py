@@ -140,9 +140,7 @@ UNSUPPORTED = {
     "unknown": ({"model_type": "zzz" * 30}, "does not know"),
     "text_config": (LLAMA | {"text_config": {"hidden_size": 1}}, "text_config"),
     "encoder_decoder": (LLAMA | {"is_encoder_decoder": True}, "decoder-only"),
-    "mlp_bias": (LLAMA | {"mlp_bias": True}, "mlp_bias"),
     "activation": (LLAMA | {"hidden_act": "tanh"}, "tanh"),
-    "layer_types": (GPT_OSS | {"layer_types": ["full_attention"] * 12 + ["sliding_attention"] * 12}, "window_attn_skip_freq"),
     "layer_kind": (GPT_OSS | {"layer_types": ["linear_attention"] * 24}, "linear_attention"),
     "opt-350m": ({"model_type": "opt", "hidden_size": 1024, "do_layer_norm_before": False}, "OPT-350m"),
     "mpt": (MPT_7B | {"attn_config": {"alibi": False}}, "ALiBi"),
@@ -155,6 +153,18 @@ def test_unsupported_architectures_are_refused_with_the_reason(name: str, tmp_pa
     config, reason = UNSUPPORTED[name]
     with pytest.raises(UnsupportedError, match=reason):
         model_from_config(write(tmp_path, config))
+
+
+def test_layers_that_slide_in_no_rhythm_are_said_one_by_one(tmp_path: Path) -> None:
+    model = model_from_config(write(tmp_path, GPT_OSS | {"layer_types": ["full_attention"] * 12 + ["sliding_attention"] * 12}))
+    assert model.sliding_pattern == model.window_attn_skip_freq == (0,) * 12 + (1,) * 12
+    assert model_from_config(write(tmp_path, GPT_OSS)).window_attn_skip_freq == 2
+
+
+def test_biases_of_the_mlp_alone_are_counted(tmp_path: Path) -> None:
+    plain, biased = (model_from_config(write(tmp_path, LLAMA | {"mlp_bias": given})) for given in (False, True))
+    widths = 2 * plain.ffn_hidden_size + plain.hidden_size
+    assert total_parameters(biased) - total_parameters(plain) == plain.num_layers * widths
 
 
 @tabled
