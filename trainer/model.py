@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.scenario import all_biases, endless_recomputation, not_buildable
 from megatron.core import parallel_state
 from megatron.core.activations import squared_relu
+from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.dot_product_attention import DotProductAttention
@@ -35,15 +36,16 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Type of weights and activations by Megatron's flag; none of them: fp32."""
-_FUSED_ACTIVATIONS = {"gelu": F.gelu, "swiglu": F.silu}
+_FUSED_ACTIVATIONS = {"gelu": F.gelu, "swiglu": F.silu, "geglu": F.gelu}
 _ACTIVATIONS = {**_FUSED_ACTIVATIONS, "squared-relu": squared_relu}
 
 
-def transformer_config(job: Job, *, initialize: bool = True) -> TransformerConfig:
-    """megatron-core's configuration of the job. `initialize` False leaves weights as allocated and unmarked (fake tensors).
+def transformer_config(job: Job, *, initialize: bool = True, traced: bool = False) -> TransformerConfig:
+    """megatron-core's configuration of the job. `initialize` False leaves weights as allocated and unmarked (fake tensors);
+    `traced`: T5, BERT and hybrids can be built, which traces do (trainer/tracing/encoders.py, hybrids.py).
     Raises UnsupportedError for what megatron-core cannot build, PlanError with megatron-core's own words for a plan that it
     refuses."""
-    _refuse(job)
+    _refuse(job, traced)
     kind = MLATransformerConfig if job.model.multi_latent_attention else TransformerConfig
     values = {**_architecture(job.model), **_experts(job), **_parallelism(job), **_numerics(job), **_kernels(job)}
     values["perform_initialization"] = initialize
@@ -59,17 +61,19 @@ def _as_allocated(weight: torch.Tensor) -> torch.Tensor:
     return weight
 
 
-def _refuse(job: Job) -> None:
+def _refuse(job: Job, traced: bool) -> None:
     model, plan = job.model, job.plan
-    if model.is_hybrid:
+    if model.is_hybrid and not traced:
         raise UnsupportedError(f"{model.name} is a hybrid: the training core builds megatron-core's GPT model only")
-    found = not_buildable(model)
+    found = not_buildable(model, encoders=traced)
     if found:
         raise UnsupportedError(f"{model.name} has {' and '.join(found)}: megatron-core's GPT model cannot be built with it")
     if plan.fsdp or plan.offload:
         raise UnsupportedError(f"{plan}: the training core runs neither fsdp nor offload; leave them out of the plan")
     if job.numerics.peft != "none":
         raise UnsupportedError(f"peft {job.numerics.peft}: the training core trains all weights")
+    if job.workload.packed_length is not None:
+        raise UnsupportedError(f"packed_length {job.workload.packed_length}: samples of the training core are one sequence")
     if job.software == "megatron-local" and job.numerics.precision == "fp8":
         raise UnsupportedError("precision fp8 needs software transformer-engine; megatron-local runs bf16, fp16 and fp32")
     if model.attention_sinks and job.software == "megatron-local" and job.attention_kernel == "flash":
@@ -88,7 +92,7 @@ def _refuse(job: Job) -> None:
 
 def _architecture(model: ModelSpec) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "num_layers": model.num_layers,
+        "num_layers": model.num_layers - (model.encoder_num_layers if model.is_encoder_decoder else 0),
         "hidden_size": model.hidden_size,
         "num_attention_heads": model.num_attention_heads,
         "num_query_groups": model.num_query_groups,
@@ -105,6 +109,8 @@ def _architecture(model: ModelSpec) -> dict[str, Any]:
         "softmax_type": "learnable" if model.attention_sinks else "vanilla",
         "mtp_num_layers": model.mtp_num_layers or None,
     }
+    if model.clamped_swiglu:
+        values |= {"activation_func": quick_gelu, "glu_linear_offset": 1.0, "activation_func_clamp_value": 7.0}
     if model.multi_latent_attention:
         for name in ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"):
             values[name] = getattr(model, name)
@@ -196,27 +202,35 @@ def _numerics(job: Job) -> dict[str, Any]:
 def _kernels(job: Job) -> dict[str, Any]:
     """What is fused. megatron-core's torch.compile fusions only on CUDA: on a CPU they cost a compiler run and win nothing."""
     engine, cuda = job.software == "transformer-engine", job.device == "cuda"
+    rotates = job.model.position_embedding_type in ("rope", "yarn") and not job.model.multi_latent_attention
     return {
         "transformer_impl": "transformer_engine" if engine else "local",
         "use_cpu_initialization": False,
         "bias_activation_fusion": cuda and job.model.activation in _FUSED_ACTIVATIONS,
-        "bias_dropout_fusion": cuda,
+        "bias_dropout_fusion": cuda and not (job.model.is_moe and all_biases(job.model)),  # grouped experts refuse it
         "masked_softmax_fusion": False,
         "persist_layer_norm": False,
         "gradient_accumulation_fusion": engine,
-        "apply_rope_fusion": engine and job.model.position_embedding_type == "rope" and not job.model.multi_latent_attention,
+        "apply_rope_fusion": engine and rotates,
         "moe_permute_fusion": engine and job.model.is_moe,
     }
 
 
-def model_chunks(job: Job, config: TransformerConfig, *, own_attention: bool = True) -> list[GPTModel]:
+def model_chunks(
+    job: Job,
+    config: TransformerConfig,
+    *,
+    own_attention: bool = True,
+    build: Callable[[Job, TransformerConfig, int | None], Any] | None = None,
+) -> list[Any]:
     """This rank's GPTModel per virtual pipeline chunk, in the parameters' type; on a CPU not initialised. megatron-core's
     parallel state must exist, with the plan's sizes. Without `own_attention` the attention core is megatron-core's, which reads
-    a KV cache."""
+    a KV cache. `build` makes a chunk of another model."""
     chunks = []
     with default_dtype(config.params_dtype):
         for chunk in range(job.plan.vpp):
-            chunks.append(_chunk(job, config, chunk if job.plan.vpp > 1 else None, own_attention))
+            stage = chunk if job.plan.vpp > 1 else None
+            chunks.append(_chunk(job, config, stage, own_attention) if build is None else build(job, config, stage))
     for model in chunks:
         for parameter in model.parameters():  # the router makes its weight in fp32 whatever the configuration says
             if parameter.dtype != config.params_dtype:
@@ -274,20 +288,21 @@ def _rotary(model: ModelSpec) -> dict[str, Any]:
 def _with_our_operators(job: Job, spec: Any, own_attention: bool) -> Any:
     """The same specification with our norm and attention core where megatron-core's local ones stand."""
     attention = FlashAttention if job.attention_kernel == "flash" else UnfusedAttention
-    return _substituted(spec, {WrappedTorchNorm: ParallelNorm, **({DotProductAttention: attention} if own_attention else {})})
+    return substituted(spec, {WrappedTorchNorm: ParallelNorm, **({DotProductAttention: attention} if own_attention else {})})
 
 
-def _substituted(spec: Any, by: dict[type, type]) -> Any:
+def substituted(spec: Any, by: dict[Any, Any]) -> Any:
     """A copy of a tree of ModuleSpecs, submodule dataclasses, partials and lists, with the classes of `by` exchanged."""
-    if isinstance(spec, type):
-        return by.get(spec, spec)
+    for old, new in by.items():
+        if spec is old:
+            return new
     if isinstance(spec, list):
-        return [_substituted(item, by) for item in spec]
+        return [substituted(item, by) for item in spec]
     if isinstance(spec, functools.partial):
-        named = {key: _substituted(value, by) for key, value in spec.keywords.items()}
-        return functools.partial(_substituted(spec.func, by), *spec.args, **named)
+        named = {key: substituted(value, by) for key, value in spec.keywords.items()}
+        return functools.partial(substituted(spec.func, by), *spec.args, **named)
     if isinstance(spec, ModuleSpec) or (dataclasses.is_dataclass(spec) and type(spec).__name__.endswith("Submodules")):
-        values = {f.name: _substituted(getattr(spec, f.name), by) for f in dataclasses.fields(spec) if f.init}
+        values = {f.name: substituted(getattr(spec, f.name), by) for f in dataclasses.fields(spec) if f.init}
         copy: Any = dataclasses.replace
         return copy(spec, **values)
     return spec

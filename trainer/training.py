@@ -133,12 +133,13 @@ def forward_backward_and_update(training: Training, step: int) -> tuple[list[tor
     return [report["loss"] for report in reports], float(norm)
 
 
-def forward_backward(training: Training, step: int) -> list[dict[str, torch.Tensor]]:
-    """All micro-batches of a step, gradients reduced; the reports of the loss function."""
+def forward_backward(training: Training, step: int, forward: Callable[..., Any] | None = None) -> list[dict[str, torch.Tensor]]:
+    """All micro-batches of a step, gradients reduced; the reports of the loss function. `forward`: of one micro-batch through
+    one chunk, GPT's where it is not given."""
     job = training.job
     data = [microbatches(job, step, training.device) for _ in training.chunks]
     return get_forward_backward_func()(
-        forward_step_func=_forward,
+        forward_step_func=forward or _forward,
         data_iterator=data if len(data) > 1 else data[0],
         model=training.chunks if len(data) > 1 else training.chunks[0],
         num_microbatches=job.num_microbatches,

@@ -20,10 +20,11 @@ if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("tor
 else:
     with warnings.catch_warnings():  # megatron-core warns of everything optional that is not installed
         warnings.simplefilter("ignore")
+        import autoconfig.trainer.tracing.encoders
         import autoconfig.trainer.training  # noqa: F401
 
 
-MOST_BYTES = 6 * 2**30
+MAX_BYTES = 6 * 2**30
 """Private memory of this process and of each one that it starts: a runaway ends as an error, not as a dead machine."""
 TORCHRUN = f"""
 import ctypes, runpy
@@ -35,7 +36,7 @@ runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
 @pytest.fixture(autouse=True)
 def bounded():
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES if soft < 0 else min(soft, MOST_BYTES), hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES if soft < 0 else min(soft, MAX_BYTES), hard))
     yield
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 

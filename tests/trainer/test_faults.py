@@ -1,4 +1,6 @@
-"""Every way a job can end: exit code, message, a whole result or none, and no process left."""
+"""Every way a job can end: exit code, message, a whole result or none, and no process left. Each is a process that imports
+torch: `make judge` runs them all, `make test` a few.
+"""
 
 import json
 import os
@@ -121,9 +123,9 @@ def test_a_wrong_command_line(tmp_path):
 
 
 @pytest.mark.parametrize(("what", "said"), [
-    (
+    pytest.param(
         job("tp=2,dp=3", 6, workload=Workload(seq_length=32, global_batch_size=6)),
-        "2 x 1 x 1 x 3 = 6 processes, this job has 1",
+        "2 x 1 x 1 x 3 = 6 processes, this job has 1", marks=pytest.mark.judge,
     ),
     (job("recompute=selective:mlp"), "never ends"),
 ])  # fmt: skip
@@ -134,6 +136,7 @@ def test_a_plan_that_cannot_run(tmp_path, what, said):
     assert (found.status, found.exit_code, found.step_seconds) == ("failed", 2, None) and said in found.message
 
 
+@pytest.mark.judge
 def test_missing_packages(tmp_path):
     done = alone(tmp_path, job_text(job(software="transformer-engine")))
     assert done.returncode == ExitCode.MISSING_PACKAGE and "megatron-autoconfig[gpu]" in done.stderr
@@ -144,6 +147,7 @@ def test_missing_packages(tmp_path):
     assert not (tmp_path / RESULT_FILE).exists()
 
 
+@pytest.mark.judge
 def test_no_gpu(tmp_path):
     import torch
 
@@ -153,7 +157,9 @@ def test_no_gpu(tmp_path):
     assert done.returncode == ExitCode.NO_DEVICE and '"device": "cpu"' in done.stderr
 
 
-@pytest.mark.parametrize("most_bytes", [0, 200], ids=["at the start", "at the end"])
+@pytest.mark.parametrize("most_bytes", [
+    pytest.param(0, id="at the start", marks=pytest.mark.judge), pytest.param(200, id="at the end"),
+])  # fmt: skip
 def test_a_full_disk(tmp_path, most_bytes):
     """No file may grow beyond the limit: what a full disk looks like to a process. 200 bytes are less than a result."""
     done = alone(

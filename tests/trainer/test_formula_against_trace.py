@@ -5,6 +5,7 @@ Both sides are peaks of one rank, allocations rounded to nothing. `pytest -s` pr
 """
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,9 @@ def listed() -> list[tuple[str, str, str]]:
 
 
 def cases() -> list[object]:
-    """Every third of the list, of each kind of model and attention, is quick enough for `make test`."""
+    """Every sixth of the list, of each kind of model and attention, is quick enough for `make test`."""
     return [
-        pytest.param(*case, id="-".join(case), marks=() if number % 3 == 1 else (pytest.mark.soak,))
+        pytest.param(*case, id="-".join(case), marks=() if number % 6 == 1 else (pytest.mark.soak,))
         for number, case in enumerate(listed())
     ]
 
@@ -106,6 +107,35 @@ def test_imbalanced_routing_is_traced_and_predicted() -> None:
     balanced, doubled = (compared("moe", "flash", text, moe_imbalance=factor)[0] for factor in (1.0, 2.0))
     assert doubled.trace.by_category["activations"] > 1.2 * balanced.trace.by_category["activations"]
     assert doubled.ratio == pytest.approx(1.0, abs=TOLERANCE)
+
+
+SLICES = {
+    "deepseek-v3": load_model("deepseek-v3").replace(num_layers=4, moe_layer_freq=(0, 1, 1, 1), mtp_num_layers=0),
+    "deepseek-v2": load_model("deepseek-v2").replace(num_layers=4, moe_layer_freq=(0, 1, 1, 1)),
+    "qwen2-57b-a14b": load_model("qwen2-57b-a14b").replace(num_layers=4),
+}
+"""Four layers of mixtures with latent attention or shared experts, with all their experts."""
+SLICE_PLANS = table(__file__, "slices")
+SLICE_TOLERANCE = 0.02
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param(name, text, id=f"{name}-{text}", marks=() if (row + 3 * column) % 9 == 2 else (pytest.mark.soak,))
+        for column, name in enumerate(SLICES)
+        for row, text in enumerate(SLICE_PLANS)
+    ],
+)
+def test_slices_of_mixtures(name: str, text: str) -> None:
+    """Every stage of the plan on Transformer Engine's stand-ins; balanced routing makes the ranks of a stage alike."""
+    plan = plan_of(text)
+    scenario = replace(scenario_of("gqa", "flash", plan), model=SLICES[name], software=load_stack("transformer-engine"))
+    request = trace_request(scenario, plan, tuple(range(0, plan.world_size, plan.world_size // plan.pp)))
+    traces = Traces(versions={}, ranks=tuple(trace_rank(request, rank) for rank in request.ranks))
+    for rank in compare(scenario, plan, traces):
+        print(f"{name} {text} rank {rank.trace.rank}: {rank.trace.peak_bytes / GIB:.2f} GiB {rank.ratio - 1:+.2%}")
+        assert rank.ratio == pytest.approx(1.0, abs=SLICE_TOLERANCE)
 
 
 TE_TOLERANCE = 0.02

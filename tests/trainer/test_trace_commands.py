@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 def test_trace_prints_its_schema(autoconfig, software: str) -> None:
     ended = autoconfig.run(
         "trace", "--model", "llama3-8b", "--gpus", "16", "--software", software, "--seq-length", "512",
-        "--global-batch-size", "64", "--num-layers", "8", "tp=2,pp=4,mbs=1,sp=1", "--stages", "all", "--json",
+        "--global-batch-size", "64", "--num-layers", "4", "tp=2,pp=4,mbs=1,sp=1", "--stages", "all", "--json",
     )  # fmt: skip
     assert ended.exit_code == 0, ended.stderr
     body = json.loads(ended.stdout)
@@ -67,7 +67,7 @@ def test_stages_to_trace() -> None:
 
 
 def test_trace_says_which_stages_it_left_out(autoconfig) -> None:
-    asked = ("--model", "llama3-8b", "--gpus", "8", "--num-layers", "8", "--global-batch-size", "64", "tp=2,pp=4,mbs=1,sp=1")
+    asked = ("--model", "llama3-8b", "--gpus", "8", "--num-layers", "4", "--global-batch-size", "64", "tp=2,pp=4,mbs=1,sp=1")
     ended = autoconfig.run("trace", *asked)
     assert ended.exit_code == 0, ended.stderr
     assert "pipeline stages 0, 2, 3 of 4 traced; left out: 1 (--stages all traces every one)" in " ".join(ended.stdout.split())

@@ -24,6 +24,7 @@ import megatron.core.fusions.fused_bias_geglu as geglu
 import megatron.core.fusions.fused_bias_gelu as gelu
 import megatron.core.fusions.fused_bias_swiglu as swiglu
 import megatron.core.fusions.fused_cross_entropy as cross_entropy
+import megatron.core.models.bert.bert_lm_head as bert_lm_head
 import megatron.core.models.common.embeddings.rope_utils as rope
 import megatron.core.models.common.language_module.language_module as language_module
 import megatron.core.models.gpt.gpt_layer_specs as layer_specs
@@ -139,9 +140,11 @@ def pointwise() -> list[tuple[Any, str, Any]]:
         (swiglu, "bias_swiglu_back", lambda g, y, bias: torch.empty_like(y)),
         (swiglu, "weighted_swiglu_back", lambda g, y, weights: (torch.empty_like(y), torch.empty_like(weights))),
         (geglu, "geglu", _half),
-        (geglu, "bias_geglu", lambda bias, y: _half(y)),
+        (geglu, "bias_geglu", lambda y, bias: _half(y)),  # called with its arguments in this order
         (geglu, "geglu_back", lambda g, y: torch.empty_like(y)),
         (geglu, "bias_geglu_back", lambda g, y, bias: torch.empty_like(y)),
+        (geglu, "weighted_quick_geglu", _half),
+        (geglu, "weighted_quick_geglu_back", lambda g, y, weights, _: (torch.empty_like(y), torch.empty_like(weights))),
         (gelu, "bias_gelu", lambda bias, y: torch.empty_like(y)),
         (gelu, "bias_gelu_back", lambda g, bias, y: torch.empty_like(y)),
         (bias_dropout, "bias_dropout_add_fused_train", lambda x, residual, p: _BiasDropoutAdd.apply(*x, residual, p)),
@@ -237,6 +240,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (latent_attention, "TEColumnParallelLinear", te_stand_ins.ColumnParallelLinear),
         (layer_specs, "TESpecProvider", te_stand_ins.SpecProvider),
         (layer_specs, "TENorm", te_stand_ins.Norm),
+        (bert_lm_head, "LNImpl", te_stand_ins.Norm),  # Apex's norm, which saves the same
         (layer_specs, "HAVE_TE", True),
     ]
 

@@ -21,8 +21,10 @@ Note: attention kernels that are batch-first keep their output in that order too
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
+import megatron.core.transformer.moe.experts as experts
 import torch
 from megatron.core.transformer.mlp import MLPSubmodules
 from torch.autograd import Function
@@ -279,8 +281,11 @@ class Linear(_LinearModule):
 
 
 class _GroupedLinearModule(torch.nn.Module):
-    def __init__(self, num_gemms: int, rows: int, columns: int, config: Any, *, bias: bool) -> None:
+    def __init__(
+        self, num_gemms: int, rows: int, columns: int, config: Any, *, bias: bool, skip_bias_add: bool, **_: Any
+    ) -> None:
         super().__init__()
+        self.returns_bias = bias and skip_bias_add
         self.num_gemms, self.rows = num_gemms, rows
         for number in range(num_gemms):
             self.register_parameter(f"weight{number}", _parameter((rows, columns), config))
@@ -289,22 +294,24 @@ class _GroupedLinearModule(torch.nn.Module):
         for parameter in self.parameters():
             parameter.allreduce = config.expert_model_parallel_size <= 1
 
-    def forward(self, x: torch.Tensor, tokens_per_expert: Any) -> tuple[torch.Tensor, None]:
-        return _GroupedLinear.apply(x, self.rows, *self.parameters()), None
+    def forward(self, x: torch.Tensor, tokens_per_expert: Any) -> tuple[torch.Tensor, list[torch.Tensor] | None]:
+        added = [value for name, value in self.named_parameters() if not (self.returns_bias and name.startswith("bias"))]
+        biases = [getattr(self, f"bias{number}") for number in range(self.num_gemms)] if self.returns_bias else None
+        return _GroupedLinear.apply(x, self.rows, *added), biases
 
 
 class ColumnParallelGroupedLinear(_GroupedLinearModule):
     """TEColumnParallelGroupedLinear."""
 
-    def __init__(self, num_gemms: int, input_size: int, output_size: int, *, config: Any, bias: bool, **_: Any) -> None:
-        super().__init__(num_gemms, output_size // config.expert_tensor_parallel_size, input_size, config, bias=bias)
+    def __init__(self, num_gemms: int, input_size: int, output_size: int, *, config: Any, **options: Any) -> None:
+        super().__init__(num_gemms, output_size // config.expert_tensor_parallel_size, input_size, config, **options)
 
 
 class RowParallelGroupedLinear(_GroupedLinearModule):
     """TERowParallelGroupedLinear."""
 
-    def __init__(self, num_gemms: int, input_size: int, output_size: int, *, config: Any, bias: bool, **_: Any) -> None:
-        super().__init__(num_gemms, output_size, input_size // config.expert_tensor_parallel_size, config, bias=bias)
+    def __init__(self, num_gemms: int, input_size: int, output_size: int, *, config: Any, **options: Any) -> None:
+        super().__init__(num_gemms, output_size, input_size // config.expert_tensor_parallel_size, config, **options)
 
 
 class DotProductAttention(torch.nn.Module):
@@ -342,7 +349,10 @@ class SpecProvider:
     core_attention = staticmethod(lambda: DotProductAttention)
     activation_func = staticmethod(lambda: None)
 
-    def grouped_mlp_modules(self, *_: Any, **__: Any) -> tuple[type, Any]:
-        from megatron.core.transformer.moe.experts import TEGroupedMLP
-
-        return TEGroupedMLP, MLPSubmodules(linear_fc1=ColumnParallelGroupedLinear, linear_fc2=RowParallelGroupedLinear)
+    def grouped_mlp_modules(self, *_: Any, **__: Any) -> Any:
+        """(class, submodules); from megatron-core 0.19 on a partial of both."""
+        kind = getattr(experts, "GroupedMLPSubmodules", MLPSubmodules)
+        parts = kind(linear_fc1=ColumnParallelGroupedLinear, linear_fc2=RowParallelGroupedLinear)
+        if kind is MLPSubmodules:
+            return experts.TEGroupedMLP, parts
+        return functools.partial(experts.TEGroupedMLP, submodules=parts)

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import megatron.core.pipeline_parallel.schedules as schedules
@@ -26,8 +27,10 @@ from autoconfig.trainer.host.cpu import cpu_for_cuda, patched, without_engine
 from autoconfig.trainer.host.timers import PhaseTimers
 from autoconfig.trainer.model import model_chunks, transformer_config
 from autoconfig.trainer.optimizer import build_optimizer, data_parallel_chunks, initialize_groups
+from autoconfig.trainer.tracing.encoders import encoder_chunk, encoder_forward
 from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fake_tensors, fixed_routing
 from autoconfig.trainer.tracing.gpu_kernels import gpu_kernels, transformer_engine
+from autoconfig.trainer.tracing.hybrids import hybrid_chunk, hybrid_kernels
 from autoconfig.trainer.tracing.memory_log import MemoryLog
 from autoconfig.trainer.training import Training, forward_backward, state_tensors
 from autoconfig.trainer.weights import enough_microbatches
@@ -51,7 +54,7 @@ def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
         state = log.at(log.now - 1)
         _watch(log, training)
         with _phases(log):
-            forward_backward(training, 0)
+            forward_backward(training, 0, partial(encoder_forward, job) if job.model.encoder_num_layers else None)
         after = log.at(log.now - 1)
         peak = log.peak()
         stage = parallel_state.get_pipeline_model_parallel_rank()
@@ -86,16 +89,19 @@ def _machine(job: Job, request: TraceRequest, rank: int) -> Iterator[None]:
         if job.software == "transformer-engine":
             memory, copies = request.memory, request.copies_attention_output and job.plan.mbs > 1
             stack.enter_context(transformer_engine(memory.cp_comm_type, memory.workspace_bytes, copies_output=copies))
+        if job.model.is_hybrid:
+            stack.enter_context(hybrid_kernels(job))
         stack.enter_context(fake_tensors())
         yield
 
 
 def _build(job: Job, memory: StackMemory) -> Training:
-    config = transformer_config(job)
+    config = transformer_config(job, traced=True)
     fusion = LOSS_FUSIONS.get(memory.loss_bytes_per_logit)
     if fusion is not None:
         config.cross_entropy_loss_fusion, config.cross_entropy_fusion_impl = True, fusion
-    chunks = data_parallel_chunks(job, config, model_chunks(job, config))
+    build = encoder_chunk if job.model.encoder_num_layers else hybrid_chunk if job.model.is_hybrid else None
+    chunks = data_parallel_chunks(job, config, model_chunks(job, config, build=build))
     optimizer = build_optimizer(job, config, chunks)
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         if getattr(part, "init_state_fn", None) is not None and getattr(part, "optimizer", None) is not None:
