@@ -66,7 +66,9 @@ def check_request(given: Mapping[str, Any]) -> CheckRequest:
     said = {name: given.get(name) for name in field_names(CHECK) if name in CheckRequest.__dataclass_fields__}
     settings = given.get("set") or ()
     return CheckRequest(
-        settings=settings if isinstance(settings, Mapping) else read_settings(settings),
+        settings=dict(zip(settings, map(str, settings.values()), strict=True))
+        if isinstance(settings, Mapping)
+        else read_settings(settings),
         switches={name: given[name] for name in field_names(SWITCHES) if given.get(name) is not None},
         **{name: value for name, value in said.items() if value is not None},
     )
@@ -177,6 +179,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         software=request.software,
         seq_length=request.seq_length,
         global_batch_size=request.global_batch_size,
+        program=script.program,
     )
     asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
     cluster.gpu.peak_flops_per_s(read.scenario.numerics.gemm_precision)

@@ -104,8 +104,11 @@ def edited_text(
         text = _with_environment(text, missing_environment(source, plan))
     again = read_check(text, request)
     found = again.question.scenario
-    if again.plan != plan or found.workload != scenario.workload:
+    if again.plan != plan:
         raise _refusal(f"with the changes the file reads as {again.plan}, not as {plan}", changes)
+    if found.workload != scenario.workload:
+        batches = f"{found.workload.global_batch_size} samples, not {scenario.workload.global_batch_size}"
+        raise _refusal(f"the file works out its batch or sequence from what is changed: a step becomes {batches}", changes)
     if found.model != scenario.model or found.cluster != scenario.cluster or not _same_software(found, scenario, plan):
         raise _refusal("with the changes the file reads as another model, cluster or software", changes)
     if _others(again, changes) != _others(source, changes):

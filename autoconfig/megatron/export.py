@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.planning.export_files import MADE_BY, check_folder, write_export
 from autoconfig.planning.schemas import schema
-from autoconfig.specs.errors import GIB, InputError
+from autoconfig.specs.errors import GIB, InputError, chance_text
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.local_gpu import find_gpu
 from autoconfig.specs.json_record import (
@@ -26,7 +26,7 @@ from autoconfig.specs.json_record import (
     record_of,
     to_json,
 )  # fmt: skip
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.plan_names import NamedPlan, named_plan
@@ -208,8 +208,7 @@ def _check_agreement(given: Mapping[str, Any], short: Mapping[str, Any]) -> None
 
 def _scenario(body: Mapping[str, Any]) -> Scenario:
     model = dict(body["model"])
-    if isinstance(model.get("moe_layer_freq"), list):
-        model["moe_layer_freq"] = tuple(model["moe_layer_freq"])
+    model |= {key: tuple(model[key]) for key in PER_LAYER if isinstance(model.get(key), list)}
     model["rope_scaling"] = rope_scaling_of(model.get("rope_scaling"))
     model["router"] = router_of(model.get("router"))
     numerics = dict(body["numerics"])
@@ -279,7 +278,7 @@ def _too_large(plan: TrainPlan, report: PlanReport) -> str:
     short = (report.peak_bytes - report.limit_bytes) / GIB
     return (
         f"{plan} is predicted not to fit: {short:.1f} GiB too much on stage {report.worst_stage.stage}, chance to fit "
-        f"{report.confidence.fit_probability:.0%}"
+        f"{chance_text(report.confidence.fit_probability)}"
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoconfig.megatron.argument_list import Arguments, split_arguments
+from autoconfig.megatron.read_encoders import read_decoder_length
 from autoconfig.megatron.read_model import read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
 from autoconfig.megatron.shell.script import Unread
@@ -37,6 +38,8 @@ OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"
 ULYSSES = "--ds-sequence-parallel-size"
 FIRST_CORE_YEAR = 2024
 """First year in which Megatron-LM builds its model from megatron-core with Transformer Engine unless told otherwise."""
+OF_TRANSFORMER_ENGINE = ("--transformer-impl", "--fp8-format", "--fp8-hybrid", "--fp8-e4m3", "--fp4-format")
+"""Arguments that only a model from Transformer Engine has."""
 OVERLAPS = (
     ("--overlap-grad-reduce", "overlap_grad_reduce"),
     ("--overlap-param-gather", "overlap_param_gather"),
@@ -55,11 +58,13 @@ def software_name(a: Arguments, assumed: list[str]) -> str:
     newest, year = a.newest()
     said = f"of the arguments the newest is {newest}, of {year}"
     if a.has("--deepspeed"):
-        newer = a.has("--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2", ULYSSES)
+        newer = a.has(
+            "--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2", "--sequence-parallel", ULYSSES
+        )
         name, said = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022", "because of --deepspeed"
     elif a.text("--transformer-impl") == "local" and year >= FIRST_CORE_YEAR:
         name, said = "megatron-local", "because of --transformer-impl local"
-    elif year >= FIRST_CORE_YEAR or a.text("--transformer-impl"):
+    elif year >= FIRST_CORE_YEAR or a.has(*OF_TRANSFORMER_ENGINE):
         name = DEFAULT_STACK
     else:
         old = year <= 2021 and not a.has("--sequence-parallel", "--recompute-activations")
@@ -157,15 +162,17 @@ def read_arguments(
     software: str | None = None,
     seq_length: int | None = None,
     global_batch_size: int | None = None,
+    program: str = "",
 ) -> ArgumentsRead:
-    """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError."""
+    """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
+    `program`: the file that is started with it."""
     arguments = split_arguments(argv, unread)
     for name, kind in _NOT_TRAINING.items():
         if arguments.has(name):
             raise UnsupportedError(f"{name}: this is {kind}; only the training of decoder-only transformers can be checked")
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
     if model_name is None:
-        model = model or read_model(arguments, assumed)
+        model = model or read_model(arguments, assumed, program)
     else:
         model, notes = resolve_model(model_name)
         assumed += [*notes, f"model {model.name} instead of the file's (--model)"]
@@ -177,7 +184,8 @@ def read_arguments(
         model = model.replace(max_position_embeddings=seq)
     numerics = read_numerics(arguments, model, assumed)
     arguments.refuse_undecided()
-    workload = Workload(seq_length=seq, global_batch_size=global_batch_size or found.global_batch_size)
+    batch, decoder = global_batch_size or found.global_batch_size, read_decoder_length(arguments, model)
+    workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=decoder)
     stack = load_stack(software or software_name(arguments, assumed))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)

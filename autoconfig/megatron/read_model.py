@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments
+from autoconfig.megatron.read_encoders import kind_read, read_stacks
 from autoconfig.megatron.read_vocabulary import vocabulary
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
@@ -18,7 +19,6 @@ _KINDS = {
     "an experimental attention": ("--experimental-attention-variant",),
     "a retrieval model": ("--retro-add-retriever",),
     "a run whose arguments lie in a YAML file": ("--yaml-cfg",),
-    "an encoder-decoder model": ("--decoder-num-layers", "--decoder-seq-length"),
 }
 _REFUSED = {name: kind for kind, names in _KINDS.items() for name in names}
 ROTARY_BASE = 10_000
@@ -28,8 +28,9 @@ _GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu"
 MAX_PATTERN = 10_000
 
 
-def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
-    """The architecture. Raises InputError for a missing size, UnsupportedError for what is no decoder-only transformer."""
+def read_model(a: Arguments, assumed: list[str], program: str = "") -> ModelSpec:
+    """The architecture; `program`: the file that is started, where it is known. Raises InputError for a missing size,
+    UnsupportedError for what is neither a transformer of like layers nor a hybrid."""
     shared = a.count("--num-unique-layers")
     if shared is not None and shared != a.count("--num-layers"):
         raise UnsupportedError("--num-unique-layers: layers that share their weights cannot be checked")
@@ -68,6 +69,8 @@ def read_model(a: Arguments, assumed: list[str]) -> ModelSpec:
     values["mtp_use_repeated_layer"] = a.has("--mtp-use-repeated-layer")
     values["attention_output_gate"] = a.has("--attention-output-gate")
     values |= hybrid
+    if (stacks := kind_read(a, program)) is not None:
+        values |= read_stacks(a, stacks, values, assumed)
     padded = a.count("--padded-vocab-size", "--pad-vocab-size-to")
     whole = a.has("--disable-pad-vocab-size", "--no-pad-vocab-size") or padded is not None
     values["make_vocab_size_divisible_by"] = 1 if whole else a.count("--make-vocab-size-divisible-by") or 128
@@ -357,4 +360,5 @@ def _window(a: Arguments) -> dict[str, Any]:
     skip = a.text("--window-attn-skip-freq")
     pattern = read_pattern(skip, "--window-attn-skip-freq") if skip else None
     size = int(numbers[0])
-    return {"window_size": size if size > 0 else None, "window_attn_skip_freq": pattern if isinstance(pattern, int) else None}
+    frequency = tuple(pattern) if isinstance(pattern, list) else pattern
+    return {"window_size": size if size > 0 else None, "window_attn_skip_freq": frequency if size > 0 else None}

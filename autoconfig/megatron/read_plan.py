@@ -12,11 +12,43 @@ from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.pattern import parse_pattern
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
-from autoconfig.specs.scenario import FP8_RECIPES, Numerics
+from autoconfig.specs.scenario import FORMATS, FP8_RECIPES, Numerics
 from autoconfig.training.plan_rules import PipelineSplit, layout_chunks, split_by_accounting, split_of_layout
 
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 LAYERS_PER_CHUNK = "--num-layers-per-virtual-pipeline-stage"
+_QUANTISED = {
+    precision: name.removesuffix("-format")
+    for (precision, _), form in FORMATS.items()
+    for name, _ in form.flags
+    if name.endswith("-format")
+}
+"""Precision -> what Megatron's arguments call it: --fp8-format, --fp8-recipe, --fp8-param-gather."""
+_OLDER_FLAGS = {"fp8": ("--fp8-hybrid", "--fp8-e4m3")}
+
+
+def _precision(a: Arguments, assumed: list[str]) -> tuple[str, str]:
+    """(precision, recipe of fp8) by the arguments that FORMATS names. Raises InputError."""
+    given = [(p, name) for p, name in _QUANTISED.items() if a.has(f"--{name}-format", *_OLDER_FLAGS.get(name, ()))]
+    if len(given) > 1:
+        both = " and ".join(f"--{name}-format" for _, name in given)
+        raise InputError(f"{both} are given together (NV129); drop one of them")
+    for precision, name in given:
+        recipe = a.text(f"--{name}-recipe")
+        if precision != "fp8":
+            only = FORMATS[precision, ""].recipe
+            if (recipe or only) != only:
+                raise UnsupportedError(f"--{name}-recipe: only {only} can be priced")
+            return precision, "delayed"
+        if recipe and recipe not in FP8_RECIPES:
+            raise InputError(f"--fp8-recipe {recipe[:40]!r}: use one of {', '.join(FP8_RECIPES)}")
+        return precision, recipe or "delayed"
+    plain = next((name for name in ("bf16", "fp16") if a.has(f"--{name}")), "fp32")
+    if plain == "fp32":
+        assumed.append("precision fp32: neither --bf16 nor --fp16 is given")
+    return plain, "delayed"
+
+
 CHUNKS_PER_RANK = "--num-virtual-stages-per-pipeline-rank"
 MEGATRON_FSDP = ("--use-megatron-fsdp", "--use-custom-fsdp")
 LAYOUT = "--pipeline-model-parallel-layout"
@@ -118,10 +150,12 @@ def _stages(
         counted = model.num_layers + len(accounts)
         if ends:
             raise InputError(f"contradictory: {LAYERS_PER_CHUNK} with {ends[0]}; use {CHUNKS_PER_RANK} with uneven stages")
+        if counted % pp:
+            raise InputError(f"{counted} layers do not divide over --pipeline-model-parallel-size {pp} (NV024)")
         if counted % (pp * chunk):
             raise InputError(
                 f"{LAYERS_PER_CHUNK} {chunk}: {counted} layers over {pp} stages are no multiple of {chunk} layers (NV044); "
-                f"use a divisor of {counted // pp if counted % pp == 0 else counted}"
+                f"use a divisor of {counted // pp}"
             )
         vpp = counted // pp // chunk
     if accounts:
@@ -340,17 +374,7 @@ def read_numerics(a: Arguments, model: ModelSpec, assumed: list[str]) -> Numeric
     """Types and dropout, with Megatron's defaults. Raises InputError for types that contradict each other."""
     if a.has("--fp16") and a.has("--bf16"):
         raise InputError("--fp16 and --bf16 are given together; drop one of them")
-    fp8, fp4 = a.has("--fp8-format", "--fp8-hybrid", "--fp8-e4m3"), a.has("--fp4-format")
-    if fp8 and fp4:
-        raise InputError("--fp8-format and --fp4-format are given together (NV129); drop one of them")
-    if fp4 and (a.text("--fp4-recipe") or "nvfp4") != "nvfp4":
-        raise UnsupportedError("--fp4-recipe: only nvfp4 can be priced")
-    precision = "nvfp4" if fp4 else "fp8" if fp8 else "bf16" if a.has("--bf16") else "fp16" if a.has("--fp16") else "fp32"
-    if precision == "fp32":
-        assumed.append("precision fp32: neither --bf16 nor --fp16 is given")
-    recipe = (a.text("--fp8-recipe") or "delayed") if fp8 else "delayed"
-    if recipe not in FP8_RECIPES:
-        raise InputError(f"--fp8-recipe {recipe[:40]!r}: use one of {', '.join(FP8_RECIPES)}")
+    precision, recipe = _precision(a, assumed)
     hidden, attention = a.number("--hidden-dropout"), a.number("--attention-dropout")
     capacity = a.number("--moe-expert-capacity-factor", "--moe-train-capacity-factor")
     if capacity is None and a.has("--topk", "--expert-interval") and model.is_moe:
@@ -358,7 +382,7 @@ def read_numerics(a: Arguments, model: ModelSpec, assumed: list[str]) -> Numeric
     return Numerics(
         precision=precision,
         fp8_recipe=recipe,
-        fp8_param_gather=(fp8 and a.has("--fp8-param-gather")) or (fp4 and a.has("--fp4-param-gather")),
+        fp8_param_gather=precision in _QUANTISED and a.has(f"--{_QUANTISED[precision]}-param-gather"),
         grad_reduce_dtype=_gradients(a, precision),
         main_params_dtype=_state(a, "--main-params-dtype"),
         exp_avg_dtype=_state(a, "--exp-avg-dtype"),

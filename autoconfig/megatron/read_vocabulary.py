@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments
@@ -10,6 +13,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, model_aliases, model_names
 
 OF_TYPE = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 131072}
+OF_TYPE |= {"BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}  # words of bert-base-uncased and bert-large-cased
 GPT2_VOCAB = 50257
 TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
 NAMES = ("--model-name", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project", "--save")
@@ -19,9 +23,9 @@ MIN_NAME = 5
 
 
 def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
-    """Tokens; what was guessed is said. In this order: --vocab-size, the tokenizer's type, the tokenizer's name, a model's name
-    in other arguments (of the same width), a catalogue model of the same shape (of several the one with the same rotary base).
-    """
+    """Tokens; what was guessed is said. In this order: --vocab-size, the tokenizer's type, a model that the tokenizer's name
+    says, a tokenizer of autoconfig/data/tokenizers.toml, a model's name in other arguments (of the same width), a catalogue
+    model of the same shape (of several the one with the same rotary base)."""
     given = a.count("--vocab-size")
     extra = (a.whole("--extra-vocab-size") or 0) + (a.whole("--vocab-extra-ids") or 0)
     if given:
@@ -34,11 +38,17 @@ def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
 
 
 def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
-    kind = _plain(a, "--tokenizer-type")
+    usual = "BertWordPieceLowerCase" if values.get("encoder_num_layers") else ""  # of pretrain_t5.py and pretrain_bert.py
+    kind = _plain(a, "--tokenizer-type") or usual
     if kind in OF_TYPE:
         return OF_TYPE[kind], f", that of {kind}"
     for model in _named(a, TOKENIZERS):
         return model.vocab_size, f", that of {model.name}, which the tokenizer's name says"
+    written = (a.given[name].values for name in TOKENIZERS if name in a.given)
+    for part in (part for texts in written if texts for part in _parts(texts[0]) if "$" not in part):
+        for tokenizer, number in _tokenizers().items():
+            if part == tokenizer or part.startswith((f"{tokenizer}-", f"{tokenizer}.")):
+                return number, f", that of the tokenizer {tokenizer}"
     for model in _named(a, NAMES):
         if model.hidden_size == values["hidden_size"]:
             return model.vocab_size, f", that of {model.name}, which an argument names"
@@ -51,6 +61,17 @@ def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
     others = sorted({f"{model.name} has {model.vocab_size}" for model in same if model.vocab_size != known.vocab_size})
     beside = f"; {', '.join(others)}" if others and not by_base else ""
     return known.vocab_size, f", that of {known.name}, a model of the same shape{by_base}{beside}"
+
+
+@cache
+def _tokenizers() -> dict[str, int]:
+    text = (resources.files("autoconfig") / "data" / "tokenizers.toml").read_text(encoding="utf-8")
+    return dict(tomllib.loads(text)["entries"])
+
+
+def _parts(text: str) -> list[str]:
+    """The parts of a path or of an id `owner/name`, the last first, in small letters with - for _."""
+    return text.lower().replace("_", "-").split("/")[::-1]
 
 
 def _plain(a: Arguments, name: str) -> str:
@@ -71,7 +92,7 @@ def _named(a: Arguments, names: tuple[str, ...]) -> Iterator[ModelSpec]:
 def model_in(text: str) -> ModelSpec | None:
     """The catalogue model that a name or path speaks of: `org/model-suffix`; None where there is none."""
     spellings = {name: canonical for name, canonical in model_aliases().items() if len(name) >= MIN_NAME and "/" not in name}
-    for part in reversed(text.lower().replace("_", "-").split("/")):
+    for part in _parts(text):
         word = part.removeprefix("meta-")
         found = [spelling for spelling in spellings if word == spelling or word.startswith(f"{spelling}-")]
         if found:

@@ -5,10 +5,14 @@ Nothing here reads or runs anything: text in, text out.
 
 from __future__ import annotations
 
+import math
+
+from autoconfig.megatron.switches import runnable_settings
 from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
-from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid_scaling
+from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid_scaling, vocabulary_words
 from autoconfig.planning.export_files import MARK, quoted, remark, slug
-from autoconfig.specs.errors import GIB
+from autoconfig.specs.errors import GIB, chance_text
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.answer import largest_parts
@@ -44,12 +48,32 @@ def torchrun_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | No
         f'"$MEGATRON_PATH/{_program(scenario)}" "${{ARGUMENTS[@]}}"',
     ]
     use = [f"Start: {start_command(scenario)}"]
-    return _script(scenario, plan, report, use, [], ["exec " + " \\\n    ".join(launch)])
+    start = 'exec ${CONTAINER[@]+"${CONTAINER[@]}"} '
+    return _script(scenario, plan, report, use, [], [*_docker(scenario, plan), start + " \\\n    ".join(launch)])
+
+
+def _docker(scenario: Scenario, plan: TrainPlan) -> list[str]:
+    """Lines that start torchrun inside of a container where an image is named."""
+    names = [*environment(scenario, plan), "PYTORCH_CUDA_ALLOC_CONF", "HF_TOKEN", "WANDB_API_KEY"]
+    return [
+        "CONTAINER=()",
+        'if [ -n "$CONTAINER_IMAGE" ]; then',
+        "    CONTAINER=(docker run --rm --gpus all --ipc host --network host --ulimit memlock=-1 --ulimit stack=67108864",
+        '        --volume "$PWD:$PWD" --workdir "$PWD")',
+        f'    for name in {" ".join(names)}; do CONTAINER+=(--env "$name"); done',
+        '    for mount in ${CONTAINER_MOUNTS//,/ }; do CONTAINER+=(--volume "$mount"); done',
+        '    CONTAINER+=("$CONTAINER_IMAGE")',
+        "fi",
+        "",
+    ]
 
 
 def _program(scenario: Scenario) -> str:
     """Megatron-LM's program that trains such models."""
-    return "pretrain_hybrid.py" if scenario.model.is_hybrid else "pretrain_gpt.py"
+    model = scenario.model
+    if model.encoder_num_layers:
+        return "examples/t5/pretrain_t5.py" if model.is_encoder_decoder else "examples/bert/pretrain_bert.py"
+    return "pretrain_hybrid.py" if model.is_hybrid else "pretrain_gpt.py"
 
 
 def start_command(scenario: Scenario) -> str:
@@ -70,38 +94,65 @@ def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={per_node}",
         "#SBATCH --exclusive",
+        f"#SBATCH --time={_smoke_minutes(report)}",
         "#SBATCH --output=%x-%j.log",
     ]
     launch = [
         'MASTER_ADDR="${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}"',
         'MASTER_PORT="${MASTER_PORT:-29500}"',
         "export MASTER_ADDR MASTER_PORT",
+        "CONTAINER=()  # for srun with pyxis",
+        'if [ -n "$CONTAINER_IMAGE" ]; then',
+        '    CONTAINER=(--container-image "$CONTAINER_IMAGE" --container-mounts "${CONTAINER_MOUNTS:-$PWD}")',
+        "fi",
         "",
         "# shellcheck disable=SC2016  # expanded on each node, where SLURM_NODEID is that node's number",
-        "exec srun --kill-on-bad-exit=1 bash -c "
+        'exec srun --kill-on-bad-exit=1 ${CONTAINER[@]+"${CONTAINER[@]}"} bash -c '
         f'\'exec torchrun --nproc-per-node "{per_node}" --nnodes "{cluster.num_nodes}" --node-rank "$SLURM_NODEID" '
         '--master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"\' \\',
         f'    torchrun "$MEGATRON_PATH/{_program(scenario)}" "${{ARGUMENTS[@]}}"',
     ]
-    use = [f"Start: sbatch {SBATCH_SCRIPT} (add --partition and --account where your cluster needs them)"]
+    use = [
+        f"Start: sbatch {SBATCH_SCRIPT} (add --partition and --account where your cluster needs them; --time is that of the "
+        "smoke test: a real job needs its own)"
+    ]
     return _script(scenario, plan, report, use, directives, launch)
+
+
+STARTING_MINUTES = 30
+"""An assumption: container, data, compilation and communicators, before the first step."""
+
+
+def _smoke_minutes(report: PlanReport | None) -> int:
+    """Time limit of the script as it is written: its few steps, at the slow end of the band, and the start."""
+    seconds = 0.0 if report is None else report.confidence.step_seconds_p95 * MOCK_STEPS
+    return STARTING_MINUTES + math.ceil(seconds / 60.0)
 
 
 def _script(
     scenario: Scenario, plan: TrainPlan, report: PlanReport | None, use: list[str], directives: list[str], launch: list[str]
 ) -> str:
     arguments = train_arguments(scenario, plan)
+    mock = "" if scenario.model.encoder_num_layers else " on mock data"
     lines = ["#!/usr/bin/env bash", *directives, f"{MARK}: {remark(scenario.model.name)}, {plan}", "#"]
     lines += [f"# {remark(line)}".rstrip() for line in [*story(scenario, plan, report), "", *use]]
+    lines += [
+        f"# As it stands this is a smoke test: {MOCK_STEPS} steps{mock}, nothing saved. A real job sets DATA_PATH, "
+        "TRAIN_STEPS,",
+        "# CHECKPOINT_DIR, and its own LEARNING_RATE where it has one.",
+    ]
     lines += ["set -eu", "", *_variables(scenario, starts_elsewhere=bool(directives))]
     exports = environment(scenario, plan).items()
     lines += [f"unset {name}" if value is None else f"export {name}={quoted(value)}" for name, value in exports]
-    lines += [""] if exports else []
+    if not runnable_settings(scenario, plan).cuda_graphs:  # graphs and NCCL's buffers do not go with it
+        lines.append("# less fragmentation than the prediction takes")
+        lines.append('export PYTORCH_CUDA_ALLOC_CONF="${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}"')
+    lines += [""]
     for group in GROUPS:
         chosen = [argument for argument in arguments if argument.group == group]
         if chosen:
             lines += [f"# --- {TITLES[group]} ---", f"{group.upper()}_ARGUMENTS=(", *map(argument_line, chosen), ")", ""]
-    lines += _data(scenario)
+    lines += _data(scenario, plan)
     written = [group for group in GROUPS if any(a.group == group for a in arguments)]
     optional = ["rope"] if _fuses_rope(scenario) else []
     names = [f'"${{{group.upper()}_ARGUMENTS[@]}}"' for group in [*written, "data", "run", *optional, "checkpoint"]]
@@ -126,7 +177,7 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
             f"{report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS/GPU ({FLOPS_CONVENTION} attention), "
             f"MFU {report.mfu:.1%}.",
             f"Predicted memory: {report.peak_bytes / GIB:.1f} GiB allocated on stage {report.worst_stage.stage}, limit "
-            f"{report.limit_bytes / GIB:.1f} GiB, chance to fit {confidence.fit_probability:.0%}.",
+            f"{report.limit_bytes / GIB:.1f} GiB, chance to fit {chance_text(confidence.fit_probability)}.",
             f"Calibration: {confidence.level}; {confidence.calibrated_on}.",
             f"Largest parts of the step: {largest_parts(report)}.",
         ]  # fmt: skip
@@ -145,15 +196,24 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
 
 def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
     """`starts_elsewhere`: on the batch host, which may have other software than the nodes where the job runs."""
+    work = scenario.workload
+    warm = math.ceil(WARMUP_TOKENS / (work.seq_length * work.global_batch_size))
     lines = [
         "# --- Yours to set, here or in the environment ---",
         'MEGATRON_PATH="${MEGATRON_PATH:-./Megatron-LM}"  # a checkout of Megatron-LM (core_v0.19.x)',
-        'DATA_PATH="${DATA_PATH:-}"  # prefix of preprocessed data (.bin, .idx); empty: mock data',
-        'TOKENIZER_TYPE="${TOKENIZER_TYPE:-HuggingFaceTokenizer}"  # used with DATA_PATH',
-        'TOKENIZER_MODEL="${TOKENIZER_MODEL:-}"  # name or path of the tokenizer, used with DATA_PATH',
+        *_data_variables(scenario),
         'CHECKPOINT_DIR="${CHECKPOINT_DIR:-}"  # empty: nothing is saved or loaded',
         f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"',
-        'LEARNING_RATE="${LEARNING_RATE:-1e-4}"',
+        f'LEARNING_RATE="${{LEARNING_RATE:-{learning_rate(scenario)}}}"  # GPT-3\'s (Brown et al. 2020, Table 2.1)',
+        "# the first 375 million tokens (Brown et al. 2020, appendix B), a tenth of a short run",
+        f'WARMUP_STEPS="${{WARMUP_STEPS:-$((TRAIN_STEPS / 10 < {warm} ? TRAIN_STEPS / 10 : {warm}))}}"',
+        'EVAL_STEPS="${EVAL_STEPS:-0}"  # steps of an evaluation, every 1,000 steps',
+        'SAVE_INTERVAL="${SAVE_INTERVAL:-1000}"  # steps between checkpoints',
+        'TENSORBOARD_DIR="${TENSORBOARD_DIR:-}"',
+        'WANDB_PROJECT="${WANDB_PROJECT:-}"',
+        'WANDB_NAME="${WANDB_NAME:-${SLURM_JOB_NAME:-train}}"',
+        'CONTAINER_IMAGE="${CONTAINER_IMAGE:-}"  # with PyTorch and Transformer Engine; empty: no container',
+        'CONTAINER_MOUNTS="${CONTAINER_MOUNTS:-}"  # like /data:/data,/checkpoints:/checkpoints',
     ]
     if _base_unknown(scenario):
         lines.append("ROTARY_BASE=\"${ROTARY_BASE:-10000}\"  # Megatron's default: set your model's rope_theta")
@@ -167,7 +227,35 @@ def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
         probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
         asked = f'$(python3 -c "{probe}" 2>/dev/null || true)'
         lines.append(f'ROPE_FUSION="${{ROPE_FUSION:-{"yes" if starts_elsewhere else asked}}}"')
+    if _permutes(scenario):
+        lines.append('PERMUTE_FUSION="${PERMUTE_FUSION:-yes}"  # tokens to experts by one kernel of Transformer Engine 2.1')
     return [*lines, ""]
+
+
+def _data_variables(scenario: Scenario) -> list[str]:
+    if scenario.model.encoder_num_layers:
+        return [
+            'DATA_PATH="${DATA_PATH:?prefix of preprocessed data (.bin, .idx): this program has no mock data}"',
+            'VOCAB_FILE="${VOCAB_FILE:?vocabulary of the tokenizer}"',
+            'TOKENIZER_TYPE="${TOKENIZER_TYPE:-BertWordPieceLowerCase}"',
+            'export PYTHONPATH="$MEGATRON_PATH:${PYTHONPATH:-}"  # the program lies in examples/ and imports from the root',
+        ]
+    return [
+        '# prefix of preprocessed data (.bin, .idx), or a blend like "0.7 /data/a 0.3 /data/b"; empty: mock data',
+        'DATA_PATH="${DATA_PATH:-}"',
+        'TRAIN_DATA_PATH="${TRAIN_DATA_PATH:-}"  # in its place: one blend for each split, with the two below',
+        'VALID_DATA_PATH="${VALID_DATA_PATH:-}"',
+        'TEST_DATA_PATH="${TEST_DATA_PATH:-}"',
+        'DATA_ARGS_PATH="${DATA_ARGS_PATH:-}"  # in its place: a file that holds the words of a long blend',
+        'DATA_CACHE_PATH="${DATA_CACHE_PATH:-}"  # a folder that all nodes see, for the index of a blend',
+        'TOKENIZER_TYPE="${TOKENIZER_TYPE:-HuggingFaceTokenizer}"  # used with DATA_PATH',
+        'TOKENIZER_MODEL="${TOKENIZER_MODEL:-}"  # name or path of the tokenizer, used with DATA_PATH',
+    ]
+
+
+def _permutes(scenario: Scenario) -> bool:
+    """Tokens are permuted by one kernel, as mixtures of experts are priced."""
+    return scenario.model.is_moe and scenario.software.name != "megatron-local"
 
 
 def _base_unknown(scenario: Scenario) -> bool:
@@ -191,27 +279,81 @@ def argument_line(argument: Argument) -> str:
     return f"{line}  # {remark(argument.comment)}" if argument.comment else line
 
 
-def _data(scenario: Scenario) -> list[str]:
-    vocab = quoted(str(scenario.model.vocab_size))
+LEARNING_RATES = (
+    (125e6, "6e-4"), (350e6, "3e-4"), (760e6, "2.5e-4"), (1.3e9, "2e-4"), (2.7e9, "1.6e-4"), (6.7e9, "1.2e-4"), (13e9, "1e-4"),
+    (175e9, "6e-5"),
+)  # fmt: skip
+"""Parameters and learning rate of GPT-3's sizes: Brown et al. 2020, Table 2.1."""
+WARMUP_TOKENS = 375e6
+"""Brown et al. 2020, appendix B: linear warm-up over the first 375 million tokens."""
+
+
+def learning_rate(scenario: Scenario) -> str:
+    """That of the GPT-3 size nearest to the model's parameters, in ratio."""
+    parameters = total_parameters(scenario.model)
+    return min(LEARNING_RATES, key=lambda row: abs(math.log(row[0] / parameters)))[1]
+
+
+def _data_arguments(scenario: Scenario) -> list[str]:
+    size, extra = (quoted(str(number)) for number in vocabulary_words(scenario.model))
+    if scenario.model.encoder_num_layers:
+        sentinels = f" --vocab-extra-ids {extra}" if scenario.model.is_encoder_decoder else ""
+        return [
+            "# shellcheck disable=SC2206  # a blend is several words",
+            "DATA_ARGUMENTS=(--data-path $DATA_PATH --split '99,1,0' --tokenizer-type \"$TOKENIZER_TYPE\"",
+            f'    --vocab-file "$VOCAB_FILE" --vocab-size {size}{sentinels})',
+        ]
+    whole_masks = scenario.software.name == "megatron-local"
+    return [
+        f"DATA_ARGUMENTS=(--mock-data --tokenizer-type 'NullTokenizer' --vocab-size {size})",
+        "# shellcheck disable=SC2206  # a blend is several words",
+        'if [ -n "$DATA_PATH" ]; then',
+        "    DATA_ARGUMENTS=(--data-path $DATA_PATH --split '99,1,0')",
+        'elif [ -n "$TRAIN_DATA_PATH" ]; then',
+        "    DATA_ARGUMENTS=(--train-data-path $TRAIN_DATA_PATH --valid-data-path $VALID_DATA_PATH"
+        " --test-data-path $TEST_DATA_PATH)",
+        'elif [ -n "$DATA_ARGS_PATH" ]; then',
+        "    DATA_ARGUMENTS=(--data-args-path \"$DATA_ARGS_PATH\" --split '99,1,0')",
+        "else",
+        '    echo "smoke test: $TRAIN_STEPS steps on mock data (set DATA_PATH for a real run)" >&2',
+        "fi",
+        'if [ -n "$DATA_PATH$TRAIN_DATA_PATH$DATA_ARGS_PATH" ]; then',
+        '    DATA_ARGUMENTS+=(--tokenizer-type "$TOKENIZER_TYPE" --tokenizer-model "$TOKENIZER_MODEL")',
+        "fi",
+        'if [ -n "$DATA_CACHE_PATH" ]; then',
+        '    DATA_ARGUMENTS+=(--data-cache-path "$DATA_CACHE_PATH")',
+        "fi",
+        *([] if whole_masks else ["DATA_ARGUMENTS+=(--no-create-attention-mask-in-dataloader)  # kernels need none"]),
+    ]
+
+
+def _data(scenario: Scenario, plan: TrainPlan) -> list[str]:
     lines = [
         "# --- Data, length of the run, checkpoints ---",
-        f"DATA_ARGUMENTS=(--mock-data --tokenizer-type 'NullTokenizer' --vocab-size {vocab})",
-        'if [ -n "$DATA_PATH" ]; then',
-        '    DATA_ARGUMENTS=(--data-path "$DATA_PATH" --split \'99,1,0\' --tokenizer-type "$TOKENIZER_TYPE"',
-        '        --tokenizer-model "$TOKENIZER_MODEL")',
-        "fi",
+        *_data_arguments(scenario),
         "RUN_ARGUMENTS=(--train-iters \"$TRAIN_STEPS\" --lr \"$LEARNING_RATE\" --min-lr '0' --lr-decay-style 'cosine'",
-        "    --eval-interval '1000' --eval-iters '0' --log-interval '1' --log-throughput)",
+        "    --lr-warmup-iters \"$WARMUP_STEPS\" --eval-interval '1000' --eval-iters \"$EVAL_STEPS\" --log-interval '1'",
+        "    --log-throughput)",
+        'if [ -n "$TENSORBOARD_DIR" ]; then',
+        '    RUN_ARGUMENTS+=(--tensorboard-dir "$TENSORBOARD_DIR")',
+        "fi",
+        'if [ -n "$WANDB_PROJECT" ]; then',
+        '    RUN_ARGUMENTS+=(--wandb-project "$WANDB_PROJECT" --wandb-exp-name "$WANDB_NAME")',
+        "fi",
     ]
     if _base_unknown(scenario):
         lines.append('RUN_ARGUMENTS+=(--rotary-base "$ROTARY_BASE")')
     if _fuses_rope(scenario):
         lines += ["ROPE_ARGUMENTS=()", 'if [ "$ROPE_FUSION" != "yes" ]; then', "    ROPE_ARGUMENTS=(--no-rope-fusion)", "fi"]
+    if _permutes(scenario):
+        lines += ['if [ "$PERMUTE_FUSION" = "yes" ]; then', "    RUN_ARGUMENTS+=(--moe-permute-fusion)", "fi"]
+    beside = " --async-save --use-persistent-ckpt-worker" if not plan.fsdp else ""
     return [
         *lines,
         "CHECKPOINT_ARGUMENTS=()",
         'if [ -n "$CHECKPOINT_DIR" ]; then',
-        '    CHECKPOINT_ARGUMENTS=(--save "$CHECKPOINT_DIR" --load "$CHECKPOINT_DIR" --save-interval \'1000\')',
+        '    CHECKPOINT_ARGUMENTS=(--save "$CHECKPOINT_DIR" --load "$CHECKPOINT_DIR" --save-interval "$SAVE_INTERVAL"',
+        f"        --ckpt-format 'torch_dist'{beside})",
         "fi",
         "",
     ]

@@ -74,7 +74,7 @@ def read_switches(a: Arguments, scenario: Scenario, assumed: list[str], *, moder
     if dispatcher is not None and dispatcher not in DISPATCHERS:
         raise InputError(f"dispatcher {dispatcher[:40]!r}: priced are {', '.join(DISPATCHERS)}")
     overlap, fused = a.has("--overlap-moe-expert-parallel-comm"), a.has("--use-transformer-engine-op-fuser")
-    a.has("--delay-wgrad-compute", "--no-check-for-nan-in-loss-and-grad")
+    a.has("--moe-permute-fusion", "--delay-wgrad-compute", "--no-check-for-nan-in-loss-and-grad")
     graphs = _graphs(a)
     return GivenSettings(
         dispatcher=dispatcher if moe else None,

@@ -6,11 +6,9 @@ Every function takes any plan, legal or not: the judge must see what a broken ru
 from __future__ import annotations
 
 from autoconfig.megatron.switches import runnable_settings, switch_arguments
-from autoconfig.megatron.write_model import Argument, Collector, model_arguments
+from autoconfig.megatron.write_model import PIPELINE_OF_T5, Argument, Collector, model_arguments, vocabulary_words
 from autoconfig.specs.errors import UnsupportedError, option
-from autoconfig.specs.layouts import layout_text, stage_layers
-from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.pattern import pattern_letters
+from autoconfig.specs.layouts import layout_text, staged_pattern
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario, one_connection_needed, userbuffers_run
 
@@ -33,17 +31,6 @@ def plan_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     _recompute(out, plan.recompute)
     _sharding(out, scenario, plan)
     return out.arguments
-
-
-def staged_pattern(model: ModelSpec, plan: TrainPlan) -> str:
-    """Megatron's pattern with the layers of every chunk of every stage between its `|`: chunk 0 of all stages, then chunk 1."""
-    pattern, sizes = model.pattern, stage_layers(model, plan)
-    segments, position = [], 0
-    for _ in range(plan.vpp):
-        for size in sizes:
-            segments.append(pattern_letters(pattern.layers[position : position + size // plan.vpp]))
-            position += size // plan.vpp
-    return "|".join(segments) + f"/{pattern_letters(pattern.mtp)}" * model.mtp_num_layers
 
 
 def _stages(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
@@ -93,7 +80,11 @@ def _sharding(out: Collector, scenario: Scenario, plan: TrainPlan) -> None:
 def batch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """Sequence length and batch."""
     out, workload = Collector("batch"), scenario.workload
-    out.add("seq-length", workload.seq_length)
+    if scenario.model.is_encoder_decoder:
+        out.add("encoder-seq-length", workload.seq_length)
+        out.add("decoder-seq-length", workload.decoder_seq_length or workload.seq_length)
+    else:
+        out.add("seq-length", workload.seq_length)
     out.add("micro-batch-size", plan.mbs)
     microbatches = workload.global_batch_size / (plan.mbs * plan.dp)
     out.add("global-batch-size", workload.global_batch_size, why=f"{microbatches:g} micro-batches for each of {plan.dp}")
@@ -108,6 +99,11 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
             f"peft {numerics.peft}: Megatron-LM's pretrain_gpt.py trains all weights; leave {option('peft')} out, or "
             "take the plan with "
             f"{option('format')} plan to a framework that has adapters"
+        )
+    if (packed := scenario.workload.packed_length) is not None:
+        raise UnsupportedError(
+            f"packed_length {packed}: a sample of Megatron-LM's pretrain_gpt.py is one sequence; leave "
+            f"{option('packed_length')} out, or take the plan with {option('format')} plan to a framework that packs"
         )
     for name, value in numerics.format.flags:
         out.add(name, True if value is None else value)
@@ -128,6 +124,7 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 def _implementation(out: Collector, scenario: Scenario) -> None:
     if scenario.software.name == "megatron-local":
         out.add("transformer-impl", "local", why="the stack megatron-local: no Transformer Engine")
+        out.add("spec", "local" if scenario.model.is_encoder_only else None, why="pretrain_bert.py takes its layers by this")
         rotary = scenario.model.position_embedding_type in ("rope", "yarn")
         out.add("no-rope-fusion", rotary, why="the fused kernel is Transformer Engine's")
         return
@@ -192,6 +189,8 @@ MOCK_STEPS = 50
 
 def train_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """All arguments but data, schedule and checkpoints. Raises UnsupportedError for what Megatron-LM cannot run."""
+    if scenario.model.is_encoder_decoder and plan.pp > 1:
+        raise UnsupportedError(f"{plan}: {PIPELINE_OF_T5}")
     return [
         *model_arguments(scenario),
         *plan_arguments(scenario, plan),
@@ -208,7 +207,9 @@ def mock_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     data, run = Collector("data"), Collector("run")
     data.add("mock-data", why="random tokens")
     data.add("tokenizer-type", "NullTokenizer")
-    data.add("vocab-size", scenario.model.vocab_size)
+    size, extra = vocabulary_words(scenario.model)
+    data.add("vocab-size", size)
+    data.add("vocab-extra-ids", extra or None)
     run.add("train-iters", MOCK_STEPS)
     run.add("lr", "1e-4")
     run.add("min-lr", "0")

@@ -48,6 +48,12 @@ def words(arguments: Iterable[Argument]) -> list[str]:
     return [word for argument in arguments for word in argument.words]
 
 
+SENTINELS = 100
+"""Words of the vocabulary that stand for what T5's samples leave out: --vocab-extra-ids of Megatron-LM's own example."""
+PIPELINE_OF_T5 = (
+    "pipeline parallelism is not supported for T5 from megatron-core 0.14 on (pretrain_t5.py refuses it), and scripts are "
+    "written for 0.19: take a plan with pp=1"
+)
 RECOMMENDED_COEFFICIENT = 0.01
 """Megatron-LM's own words at --moe-aux-loss-coeff: "a starting value of 1e-2 is recommended"."""
 
@@ -55,13 +61,13 @@ RECOMMENDED_COEFFICIENT = 0.01
 def model_arguments(scenario: Scenario) -> list[Argument]:
     """Shape, attention, positions, experts. Raises UnsupportedError for what Megatron-LM cannot build."""
     model = scenario.model
-    if found := not_buildable(model):
+    if found := (*not_buildable(model, encoders=True), *(unwritable(model) if model.encoder_num_layers else ())):
         raise UnsupportedError(
             f"{model.name} has {' and '.join(found)}: Megatron-LM has no argument for it, so no launch script is written; "
             f"plans can still be searched, and {option('format')} plan writes plan.json"
         )
     out = Collector("model")
-    out.add("num-layers", None if model.is_hybrid else model.num_layers)  # a hybrid's pattern sets it
+    _layers(out, model)
     out.add("hidden-size", model.hidden_size)
     out.add("ffn-hidden-size", model.ffn_hidden_size)
     out.add("num-attention-heads", model.num_attention_heads)
@@ -78,6 +84,43 @@ def model_arguments(scenario: Scenario) -> list[Argument]:
     out.add("mtp-use-repeated-layer", model.mtp_use_repeated_layer, why="all depths are one layer")
     out.add("mtp-num-layers", model.mtp_num_layers or None, why="multi-token prediction, on the last stage")
     return out.arguments
+
+
+def unwritable(model: ModelSpec) -> list[str]:
+    """What of a model with an encoder pretrain_t5.py and pretrain_bert.py (megatron-core 0.19) have no argument for."""
+    reasons = {
+        "no bias behind the output layer": not model.output_layer_bias,
+        "no norm behind its last layer": not model.final_layernorm,
+    }
+    if model.is_encoder_decoder:
+        uneven = 2 * model.encoder_num_layers != model.num_layers
+        reasons |= {
+            "an encoder and a decoder of different depths": uneven,
+            "a table of relative positions in every layer": model.relative_attention_in_every_layer,
+            "token types": model.num_tokentypes > 0,
+        }
+    else:
+        reasons |= {
+            "no masked-language-model head": not model.masked_lm_head,
+            f"{model.num_tokentypes} token types": model.num_tokentypes != (2 if model.bert_binary_head else 0),
+        }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def _layers(out: Collector, model: ModelSpec) -> None:
+    if model.is_encoder_decoder:
+        out.add("encoder-num-layers", model.encoder_num_layers)
+        out.add("decoder-num-layers", model.num_layers - model.encoder_num_layers, why="pretrain_t5.py: as many as the encoder")
+        out.add("relative-attention-num-buckets", model.relative_attention_num_buckets or None)
+        return
+    out.add("num-layers", None if model.is_hybrid else model.num_layers)  # a hybrid's pattern sets it
+    out.add("bert-no-binary-head", model.is_encoder_only and not model.bert_binary_head, why="no next-sentence head")
+
+
+def vocabulary_words(model: ModelSpec) -> tuple[int, int]:
+    """(--vocab-size, --vocab-extra-ids); together the model's vocabulary."""
+    extra = SENTINELS if model.is_encoder_decoder and model.vocab_size > SENTINELS else 0
+    return model.vocab_size - extra, extra
 
 
 def _attention(out: Collector, model: ModelSpec) -> None:
@@ -97,7 +140,8 @@ def _attention(out: Collector, model: ModelSpec) -> None:
         out.add("qk-layernorm", model.qk_layernorm)
     if model.window_size is not None:
         out.add("window-size", f"{model.window_size},0", why="sliding-window attention")
-        out.add("window-attn-skip-freq", model.window_attn_skip_freq)
+        frequency = model.window_attn_skip_freq
+        out.add("window-attn-skip-freq", pattern_text(frequency) if isinstance(frequency, tuple) else frequency)
     out.add("attention-output-gate", model.attention_output_gate)
     out.add("softmax-type", "learnable" if model.attention_sinks else None, why="one learned logit per head")
 
@@ -162,16 +206,17 @@ def unsaid_scaling(model: ModelSpec) -> str:
 def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
     out.add("normalization", model.normalization)
     out.add("norm-epsilon", model.norm_epsilon)
-    # gpt-oss, known by sinks and biased experts: its SwiGLU is clamped at 7 with alpha 1.702 (openai/gpt-oss,
-    # gpt_oss/torch/model.py, swiglu), which costs what any SwiGLU costs; ModelSpec calls it swiglu
-    if model.activation == "swiglu" and model.attention_sinks and model.moe_expert_bias:
+    if model.clamped_swiglu:
         out.add("quick-geglu", why="gpt-oss: x * sigmoid(1.702 x), clamped, times the other half plus one")
         out.add("glu-linear-offset", "1.0")
         out.add("activation-func-clamp-value", "7.0")
     elif model.activation == "swiglu":
         out.add("swiglu")
+    elif model.activation == "geglu":
+        out.add("quick-geglu", why="its GELU is x * sigmoid(1.702 x): Megatron-LM has no other gated one")
     elif model.activation == "squared-relu":
         out.add("squared-relu")
+        out.add("use-fused-weighted-squared-relu", model.is_moe, why="experts keep one product less, as memory is counted")
         out.add("no-bias-gelu-fusion", all_biases(model), why="the fused kernel knows GELU only")
     out.add("disable-bias-linear", not all_biases(model))
     out.add("add-qkv-bias", not all_biases(model) and model.add_qkv_bias)

@@ -23,7 +23,7 @@ from autoconfig.megatron.export import PLAN_FILE, plan_text, read_plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.megatron.write import environment, mock_arguments, tp_comm_overlap
 from autoconfig.megatron.write_model import pattern_text, words
-from autoconfig.planning.export_files import quoted, slug
+from autoconfig.planning.export_files import MANIFEST, quoted, slug
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 
@@ -158,6 +158,13 @@ def test_adapters_are_refused(scenario_of):
         mock_arguments(scenario_of("dense", numerics={"peft": "lora"}), parse_plan("tp=1", 8))
 
 
+def test_packed_samples_are_refused(scenario_of):
+    scenario = scenario_of("dense")
+    packed = dataclasses.replace(scenario, workload=dataclasses.replace(scenario.workload, packed_length=64))
+    with pytest.raises(UnsupportedError, match="leave --packed-length out"):
+        mock_arguments(packed, parse_plan("tp=1", 8))
+
+
 HOSTILE = st.text(min_size=1, max_size=60) | st.sampled_from(
     ["$(touch pwned)", "`touch pwned`", "x\ntouch pwned\n", "a';touch pwned;'", '"; touch pwned; "', "x\r#\u2028touch", "\\",
      "#SBATCH --wrap=touch", "\x1b[31m", "../../etc", "-rf", "x\x00y"]
@@ -195,9 +202,8 @@ def test_search_exports_its_first_plan(autoconfig, tmp_path):
     assert body["short"] == first["short"] and body["predicted"]["step_seconds"] == first["step_seconds"]
     script = (folder / TORCHRUN_SCRIPT).read_text()
     assert first["short"] in script and f"{first['step_seconds']:.3g} s" in script and "Calibration: " in script
-    assert os.access(folder / TORCHRUN_SCRIPT, os.X_OK) and sorted(os.listdir(folder)) == sorted(
-        [PLAN_FILE, TORCHRUN_SCRIPT, SBATCH_SCRIPT]
-    )
+    assert os.access(folder / TORCHRUN_SCRIPT, os.X_OK)
+    assert {*os.listdir(folder)} == {PLAN_FILE, TORCHRUN_SCRIPT, SBATCH_SCRIPT, MANIFEST}
     assert autoconfig.run(*ask).exit_code == 0, "our own files may be written again"
 
 
@@ -209,15 +215,16 @@ def test_foreign_files_stay(autoconfig, tmp_path):
     ):
         result = autoconfig.run(*ask)
         assert result.exit_code == 2 and "--force" in result.stderr and os.listdir(tmp_path) == [SBATCH_SCRIPT]
-    assert autoconfig.run(*ask, "--force").exit_code == 0 and len(os.listdir(tmp_path)) == 3
+    assert autoconfig.run(*ask, "--force").exit_code == 0 and len(os.listdir(tmp_path)) == 4
     assert "echo mine" not in (tmp_path / SBATCH_SCRIPT).read_text()
 
 
 @tabled
 def test_exports_that_are_refused(autoconfig, tmp_path, more, words_):
+    folder = () if "--output" in more else ("--output", str(tmp_path / "x"))
     result = autoconfig.run(
-        "export", "--model", "gpt3-1.7b", "--gpus", "8", "--output", str(tmp_path / "x"), *more, "tp=1,mbs=1"
-    )
+        "export", "--model", "gpt3-1.7b", "--gpus", "8", *folder, *more, "tp=1,mbs=1",
+    )  # fmt: skip
     assert result.exit_code == 2 and words_ in result.stderr and not (tmp_path / "x").exists()
 
 

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.layouts import staged_pattern
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
 
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.scripts import sbatch_script, torchrun_script
-from autoconfig.megatron.write import staged_pattern
 from autoconfig.training.price import PlanReport
 from autoconfig.training.question import Request, understand
 

@@ -77,7 +77,7 @@ def test_contradictions_and_odd_values_are_errors(text, says):
 
 @pytest.mark.parametrize(
     "text",
-    ["--hybrid-mlp-ratio 0.3", "--decoder-seq-length 128", "--yaml-cfg a.yaml", "--fp4-format e2m1 --fp4-recipe other"],
+    ["--hybrid-mlp-ratio 0.3", "--yaml-cfg a.yaml", "--fp4-format e2m1 --fp4-recipe other"],
 )
 def test_what_cannot_be_checked_is_refused(text):
     with pytest.raises(UnsupportedError):

@@ -41,7 +41,7 @@ SWITCHES = ({}, {"dispatcher": "hybridep", "cuda_graphs": "attn moe_router"}, {"
 UNSAID = ("name", "sources", "default_seq_length", "default_global_batch_size", "published_parameters")
 
 
-UNSAID += ("norm_epsilon", "router")
+UNSAID += ("norm_epsilon", "router", "default_decoder_seq_length")
 
 
 """Fields of a model that no plan depends on: no argument of Megatron-LM says them, or `check` lists it as without effect."""
@@ -156,8 +156,8 @@ def test_check_has_nothing_to_add_to_a_fresh_export(name, write):
         assert plan.tp == 1
 
 
-NOT_WRITTEN = ("bert", "bloom", "falcon", "gemma", "gpt-j", "gpt-neox", "mt5", "opt", "t5")
-"""Families that Megatron-LM has no arguments for, or another program of it."""
+NOT_WRITTEN = ("bloom", "falcon", "gemma", "gpt-j", "gpt-neox", "minimax", "olmo", "opt")
+"""Families that Megatron-LM has no arguments for."""
 
 
 @pytest.mark.parametrize("name", [name for name in model_names() if not name.startswith(NOT_WRITTEN)])
@@ -175,6 +175,37 @@ def test_models_without_arguments_are_refused(name):
     scenario = understand(Request(model=name, gpus=8, gpu="h100", seq_length=1024, global_batch_size=8)).scenario
     with pytest.raises(UnsupportedError, match="no argument for it"):
         torchrun_script(scenario, parse_plan("tp=1,mbs=1", 8), None)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"num_layers": 40}, "different depths"), ({"output_layer_bias": False}, "no bias"), ({"num_tokentypes": 2}, "type"),
+])  # fmt: skip
+def test_what_pretrain_t5_does_not_build_is_refused(change, reason):
+    scenario = understand(Request(model="t5-3b", gpus=8, gpu="h100")).scenario
+    with pytest.raises(UnsupportedError, match=reason):
+        torchrun_script(
+            dataclasses.replace(scenario, model=scenario.model.replace(**change)), parse_plan("tp=1,mbs=1", 8), None
+        )
+    with pytest.raises(UnsupportedError, match="not supported for T5"):
+        torchrun_script(scenario, parse_plan("tp=1,pp=2,mbs=1", 8), None)
+
+
+@pytest.mark.parametrize(("argument", "text"), [
+    ("--decoder-num-layers '24'", "as many of both"), ("--decoder-seq-length '128'", "decoder-seq-length is not in the file"),
+])  # fmt: skip
+def test_scripts_of_t5_that_cannot_be_read_say_why(argument, text):
+    scenario = understand(Request(model="t5-3b", gpus=8, gpu="h100")).scenario
+    script = torchrun_script(scenario, parse_plan("tp=1,mbs=1", 8), None)
+    assert argument in script
+    with pytest.raises(InputError, match=text):
+        read_check(script.replace(argument, "--decoder-num-layers 12" if "num" in argument else ""), CheckRequest(gpu="h100"))
+
+
+def test_windows_said_layer_by_layer_read_back():
+    scenario = understand(Request(model="gpt-oss-20b", gpus=8, gpu="h100", seq_length=1024, global_batch_size=8)).scenario
+    slides = (0,) * 10 + (1, 0, 1, 1) * 3 + (1, 0)
+    scenario = dataclasses.replace(scenario, model=scenario.model.replace(window_attn_skip_freq=slides))
+    assert_reads_back(scenario, parse_plan("tp=1,mbs=1", 8), torchrun_script)
 
 
 PLANS = table(__file__, "exported_plans")

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check import check, plan_violations
 from autoconfig.megatron.check_input import CheckRequest, read_check, read_text
 from autoconfig.megatron.read import as_megatron_takes_it
+from autoconfig.megatron.shell.commands import Source
+from autoconfig.megatron.shell.interpreter import Reader
 from autoconfig.megatron.shell.script import read_script
+from autoconfig.megatron.shell.syntax import parse
+from autoconfig.megatron.shell.values import reason_of, text_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PAI = {"1": "dsw", "2": "70B", "3": "1", "4": "64", "7": "4096", "10": "8", "11": "1", "13": "true", "14": "true"}
@@ -26,7 +31,6 @@ REFUSED = [
     ("pai_2024_llama2_70b", {}, InputError, "--set 1=VALUE"),
     ("pai_2024_llama2_70b", {"gpus": 8}, InputError, "--set 2=VALUE"),
     ("epfllm_2023_finetune", {}, InputError, "name the model with --model"),
-    ("megatron_2023_t5", {}, UnsupportedError, "t5 models"),
     ("megatron_2025_mamba", {}, UnsupportedError, "layers are given by ratios"),
     ("sc21_2021_figure_11", {}, InputError, "no launch of Megatron-LM was found"),
 ]
@@ -82,6 +86,25 @@ def test_bash_says_the_same(tmp_path, before, arguments, tp):
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, cwd=tmp_path, timeout=20, check=False)
     words = (done.stdout or (tmp_path / "log").read_text()).replace("=", "\n").split("\n")
     assert words[words.index("--tensor-model-parallel-size") + 1] == str(tp), done.stderr
+
+
+def test_words_are_bashs():
+    """Expansions beside each other, in and out of quotes: the grammar has its troubles with `$A/$B-c` and `$10`."""
+    names = ("1", "b", "_x", "{b}", "?", "2b", "(echo h)", "((3/2))")
+    befores, behinds = ("", "x/", "$b/", "${b}-", '"$b".'), ("", "-", "/y", "-i0.1", '"q"', "$b")
+    words = [f"{before}${name}{behind}" for before, name, behind in product(befores, names, behinds)]
+    head = "set -- P1 P2\nb=B\n_x=X\nb_=Y\n"
+    lines = head + "\n".join(f"A{at}={word}\nB{at}=({word} z)" for at, word in enumerate(words))
+    shown = "\n".join(f'printf "%s|%s\\n" "$A{at}" "${{B{at}[0]}}"' for at in range(len(words)))
+    ran = subprocess.run(["bash", "-c", f"{lines}\n{shown}"], capture_output=True, text=True, timeout=100, check=True)
+    reader = Reader(lines, megatron_program(), {})
+    reader.run_script(parse(Source(text=lines, origin=range(len(lines)), file_text=lines)))
+    values = reader.variables.values
+    known = [at for at in range(len(words)) if not reason_of(values[f"A{at}"])]
+    ours = {words[at]: f"{text_of(values[f'A{at}'])}|{text_of(values[f'B{at}'][0])}" for at in known}
+    bashs = ran.stdout.splitlines()
+    assert ours == {words[at]: bashs[at] for at in known}
+    assert len(known) > len(words) * 0.8
 
 
 UNDECIDED = [
@@ -269,6 +292,22 @@ def test_files_that_are_no_text_are_refused(tmp_path):
 def test_generation_evaluation_and_multimodal_programs_are_refused(program, argument, says):
     with pytest.raises(UnsupportedError, match=says):
         read(launch(arguments=argument).replace("pretrain_gpt.py", program))
+
+
+@pytest.mark.parametrize(("given", "size"), [
+    ("--vocab-file $DATA/gpt2-vocab.json", 50257), ("--tokenizer-name-or-path google/mt5-base", 250100),
+    ("--tokenizer-model alehc/swissai-tokenizer", 131072), ("--tokenizer-name-or-path gpt20b/x", None),
+])  # fmt: skip
+def test_a_tokenizer_that_is_known_is_no_guess(given, size):
+    found = read(launch("", given).replace("--vocab-size 1000", ""))
+    said = next(text for text in found.question.assumed if "vocabulary" in text)
+    assert ("a guess" in said) == (size is None) and (size is None or f"vocabulary {size}" in said)
+
+
+def test_a_module_that_serves_is_refused():
+    with pytest.raises(UnsupportedError, match="inference"):
+        read(launch().replace("pretrain_gpt.py", "-m examples.inference.gpt.gpt_static_inference"))
+    assert read(launch().replace("torchrun", "python -m torch.distributed.run")).plan.tp == 1
 
 
 def test_the_folder_of_a_training_program_does_not_refuse_it():

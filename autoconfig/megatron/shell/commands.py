@@ -39,6 +39,29 @@ class Source:
         )
 
 
+    def inserting(self, pattern: re.Pattern[str], before: str, behind: str) -> Source:
+        """The source with `before` and `behind` around the first group of the matches that have one, instead of what else they
+        hold."""
+        text: list[str] = []
+        origin: list[int | None] = []
+        start = 0
+        for match in pattern.finditer(self.text):
+            if match[1] is None:
+                continue
+            for piece, places in (
+                (self.text[start : match.start()], self.origin[start : match.start()]),
+                (before, [None] * len(before)),
+                (match[1], self.origin[match.start(1) : match.end(1)]),
+                (behind, [None] * len(behind)),
+            ):
+                text.append(piece)
+                origin.extend(places)
+            start = match.end()
+        text.append(self.text[start:])
+        origin.extend(self.origin[start:])
+        return replace(self, text="".join(text), origin=origin) if start else self
+
+
 @lru_cache(maxsize=4)
 def _line_starts(text: str) -> list[int]:
     return [0, *(match.end() for match in re.finditer("\n", text))]
@@ -71,11 +94,12 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """NAME=WORD, NAME=( WORDS ), or either with +=."""
+    """NAME=WORD, NAME=( WORDS ), or either with +=; NAME[INDEX]=WORD."""
 
     name: str
     append: bool
     value: Word | tuple[Word, ...]
+    index: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +182,12 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """{ ... }, ( ... ) or the commands of a pipe."""
+    """{ ... }, ( ... ), the commands of a pipe, or one that runs beside the script (&)."""
 
     body: tuple[Command, ...]
     line: int
+    apart: bool = False
+    """A shell of its own: what it sets, and its `exit`, do not reach the script."""
 
 
 Command = Simple | Arithmetic | Chain | Not | If | While | Loop | Choice | Function | Block

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError
+from autoconfig.megatron.shell.assignments import Held, assign, declare, forget, restore
 from autoconfig.megatron.shell.branches import merged
 from autoconfig.megatron.shell.commands import (
     Arithmetic,
@@ -39,6 +40,8 @@ from autoconfig.megatron.shell.values import (
     condition,
     fields_of,
     known_text,
+    loop_values,
+    pattern_of,
     plain_value,
     reason_of,
     text_of,
@@ -78,6 +81,8 @@ class Reader:
     why: str = ""
     left: bool = False
     """A `break` or `continue` stands in a branch that is not decided."""
+    frames: list[Held] = field(default_factory=list)
+    """Of each function that runs: what its local names were before."""
     ended: int = 0
     """Line of the `exit` that ended the script."""
 
@@ -115,12 +120,22 @@ class Reader:
             self.functions[node.name] = node.body
             return True
         if isinstance(node, Block):
-            return self.run(node.body)
+            return self._apart(node.body) if node.apart else self.run(node.body)
         follow: dict[type, Callable[[Any], bool | None]] = {
             Simple: self._simple, Arithmetic: self._compute, Chain: self._chain, If: self._if, Choice: self._case,
             Loop: self._loop, While: self._while,
         }  # fmt: skip
         return follow[type(node)](node)
+
+    def _apart(self, nodes: Sequence[Command]) -> bool | None:
+        """Commands of a shell of their own: what they set is gone behind them, their `exit` ends only them."""
+        before, self.variables = self.variables, self.variables.copy()
+        try:
+            return self.run(nodes)
+        except Exit:
+            return None
+        finally:
+            self.variables = before
 
     def _compute(self, node: Arithmetic) -> bool | None:
         try:
@@ -157,13 +172,13 @@ class Reader:
             return None
         for patterns, body in node.branches:
             for pattern in patterns:
-                text = known_text(value_of(pattern, self.variables))
+                text = known_text(pattern_of(pattern, self.variables))
                 if text is not None and fnmatch.fnmatchcase(subject, text):
                     return self.run(body)
         return True
 
     def _loop(self, node: Loop) -> bool | None:
-        values = [value for word in node.words for value in fields_of(word, self.variables)]
+        values = [value for word in node.words for value in loop_values(word, self.variables)]
         if any(map(reason_of, values)):
             self.variables.set(node.name, next(value for value in values if reason_of(value)))
             return self._any_number_of_times(node.body, node.line)
@@ -259,29 +274,36 @@ class Reader:
 
     def _simple(self, node: Simple) -> bool | None:
         words = list(node.words)
-        while words and self._assign(words[0]):
-            words.pop(0)
-        if not words:
-            return True if node.words else None
+        if words and all(isinstance(token, Assignment) for token in words):
+            return all(assign(self.variables, token) for token in words)
         fields: list[Value] = []
         for token in words:
             if isinstance(token, Word):
-                fields += fields_of(token, self.variables)
-        if not fields:
-            return True
-        name = text_of(fields[0])
+                compared = len(fields) > 1 and text_of(fields[0]) == "[[" and text_of(fields[-1]) in ("=", "==", "!=")
+                fields += [pattern_of(token, self.variables)] if compared else fields_of(token, self.variables)
+        name = text_of(fields[0]) if fields else ":"
         if name in _DECLARES:
-            for token in words[1:]:
-                self._assign(token)
-            return True
-        return self._command(name, fields, node.line)
+            return declare(self.variables, self.frames, words, fields)
+        return self._with_prefix(words, lambda: self._command(name, fields, node.line))
+
+    def _with_prefix(self, words: Sequence[Word | Assignment], run: Callable[[], bool | None]) -> bool | None:
+        """`NAME=VALUE COMMAND`: the variables are the command's alone. Those of a launch stay, as what it was started with."""
+        prefix = list(takewhile(lambda token: isinstance(token, Assignment), words))
+        before = {token.name: self.variables.values.get(token.name) for token in prefix if isinstance(token, Assignment)}
+        launches = len(self.launches)
+        for token in prefix:
+            assign(self.variables, token)
+        result = run()
+        if len(self.launches) == launches:
+            restore(self.variables, before)
+        return result
 
     def _command(self, name: str, fields: list[Value], line: int) -> bool | None:
         if name in _TESTS:
             closing = {"[": "]", "[[": "]]"}.get(name)
             inner = fields[1:-1] if closing and text_of(fields[-1]) == closing else fields[1:]
             self.why = next((reason for value in inner if (reason := reason_of(value))), "")
-            return condition(inner)
+            return condition(inner, patterns=name == "[[")
         if name == "exit":
             raise Exit(line)
         if name in ("break", "continue", "return"):
@@ -296,11 +318,11 @@ class Reader:
             self.notes.append(f"line {line}: {text_of(fields[1])[:60]} is a file of its own and is not read")
             return True
         if name in ("read", "mapfile", "readarray", "unset"):
-            self._forget(fields[1:], name, line)
+            forget(self.variables, fields[1:], name, line)
             return True
         commands = inner_script(name, fields)
         if commands is not None:
-            return self._inner(*commands)
+            return self._inner(*commands, apart=name != "eval")
         launch = launch_of(fields, line, self.program)
         if launch is not None:
             self.launches.append(launch)
@@ -316,6 +338,7 @@ class Reader:
             return None
         outer = self.variables.positional()
         self.variables.set_positional(given)
+        self.frames.append({})
         try:
             return self.run(self.functions[name])
         except Leave as leave:
@@ -324,6 +347,7 @@ class Reader:
             return None
         finally:
             self.calls -= 1
+            restore(self.variables, self.frames.pop())
             self.variables.set_positional(outer)
 
     def _builtin(self, name: str, fields: list[Value], line: int) -> bool | None:
@@ -356,18 +380,7 @@ class Reader:
         finally:
             self.calls -= 1
 
-    def _forget(self, fields: Sequence[Value], command: str, line: int) -> None:
-        for value in fields:
-            name = text_of(value)
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                continue
-            if command == "unset":
-                self.variables.values.pop(name, None)
-            else:
-                why = f"${name} is read while the script runs (line {line}): say --set {name}=VALUE"
-                self.variables.set(name, (Piece(text=f"${name}", unknown=why),))
-
-    def _inner(self, value: Value, before: list[Value], handed_over: list[Value]) -> bool | None:
+    def _inner(self, value: Value, before: list[Value], handed_over: list[Value], *, apart: bool) -> bool | None:
         self.calls += 1
         if self.calls > MAX_CALLS:
             raise InputError(f"eval and bash -c are nested deeper than {MAX_CALLS}; simplify the script")
@@ -377,8 +390,8 @@ class Reader:
         for piece in value:
             shown = piece.text
             if piece.unknown:  # a name of our own stands for what is not known
-                shown = f"$__unknown_{len(hidden)}"
-                hidden[shown[1:]] = (piece,)
+                shown = f"${{autoconfig_unknown_{len(hidden)}}}"
+                hidden[shown[2:-1]] = (piece,)
             text += shown
             origin += list(piece.origin) if len(piece.origin) == len(shown) else [None] * len(shown)
         self.variables.values.update(hidden)
@@ -387,7 +400,8 @@ class Reader:
         if handed_over:
             self.variables.values["@"] = handed_over
         try:
-            result = self.run(parse(Source(text=text, origin=origin, file_text=self.text)))
+            nodes = parse(Source(text=text, origin=origin, file_text=self.text))
+            result = self._apart(nodes) if apart else self.run(nodes)
         finally:
             self.calls -= 1
             if outer is not None:
@@ -397,24 +411,3 @@ class Reader:
         self.launches[known:] = [launch.behind(before) for launch in self.launches[known:]]
         return result
 
-    def _assign(self, token: Word | Assignment) -> bool:
-        if isinstance(token, Word):
-            return False
-        if isinstance(token.value, Word):
-            value = value_of(token.value, self.variables)
-            if token.name not in self.variables.fixed:
-                self._store(token.name, value, append=token.append)
-            return True
-        elements = [value for word in token.value for value in fields_of(word, self.variables)]
-        before = self.variables.values.get(token.name, []) if token.append else []
-        self.variables.set(token.name, [*(before if isinstance(before, list) else [before]), *elements])
-        return True
-
-    def _store(self, name: str, value: Value, *, append: bool) -> None:
-        before = self.variables.values.get(name)
-        if append and isinstance(before, list):
-            value = (*(before[0] if before else ()), *value)
-        elif append and before is not None:
-            value = (*before, *value)
-        self.variables.budget[0] -= len(value) + 1
-        self.variables.values[name] = tuple(piece for piece in value if piece.text)

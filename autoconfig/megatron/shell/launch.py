@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from autoconfig.megatron.shell.values import Piece, Value, plain_value, reason_of, text_of
 
@@ -20,6 +21,7 @@ _STARTS_TASKS = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "orteru
 _WRAPPERS = frozenset({"nohup", "exec", "time", "nice"})
 _SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB|PJM|COBALT|OAR|\$)[ \t]", re.MULTILINE)
 _RANKED = re.compile(r"\$\{?(?:SLURM_|OMPI_|PMI_|PMIX_|MV2_|PALS_|LSB_|PBS_|WORLD_SIZE|RANK\b|NODE_RANK|NNODES)")
+_STARTING_MODULES = ("torch.distributed", "deepspeed", "accelerate", "paddle.distributed", "mpi4py")
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 MIN_ARGUMENTS = 3
 """A command with fewer of the program's arguments starts something else."""
@@ -64,6 +66,9 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
     if program is None:
         if not wanted.decisive & set(names):
             return None
+        for flag, module in pairwise(texts):
+            if flag == "-m" and not module.startswith(_STARTING_MODULES):
+                wanted.refuse(module.replace(".", "/") + ".py", line)
         options = _NODES | _PER_NODE | _TASKS
         start = next(i for i, name in enumerate(names) if name in wanted.arguments and name not in options)
         return Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line, is_decisive=True)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from autoconfig.megatron.shell.arithmetic import whole_number
-from autoconfig.megatron.shell.commands import Block, Part, Simple, Source, Word
+from autoconfig.megatron.shell.commands import Assignment, Block, Command, Part, Simple, Source, Word
 from autoconfig.megatron.shell.syntax import parse
-from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value, reason_of, text_of
+from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value, reason_of, text_of, value_of
 from autoconfig.specs.errors import InputError
 
 MAX_INSIDE = 500
@@ -99,6 +99,23 @@ def piped(text: str, words: Sequence[str]) -> str | None:
     return None
 
 
+def _joined(first: Command, second: Command, variables: Variables) -> Value | None:
+    """`IFS=,; echo "${NAME[*]}"`: the elements with the first character of IFS between them."""
+    if not (isinstance(first, Simple) and isinstance(second, Simple) and len(first.words) == 1 and len(second.words) == 2):
+        return None
+    assigned, name, word = first.words[0], second.words[0], second.words[1]
+    if not isinstance(assigned, Assignment) or assigned.name != "IFS" or not isinstance(assigned.value, Word):
+        return None
+    if not isinstance(name, Word) or not isinstance(word, Word):
+        return None
+    part = next((part for part in word.parts if part.kind == "variable"), None)
+    found = variables.values.get(part.text) if part is not None and part.operator == "[*]" and part.quoted else None
+    others = any(part.text for part in word.parts if part.kind != "variable") or text_of(value_of(name, variables)) != "echo"
+    if others or not isinstance(found, list) or any(map(reason_of, found)):
+        return None
+    return plain_value(text_of(value_of(assigned.value, variables))[:1].join(map(text_of, found)))
+
+
 def substituted(part: Part, variables: Variables, file_text: str) -> Value | None:
     """The output of a command substitution of echo, printf, expr and the like; None where it cannot be said."""
     inside = part.text[2:-1] if part.text.startswith("$(") else part.text[1:-1] if part.text.startswith("`") else ""
@@ -106,6 +123,8 @@ def substituted(part: Part, variables: Variables, file_text: str) -> Value | Non
         return None
     try:
         nodes = parse(Source(text=inside, origin=[None] * len(inside), file_text=file_text))
+        if len(nodes) == 2:
+            return _joined(nodes[0], nodes[1], variables)
         if len(nodes) != 1:
             return None
         text: str | None = ""

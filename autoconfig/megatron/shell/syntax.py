@@ -27,6 +27,12 @@ _SPLIT_WORD = re.compile(r"^([^#\n']*[^\s\\#'])\\\n(?=[^\s#])", re.MULTILINE)
 """A line that ends in a backslash inside a word: the grammar would begin a new word behind it."""
 _PLACEHOLDER = re.compile(r"(?<!<)<[A-Za-z](?:[^<>|&;$\n\"'()]*[^\s<>|&;$\"'()])?>(?=[\s\"'/_\\]|$)", re.MULTILINE)
 """`<path to the data>`, as published scripts have it: a word, not a redirection from and to files."""
+_BEFORE_KEYWORD = re.compile(
+    r"""(\b[A-Za-z_]\w*=[^\s"'#;`$()]*[ \t]+[A-Za-z_]\w*=[^\s"'#;`$()]*[ \t]*)\n(?=[ \t]*(?:elif|else|fi|done|esac)\b)"""
+)
+"""`A=1 B=2` at the end of a branch: the grammar would take the keyword of the next line for the name of a command."""
+_NAMED = re.compile(r"(?:\\.|\$\$|[^\\$]|\$(?![A-Za-z_0-9?]))+|\$([A-Za-z_]\w*|[0-9?])", re.DOTALL | re.ASCII)
+"""`$NAME`, read as `${NAME}`: the grammar loses the second name of `$A/$B-c`, and takes `$10` for one name."""
 _PLAIN = re.compile(
     r"""\\(?P<escaped>.)|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9#?@*$!-])|'(?P<single>[^']*)'|"(?P<double>[^"\\$`]*)"|[^\\$'"]+|.""",
     re.DOTALL,
@@ -46,7 +52,7 @@ _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirec
 
 def parse(source: commands.Source) -> tuple[commands.Command, ...]:
     """The commands of a script. Raises InputError with the line of what the grammar cannot read."""
-    source = source.without(re.compile(r"()\r(?=\n)")).without(_SPLIT_WORD)
+    source = source.without(re.compile(r"()\r(?=\n)")).without(_SPLIT_WORD).inserting(_NAMED, "${", "}")
     if not source.text.strip():
         return ()
     return _Reader(source).body(_tree(source).named_children)
@@ -59,7 +65,7 @@ def _bash() -> Language:
 
 def _tree(source: commands.Source) -> Node:
     """The root of the syntax tree, whose offsets are those of the text's characters."""
-    text = _PLACEHOLDER.sub(lambda match: "\x01" * len(match[0]), source.text)
+    text = _BEFORE_KEYWORD.sub(r"\1;", _PLACEHOLDER.sub(lambda match: "\x01" * len(match[0]), source.text))
     data = re.sub(r"[^ -~\n\t\r]", "\x01", text).encode() + b"\n\n"
     left = MAX_READS * (len(data) // CHUNK + 20)
     for sign, most in MAX_OF.items():
@@ -101,7 +107,12 @@ class _Reader:
         self.source, self.text, self.depth = source, source.text, 0
 
     def body(self, nodes: Iterable[Node]) -> tuple[commands.Command, ...]:
-        return tuple(self._command(node) for node in nodes if node.type not in ("comment", "heredoc_body"))
+        return tuple(self._placed(node) for node in nodes if node.type not in ("comment", "heredoc_body"))
+
+    def _placed(self, node: Node) -> commands.Command:
+        command, behind = self._command(node), node.next_sibling
+        beside = behind is not None and behind.type == "&"
+        return commands.Block(body=(command,), line=command.line, apart=True) if beside else command
 
     def _deeper(self, node: Node) -> None:
         self.depth += 1
@@ -135,8 +146,12 @@ class _Reader:
         return commands.Simple(words=tuple(words), line=self._line(node))
 
     def _assignment(self, node: Node) -> list[commands.Assignment]:
-        """Of a variable; an element of an array is not followed."""
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        """Of a variable, or of an element of an array."""
+        name, value, index = node.child_by_field_name("name"), node.child_by_field_name("value"), ""
+        if name is not None and name.type == "subscript":
+            inside = name.child_by_field_name("index")
+            index = "?" if inside is None else self.text[inside.start_byte : inside.end_byte]
+            name = name.child_by_field_name("name")
         if name is None or name.type != "variable_name":
             return []
         found: commands.Word | tuple[commands.Word, ...] = commands.Word(parts=(), line=self._line(node))
@@ -145,19 +160,23 @@ class _Reader:
         elif value is not None:
             found = self._word(value)
         append = self.text.startswith("+=", name.end_byte)
-        return [commands.Assignment(name=self.text[name.start_byte : name.end_byte], append=append, value=found)]
+        return [commands.Assignment(name=self.text[name.start_byte : name.end_byte], append=append, value=found, index=index)]
 
     def _test(self, node: Node) -> commands.Command:
         if node.children[0].type == "((":
             return self._compute(node, node.children[0].end_byte, node.children[-1].start_byte)
-        words: list[commands.Word | commands.Assignment] = []
-        waiting = node.children[::-1]
+        words: list[commands.Word] = []
+        waiting, end, kind = node.children[::-1], -1, ""
         while waiting:
             child = waiting.pop()
             if child.type in _EXPRESSIONS:
                 waiting += child.children[::-1]
             elif child.type != "comment":
-                words.append(self._word(child))
+                word = self._word(child)
+                if child.start_byte == end and "extglob_pattern" in (kind, child.type):  # of *"x"* the grammar makes three
+                    word = replace(word, parts=(*words.pop().parts, *word.parts))
+                words.append(word)
+                end, kind = child.end_byte, child.type
         return commands.Simple(words=tuple(words), line=self._line(node))
 
     def _list(self, node: Node) -> commands.Command:
@@ -172,7 +191,8 @@ class _Reader:
     def _group(self, node: Node) -> commands.Command:
         if node.children[0].type == "((":
             return self._compute(node, node.children[0].end_byte, node.children[-1].start_byte)
-        return commands.Block(body=self.body(node.named_children), line=self._line(node))
+        apart = node.type in ("pipeline", "subshell")
+        return commands.Block(body=self.body(node.named_children), line=self._line(node), apart=apart)
 
     def _if(self, node: Node) -> commands.Command:
         branches = []
@@ -235,17 +255,19 @@ class _Reader:
         )
 
     def _case(self, node: Node) -> commands.Command:
-        branches = []
-        for item in node.named_children:
-            if item.type == "case_item":
-                values = item.children_by_field_name("value")
-                body = self.body(child for child in item.named_children if child not in values)
-                branches.append((tuple(map(self._word, values)), body))
+        branches: list[tuple[tuple[commands.Word, ...], tuple[commands.Command, ...]]] = []
+        for item in reversed([child for child in node.named_children if child.type == "case_item"]):
+            values, ends = item.children_by_field_name("value"), {child.type for child in item.children}
+            if ";;&" in ends:
+                raise _unreadable(self.source, node)
+            body = self.body(child for child in item.named_children if child not in values)
+            falls = branches[0][1] if ";&" in ends and branches else ()
+            branches.insert(0, (tuple(map(self._word, values)), (*body, *falls)))
         return commands.Choice(word=self._word(node.named_children[0]), branches=tuple(branches), line=self._line(node))
 
     def _function(self, node: Node) -> commands.Command:
         name, body = node.named_children[0], self._command(node.named_children[-1])
-        inside = body.body if isinstance(body, commands.Block) else (body,)
+        inside = body.body if isinstance(body, commands.Block) and not body.apart else (body,)
         return commands.Function(name=self.text[name.start_byte : name.end_byte], body=inside, line=self._line(node))
 
     def _redirected(self, node: Node) -> commands.Command:
@@ -292,11 +314,15 @@ class _Reader:
         elif node.type == "translated_string":
             yield from self._parts(node.children[-1], quoted=True)
         elif node.type in _EXPANSIONS:
-            while self.text[start] in " \t\n":  # in quotes the grammar counts blanks in front to the expansion
-                start += 1
-            yield self._expansion(node, start, quoted=quoted)
+            yield self._expansion(node, self._opening(start), quoted=quoted)
         else:
             yield from self._between(node, start, end, quoted=False)
+
+    def _opening(self, start: int) -> int:
+        """Where an expansion or a quote begins: in quotes the grammar counts blanks and broken lines in front to it."""
+        while self.text[start] in " \t\n" or self.text.startswith("\\\n", start):
+            start += 1
+        return start
 
     def _expansion(self, node: Node, start: int, *, quoted: bool) -> commands.Part:
         line, end = self.source.line(start), node.end_byte
@@ -329,10 +355,7 @@ class _Reader:
                 waiting += child.children[::-1]
             elif child.start_byte >= start and child.end_byte <= end:
                 parts = list(self._parts(child, quoted=quoted))
-                first = child.start_byte
-                while self.text[first] in " \t\n":
-                    first += 1
-                yield from self._characters(start, first, quoted=quoted)
+                yield from self._characters(start, self._opening(child.start_byte), quoted=quoted)
                 yield from parts
                 start = child.end_byte
         yield from self._characters(start, end, quoted=quoted)

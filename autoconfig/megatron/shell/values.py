@@ -7,6 +7,7 @@ known without running something (a command's output, a variable that only the en
 from __future__ import annotations
 
 import fnmatch
+import glob
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from autoconfig.megatron.shell.commands import Part, Word
 from autoconfig.specs.errors import InputError
 
 MAX_CHARACTERS = 4_000_000
+MAX_BRACES = 10_000
 MAX_LOOKUPS = 200
 _ASSIGNED = re.compile(r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
 _SPECIAL = "#?@*$!-"
@@ -148,6 +150,25 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
     return [value for value, keep in found if keep or text_of(value)]
 
 
+_BRACES = re.compile(r"([^{},]*)\{(?:(-?[0-9]{1,6})\.\.(-?[0-9]{1,6})(?:\.\.-?([0-9]{1,6}))?|([^{}]*,[^{}]*))\}([^{},]*)")
+
+
+def loop_values(word: Word, variables: Variables) -> list[Value]:
+    """The values that a loop goes over for one word: `fields_of`, and for {1..8..2} and {a,b} each that the braces give."""
+    bare = not any(part.quoted for part in word.parts)
+    match = _BRACES.fullmatch(text_of(value_of(word, variables))) if bare else None
+    if match is None or reason_of(value_of(word, variables)):
+        return fields_of(word, variables)
+    if match[5] is not None:
+        inner = match[5].split(",")
+    else:
+        first, last, step = int(match[2]), int(match[3]), int(match[4] or 1) or 1
+        if abs(last - first) // step > MAX_BRACES:
+            raise InputError(f"line {word.line}: a loop over more than {MAX_BRACES:,} values is not read; simplify the script")
+        inner = [str(at) for at in range(first, last + 1, step)] or [str(at) for at in range(first, last - 1, -step)]
+    return [plain_value(f"{match[1]}{text}{match[6]}") for text in inner]
+
+
 def _is_array(part: Part, variables: Variables) -> bool:
     """ "${NAME[@]}", or "$@" where the words handed over are known."""
     if part.kind != "variable":
@@ -181,6 +202,16 @@ def value_of(word: Word, variables: Variables) -> Value:
                 pieces += [*plain_value(" "), *element] if number else element
         else:
             pieces += part_value(part, variables)
+    return tuple(pieces)
+
+
+def pattern_of(word: Word, variables: Variables) -> Value:
+    """The value of a word that is a pattern: what stands in quotes stands for itself."""
+    pieces: list[Piece] = []
+    for part in word.parts:
+        for piece in part_value(part, variables):
+            text = glob.escape(piece.text) if part.quoted else piece.text.replace("[^", "[!")
+            pieces.append(piece if piece.unknown or text == piece.text else plain_value(text)[0])
     return tuple(pieces)
 
 
@@ -328,33 +359,35 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
 }  # fmt: skip
 
 
-def condition(values: Sequence[Value]) -> bool | None:
-    """Whether `[ ... ]`, `[[ ... ]]` or `test ...` holds; None where that cannot be known. What is not set counts as empty."""
+def condition(values: Sequence[Value], *, patterns: bool = False) -> bool | None:
+    """Whether `[ ... ]`, `[[ ... ]]` (which compares with `patterns`) or `test ...` holds; None where that cannot be known.
+    What is not set counts as empty."""
     words = [known_text(value) for value in values]
     for joint, decide in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
         if joint in words:
             at = words.index(joint)
-            sides = [condition(values[:at]), condition(values[at + 1 :])]
+            sides = [condition(side, patterns=patterns) for side in (values[:at], values[at + 1 :])]
             certain = (decide is any) in sides
             return decide is any if certain else None if None in sides else decide is all
     if words[:1] == ["!"]:
-        inner = condition(values[1:])
+        inner = condition(values[1:], patterns=patterns)
         return None if inner is None else not inner
     if len(words) == 1:
         return None if words[0] is None else bool(words[0])
     if len(words) == 2 and words[0] in ("-z", "-n"):
         return None if words[1] is None else (words[1] == "") == (words[0] == "-z")
     if len(words) == 3 and words[0] is not None and words[2] is not None:
-        return _compared(words[0], words[1] or "", words[2])
+        return _compared(words[0], words[1] or "", words[2], patterns)
     return None
 
 
-def _compared(left: str, sign: str, right: str) -> bool | None:
-    if sign in ("=", "=="):
-        return fnmatch.fnmatchcase(left, right)
-    if sign == "!=":
-        return not fnmatch.fnmatchcase(left, right)
+def _compared(left: str, sign: str, right: str, patterns: bool) -> bool | None:
+    if sign in ("=", "==", "!="):
+        alike = fnmatch.fnmatchcase(left, right) if patterns else left == right
+        return alike != (sign == "!=")
     if sign in _COMPARE:
+        if patterns and any(re.match(r"[-+ ]*0[0-9]", text) for text in (left, right)):
+            return None  # octal, or an error
         a, b = whole_number(left), whole_number(right)
         return None if a is None or b is None else _COMPARE[sign](a, b)
     return None

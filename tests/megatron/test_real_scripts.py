@@ -1,0 +1,112 @@
+"""Scripts that start a real job: blends, containers, checkpoints and logs, seen by stand-ins that print what they are given."""
+
+import re
+import subprocess
+
+import pytest
+from autoconfig.specs.plan import parse_plan
+
+from autoconfig.megatron.scripts import LEARNING_RATES, STARTING_MINUTES, learning_rate, sbatch_script, torchrun_script
+from autoconfig.training.price import report_plan
+from autoconfig.training.question import Request, understand
+
+STAND_INS = {name: f'#!/bin/sh\necho "{name}: $@"\n' for name in ("torchrun", "docker", "srun")}
+STAND_INS["scontrol"] = "#!/bin/sh\necho host0\n"
+
+
+def scenario_of(model="llama3-8b", gpus=8, **more):
+    return understand(Request(model=model, gpus=gpus, gpu="h100", **more)).scenario
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Runs a script with stand-ins in front of the path: (what was started, what was said)."""
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+
+    def run(script, **variables):
+        (tmp_path / "train.sh").write_text(script)
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+        done = subprocess.run(["bash", str(tmp_path / "train.sh")], capture_output=True, text=True, env=environment, timeout=60,
+                              cwd=tmp_path, check=True)  # fmt: skip
+        return done.stdout, done.stderr
+
+    return run
+
+
+def torchrun(scenario, plan="tp=2,pp=1,mbs=1,sp=1"):
+    return torchrun_script(scenario, parse_plan(plan, scenario.cluster.num_gpus), None)
+
+
+def test_without_data_it_says_that_it_is_a_smoke_test(start):
+    script = torchrun(scenario_of())
+    out, said = start(script)
+    assert "--mock-data" in out and "--train-iters 50" in out and "smoke test: 50 steps on mock data" in said
+    assert "smoke test: 50 steps on mock data" in script
+    out, said = start(script, DATA_PATH="/data/a", TOKENIZER_MODEL="/tok")
+    assert "--mock-data" not in out and said == ""
+
+
+def test_data_may_be_blended_split_and_listed_in_a_file(start):
+    script = torchrun(scenario_of())
+    out, _ = start(script, DATA_PATH="0.7 /data/a 0.3 /data/b", TOKENIZER_MODEL="/tok", DATA_CACHE_PATH="/shared/cache")
+    assert "--data-path 0.7 /data/a 0.3 /data/b --split 99,1,0 --tokenizer-type HuggingFaceTokenizer" in out
+    assert "--data-cache-path /shared/cache" in out and "--no-create-attention-mask-in-dataloader" in out
+    out, _ = start(script, TRAIN_DATA_PATH="/a /b", VALID_DATA_PATH="/v", TEST_DATA_PATH="/t", TOKENIZER_MODEL="/tok")
+    assert "--train-data-path /a /b --valid-data-path /v --test-data-path /t" in out and "--split" not in out
+    assert "--data-args-path /words" in start(script, DATA_ARGS_PATH="/words", TOKENIZER_MODEL="/tok")[0]
+
+
+def test_a_container_is_dockers_on_a_node_and_pyxis_under_slurm(start):
+    scenario = scenario_of()
+    out, _ = start(torchrun(scenario), CONTAINER_IMAGE="image:1", CONTAINER_MOUNTS="/data:/data,/ck:/ck")
+    assert out.startswith("docker: run ") and "--volume /data:/data --volume /ck:/ck image:1 torchrun --nproc-per-node 8" in out
+    assert "--gpus all" in out and "--env PYTORCH_CUDA_ALLOC_CONF" in out
+    script = sbatch_script(scenario, parse_plan("tp=2,mbs=1", 8), None)
+    out, _ = start(script, SLURM_JOB_NODELIST="host[0-1]", CONTAINER_IMAGE="image:1", CONTAINER_MOUNTS="/data:/data")
+    assert "srun: --kill-on-bad-exit=1 --container-image image:1 --container-mounts /data:/data bash -c" in out
+    assert "--container" not in start(script, SLURM_JOB_NODELIST="host[0-1]")[0]
+
+
+def test_checkpoints_are_written_beside_training_and_runs_are_logged(start):
+    given = {"CHECKPOINT_DIR": "/ck", "SAVE_INTERVAL": "7", "TENSORBOARD_DIR": "/tb", "WANDB_PROJECT": "mine"}
+    out, _ = start(torchrun(scenario_of()), **given)
+    assert "--save /ck --load /ck --save-interval 7 --ckpt-format torch_dist --async-save --use-persistent-ckpt-worker" in out
+    assert "--tensorboard-dir /tb" in out and "--wandb-project mine --wandb-exp-name train" in out
+    sharded = start(torchrun(scenario_of(), "tp=1,mbs=1,fsdp=3,dist_opt=0"), **given)[0]
+    assert "--save /ck" in sharded and "--async-save" not in sharded
+
+
+def test_learning_rate_and_warm_up_are_those_of_the_size(start):
+    """Brown et al. 2020, Table 2.1 and appendix B."""
+    rates = {model: learning_rate(scenario_of(model)) for model in ("gpt3-126m", "1.3b", "13b", "175b")}
+    assert [*rates.values()] == ["6e-4", "2e-4", "1e-4", "6e-5"]
+    assert [rate for _, rate in LEARNING_RATES] == sorted((rate for _, rate in LEARNING_RATES), key=float, reverse=True)
+    script = torchrun(scenario_of(seq_length=8192, global_batch_size=512))  # 4.2 million tokens a step: 90 steps
+    assert "--lr-warmup-iters 5 " in start(script)[0], "a tenth of the smoke test's 50 steps"
+    assert "--lr-warmup-iters 90 " in start(script, TRAIN_STEPS="100000")[0]
+    assert "--lr 3e-4 " in start(script, LEARNING_RATE="3e-4")[0]
+
+
+def test_the_time_limit_holds_the_smoke_test():
+    scenario, plan = scenario_of(), parse_plan("tp=2,mbs=1,sp=1", 8)
+    report = report_plan(scenario, plan)
+    minutes = int(re.search(r"#SBATCH --time=(\d+)\n", sbatch_script(scenario, plan, report))[1])
+    assert minutes - STARTING_MINUTES == pytest.approx(50 * report.confidence.step_seconds_p95 / 60, abs=1.0)
+
+
+def test_what_the_prediction_assumes_is_switched_on(start):
+    moe = torchrun(scenario_of("qwen3-30b-a3b"), "tp=1,ep=8,mbs=1")
+    assert "--moe-permute-fusion" in start(moe, PERMUTE_FUSION="yes")[0]
+    assert "--moe-permute-fusion" not in start(moe, PERMUTE_FUSION="no")[0] and "--moe-token-dispatcher-type" in start(moe)[0]
+    assert "--moe-permute-fusion" not in start(torchrun(scenario_of()))[0]
+    graphs = torchrun(scenario_of(switches={"cuda_graphs": "attn"}))
+    assert "expandable_segments" in torchrun(scenario_of()) and "expandable_segments" not in graphs
+    local = scenario_of(software="megatron-local")
+    assert "--no-create-attention-mask-in-dataloader" not in start(torchrun(local))[0], "its kernels read the mask"
+
+
+def test_adapters_are_refused_before_the_search(autoconfig, tmp_path):
+    run = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--peft", "lora", "--export", str(tmp_path / "x"))
+    assert run.exit_code == 2 and "adapters were asked for" in run.stderr and run.stdout == ""
